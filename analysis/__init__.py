@@ -1,0 +1,1 @@
+"""What the runs say: scaling laws, intervals, plans, plots, the report."""

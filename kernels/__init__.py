@@ -1,0 +1,1 @@
+"""Triton kernels, their torch registration, their references."""

@@ -1,0 +1,1 @@
+"""Where and when: points, submission, SLURM, ledger, tracking, planning, the command line."""

@@ -1,0 +1,118 @@
+"""Where everything of a study lies on disk: the one place that knows file names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`runs/<study>/<key>/`: one point being advanced."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The frozen config of the run, written before its first attempt."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """Append-only metrics, one JSON object a line, strictly increasing in `step` and `kind`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Complete checkpoints, one folder each."""
+        return self.path / "checkpoints"
+
+    @property
+    def outcome(self) -> Path:
+        """What the trainer reached, written once by atomic rename when the budget is reached."""
+        return self.path / "outcome.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the attempt that is advancing the run."""
+        return self.path / "lock"
+
+    @property
+    def attempts(self) -> Path:
+        """Numbered attempts, one job each."""
+        return self.path / "attempts"
+
+    def attempt(self, number: int) -> AttemptFolder:
+        """Return the folder of attempt `number`, counted from 1."""
+        return AttemptFolder(self.attempts / str(number))
+
+
+@dataclass(frozen=True)
+class AttemptFolder:
+    """`runs/<study>/<key>/attempts/<n>/`: one job's try at advancing a run."""
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """Job id, executor, node list, process ids, start time: written when the attempt begins."""
+        return self.path / "job.json"
+
+    @property
+    def outcome(self) -> Path:
+        """How the attempt ended, by atomic rename; absent while it runs or when it was killed outright."""
+        return self.path / "outcome.json"
+
+    def stdout(self, rank: int) -> Path:
+        """Standard output of a rank."""
+        return self.path / ("stdout" if rank == 0 else f"stdout.{rank}")
+
+    def stderr(self, rank: int) -> Path:
+        """Standard error of a rank."""
+        return self.path / ("stderr" if rank == 0 else f"stderr.{rank}")
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """`runs/<study>/`: all points of a study, what was wanted of them and what was submitted."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.path.name
+
+    @property
+    def points(self) -> Path:
+        """Frozen points, one JSON object a line: `{"key", "config", "overrides"}`; append-only."""
+        return self.path / "points.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        """Events of submission, one JSON object a line; append-only."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """Held while the ledger or the points are appended to."""
+        return self.path / "ledger.lock"
+
+    @property
+    def study(self) -> Path:
+        """The study's own config (cluster, search, tracking) of its latest submission."""
+        return self.path / "study.yaml"
+
+    @property
+    def code(self) -> Path:
+        """Code versions that were submitted: `<git sha>-<diff hash>.json` and `.patch`."""
+        return self.path / "code"
+
+    @property
+    def jobs(self) -> Path:
+        """Submission scripts and the schedulers' own logs."""
+        return self.path / "jobs"
+
+    def run(self, key: str) -> RunFolder:
+        """Return the folder of the run with this point key."""
+        return RunFolder(self.path / key)

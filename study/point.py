@@ -1,0 +1,36 @@
+"""A point is its frozen config: canonical JSON and the key that is its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from train.spec.config import SCIENTIFIC, RunConfig
+
+
+@dataclass(frozen=True)
+class Point:
+    """A frozen config, its key, and the overrides that a person would recognise it by."""
+
+    key: str
+    config: RunConfig
+    overrides: tuple[str, ...] = ()
+
+
+def canonical(config: Mapping[str, Any]) -> str:
+    """Return the scientific part of a resolved run config as canonical JSON: sorted keys, no spaces, no NaN."""
+    science = {name: config[name] for name in SCIENTIFIC}
+    return json.dumps(science, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """Return the point's key: the first 12 hex digits of the SHA-256 of its canonical JSON."""
+    return hashlib.sha256(canonical(config).encode()).hexdigest()[:12]
+
+
+def point(config: RunConfig, overrides: tuple[str, ...] = ()) -> Point:
+    """Return the point of a resolved config (see train.spec.resolve)."""
+    return Point(key_of(asdict(config)), config, overrides)

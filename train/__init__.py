@@ -1,0 +1,1 @@
+"""One run: model, parallelism, data, optimizer, checkpoint, health, metrics."""

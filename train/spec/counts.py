@@ -1,0 +1,60 @@
+"""Exact parameter and FLOP counts of the decoder. A number carries its meaning: each kind of N has its own name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from train.spec.config import ModelConfig
+
+FLOP_RULE = "6*matmul+attention"
+"""Name of the rule by which FLOPs are counted, recorded beside every count."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """Parameter counts of one model, by kind.
+
+    total: every parameter. embedding: the input embedding. non_embedding: the blocks and norms, without the input
+    embedding and the output head. matmul: every weight that takes part in a matrix product, which is the blocks'
+    matrices and the output head (also where it is tied to the embedding).
+    """
+
+    total: int
+    embedding: int
+    non_embedding: int
+    matmul: int
+
+
+def mlp_width(model: ModelConfig) -> int:
+    """Return the SwiGLU hidden width: 8/3 of the width rounded up to a multiple of 16, unless it is given."""
+    return model.mlp_width if model.mlp_width is not None else -(-8 * model.width // 48) * 16
+
+
+def kv_heads(model: ModelConfig) -> int:
+    """Return the number of key/value heads: one per query head unless it is given."""
+    return model.kv_heads if model.kv_heads is not None else model.width // model.head_dim
+
+
+def params(model: ModelConfig, vocab_size: int) -> Params:
+    """Return the parameter counts of a model with this vocabulary [tokens]."""
+    attention = 2 * model.width * model.width + 2 * model.width * kv_heads(model) * model.head_dim
+    mlp = 3 * model.width * mlp_width(model)
+    matrices = model.layers * (attention + mlp)
+    norms = model.layers * (2 * model.width + (2 * model.head_dim if model.qk_norm else 0)) + model.width
+    embedding = vocab_size * model.width
+    head = 0 if model.tied_embeddings else embedding
+    return Params(
+        total=embedding + head + matrices + norms,
+        embedding=embedding,
+        non_embedding=matrices + norms,
+        matmul=matrices + embedding,
+    )
+
+
+def flops_per_token(model: ModelConfig, vocab_size: int, sequence_length: int) -> int:
+    """Return training FLOPs per token, forward and backward: 6 per matmul parameter plus attention.
+
+    Attention is 12 · layers · width · sequence_length: two products of forward and four of backward over the full
+    (unmasked) square, as in PaLM (Chowdhery et al. 2022, appendix B) and as torch's FlopCounterMode counts them.
+    """
+    return 6 * params(model, vocab_size).matmul + 12 * model.layers * model.width * sequence_length

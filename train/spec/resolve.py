@@ -1,0 +1,112 @@
+"""Filling every derived value of a config, so that a frozen config holds numbers only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from train.spec import rules
+from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
+from train.spec.counts import flops_per_token, kv_heads, mlp_width, params
+
+BYTE_VOCABULARY = 257
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """Return the config with every derivable None filled; ValueError where values contradict each other.
+
+    Idempotent, so a frozen config resolves to itself.
+    """
+    data = _resolve_data(config.data)
+    model = _resolve_model(config.model)
+    tokens = _tokens(config.budget, model, data)
+    n = params(model, data.vocab_size).matmul
+    batch = config.batch.tokens
+    if batch is None:
+        batch = rules.batch_tokens(tokens, data.sequence_length)
+    _check_positive("batch.tokens", batch)
+    if batch % data.sequence_length:
+        raise ValueError(
+            f"batch.tokens={batch} is not a multiple of data.sequence_length={data.sequence_length}: "
+            f"the nearest is {max(1, round(batch / data.sequence_length)) * data.sequence_length}"
+        )
+    lr = config.optim.lr if config.optim.lr is not None else rules.peak_lr(n, tokens)
+    _check_positive("optim.lr", lr)
+    _check_schedule(config)
+    return replace(
+        config,
+        model=model,
+        data=data,
+        batch=replace(config.batch, tokens=min(batch, tokens)),
+        optim=replace(config.optim, lr=lr * config.optim.lr_scale, lr_scale=1.0),
+        budget=BudgetConfig(tokens=tokens, flops=config.budget.flops, tokens_per_param=None),
+        eval=replace(config.eval, count=max(1, config.eval.count)),
+    )
+
+
+def _resolve_data(data: DataConfig) -> DataConfig:
+    for name in ("vocab_size", "sequence_length"):
+        _check_positive(f"data.{name}", getattr(data, name))
+    if not 0 < data.validation_fraction < 1:
+        raise ValueError(f"data.validation_fraction={data.validation_fraction} is not between 0 and 1")
+    if data.tokenizer == "bytes" and data.vocab_size != BYTE_VOCABULARY:
+        return replace(data, vocab_size=BYTE_VOCABULARY)
+    if data.vocab_size > 65536:
+        raise ValueError(
+            f"data.vocab_size={data.vocab_size} is too large: shards hold 16-bit tokens, at most 65536"
+        )
+    return data
+
+
+def _resolve_model(model: ModelConfig) -> ModelConfig:
+    for name in ("width", "layers", "head_dim"):
+        _check_positive(f"model.{name}", getattr(model, name))
+    if model.head_dim % 2:
+        raise ValueError(f"model.head_dim={model.head_dim} is odd: rotary embedding turns pairs of channels")
+    if model.width % model.head_dim:
+        raise ValueError(
+            f"model.width={model.width} is not a multiple of model.head_dim={model.head_dim}: "
+            f"take width {max(1, round(model.width / model.head_dim)) * model.head_dim} or another head_dim"
+        )
+    heads, groups = model.width // model.head_dim, kv_heads(model)
+    _check_positive("model.kv_heads", groups)
+    if heads % groups:
+        raise ValueError(
+            f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim)"
+        )
+    std = model.init_std if model.init_std is not None else float(f"{model.width**-0.5:.6g}")
+    return replace(model, kv_heads=groups, mlp_width=mlp_width(model), init_std=std)
+
+
+def _tokens(budget: BudgetConfig, model: ModelConfig, data: DataConfig) -> int:
+    """Return the token budget as whole sequences: exactly one way of saying it, or tokens with their flops label."""
+    given = [name for name in ("tokens", "flops", "tokens_per_param") if getattr(budget, name) is not None]
+    if not given:
+        raise ValueError("budget is empty: give one of budget.tokens, budget.flops, budget.tokens_per_param")
+    for name in given:
+        _check_positive(f"budget.{name}", getattr(budget, name))
+    by_flops = by_ratio = None
+    if budget.flops is not None:
+        by_flops = budget.flops / flops_per_token(model, data.vocab_size, data.sequence_length)
+    if budget.tokens_per_param is not None:
+        by_ratio = budget.tokens_per_param * params(model, data.vocab_size).matmul
+    wanted = next(float(w) for w in (budget.tokens, by_flops, by_ratio) if w is not None)
+    tokens = max(1, round(wanted / data.sequence_length)) * data.sequence_length
+    for other in (by_flops, by_ratio):
+        if other is not None and abs(other - tokens) > max(data.sequence_length, 1e-9 * other):
+            raise ValueError(f"{' and '.join('budget.' + g for g in given)} disagree: give only one of them")
+    return tokens
+
+
+def _check_schedule(config: RunConfig) -> None:
+    schedule = config.schedule
+    for name in ("warmup_fraction", "decay_fraction", "final_lr_fraction"):
+        value = getattr(schedule, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"schedule.{name}={value} is not allowed: it is a share between 0 and 1")
+    if schedule.name == "wsd" and schedule.warmup_fraction + schedule.decay_fraction > 1:
+        raise ValueError("schedule.warmup_fraction + schedule.decay_fraction exceed 1: the phases overlap")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"{name}={value} is not allowed: it must be positive")
