@@ -51,9 +51,7 @@ def _resolve_data(data: DataConfig) -> DataConfig:
     if data.tokenizer == "bytes" and data.vocab_size != BYTE_VOCABULARY:
         return replace(data, vocab_size=BYTE_VOCABULARY)
     if data.vocab_size > 65536:
-        raise ValueError(
-            f"data.vocab_size={data.vocab_size} is too large: shards hold 16-bit tokens, at most 65536"
-        )
+        raise ValueError(f"data.vocab_size={data.vocab_size} is too large: shards hold 16-bit tokens, at most 65536")
     return data
 
 
@@ -70,9 +68,7 @@ def _resolve_model(model: ModelConfig) -> ModelConfig:
     heads, groups = model.width // model.head_dim, kv_heads(model)
     _check_positive("model.kv_heads", groups)
     if heads % groups:
-        raise ValueError(
-            f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim)"
-        )
+        raise ValueError(f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim)")
     std = model.init_std if model.init_std is not None else float(f"{model.width**-0.5:.6g}")
     return replace(model, kv_heads=groups, mlp_width=mlp_width(model), init_std=std)
 
