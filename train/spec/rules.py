@@ -7,17 +7,19 @@ should still sweep ``optim.lr_scale`` at its smallest and largest size.
 
 from __future__ import annotations
 
+import math
+
 MIN_BATCH_SEQUENCES = 16
 MAX_LR = 0.05
 
 
 def peak_lr(params_matmul: int, tokens: int) -> float:
     """Return the peak learning rate of AdamW for N matmul parameters and a budget of D tokens, to 4 digits."""
-    lr = 1.79 * float(params_matmul) ** -0.713 * float(tokens) ** 0.307
+    lr = 1.79 * math.pow(params_matmul, -0.713) * math.pow(tokens, 0.307)
     return float(f"{min(MAX_LR, lr):.4g}")
 
 
 def batch_tokens(tokens: int, sequence_length: int) -> int:
     """Return the global batch [tokens] for a budget of D tokens: whole sequences, at least 16 of them."""
-    sequences = max(MIN_BATCH_SEQUENCES, round(0.58 * float(tokens) ** 0.571 / sequence_length))
+    sequences = max(MIN_BATCH_SEQUENCES, round(0.58 * math.pow(tokens, 0.571) / sequence_length))
     return min(sequences * sequence_length, max(sequence_length, tokens))

@@ -1,0 +1,50 @@
+# make study   set up, then data -> sweep -> fit -> report on this machine
+# make test    set up, then every test, the ones on a real SLURM included
+# make check   ruff, mypy --strict, import-linter
+# make slurm   a throwaway SLURM cluster to play with
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: study test check slurm lock clean help
+.DEFAULT_GOAL := help
+
+help: ## say what there is
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+.venv/ready: pyproject.toml constraints.txt
+	@echo "== set-up: .venv from constraints.txt"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed: on Debian or Ubuntu, apt-get install python3-venv"; exit 1; }
+	$(PIP) --editable .
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	@echo "== set-up: tools for tests and checks"
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+study: .venv/ready
+	@$(BIN)/python -m study reproduce
+
+test: .venv/ready-dev
+	@$(BIN)/python -m tests.slurm.install
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+
+check: .venv/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+slurm: .venv/ready-dev
+	@$(BIN)/python -m tests.slurm.install
+	@$(BIN)/python -m tests.slurm
+
+lock: .venv/ready-dev ## write constraints.txt from what is installed
+	{ echo "# Every version of the locked environment (make lock writes this file)."; \
+	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.txt
+
+clean: ## remove what a study made; never touches .venv
+	rm -rf data runs reports mlflow.db dvc.lock
