@@ -94,6 +94,11 @@ class StudyFolder:
         return self.path / "ledger.jsonl"
 
     @property
+    def outcomes(self) -> Path:
+        """Every finished run's outcome, one JSON object a line: what the fit depends on."""
+        return self.path / "outcomes.jsonl"
+
+    @property
     def lock(self) -> Path:
         """Held while the ledger or the points are appended to."""
         return self.path / "ledger.lock"

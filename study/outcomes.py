@@ -1,0 +1,30 @@
+"""All outcomes of a study in one file, so that what depends on them can see in one hash whether they changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from study.layout import StudyFolder
+
+
+def export(folder: StudyFolder) -> int:
+    """Write `outcomes.jsonl`, one line for each run that has an outcome, sorted by key; return their number.
+
+    The file is replaced by rename, and only if its content differs: an unchanged study keeps an unchanged file.
+    """
+    lines = []
+    for path in sorted(folder.path.glob("*/outcome.json")):
+        outcome = json.loads(path.read_text())
+        lines.append(json.dumps({"key": path.parent.name, **outcome}, sort_keys=True) + "\n")
+    text = "".join(lines)
+    if not folder.outcomes.is_file() or folder.outcomes.read_text() != text:
+        _replace(folder.outcomes, text)
+    return len(lines)
+
+
+def _replace(path: Path, text: str) -> None:
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    staged.write_text(text)
+    staged.replace(path)

@@ -1,0 +1,95 @@
+"""The whole path, data -> sweep -> fit -> report, as `dvc repro` with the answer at its end: `make study`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+LOCK = Path(".dvc/tmp/reproduce.lock")
+
+
+def reproduce(root: Path, report: Path, arguments: list[str]) -> int:
+    """Run the pipeline of the checkout `root` and print what `report` (a folder) answers; return the exit code.
+
+    Only one runs at a time: a second one waits for the first, which may be what a killed terminal left behind.
+    Ctrl-C reaches every process of the terminal: each stage saves its work and ends, and the next run carries on.
+    """
+    if not (root / "dvc.yaml").is_file():
+        raise ValueError(f"there is no dvc.yaml in {root}: run this in a checkout of the project")
+    begun = time.monotonic()
+    _allow_no_git(root)
+    with _lock(root / LOCK) as held:
+        code = _dvc(root, arguments, held)
+    if code != 0:
+        print(
+            "The study is not finished: what ran is kept, and the same command carries on from there.", file=sys.stderr
+        )
+        return code
+    _answer(root, report)
+    print(f"Done in {_duration(time.monotonic() - begun)}.")
+    return 0
+
+
+def _dvc(root: Path, arguments: list[str], held: IO[str]) -> int:
+    """Run `dvc repro`; it inherits the lock, so that the lock lives exactly as long as the pipeline does."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONUNBUFFERED": "1"}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        command = [sys.executable, "-m", "dvc", "repro", *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            pass_fds=[held.fileno()],
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _lock(path: Path) -> IO[str]:
+    """Return the open, locked file; wait for another pipeline that holds it, and say so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = path.open("a+")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.seek(0)
+        print(f"This pipeline is running already (process {held.read().strip() or 'unknown'}): waiting for it to end.")
+        fcntl.flock(held, fcntl.LOCK_EX)
+    held.seek(0)
+    held.truncate()
+    held.write(f"{os.getpid()}\n")
+    held.flush()
+    return held
+
+
+def _allow_no_git(root: Path) -> None:
+    """Let DVC work where the project was unpacked from an archive instead of cloned."""
+    local = root / ".dvc" / "config.local"
+    if not (root / ".git").exists() and not local.exists():
+        local.write_text("[core]\n    no_scm = true\n")
+
+
+def _answer(root: Path, report: Path) -> None:
+    from analysis.summary import summary
+
+    fit = json.loads((root / report / "fit.json").read_text())
+    print()
+    print(summary(fit))
+    print(f"Report   {root / report / 'report.html'}")
+    print("Runs     .venv/bin/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///mlflow.db")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,84 @@
+"""Resolving fills every derived value, is idempotent, and refuses contradictions by name."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.spec.config import BudgetConfig, DataConfig, ModelConfig, OptimConfig, RunConfig, ScheduleConfig
+from train.spec.counts import flops_per_token, params
+from train.spec.resolve import resolve
+
+
+def config(**budget: float) -> RunConfig:
+    return RunConfig(budget=BudgetConfig(**budget))  # type: ignore[arg-type]
+
+
+@given(
+    width=st.integers(1, 16).map(lambda n: 32 * n),
+    layers=st.integers(1, 8),
+    flops=st.floats(1e10, 1e18),
+    tied=st.booleans(),
+)
+def test_resolving_twice_is_resolving_once(width: int, layers: int, flops: float, tied: bool) -> None:
+    model = ModelConfig(width=width, layers=layers, tied_embeddings=tied)
+    once = resolve(RunConfig(model=model, budget=BudgetConfig(flops=flops)))
+    assert resolve(once) == once
+    assert once.budget.tokens is not None
+    assert once.budget.tokens % once.data.sequence_length == 0
+    exact = once.budget.tokens * flops_per_token(once.model, once.data.vocab_size, once.data.sequence_length)
+    one_sequence = once.data.sequence_length * exact / once.budget.tokens
+    assert abs(exact - flops) <= one_sequence
+
+
+def test_two_ways_of_saying_a_run_are_one_run() -> None:
+    by_ratio = resolve(config(tokens_per_param=20))
+    assert by_ratio.budget.tokens is not None
+    assert resolve(config(tokens=by_ratio.budget.tokens)) == by_ratio
+    explicit = replace(by_ratio, model=replace(by_ratio.model, mlp_width=176, kv_heads=2))
+    assert resolve(explicit) == by_ratio
+
+
+def test_lr_scale_multiplies_the_rule_once() -> None:
+    plain = resolve(config(tokens=10**6)).optim
+    scaled = resolve(replace(config(tokens=10**6), optim=OptimConfig(lr_scale=0.5))).optim
+    assert plain.lr is not None
+    assert scaled.lr == pytest.approx(plain.lr / 2)
+    assert scaled.lr_scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (config(), ["budget.tokens, budget.flops, budget.tokens_per_param"]),
+        (config(tokens=10**6, tokens_per_param=1), ["budget.tokens and budget.tokens_per_param disagree"]),
+        (config(tokens=-5), ["budget.tokens=-5", "positive"]),
+        (replace(config(tokens=10**6), model=ModelConfig(width=50)), ["model.width=50", "take width 64"]),
+        (replace(config(tokens=10**6), model=ModelConfig(kv_heads=3)), ["model.kv_heads=3", "2 query heads"]),
+        (replace(config(tokens=10**6), model=ModelConfig(head_dim=31)), ["model.head_dim=31", "odd"]),
+        (replace(config(tokens=10**6), data=DataConfig(vocab_size=100_000)), ["data.vocab_size=100000", "65536"]),
+        (
+            replace(config(tokens=10**6), schedule=ScheduleConfig(name="wsd", warmup_fraction=0.9)),
+            ["schedule.warmup_fraction", "overlap"],
+        ),
+    ],
+)
+def test_contradictions_are_named(changed: RunConfig, words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        resolve(changed)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_counts_of_a_model_by_hand() -> None:
+    model = ModelConfig(width=64, layers=2, head_dim=32, kv_heads=1, mlp_width=176, qk_norm=True)
+    attention = 64 * 64 + 2 * 64 * 32 + 64 * 64
+    blocks = 2 * (attention + 3 * 64 * 176)
+    norms = 2 * (2 * 64 + 2 * 32) + 64
+    counted = params(model, 4096)
+    assert counted.matmul == blocks + 4096 * 64
+    assert counted.non_embedding == blocks + norms
+    assert counted.total == blocks + norms + 2 * 4096 * 64
+    assert params(replace(model, tied_embeddings=True), 4096).total == blocks + norms + 4096 * 64
+    assert flops_per_token(model, 4096, 128) == 6 * counted.matmul + 12 * 2 * 64 * 128
