@@ -1,0 +1,414 @@
+"""What a fit returns: frozen dataclasses, and `fit.json`, which is the same as JSON.
+
+`save(fit, path)` writes `fit.json`, `load(path)` reads it back as a :class:`Fit`; every JSON object below has the
+field names of its dataclass. Numbers are SI counts without hidden scaling: parameters, tokens, FLOPs; losses are in
+`kinds.loss`; intervals are `[low, high]` at `confidence`, or null where the data do not identify the quantity.
+JSON has no NaN: what is not a number is null. Lists and objects are never null, they are empty.
+
+Top level (:class:`Fit`)::
+
+    format              1
+    study, source       name of the study; where the rows came from (path or "mlflow:EXPERIMENT")
+    created             ISO 8601, UTC
+    form .. optimizer   the block (see below) of the approach that gives the fitted law, the surface;
+                        a copy of fits.surface. `params` is empty when no surface could be fitted.
+    kinds               {params: matmul|total|non_embedding|given, flops: rule, loss: unit, tokens, tokenizer}
+    interval_method, confidence, resamples, seed, versions
+    runs                {total, used, dropped, completed, budgets}
+    fits                {valleys, surface, frontier}
+    backtest            null with fewer than three budgets
+    recommendation      null when no approach can give one
+
+A block (:class:`Block`: top level and `fits.surface`; also the first fields of `fits.valleys`, `fits.frontier`)::
+
+    form                the law as text, "E + A/N^alpha + B/D^beta"
+    approach            surface | valleys | frontier
+    status, reason      "ok" | "not possible", and why
+    loss_function       "huber(log residual, delta=0.001)" | "squared(log residual)" | "squared(loss)"
+    objective           summed over rows, null when not possible
+    params              name -> value; empty when not possible
+    derived             name -> value that follows from params (a = beta/(alpha+beta), b = 1 - a)
+    intervals           name -> [low, high] | null, for params and derived
+    identified          name -> {identified, reason, side, limit}; not identified: `side` ("upper"|"lower"|null) and
+                        `limit` give the one-sided bound that the data do support: upper means "at most limit"
+    checks              [{code, message, advice, level}]; level is "note" | "warning" | "error"
+    rows_used           number of rows
+    rows_dropped        [{key, code, reason}]
+    optimizer           {method, starts, agree_share, gradient_norm, converged, basins: [{objective, share, params}]}
+
+`fits.valleys` (:class:`Valleys`) adds::
+
+    valleys             by rising budget: {flops_budget (nominal label, else exact), flops (exact, geometric mean),
+                        status: minimum|edge|inverted|flat|too_few, reason, points, keys,
+                        params_opt, params_interval, tokens_opt, tokens_interval, loss_opt, loss_interval,
+                        center, coefficients: [c0, c1, c2], params_range: [low, high]}
+                        the parabola is loss = c0 + c1*x + c2*x^2 with x = ln(N) - center; it is there (for drawing)
+                        for edge and inverted ones too, and empty for too_few. *_opt is null unless status=minimum.
+    exponents           {params: law, tokens: law} or empty with fewer than two minima: N*(C), D*(C) =
+                        coefficient * (C / reference_flops)^exponent:
+                        {coefficient, exponent, reference_flops, coefficient_interval, exponent_interval, bse,
+                        points, df_resid}; bse is the regression's own standard error of the exponent
+
+`fits.frontier` (:class:`Frontier`): params L_inf, a, alpha of L(C) = L_inf + a * (C / reference_flops)^-alpha, and::
+
+    reference_flops     geometric middle of the points
+    points              [{flops, loss}] the valleys' minima (or the lowest loss per budget: `points_are` says which)
+
+`backtest` (:class:`Backtest`)::
+
+    held_out_budget, train_budgets, extrapolation_factor (held-out flops / largest flops of the fit)
+    predicted, observed, relative_error    loss at the held-out valley's minimum (signed error: predicted/observed - 1)
+    approach            which approach the three figures above are from
+    by_approach         name -> {predicted, observed, relative_error}
+    runs                [{key, params, tokens, flops, predicted, observed, relative_error}] from the surface
+    mean_abs_relative_error   over `runs`, null without a surface
+
+`recommendation` (:class:`Recommendation`)::
+
+    approach            which approach the figures below are from
+    budget_flops, params, tokens, tokens_per_param, loss
+    intervals           {params, tokens, tokens_per_param, loss} -> [low, high] | null
+    extrapolation_factor   budget / largest exact flops of the rows used
+    by_approach         name -> {params, tokens, tokens_per_param, loss, intervals}
+    disagreement        largest ratio of params between approaches, null with one approach
+
+`runs.csv` lies beside it: the tidy frame of :mod:`analysis.frame`, one row a run, also the rows not used, with the
+columns `used` (True/False), `drop_code` and `drop_reason` (empty for used rows) and `predicted` (surface loss).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+FORMAT = 1
+
+Interval = tuple[float, float]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A finding about the fit: a stable code, what was found, what to do about it."""
+
+    code: str
+    message: str
+    advice: str
+    level: str = "warning"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A row that took no part in a fit, and why."""
+
+    key: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Identified:
+    """Whether the data identify a constant; if not, the one-sided limit (`side` "upper": at most `limit`)."""
+
+    identified: bool
+    reason: str = ""
+    side: str | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Basin:
+    """A distinct local minimum: summed objective, share of the starts that ended in it, constants."""
+
+    objective: float
+    share: float
+    params: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Evidence of convergence; `gradient_norm` is relative to the objective's own scale."""
+
+    method: str
+    starts: int
+    agree_share: float
+    gradient_norm: float
+    converged: bool
+    basins: tuple[Basin, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What the numbers mean; a fit refuses to mix kinds."""
+
+    params: str
+    flops: str
+    loss: str
+    tokens: str = "training tokens"
+    tokenizer: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One approach's law and all that is needed to judge it; see the module's text for the fields."""
+
+    form: str
+    approach: str
+    loss_function: str
+    status: str = "ok"
+    reason: str = ""
+    objective: float | None = None
+    params: dict[str, float] = field(default_factory=dict)
+    derived: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, Interval | None] = field(default_factory=dict)
+    identified: dict[str, Identified] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    rows_used: int = 0
+    rows_dropped: tuple[Dropped, ...] = ()
+    optimizer: Optimizer | None = None
+
+
+@dataclass(frozen=True)
+class Valley:
+    """The runs of one budget and the parabola of their losses over ln N."""
+
+    flops_budget: float
+    flops: float
+    status: str
+    reason: str
+    points: int
+    keys: tuple[str, ...]
+    params_range: Interval
+    center: float
+    coefficients: tuple[float, ...] = ()
+    params_opt: float | None = None
+    params_interval: Interval | None = None
+    tokens_opt: float | None = None
+    tokens_interval: Interval | None = None
+    loss_opt: float | None = None
+    loss_interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """y(C) = coefficient * (C / reference_flops)^exponent, from a log-log regression over the valleys."""
+
+    coefficient: float
+    exponent: float
+    reference_flops: float
+    coefficient_interval: Interval | None
+    exponent_interval: Interval | None
+    bse: float | None
+    points: int
+    df_resid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Valleys(Block):
+    """isoFLOP valleys: a parabola per budget, and the exponents of their minima."""
+
+    valleys: tuple[Valley, ...] = ()
+    exponents: dict[str, PowerLaw] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """The lowest loss that a budget buys."""
+
+    flops: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier(Block):
+    """L(C) = L_inf + a * (C / reference_flops)^-alpha along the compute-optimal frontier."""
+
+    reference_flops: float | None = None
+    points: tuple[FrontierPoint, ...] = ()
+    points_are: str = "minima of the valleys"
+
+
+@dataclass(frozen=True)
+class Fits:
+    """One block for each approach."""
+
+    valleys: Valleys
+    surface: Block
+    frontier: Frontier
+
+
+@dataclass(frozen=True)
+class BacktestRun:
+    """A held-out run, as the surface of the smaller budgets predicts it."""
+
+    key: str
+    params: float
+    tokens: float
+    flops: float
+    predicted: float
+    observed: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class BacktestOptimum:
+    """Loss at the held-out valley's minimum."""
+
+    predicted: float
+    observed: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """Fit on all but the largest budget, predict the largest."""
+
+    held_out_budget: float
+    train_budgets: tuple[float, ...]
+    extrapolation_factor: float
+    approach: str
+    predicted: float
+    observed: float
+    relative_error: float
+    by_approach: dict[str, BacktestOptimum]
+    runs: tuple[BacktestRun, ...] = ()
+    mean_abs_relative_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The compute-optimal run of one approach for a budget."""
+
+    params: float
+    tokens: float
+    tokens_per_param: float
+    loss: float | None
+    intervals: dict[str, Interval | None]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to train with a new budget."""
+
+    approach: str
+    budget_flops: float
+    params: float
+    tokens: float
+    tokens_per_param: float
+    loss: float | None
+    intervals: dict[str, Interval | None]
+    extrapolation_factor: float
+    by_approach: dict[str, Proposal]
+    disagreement: float | None = None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How many runs there were and how many a fit could use."""
+
+    total: int
+    used: int
+    dropped: int
+    completed: int
+    budgets: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Block):
+    """Everything that `fit.json` holds."""
+
+    study: str
+    source: str
+    created: str
+    kinds: Kinds
+    interval_method: str
+    confidence: float
+    resamples: int
+    seed: int
+    versions: dict[str, str]
+    runs: Runs
+    fits: Fits
+    backtest: Backtest | None = None
+    recommendation: Recommendation | None = None
+    format: int = FORMAT
+
+
+def to_json(value: Any) -> Any:
+    """Return dataclasses, tuples and numbers as plain JSON values; what is not finite becomes None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def from_json(kind: type[T], value: Any, where: str = "fit.json") -> T:
+    """Return `value`, as `to_json` wrote it, as an instance of `kind`; ValueError names a key that is missing."""
+    result: T = _build(kind, value, where)
+    return result
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """Return `value` as the type `kind`."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(next(a for a in inner if a is not types.NoneType), value, where)
+    if origin is tuple:
+        each = inner if inner[-1] is not Ellipsis else (inner[0],) * len(value)
+        return tuple(_build(t, item, f"{where}[{i}]") for i, (t, item) in enumerate(zip(each, value, strict=True)))
+    if origin is dict:
+        return {name: _build(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(typing.cast(type, kind), value, where)
+    if kind is float:
+        return math.nan if value is None else float(value)
+    return value
+
+
+def _build_dataclass(kind: type, value: Any, where: str) -> Any:
+    """Return a mapping as the dataclass `kind`; unknown keys are left out, so that newer files stay readable."""
+    hints = typing.get_type_hints(kind)
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(kind):
+        if f.name in value:
+            found[f.name] = _build(hints[f.name], value[f.name], f"{where}.{f.name}")
+        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ValueError(
+                f"{where} has no key {f.name!r}; was it written by another version? run analysis.fit again"
+            )
+    return kind(**found)
+
+
+def save(fit: Fit, path: Path) -> None:
+    """Write `fit.json` at `path` by atomic rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(path.name + ".tmp")
+    staged.write_text(json.dumps(to_json(fit), indent=1, allow_nan=False) + "\n")
+    staged.replace(path)
+
+
+def load(path: Path) -> Fit:
+    """Read `fit.json` at `path`; ValueError says what is wrong with it."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; run python -m analysis.fit runs=... out={path.parent}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}); run analysis.fit again") from error
+    if value.get("format") != FORMAT:
+        raise ValueError(f"{path}: format {value.get('format')!r} is not {FORMAT}; run analysis.fit again")
+    return from_json(Fit, value, str(path))
