@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -41,19 +40,14 @@ def _dvc(root: Path, arguments: list[str], held: IO[str]) -> int:
     """Run `dvc repro`; it inherits the lock, so that the lock lives exactly as long as the pipeline does."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONUNBUFFERED": "1"}
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        command = [sys.executable, "-m", "dvc", "repro", *arguments]
-        process = subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            pass_fds=[held.fileno()],
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        return process.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    command = [sys.executable, "-m", "dvc", "repro", *arguments]
+    process = subprocess.Popen(command, cwd=root, env=environment, pass_fds=[held.fileno()])
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # The terminal has sent it to every stage too: they are saving their work.
+            continue
 
 
 def _lock(path: Path) -> IO[str]:
