@@ -1,0 +1,239 @@
+"""The manifest of a prepared corpus: what lies in its folder, and whether it is still what was written.
+
+Standard library only, so that the command line reads it without loading torch or numpy.
+
+A prepared folder ``<data_root>/<name>-<tokenizer><vocab_size>`` holds ``manifest.json``, ``tokenizer.json`` (bpe only)
+and, for both splits, shards ``train-00000.bin`` (tokens, uint16 little-endian; every document is followed by the
+separator token) with ``train-00000.idx`` (uint64 little-endian: the first token of each document, then the end).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from train.spec.config import DataConfig
+from train.spec.read import read
+
+FORMAT = 1
+FILE = "manifest.json"
+SPLITS = ("train", "validation")
+TOKEN_BYTES = 2
+OFFSET_BYTES = 8
+BYTES_VOCABULARY = 257
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of tokens and its index of documents."""
+
+    file: str
+    tokens: int
+    documents: int
+    sha256: str
+    index: str
+    index_sha256: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """One side of the train/validation division; `bytes` counts UTF-8 text, `tokens` counts separators too."""
+
+    documents: int
+    tokens: int
+    bytes: int
+    bytes_per_token: float
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """How text became tokens; `file` is None for the byte tokenizer."""
+
+    kind: str
+    vocab_size: int
+    sha256: str
+    file: str | None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A document that is not in the corpus, and why."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The keys of DataConfig that decide what is prepared; `source` is an absolute path or None (environment)."""
+
+    source: str | None
+    text_column: str
+    tokenizer: str
+    vocab_size: int
+    validation_fraction: float
+    max_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a prepared folder holds.
+
+    `bytes_per_token` is that of the validation split: nats per token / ln 2 / bytes_per_token = bits per byte.
+    `fingerprint` (12 hex digits) depends on the tokenizer and the tokens only: not on time, paths or the name.
+    `skipped` lists the first 100 documents left out (broken ones first), `skipped_counts` counts all of them by reason.
+    """
+
+    format: int
+    name: str
+    tokenizer: TokenizerFile
+    separator_token: int
+    splits: dict[str, Split]
+    bytes_per_token: float
+    source: str
+    settings: Settings
+    skipped: tuple[Skipped, ...]
+    skipped_counts: dict[str, int]
+    fingerprint: str
+
+    def dumps(self) -> str:
+        """Return the manifest as JSON text."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+def folder(config: DataConfig, root: str | Path) -> Path:
+    """Return the folder of the corpus that `config` names, under the data root."""
+    return Path(root) / f"{config.name}-{config.tokenizer}{config.vocab_size}"
+
+
+def settings_of(config: DataConfig) -> Settings:
+    """Return the keys of `config` that decide what is prepared."""
+    source = None if config.source is None else str(Path(config.source).expanduser().resolve())
+    return Settings(
+        source=source,
+        text_column=config.text_column,
+        tokenizer=config.tokenizer,
+        vocab_size=config.vocab_size,
+        validation_fraction=config.validation_fraction,
+        max_bytes=config.max_bytes,
+    )
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Return the manifest of a prepared folder.
+
+    Raises ValueError when the folder is not prepared, or when its manifest is not one that was written by this format.
+    """
+    path = Path(folder) / FILE
+    try:
+        mapping = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{folder} is not prepared: run `python -m train.prepare` with the same data.* settings"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): {_again(path.parent)}") from None
+    try:
+        if mapping["format"] != FORMAT:
+            raise ValueError(f"format={mapping['format']!r}, this version reads format {FORMAT}")
+        manifest = _parse(mapping)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is not a manifest of this version ({error}): {_again(path.parent)}") from None
+    found = fingerprint_of(manifest.tokenizer, manifest.separator_token, manifest.splits)
+    if found != manifest.fingerprint:
+        raise ValueError(
+            f"{path} was changed: its fingerprint says {manifest.fingerprint}, its content gives {found}; "
+            f"{_again(path.parent)}"
+        )
+    return manifest
+
+
+def fingerprint_of(tokenizer: TokenizerFile, separator_token: int, splits: Mapping[str, Split]) -> str:
+    """Return 12 hex digits that name the tokens of a corpus, wherever and whenever it was prepared."""
+    content = {
+        "format": FORMAT,
+        "tokenizer": asdict(tokenizer),
+        "separator_token": separator_token,
+        "splits": {name: asdict(split) for name, split in splits.items()},
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def check_sizes(folder: str | Path, manifest: Manifest, splits: tuple[str, ...] = SPLITS) -> None:
+    """Raise ValueError when a file of the corpus is missing or has another size than the manifest says (cheap)."""
+    for path, size, _ in _files(Path(folder), manifest, splits):
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            raise ValueError(f"{path} is missing: {_again(path.parent)}") from None
+        if size is not None and found != size:
+            raise ValueError(
+                f"{path} was changed after preparation: it has {found} bytes, the manifest says {size}; "
+                f"{_again(path.parent)}"
+            )
+
+
+def verify(folder: str | Path, progress: Callable[[str, float], None] = lambda stage, share: None) -> Manifest:
+    """Return the manifest after reading every file and comparing its SHA-256.
+
+    Raises ValueError that names the first file that differs and how.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    check_sizes(folder, manifest)
+    files = list(_files(folder, manifest, SPLITS))
+    total = sum(path.stat().st_size for path, _, _ in files) or 1
+    done = 0
+    for path, size, sha256 in files:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != sha256:
+            raise ValueError(
+                f"{path} was changed after preparation: its sha256 is {found}, the manifest says {sha256}; "
+                f"{_again(path.parent)}"
+            )
+        done += size or 0
+        progress("verifying", done / total)
+    return manifest
+
+
+def _files(folder: Path, manifest: Manifest, splits: tuple[str, ...]) -> Iterator[tuple[Path, int | None, str]]:
+    """Yield path, size [bytes] (None: not recorded) and sha256 of every file of these splits."""
+    if manifest.tokenizer.file is not None:
+        yield folder / manifest.tokenizer.file, None, manifest.tokenizer.sha256
+    for name in splits:
+        for shard in manifest.splits[name].shards:
+            yield folder / shard.file, shard.tokens * TOKEN_BYTES, shard.sha256
+            yield folder / shard.index, (shard.documents + 1) * OFFSET_BYTES, shard.index_sha256
+
+
+def _parse(mapping: Mapping[str, Any]) -> Manifest:
+    splits = {}
+    for name in SPLITS:
+        split = mapping["splits"][name]
+        shards = tuple(read(Shard, shard, f"splits.{name}.shards") for shard in split["shards"])
+        plain = {key: split[key] for key in ("documents", "tokens", "bytes", "bytes_per_token")}
+        splits[name] = Split(**plain, shards=shards)
+    return Manifest(
+        format=mapping["format"],
+        name=mapping["name"],
+        tokenizer=read(TokenizerFile, mapping["tokenizer"], "tokenizer"),
+        separator_token=mapping["separator_token"],
+        splits=splits,
+        bytes_per_token=mapping["bytes_per_token"],
+        source=mapping["source"],
+        settings=read(Settings, mapping["settings"], "settings"),
+        skipped=tuple(read(Skipped, one, "skipped") for one in mapping["skipped"]),
+        skipped_counts=dict(mapping["skipped_counts"]),
+        fingerprint=mapping["fingerprint"],
+    )
+
+
+def _again(folder: Path) -> str:
+    return f"prepare it again with `python -m train.prepare --force`, or remove {folder}"
