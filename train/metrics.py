@@ -1,0 +1,68 @@
+"""Append-only metrics: one JSON object a line, each step of each kind exactly once, whatever was killed when."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class MetricsFile:
+    """`metrics.jsonl` of one run, open for appending.
+
+    Opening cuts off a last line that a killed process left torn, and learns the last step of each kind. A resumed run
+    passes steps again that it had written before; their values would be the same, so they are not written again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._last = repair(path)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, kind: str, step: int, tokens: int, metrics: Mapping[str, float]) -> bool:
+        """Append one record unless this step of this kind is there; return whether it was appended."""
+        if step <= self._last.get(kind, -1):
+            return False
+        record = {"kind": kind, "step": step, "tokens": tokens, "time": round(time.time(), 3)}
+        line = json.dumps({**record, "metrics": dict(metrics)}, allow_nan=False) + "\n"
+        os.write(self._fd, line.encode())
+        self._last[kind] = step
+        return True
+
+    def sync(self) -> None:
+        """Wait until the records are on disk: a checkpoint must not be newer than the metrics that led to it."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def repair(path: Path) -> dict[str, int]:
+    """Cut off what follows the last whole record of the file, if it is there; return each kind's last step."""
+    last: dict[str, int] = {}
+    if not path.exists():
+        return last
+    whole = 0
+    with path.open("rb+") as file:
+        for line in file:
+            record = _record(line)
+            if record is None:
+                break
+            last[record[0]] = max(record[1], last.get(record[0], -1))
+            whole += len(line)
+        if whole < path.stat().st_size:
+            file.truncate(whole)
+            os.fsync(file.fileno())
+    return last
+
+
+def _record(line: bytes) -> tuple[str, int] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+        return str(record["kind"]), int(record["step"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,30 @@
+"""SwiGLU feed-forward layer (Shazeer 2020): down(silu(gate(x)) * up(x))."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from train.spec.config import ModelConfig
+from train.spec.counts import mlp_width
+
+
+class MLP(nn.Module):
+    """Gate and up projection as one matrix product (gate rows first), then down."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        hidden = mlp_width(config)
+        self.gate_up = nn.Parameter(torch.empty(2 * hidden, config.width))
+        self.down = nn.Parameter(torch.empty(config.width, hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output for x (..., width)."""
+        return F.linear(swiglu(F.linear(x, self.gate_up)), self.down)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """Return silu(gate) * up, gate and up being the halves of the last axis."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up

@@ -1,0 +1,25 @@
+"""Rotary position embedding (Su et al. 2021): neighbouring channel pairs turned by position times frequency."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rotations(length: int, head_dim: int, theta: float) -> Tensor:
+    """Return the unit complex numbers e^(i·position·frequency), shape (length, head_dim / 2), complex64.
+
+    Angles are made in float64 on the CPU, so that every device turns by the same numbers.
+    """
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
+    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+
+def rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Return x (batch, length, heads, head_dim), fp32, with its channel pairs (2i, 2i+1) turned by position.
+
+    Pairs are read as complex numbers: one multiplication each way, where halves would need slices and a join.
+    """
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns[:, None, :]).flatten(-2)

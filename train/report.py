@@ -1,0 +1,53 @@
+"""What a person sees of a run while it trains: one compact line, now and then."""
+
+from __future__ import annotations
+
+import time
+
+from train.progress import Progress
+from train.spec.config import RunConfig
+
+PRINT_SECONDS = 2.0
+
+
+class Speed:
+    """Training speed between records, and when to print; changes nothing that is computed."""
+
+    def __init__(self, tokens: int = 0, seconds: float = 0.0) -> None:
+        self._tokens = tokens
+        self._seconds = seconds
+        self._printed = -PRINT_SECONDS
+
+    def rate(self, tokens: int, seconds: float) -> float:
+        """Return tokens per second since the previous call; `seconds` counts training only."""
+        rate = (tokens - self._tokens) / max(seconds - self._seconds, 1e-9)
+        self._tokens, self._seconds = tokens, seconds
+        return rate
+
+    def print_due(self, last: bool) -> bool:
+        """Say whether it is time for a line; always at the last step."""
+        now = time.monotonic()
+        if not last and now - self._printed < PRINT_SECONDS:
+            return False
+        self._printed = now
+        return True
+
+
+def line(progress: Progress, config: RunConfig, loss: float, lr: float, rate: float) -> str:
+    """Return the progress line; `rate` in tokens per second of training, time left without evaluations."""
+    budget = config.budget.tokens or 1
+    left = (budget - progress.tokens) / max(rate, 1e-9)
+    return (
+        f"step {progress.step}  tokens {progress.tokens:,}/{budget:,} ({progress.tokens / budget:.0%})  "
+        f"loss {loss:.4f}  lr {lr:.3g}  {rate:,.0f} tokens/s  {duration(left)} left"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person would say them: 42 s, 3 min 20 s, 2 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
