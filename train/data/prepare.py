@@ -1,0 +1,146 @@
+"""Raw text to a prepared folder: once, atomically, in parallel, and the same bytes whatever the number of workers."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from train.spec.config import DataConfig
+from train.spec.manifest import (
+    BYTES_VOCABULARY,
+    SPLITS,
+    check_sizes,
+    folder,
+    read_manifest,
+    settings_of,
+)
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""Gets the stage's name and the share of it that is done."""
+
+
+def silent(stage: str, share: float) -> None:
+    """Report progress to nobody."""
+
+
+def prepare(
+    config: DataConfig,
+    root: str | Path,
+    progress: Progress = silent,
+    *,
+    force: bool = False,
+    workers: int | None = None,
+) -> Path:
+    """Return the prepared folder of `config` under `root`, making it when it is not there.
+
+    What is prepared is frozen: it is returned as it is, even when the source has changed since; `force` replaces it.
+    Two processes that prepare the same folder make it once. Raises ValueError for bad settings or bad text, and when
+    the folder was prepared with other settings.
+    """
+    check(config)
+    root = Path(root)
+    target = folder(config, root)
+    if not force and _is_there(target):
+        return _checked(config, target)
+
+    from filelock import FileLock, Timeout
+
+    root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(root / f".{target.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress("waiting for another process that prepares this", 0.0)
+        lock.acquire()
+    try:
+        if force or not _is_there(target):
+            _build_and_swap(config, target, progress, workers)
+    finally:
+        lock.release()
+    return _checked(config, target)
+
+
+def check(config: DataConfig) -> None:
+    """Raise ValueError for settings that no text can satisfy."""
+    if config.tokenizer == "bytes" and config.vocab_size != BYTES_VOCABULARY:
+        raise ValueError(
+            f"data.vocab_size={config.vocab_size} is not allowed with data.tokenizer=bytes: "
+            f"it is {BYTES_VOCABULARY} (256 bytes and the separator)"
+        )
+    if config.tokenizer == "bpe" and not BYTES_VOCABULARY < config.vocab_size <= 1 << 16:
+        raise ValueError(
+            f"data.vocab_size={config.vocab_size} is not allowed: {BYTES_VOCABULARY + 1} to 65536 (tokens are uint16)"
+        )
+    if not 0 < config.validation_fraction < 1:
+        raise ValueError(
+            f"data.validation_fraction={config.validation_fraction} is not allowed: more than 0, less than 1"
+        )
+    if config.max_bytes is not None and config.max_bytes < 1:
+        raise ValueError(f"data.max_bytes={config.max_bytes} is not allowed: at least 1, or null for all of the text")
+    if not config.name or config.name.startswith(".") or "/" in config.name:
+        raise ValueError(f"data.name={config.name!r} is not allowed: it names a folder (no /, no leading dot)")
+
+
+def _is_there(target: Path) -> bool:
+    """Say whether the folder exists (an empty one does not count)."""
+    return target.is_dir() and any(target.iterdir())
+
+
+def _checked(config: DataConfig, target: Path) -> Path:
+    """Return `target` when it is whole and was prepared with the settings of `config`."""
+    manifest = read_manifest(target)
+    wanted, found = settings_of(config), manifest.settings
+    differences = [
+        f"data.{key}={said(there)} there, {said(here)} here"
+        for key, there in vars(found).items()
+        if there != (here := vars(wanted)[key])
+    ]
+    if differences:
+        raise ValueError(
+            f"{target} was prepared with other settings: {'; '.join(differences)}. Choose another data.name (nothing "
+            "is overwritten), or replace it with `python -m train.prepare --force`"
+        )
+    check_sizes(target, manifest)
+    for name in SPLITS:
+        tokens = manifest.splits[name].tokens
+        if tokens <= config.sequence_length:
+            raise ValueError(too_short(name, tokens, config))
+    return target
+
+
+def too_short(split: str, tokens: int, config: DataConfig) -> str:
+    """Return the message for a split that is shorter than one sequence."""
+    change = "raise" if split == "validation" else "lower"
+    return (
+        f"the {split} split has {tokens} tokens, one sequence needs {config.sequence_length + 1}: {change} "
+        f"data.validation_fraction={config.validation_fraction}, lower data.sequence_length={config.sequence_length}, "
+        f"or give more text (data.source={said(config.source)}, data.max_bytes={said(config.max_bytes)})"
+    )
+
+
+def said(value: object) -> str:
+    """Return a value as YAML writes it."""
+    return "null" if value is None else str(value)
+
+
+def _build_and_swap(config: DataConfig, target: Path, progress: Progress, workers: int | None) -> None:
+    """Build in a staging folder beside `target`, then rename: at no time is half a corpus under its name."""
+    from train.data.build import build
+    from train.data.workers import Workers, cores
+
+    prefix = f".{target.name}.staging-"
+    for stale in target.parent.glob(f"{prefix}*"):  # we hold the lock: whoever left these was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    staging = target.with_name(prefix + secrets.token_hex(4))
+    staging.mkdir()
+    try:
+        with Workers(workers or cores()) as pool:
+            built = build(config, staging, pool, progress)
+        if target.exists():
+            target.rename(staging / "replaced")
+        built.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

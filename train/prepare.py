@@ -1,0 +1,166 @@
+"""Prepare a corpus for training: ``python -m train.prepare``.
+
+Text becomes tokens once; later calls with the same settings say so and do nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from train.spec.config import DataConfig
+from train.spec.manifest import Manifest, folder, read_manifest, verify
+from train.spec.read import read, unknown_key
+
+_LINE_SECONDS = 0.1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 done, 1 an error of the user's input, which is on stderr."""
+    options = _parser().parse_args(arguments)
+    display = Display(sys.stderr)
+    try:
+        config, root = configured(options.config, options.set or [], options.root)
+        if options.verify:
+            target = folder(config, root)
+            manifest = verify(target, display.show)
+            display.end()
+            print(f"{target}: every file is what the manifest says ({manifest.fingerprint})")
+            return 0
+        from train.data.prepare import prepare
+
+        target = prepare(config, root, display.show, force=options.force, workers=options.workers)
+        display.end()
+        for line in report(target, read_manifest(target), display.seconds):
+            print(line)
+    except (ValueError, OSError) as error:
+        display.end()
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        display.end()
+        print("interrupted: nothing was left behind, start it again any time", file=sys.stderr)
+        return 130
+    return 0
+
+
+def configured(file: str | None, assignments: Sequence[str], root: str | None) -> tuple[DataConfig, Path]:
+    """Return the data section and the data root that the options name.
+
+    `file` is a run's config or any YAML with a ``data:`` section; `assignments` are ``data.key=value`` and win.
+    """
+    import yaml
+
+    mapping: Mapping[str, Any] = {}
+    if file is not None:
+        try:
+            loaded = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"--config {file}: there is no such file") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"--config {file} is not YAML: {error}") from None
+        if not isinstance(loaded, dict) or not isinstance(loaded.get("data"), dict):
+            raise ValueError(f"--config {file} has no section `data:` (keys like data.name, data.source)")
+        mapping = loaded
+    section = dict(mapping.get("data", {}))
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"--set {assignment}: write it as data.key=value")
+        if not name.startswith("data."):
+            raise ValueError(unknown_key(name, "data.", list(DataConfig.__dataclass_fields__)))
+        section[name.removeprefix("data.")] = _value(yaml.safe_load(value))
+    runtime = mapping.get("runtime") or {}
+    return read(DataConfig, section, "data"), Path(root or runtime.get("data_root") or "data")
+
+
+def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]:
+    """Return the lines that say what is prepared; `seconds` is None when it was there already."""
+    train, held_out = manifest.splits["train"], manifest.splits["validation"]
+    how = "was prepared before" if seconds is None else f"prepared in {seconds:.1f} s"
+    lines = [
+        f"{target} {how}: {_millions(train.tokens)} training and {_millions(held_out.tokens)} validation tokens, "
+        f"{train.documents + held_out.documents:,} documents, {_millions(train.bytes + held_out.bytes)} bytes, "
+        f"{manifest.bytes_per_token:.2f} bytes/token, fingerprint {manifest.fingerprint}"
+    ]
+    if manifest.skipped_counts:
+        counts = ", ".join(f"{count:,} {why}" for why, count in manifest.skipped_counts.items())
+        lines.append(f"left out: {counts} (the first {len(manifest.skipped)} are in {target / 'manifest.json'})")
+    if manifest.skipped_counts.get("broken"):
+        first = manifest.skipped[0]
+        lines.append(f"broken documents: {manifest.skipped_counts['broken']}, the first is {first.file}: {first.why}")
+    return lines
+
+
+class Display:
+    """One line that is rewritten on a terminal; elsewhere one line a stage."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+        self._began: float | None = None
+        self._stage = ""
+        self._shown = 0.0
+
+    @property
+    def seconds(self) -> float | None:
+        """Time since the first stage [s]; None when there was none."""
+        return None if self._began is None else time.perf_counter() - self._began
+
+    def show(self, stage: str, share: float) -> None:
+        """Show that `share` of `stage` is done."""
+        now = time.perf_counter()
+        self._began = now if self._began is None else self._began
+        fresh, self._stage = stage != self._stage, stage
+        if self._live:
+            if fresh or share >= 1 or now - self._shown > _LINE_SECONDS:
+                self._shown = now
+                self._stream.write(f"\r\x1b[2Kpreparing data: {stage} {share:4.0%}  {now - self._began:.0f} s")
+        elif fresh:
+            self._stream.write(f"preparing data: {stage}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._live and self._began is not None:
+            self._stream.write("\r\x1b[2K")
+            self._stream.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.prepare", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--config", metavar="FILE", help="YAML with a `data:` section (a run's config.yaml will do)")
+    parser.add_argument("--set", metavar="data.KEY=VALUE", action="append", help="set one key; may be repeated")
+    parser.add_argument("--root", metavar="FOLDER", help="data root (default: runtime.data_root, else data)")
+    parser.add_argument("--verify", action="store_true", help="compare every file with its sha256; prepare nothing")
+    parser.add_argument("--force", action="store_true", help="prepare again and replace what is there")
+    parser.add_argument("--workers", metavar="N", type=_count, help="processes (default: one a core)")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count of processes (1 or more)")
+    return int(text)
+
+
+def _value(value: Any) -> Any:
+    """Return a number where YAML 1.1 reads text: 4e7 has no dot."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.2f}M" if count >= 1e5 else f"{count:,}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
