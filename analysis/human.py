@@ -1,0 +1,120 @@
+"""Numbers as people read them: 1.2M, 3.4e12 FLOPs, 0.41 to 0.53. Standard library only, so that it imports at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+MISSING = "–"
+_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def finite(value: object) -> float | None:
+    """Return the value as a finite float, or None for anything else (None, NaN, infinity, text)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def number(value: object, digits: int = 3) -> str:
+    """Return a plain number with so many significant digits: 0.0123, 1.81, 478, 1.2e-5."""
+    x = finite(value)
+    if x is None:
+        return MISSING
+    if x == 0:
+        return "0"
+    exponent = _exponent(x, digits)
+    if exponent < -4 or exponent > 5:
+        return scientific(x, digits)
+    return f"{_rounded(x, digits):.{max(0, digits - 1 - exponent)}f}"
+
+
+def count(value: object, digits: int = 3) -> str:
+    """Return a count with a short-scale suffix: 940, 1.2k, 1.2M, 3.4B, 5.6T; beyond that 5.6e16."""
+    x = finite(value)
+    if x is None:
+        return MISSING
+    x = _rounded(x, digits)
+    if abs(x) >= 1e15:
+        return scientific(x, digits)
+    for scale, suffix in _SUFFIXES:
+        if abs(x) >= scale:
+            return _trim(number(x / scale, digits)) + suffix
+    return _trim(number(x, digits))
+
+
+def scientific(value: object, digits: int = 2) -> str:
+    """Return mantissa and exponent: 3.4e12, 1e18, 2.5e-5."""
+    x = finite(value)
+    if x is None:
+        return MISSING
+    mantissa, exponent = f"{x:.{digits - 1}e}".split("e")
+    return f"{_trim(mantissa)}e{int(exponent)}"
+
+
+def flops(value: object, digits: int = 2) -> str:
+    """Return compute with its unit: 3.4e12 FLOPs."""
+    return MISSING if finite(value) is None else f"{scientific(value, digits)} FLOPs"
+
+
+def power(value: object, digits: int = 2) -> str:
+    """Return a number as a product with a power of ten for labels: 3.4×10¹², 10¹⁸."""
+    x = finite(value)
+    if x is None:
+        return MISSING
+    mantissa, exponent = scientific(x, digits).split("e")
+    ten = "10" + exponent.translate(_SUPERSCRIPTS)
+    return ten if mantissa == "1" else f"{mantissa}×{ten}"
+
+
+def percent(value: object, digits: int = 2) -> str:
+    """Return a share as per cent: 0.0123 is 1.2 %."""
+    x = finite(value)
+    return MISSING if x is None else f"{number(100 * x, digits)} %"
+
+
+def factor(value: object) -> str:
+    """Return a ratio: 10×, 2.5×."""
+    x = finite(value)
+    return MISSING if x is None else f"{_trim(number(x, 2 if abs(x) < 100 else 3))}×"
+
+
+def interval(bounds: object, show: Callable[[object], str] = number) -> str:
+    """Return "low to high"; a missing or infinite end becomes "at least" or "at most"."""
+    if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
+        return MISSING
+    low, high = finite(bounds[0]), finite(bounds[1])
+    if low is None and high is None:
+        return MISSING
+    if high is None:
+        return f"at least {show(low)}"
+    if low is None:
+        return f"at most {show(high)}"
+    return f"{show(low)} to {show(high)}"
+
+
+def duration(seconds: object) -> str:
+    """Return a duration: 42 s, 3 min 20 s, 2 h 5 min."""
+    x = finite(seconds)
+    if x is None:
+        return MISSING
+    if x < 60:
+        return f"{number(x, 2)} s"
+    minutes, rest = divmod(round(x), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _rounded(x: float, digits: int) -> float:
+    return float(f"{x:.{digits - 1}e}")
+
+
+def _exponent(x: float, digits: int) -> int:
+    return int(f"{x:.{digits - 1}e}".partition("e")[2])
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,138 @@
+"""The report's first page: what to train next, the law, and how far to trust both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from analysis import human
+from analysis.report import maths
+from analysis.report.markup import Html, join, tag
+from analysis.results import Fit, Recommendation
+
+TRUSTED_ERROR = 0.03
+FAR = 10.5
+
+
+def lead(fit: Fit) -> Html:
+    """Return the answer in one sentence."""
+    plan = fit.recommendation
+    if plan is None:
+        why = "; ".join(b.reason for b in (fit.fits.valleys, fit.fits.surface) if b.status != "ok" and b.reason)
+        return tag("p", f"These runs do not yet say what to train next{': ' + why if why else ''}.", class_="lead")
+    bold = lambda text: tag("b", text)  # noqa: E731
+    sentence = join(
+        "With ",
+        bold(human.flops(plan.budget_flops)),
+        ", train ",
+        bold(f"{human.count(plan.params)} parameters"),
+        " on ",
+        bold(f"{human.count(plan.tokens)} tokens"),
+    )
+    if human.finite(plan.loss) is None:
+        return tag("p", sentence, ".", class_="lead")
+    return tag("p", sentence, ": expect ", bold(loss(plan.loss)), f" {fit.kinds.loss}.", class_="lead")
+
+
+def tiles(fit: Fit) -> Html:
+    """Return the proposal's numbers with their intervals, then the three measures of trust."""
+    plan = fit.recommendation
+    parts = []
+    if plan is not None:
+        parts = [
+            _quantity(plan, "params", f"parameters N ({fit.kinds.params})", human.count),
+            _quantity(plan, "tokens", "training tokens D", human.count),
+            _quantity(plan, "tokens_per_param", "tokens per parameter", lambda x: human.number(x, 2)),
+            _quantity(plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
+        ]
+    return join(tag("div", *parts, class_="tiles") if parts else "", tag("div", *_trust(fit), class_="tiles"))
+
+
+def law(fit: Fit) -> Html:
+    """Return the law as maths and in plain words."""
+    surface, lines = fit.fits.surface, []
+    if surface.status == "ok":
+        lines.append(tag("p", join("L(N, D) = ", maths.block_law(surface)), class_="maths"))
+        lines += [_unknown(name, fit) for name in surface.params if _not_identified(fit, name)]
+    else:
+        lines.append(tag("p", f"No law L(N, D) could be fitted: {surface.reason or 'too few runs'}."))
+    lines.append(tag("p", _plain_words(fit)))
+    return tag("div", *lines, class_="law")
+
+
+def loss(value: object) -> str:
+    """Return a loss with four digits."""
+    return human.number(value, 4)
+
+
+def _quantity(plan: Recommendation, name: str, label: str, show: Callable[[object], str]) -> Html:
+    bounds = human.interval(plan.intervals.get(name), show)
+    return _tile(label, show(getattr(plan, name)), "no interval" if bounds == human.MISSING else bounds)
+
+
+def _trust(fit: Fit) -> list[Html]:
+    parts = []
+    plan, test = fit.recommendation, fit.backtest
+    if plan is not None:
+        kind = "warn" if plan.extrapolation_factor > FAR else ""
+        parts.append(_tile("extrapolation", human.factor(plan.extrapolation_factor), "the largest run's compute", kind))
+    if test is None:
+        parts.append(_tile("backtest error", human.MISSING, "needs at least three budgets", "warn"))
+    else:
+        kind = "good" if abs(test.relative_error) < TRUSTED_ERROR else "warn"
+        note = f"predicting {human.flops(test.held_out_budget)} from smaller budgets"
+        parts.append(_tile("backtest error", human.percent(abs(test.relative_error)), note, kind))
+    if plan is not None and plan.disagreement is not None:
+        kind = "good" if plan.disagreement < 1.5 else "warn"
+        names = " and ".join(sorted(plan.by_approach))
+        parts.append(_tile("approaches agree within", human.factor(plan.disagreement), f"in parameters: {names}", kind))
+    used = f"of {fit.runs.total}, at {fit.runs.budgets} budgets"
+    parts.append(_tile("runs used", human.count(fit.runs.used), used))
+    return parts
+
+
+def _tile(name: str, value: str, note: str, kind: str = "") -> Html:
+    return tag(
+        "div",
+        tag("div", name, class_="name"),
+        tag("div", value, class_="value"),
+        tag("div", note, class_="range"),
+        class_=f"tile {kind}".strip(),
+    )
+
+
+def _not_identified(fit: Fit, name: str) -> bool:
+    found = fit.fits.surface.identified.get(name)
+    return found is not None and not found.identified
+
+
+def _unknown(name: str, fit: Fit) -> Html:
+    found = fit.fits.surface.identified[name]
+    side = {"upper": "at most", "lower": "at least"}.get(found.side or "")
+    known = "" if side is None or found.limit is None else f" ({side} {human.number(found.limit)})"
+    return tag("p", maths.symbol(name), f" is not identified by these runs{known}: do not quote it.", class_="unknown")
+
+
+def _plain_words(fit: Fit) -> Html:
+    laws = fit.fits.valleys.exponents
+    if not {"params", "tokens"} <= laws.keys():
+        return join(
+            "The compute-optimal size could not be followed over budgets: ",
+            fit.fits.valleys.reason or "fewer than two budgets have a minimum inside the sizes swept",
+            ".",
+        )
+    n, d = laws["params"], laws["tokens"]
+    return join(
+        f"In words: ten times the compute is best spent on a model {human.factor(10**n.exponent)} larger, trained on "
+        f"{human.factor(10**d.exponent)} the tokens. The optimal size grows as C",
+        tag("sup", human.number(n.exponent, 2)),
+        _between(n.exponent_interval),
+        ", the tokens as C",
+        tag("sup", human.number(d.exponent, 2)),
+        _between(d.exponent_interval),
+        ".",
+    )
+
+
+def _between(bounds: object) -> str:
+    text = human.interval(bounds, lambda x: human.number(x, 2))
+    return " (the data give no interval)" if text == human.MISSING else f" ({text})"

@@ -1,0 +1,216 @@
+"""The report's later pages: constants, checks, runs, what was left out, how it was done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from analysis import human
+from analysis.figures.data import Row
+from analysis.figures.valleys import STATUS
+from analysis.report import maths
+from analysis.report.answer import loss
+from analysis.report.markup import Html, join, table, tag
+from analysis.results import Block, Check, Fit, Optimizer
+
+OPEN_ROWS = 40
+MOST_ROWS = 1000
+_LEVELS = {"error": 0, "warning": 1, "note": 2}
+
+
+def approaches(fit: Fit) -> Html:
+    """Return what each approach recommends, side by side; empty with fewer than two."""
+    plan = fit.recommendation
+    if plan is None or len(plan.by_approach) < 2:
+        return Html("")
+    rows = []
+    for name in sorted(plan.by_approach, key=lambda name: (name != plan.approach, name)):
+        p = plan.by_approach[name]
+        cells = [name + (" (recommended)" if name == plan.approach else "")]
+        for value, bounds, show in (
+            (p.params, p.intervals.get("params"), human.count),
+            (p.tokens, p.intervals.get("tokens"), human.count),
+            (p.loss, p.intervals.get("loss"), loss),
+        ):
+            cells += [show(value), human.interval(bounds, show)]
+        rows.append(cells)
+    head = ["approach", "N", "interval", "D", "interval", f"loss [{fit.kinds.loss}]", "interval"]
+    title = tag("h3", f"The same question, answered in {_word(len(rows))} ways")
+    return join(title, table(head, rows, ["nowrap"] + ["number"] * 6, "recommendations by approach"))
+
+
+def constants(fit: Fit) -> Html:
+    """Return every constant of every law with its interval, or the reason why there is none."""
+    rows: list[list[str]] = []
+    laws: list[Html] = []
+    for title, block in (("surface", fit.fits.surface), ("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier)):
+        if block.status != "ok":
+            laws.append(tag("li", f"{title}: not possible: {block.reason or 'no reason given'}"))
+            continue
+        laws.append(tag("li", f"{title}: ", maths.law(block.form, {})))
+        rows += [_constant(title, name, block, fit) for name in (*block.params, *block.derived)]
+    head = ["law", "constant", "value", f"{human.percent(fit.confidence)} interval"]
+    return join(
+        tag("ul", *laws),
+        table(head, rows, ["", "nowrap", "number", ""], "fitted constants") if rows else "",
+        tag("p", _references(fit), class_="quiet"),
+    )
+
+
+def checks(fit: Fit) -> Html:
+    """Return findings with their advice, errors first, each once."""
+    seen: dict[tuple[str, str], Check] = {}
+    for block in (fit, fit.fits.valleys, fit.fits.surface, fit.fits.frontier):
+        for check in block.checks:
+            seen.setdefault((check.code, check.message), check)
+    if not seen:
+        return tag("p", "No check found anything to warn about.")
+    ordered = sorted(seen.values(), key=lambda check: _LEVELS.get(check.level, 1))
+    items = [
+        tag(
+            "li",
+            tag("span", check.level, class_="level"),
+            check.message.rstrip(". "),
+            ". ",
+            tag("span", _sentence(check.advice), class_="quiet"),
+            class_=check.level if check.level in _LEVELS else "warning",
+        )
+        for check in ordered
+    ]
+    return tag("ul", *items, class_="checks")
+
+
+def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
+    """Return the runs and budgets that took no part, each with its reason."""
+    found: dict[str, tuple[str, str]] = {r.key: (r.drop_code, r.drop_reason) for r in rows if not r.used}
+    for block in (fit.fits.surface, fit.fits.valleys, fit):
+        for row in block.rows_dropped:
+            found.setdefault(row.key, (row.code, row.reason))
+    parts = []
+    if found:
+        body: list[list[str]] = [
+            [tag("code", key), code.replace("_", " "), reason] for key, (code, reason) in found.items()
+        ]
+        parts.append(table(["run", "why", "in full"], body[:MOST_ROWS], ["nowrap", "nowrap", ""], "runs left out"))
+        if len(body) > MOST_ROWS:
+            parts.append(tag("p", f"… and {len(body) - MOST_ROWS} more: see runs.csv.", class_="quiet"))
+    left = [v for v in fit.fits.valleys.valleys if v.status != "minimum"]
+    if left:
+        body = [[human.flops(v.flops_budget), STATUS.get(v.status, v.status), v.reason] for v in left]
+        parts.append(tag("h3", "Budgets without a usable minimum"))
+        parts.append(table(["budget", "why", "in full"], body, ["nowrap", "nowrap", ""], "budgets left out"))
+    return join(*parts) if parts else tag("p", "Nothing: every run and every budget took part.")
+
+
+def runs(fit: Fit, rows: Sequence[Row]) -> Html:
+    """Return the table of runs, folded away where it is long."""
+    head = ["run", "budget C", "N", "D", "D/N", "loss", "predicted", "error", "bits/byte", "shape", "peak LR", "seed"]
+    kinds = ["nowrap"] + ["number"] * 6 + ["number"] + ["number extra", "nowrap extra", "number extra", "number extra"]
+    ordered = sorted(rows, key=lambda r: (_last(r.budget), _last(r.flops), _last(r.params)))
+    body = table(head, [_run(row) for row in ordered[:MOST_ROWS]], kinds, "runs")
+    note = f"N in {fit.kinds.params} parameters, C and FLOPs by {fit.kinds.flops}, loss in {fit.kinds.loss}; "
+    note += "error is predicted over observed loss, less one. runs.csv, beside this page, has every column."
+    if len(rows) > OPEN_ROWS:
+        shown = f"Show {min(len(rows), MOST_ROWS)} of {len(rows)} runs"
+        body = tag("details", tag("summary", shown), body)
+    return join(tag("p", note, class_="caption"), body)
+
+
+def method(fit: Fit) -> Html:
+    """Return how it was done: everything that another group needs to repeat it."""
+    surface = fit.fits.surface
+    items: list[tuple[str, str]] = [
+        ("form", fit.form),
+        ("loss function", fit.loss_function),
+        ("objective", human.number(fit.objective, 6)),
+        ("optimizer", _optimizer(surface.optimizer)),
+        ("valleys", f"{fit.fits.valleys.form}; {fit.fits.valleys.loss_function}"),
+        ("frontier", f"{fit.fits.frontier.form}; {fit.fits.frontier.loss_function}"),
+        ("intervals", f"{human.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
+        ("seed", str(fit.seed)),
+        ("rows", f"{fit.rows_used} used by the law; {fit.runs.completed} of {fit.runs.total} runs completed"),
+        ("parameters", f"{fit.kinds.params}"),
+        ("compute", f"FLOPs by {fit.kinds.flops}"),
+        ("loss", fit.kinds.loss),
+        ("data", f"{fit.kinds.tokens}{', tokenizer ' + fit.kinds.tokenizer if fit.kinds.tokenizer else ''}"),
+        ("source", fit.source),
+        ("versions", ", ".join(f"{name} {version}" for name, version in sorted(fit.versions.items()))),
+        ("fitted", fit.created),
+    ]
+    parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text or human.MISSING))]
+    return tag("dl", *parts, class_="method")
+
+
+def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
+    value = block.params.get(name, block.derived.get(name))
+    found = block.identified.get(name)
+    if found is not None and not found.identified:
+        side = {"upper": "at most", "lower": "at least"}.get(found.side or "")
+        known = "" if side is None or found.limit is None else f", {side} {human.number(found.limit)}"
+        why = join(tag("b", f"not identified{known}", class_="unknown"), f". {_sentence(found.reason)}")
+        return [title, maths.symbol(name), tag("span", human.number(value), class_="quiet"), why]
+    bounds = human.interval(block.intervals.get(name))
+    return [title, maths.symbol(name), human.number(value, 4), "no interval" if bounds == human.MISSING else bounds]
+
+
+def _references(fit: Fit) -> str:
+    parts = ["a and b: N* grows as C^a, D* as C^b."]
+    if fit.fits.frontier.reference_flops is not None:
+        parts.append(f"The frontier's law is relative to {human.flops(fit.fits.frontier.reference_flops)}.")
+    parts.append("fit.json, beside this page, has every constant at full precision.")
+    return " ".join(parts)
+
+
+def _optimizer(found: Optimizer | None) -> str:
+    if found is None:
+        return human.MISSING
+    end = "converged" if found.converged else "NOT converged"
+    return (
+        f"{found.method}; {end}: {human.percent(found.agree_share)} of {found.starts} starts agree on the minimum, "
+        f"gradient norm {human.scientific(found.gradient_norm)}, {len(found.basins)} distinct "
+        f"{'basin' if len(found.basins) == 1 else 'basins'}"
+    )
+
+
+def _run(row: Row) -> list[str]:
+    width, layers = row.extra.get("width", ""), row.extra.get("layers", "")
+    ratio = row.tokens / row.params if row.params > 0 else math.nan
+    state = "" if row.used else (row.drop_code or row.state or "not used").replace("_", " ")
+    return [
+        join(tag("code", row.key), tag("span", f" {state}", class_="unknown") if state else ""),
+        human.scientific(row.budget if math.isfinite(row.budget) else row.flops),
+        human.count(row.params),
+        human.count(row.tokens),
+        human.number(ratio, 2 if ratio < 100 else 3),
+        loss(row.loss),
+        loss(row.predicted),
+        human.MISSING if math.isnan(row.error) else f"{100 * row.error:+.2f} %".replace("-", "−"),
+        human.number(_float(row.extra.get("bits_per_byte")), 4),
+        f"{_integer(width)} × {_integer(layers)}" if width and layers else human.MISSING,
+        human.number(_float(row.extra.get("lr")), 2),
+        _integer(row.extra.get("seed", "")) or human.MISSING,
+    ]
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _integer(text: str) -> str:
+    return text.removesuffix(".0")
+
+
+def _last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _word(count: int) -> str:
+    return {2: "two", 3: "three"}.get(count, str(count))

@@ -1,0 +1,46 @@
+"""HTML from Python values: every text is escaped, every element is closed, nothing else is possible."""
+
+from __future__ import annotations
+
+from html import escape
+
+VOID = frozenset({"meta", "link", "br", "hr", "img", "col"})
+
+
+class Html(str):
+    """Text that is markup already and is not escaped again."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *children: str, **attributes: str | None) -> Html:
+    """Return an element; children that are not Html are escaped, attributes that are None are left out.
+
+    A trailing underscore of an attribute's name is dropped (`class_`), others become hyphens (`aria_label`).
+    """
+    shown = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value, quote=True)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in VOID:
+        assert not children, f"<{name}> has no content"
+        return Html(f"<{name}{shown}>")
+    return Html(f"<{name}{shown}>{join(*children)}</{name}>")
+
+
+def join(*parts: str) -> Html:
+    """Return parts one after another; those that are not Html are escaped."""
+    return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))
+
+
+def table(head: list[str], rows: list[list[str]], classes: list[str] | None = None, name: str = "") -> Html:
+    """Return a table in its own scroller; `classes` are the columns' classes ("number" aligns right)."""
+    kinds = classes or [""] * len(head)
+    top = tag("tr", *(tag("th", h, class_=k or None, scope="col") for h, k in zip(head, kinds, strict=True)))
+    body = []
+    for row in rows:
+        cells = zip(row, kinds, strict=True)
+        body.append(tag("tr", *(tag("td", cell, class_=kind or None) for cell, kind in cells)))
+    inner = tag("table", tag("thead", top), tag("tbody", *body))
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=name or "table")

@@ -1,0 +1,61 @@
+"""A law's text, "E + A/N^alpha + B/D^beta", as HTML with its numbers put in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from analysis import human
+from analysis.report.markup import Html, join, tag
+from analysis.results import Block
+
+_TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|\s+|.")
+_GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η"}
+
+
+def symbol(name: str) -> Html:
+    """Return a constant's name as it is written: alpha as α, L_inf with its index."""
+    if name in _GREEK:
+        return Html(_GREEK[name])
+    letter, _, index = name.partition("_")
+    if index and letter:
+        return join(letter, tag("sub", "∞" if index == "inf" else index))
+    return join(name)
+
+
+def law(form: str, values: Mapping[str, str], unknown: frozenset[str] = frozenset()) -> Html:
+    """Return the form with each name in `values` replaced by its text, exponents raised, `unknown` names marked."""
+    parts: list[Html] = []
+    raised: list[Html] | None = None
+    for token in _TOKEN.findall(form):
+        if token == "^":
+            raised = []
+            continue
+        shown = _token(token, values, unknown)
+        if raised is None:
+            parts.append(shown)
+            continue
+        raised.append(shown)
+        if token != "-":
+            parts.append(tag("sup", *raised))
+            raised = None
+    return join(*parts)
+
+
+def block_law(block: Block, reference_flops: float | None = None) -> Html:
+    """Return a fitted block's law with numbers for the constants that the data identify, letters for the others."""
+    unknown = frozenset(n for n in block.params if n in block.identified and not block.identified[n].identified)
+    values = {name: human.number(value) for name, value in block.params.items() if name not in unknown}
+    if reference_flops is not None:
+        values["reference_flops"] = human.power(reference_flops)
+    return law(block.form, values, unknown)
+
+
+def _token(token: str, values: Mapping[str, str], unknown: frozenset[str]) -> Html:
+    if token in values:
+        return tag("span", values[token], class_="fixed")
+    if token in unknown:
+        return tag("span", symbol(token), class_="unknown")
+    if token.replace("_", "").isalpha():
+        return symbol(token)
+    return join({"-": "−", "*": " "}.get(token, token))

@@ -1,0 +1,70 @@
+"""The whole page: one HTML document with its style and figures inside, and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+from analysis import human
+from analysis.figures import canvas
+from analysis.figures.canvas import Figure
+from analysis.figures.data import Row
+from analysis.report import answer, details
+from analysis.report.markup import Html, tag
+from analysis.results import Fit
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
+    """Return the report as one HTML document that asks for nothing from outside."""
+    style = files("analysis.report").joinpath("style.css").read_text(encoding="utf-8")
+    title = f"{fit.study}: what to train next"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", Html(style)),
+    )
+    return "<!DOCTYPE html>\n" + tag("html", head, tag("body", _main(fit, rows, figures)), lang="en") + "\n"
+
+
+def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
+    sections = [
+        ("constants", "The constants", details.constants(fit)),
+        ("checks", "What to be careful about", details.checks(fit)),
+        ("runs", "The runs", details.runs(fit, rows)),
+        ("left-out", "What was left out", details.dropped(fit, rows)),
+        ("method", "How it was done", details.method(fit)),
+    ]
+    links = [("#" + f.name, f.title.split(":")[0]) for f in figures] + [("#" + s, title) for s, title, _ in sections]
+    return tag(
+        "main",
+        tag("h1", f"Scaling study “{fit.study}”"),
+        answer.lead(fit),
+        answer.tiles(fit),
+        answer.law(fit),
+        details.approaches(fit),
+        tag("nav", *(tag("a", text, href=target) for target, text in links), aria_label="sections"),
+        *(_figure(figure) for figure in figures),
+        *(tag("section", tag("h2", title), body, id=name) for name, title, body in sections),
+        tag(
+            "footer",
+            f"{human.count(fit.runs.used)} runs from {fit.source}, fitted {fit.created}. This page is one "
+            "file: it asks for nothing from outside.",
+        ),
+    )
+
+
+def _figure(figure: Figure) -> Html:
+    panels = [Html(canvas.inline(panel, f"{figure.name}-{panel.name}")) for panel in figure.panels]
+    kind = "panels single" if len(panels) == 1 else "panels"
+    return tag(
+        "section",
+        tag("h2", figure.title),
+        tag("figure", tag("figcaption", figure.caption, class_="caption"), tag("div", *panels, class_=kind)),
+        id=figure.name,
+    )

@@ -1,0 +1,86 @@
+"""From fit.json to files: figures as SVG, PNG and CSV, and report.html."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis import results
+from analysis.figures import backtest, canvas, curves, data, frontier, law, loss, valleys
+from analysis.figures.canvas import Figure
+from analysis.figures.data import Curve, Row
+from analysis.report.page import page
+from analysis.results import Fit
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: the page, and the figures' files beside it."""
+
+    report: Path
+    figures: tuple[Path, ...]
+
+
+def figures(fit: Fit, rows: Sequence[Row], learning: Sequence[Curve] = ()) -> tuple[Figure, ...]:
+    """Return every figure that these results can fill, in the order of the report."""
+    every = (
+        valleys.figure(fit, rows),
+        frontier.figure(fit),
+        loss.figure(fit),
+        backtest.figure(fit),
+        law.figure(fit, rows),
+        curves.figure(fit, learning),
+    )
+    return tuple(figure for figure in every if figure is not None)
+
+
+def write(fit: Path, out: Path, runs: Path | None = None) -> Written:
+    """Write the report of the fit at `fit` into the folder `out`.
+
+    `runs.csv` is read from beside `fit`; `runs` is the study's run folder, for learning curves. Figures go to
+    `out/figures/NAME.{svg,png,csv}`. ValueError says which input is missing or broken.
+    """
+    found = results.load(fit)
+    rows = data.read_rows(fit.parent / "runs.csv")
+    if runs is not None and not runs.is_dir():
+        raise ValueError(f"runs={runs} is not a folder; give runs=runs/STUDY, or leave it out for no learning curves")
+    learning = () if runs is None else data.read_curves(runs, rows)
+    drawn = figures(found, rows, learning)
+    written = tuple(path for figure in drawn for path in _write_figure(figure, out / "figures"))
+    _remove_stale(out / "figures", written)
+    report = out / "report.html"
+    _put(report, page(found, rows, drawn).encode())
+    return Written(report, written)
+
+
+def _write_figure(figure: Figure, folder: Path) -> list[Path]:
+    contents = {
+        "svg": canvas.svg(figure.panels, figure.name, transparent=False).encode(),
+        "png": canvas.png(figure.panels),
+        "csv": canvas.csv_text(figure.table).encode(),
+    }
+    for ending, content in contents.items():
+        _put(folder / f"{figure.name}.{ending}", content)
+    return [folder / f"{figure.name}.{ending}" for ending in contents]
+
+
+def _remove_stale(folder: Path, written: Iterable[Path]) -> None:
+    """Remove figures of an earlier fit that this one cannot fill, so that none contradicts the page."""
+    kept = set(written)
+    for module in (valleys, frontier, loss, backtest, law, curves):
+        for ending in ("svg", "png", "csv"):
+            path = folder / f"{module.__name__.rpartition('.')[2]}.{ending}"
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file by atomic rename; an equal file is left alone."""
+    if path.exists() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    staged.write_bytes(content)
+    staged.replace(path)

@@ -1,0 +1,138 @@
+"""The few lines at the end of a study: the law, what to train next, how far to trust it. Standard library only.
+
+`python -m analysis.summary fit=reports/STUDY/fit.json` prints them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis import human
+
+USAGE = "usage: python -m analysis.summary fit=reports/STUDY/fit.json [report=reports/STUDY/report.html]"
+_ASCII = str.maketrans({"×": "x", "–": "-", "−": "-"})
+
+
+def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
+    """Return the lines for a terminal, without a newline at the end; `fit` is the content of `fit.json`.
+
+    `report` is the path to name in the last line; None leaves that line out.
+    """
+    lines = [("fitted law", _law(fit)), ("frontier", _frontier(fit)), *_next(fit), ("backtest", _backtest(fit))]
+    errors = [check for check in fit.get("checks") or () if check.get("level") == "error"]
+    lines += [("but", f"{check.get('message', '')}: {check.get('advice', '')}") for check in errors]
+    if report is not None:
+        lines.append(("report", report))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines).translate(_ASCII)
+
+
+def law_text(block: Mapping[str, Any]) -> str:
+    """Return the fitted form with its numbers; a constant that is not identified stays a letter."""
+    text = str(block.get("form", ""))
+    params = block.get("params") or {}
+    identified = block.get("identified") or {}
+    known = {name for name in params if (identified.get(name) or {}).get("identified", True)}
+    pieces, word = [], ""
+    for character in text + " ":
+        if character.isalnum() or character == "_":
+            word += character
+            continue
+        pieces.append(human.number(params[word]) if word in known else word)
+        pieces.append(character)
+        word = ""
+    return "".join(pieces).strip()
+
+
+def limit_text(name: str, found: Mapping[str, Any]) -> str:
+    """Return what the data do say of a constant that they do not identify: "E not identified: at most 2.41"."""
+    limit = human.finite(found.get("limit"))
+    side = {"upper": "at most", "lower": "at least"}.get(str(found.get("side")))
+    bound = "" if limit is None or side is None else f": {side} {human.number(limit)}"
+    return f"{name} not identified{bound}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the summary of the fit that `arguments` name; return the exit code."""
+    given = dict(a.split("=", 1) for a in arguments if "=" in a)
+    unknown = [a for a in arguments if a.split("=", 1)[0] not in ("fit", "report") or "=" not in a]
+    if unknown or "fit" not in given:
+        print(USAGE, file=sys.stderr)
+        return 2
+    path = Path(given["fit"])
+    try:
+        fit = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        print(f"fit={path} cannot be read ({error}); run python -m analysis.fit first", file=sys.stderr)
+        return 2
+    beside = path.parent / "report.html"
+    print(summary(fit, given.get("report") or (str(beside) if beside.exists() else None)))
+    return 0
+
+
+def _law(fit: Mapping[str, Any]) -> str:
+    surface = (fit.get("fits") or {}).get("surface") or fit
+    if surface.get("status") != "ok":
+        return f"none: {surface.get('reason') or 'no surface could be fitted'}"
+    unit = (fit.get("kinds") or {}).get("loss", "")
+    unknown = [limit_text(n, f) for n, f in (surface.get("identified") or {}).items() if not f.get("identified")]
+    shown = [text for text in unknown if text.split(" ", 1)[0] in (surface.get("params") or {})]
+    return f"L(N, D) = {law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
+
+
+def _frontier(fit: Mapping[str, Any]) -> str:
+    valleys = (fit.get("fits") or {}).get("valleys") or {}
+    law = (valleys.get("exponents") or {}).get("params")
+    if not law:
+        return f"none: {valleys.get('reason') or 'fewer than two budgets have a minimum'}"
+    between = human.interval(law.get("exponent_interval"))
+    spread = "no interval" if between == human.MISSING else between
+    return (
+        f"N* = {human.count(law['coefficient'])} (C / {human.scientific(law['reference_flops'])})^"
+        f"{human.number(law['exponent'])}, exponent {spread}"
+    )
+
+
+def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    plan = fit.get("recommendation")
+    if not plan:
+        return [("train next", "no recommendation: no approach could be fitted")]
+    bounds = plan.get("intervals") or {}
+
+    def both(name: str, show: Any) -> str:
+        between = human.interval(bounds.get(name), show)
+        return f"{show(plan.get(name))} ({'no interval' if between == human.MISSING else between})"
+
+    kinds = fit.get("kinds") or {}
+    return [
+        (
+            "train next",
+            f"{both('params', human.count)} {kinds.get('params', '')} parameters "
+            f"on {both('tokens', human.count)} tokens for {human.flops(plan.get('budget_flops'))}",
+        ),
+        ("expect", f"loss {both('loss', _loss)} {kinds.get('loss', '')}"),
+        ("extrapolation", f"{human.factor(plan.get('extrapolation_factor'))} beyond the largest run"),
+    ]
+
+
+def _backtest(fit: Mapping[str, Any]) -> str:
+    test = fit.get("backtest")
+    if not test:
+        return "none: it needs at least three budgets"
+    error = human.finite(test.get("relative_error"))
+    return (
+        f"{human.percent(None if error is None else abs(error))} error in the lowest loss of the held-out largest "
+        f"budget, {human.flops(test.get('held_out_budget'))}"
+    )
+
+
+def _loss(value: object) -> str:
+    return human.number(value, 4)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
