@@ -1,0 +1,198 @@
+"""A throwaway SLURM cluster on this host: slurmctld, slurmdbd on MariaDB, munged and several slurmd as plain processes.
+
+Everything lies in one temporary folder and on ports of its own, so clusters can run side by side; nothing outlives the
+process that started it, also when that process is killed outright.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.slurm.install import search_path
+from tests.slurm.settings import Settings, free_ports, parent_folder
+from tests.slurm.supervisor import sweep
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TRIES = 3
+
+
+class ClusterError(RuntimeError):
+    """The throwaway cluster did not start, or a command on it failed."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job (or array task) as sacct or squeue names it: "12_3", "RUNNING", "0:0"."""
+
+    job_id: str
+    state: str
+    exit_code: str
+    name: str
+    nodes: str
+
+    @property
+    def end(self) -> bool:
+        """Whether the job has ended, in whatever way."""
+        return self.state.split(" ")[0] not in ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "SUSPENDED")
+
+
+class ThrowawayCluster:
+    """A running cluster as a context manager: `with ThrowawayCluster() as cluster: cluster.call("sinfo")`."""
+
+    def __init__(self, nodes: int = 4, cpus_per_node: int = 2) -> None:
+        self.node_count = nodes
+        self.cpus_per_node = cpus_per_node
+        self.start_seconds = 0.0
+        self._settings: Settings | None = None
+        self._supervisor: subprocess.Popen[str] | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the running cluster."""
+        assert self._settings is not None, "the cluster is not running"
+        return self._settings
+
+    @property
+    def folder(self) -> Path:
+        """Folder that holds all of the cluster, removed with it."""
+        return self.settings.folder
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Process id of the daemons' parent."""
+        assert self._supervisor is not None, "the cluster is not running"
+        return self._supervisor.pid
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The one variable that points every SLURM command at this cluster."""
+        return {"SLURM_CONF": str(self.settings.slurm_conf)}
+
+    def full_environment(self, **more: str) -> dict[str, str]:
+        """Return this process's environment without variables of an outer SLURM job, pointed at this cluster."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
+        return kept | {"PATH": search_path()} | self.environment | more
+
+    def start(self) -> Self:
+        """Start everything; ClusterError with the ends of all logs if that fails three times."""
+        problem = ""
+        for _ in range(TRIES):
+            problem = self._try_start()
+            if not problem:
+                return self
+        raise ClusterError(f"the throwaway cluster did not start in {TRIES} tries: {problem}")
+
+    def _try_start(self) -> str:
+        ports = free_ports(3 + self.node_count)
+        self._settings = Settings(
+            folder=Path(tempfile.mkdtemp(prefix="slurm-", dir=parent_folder())),
+            host=socket.gethostname().split(".")[0],
+            user=getpass.getuser(),
+            controller_port=ports[0],
+            accounting_port=ports[1],
+            database_port=ports[2],
+            node_ports=tuple(ports[3:]),
+            password=secrets.token_hex(12),
+            cpus_per_node=self.cpus_per_node,
+        )
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-m", "tests.slurm.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=os.environ | {"PATH": search_path()},
+            start_new_session=True,
+        )
+        assert self._supervisor.stdin is not None
+        assert self._supervisor.stdout is not None
+        began = time.monotonic()
+        self._supervisor.stdin.write(json.dumps(asdict(self._settings), default=str) + "\n")
+        self._supervisor.stdin.flush()
+        answer = self._supervisor.stdout.readline()
+        self.start_seconds = time.monotonic() - began
+        problem = str(json.loads(answer).get("error", "")) if answer else "its supervisor ended"
+        if problem:
+            self.stop()
+        return problem
+
+    def stop(self) -> None:
+        """Stop every daemon and every job, and remove the folder. Does nothing on a stopped cluster."""
+        if self._supervisor is None or self._settings is None:
+            return
+        assert self._supervisor.stdin is not None
+        assert self._supervisor.stdout is not None
+        self._supervisor.stdin.close()
+        try:
+            self._supervisor.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
+        self._supervisor.stdout.close()
+        if self._settings.folder.exists():
+            sweep(self._settings.folder)
+        self._supervisor = self._settings = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def call(self, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+        """Run a command against the cluster and return its standard output; ClusterError if it fails."""
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=cwd,
+            env=env or self.full_environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def jobs(self, *selection: str) -> list[JobState]:
+        """Return what accounting knows of jobs (no steps), oldest first; a requeued job's earlier starts as well."""
+        columns = "JobID,State,ExitCode,JobName%80,NodeList"
+        wanted = selection or ("--starttime=now-1day",)
+        text = self.call(
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            "--duplicates",
+            *wanted,
+            f"--format={columns}",
+        )
+        return [JobState(*line.split("|")) for line in text.splitlines() if line.count("|") == 4]
+
+    def queue(self) -> list[JobState]:
+        """Return the jobs that the scheduler still holds as pending, running or completing, array tasks one by one."""
+        text = self.call("squeue", "--noheader", "--array", "--format=%i|%T||%j|%N")
+        return [JobState(*line.split("|")) for line in text.splitlines()]
+
+
+def wait_for(what: str, check: Callable[[], bool], seconds: float = 60.0, every: float = 0.1) -> None:
+    """Wait until `check` holds; AssertionError naming `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(every)
