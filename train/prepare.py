@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def configured(file: str | None, assignments: Sequence[str], root: str | None) -> tuple[DataConfig, Path]:
     """Return the data section and the data root that the options name.
 
-    `file` is a run's config or any YAML with a ``data:`` section; `assignments` are ``data.key=value`` and win.
+    `file` is a run's config, any YAML with a ``data:`` section, or the section itself; `assignments` are ``data.key=value`` and win.
     """
     import yaml
 
@@ -63,9 +63,7 @@ def configured(file: str | None, assignments: Sequence[str], root: str | None) -
             raise ValueError(f"--config {file}: there is no such file") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"--config {file} is not YAML: {error}") from None
-        if not isinstance(loaded, dict) or not isinstance(loaded.get("data"), dict):
-            raise ValueError(f"--config {file} has no section `data:` (keys like data.name, data.source)")
-        mapping = loaded
+        mapping = _with_section(loaded, file)
     section = dict(mapping.get("data", {}))
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -74,8 +72,19 @@ def configured(file: str | None, assignments: Sequence[str], root: str | None) -
         if not name.startswith("data."):
             raise ValueError(unknown_key(name, "data.", list(DataConfig.__dataclass_fields__)))
         section[name.removeprefix("data.")] = _value(yaml.safe_load(value))
+    if section.get("source") == "???":
+        raise ValueError("data.source is missing: name a folder of text, for example --set data.source=/my/texts")
     runtime = mapping.get("runtime") or {}
     return read(DataConfig, section, "data"), Path(root or runtime.get("data_root") or "data")
+
+
+def _with_section(loaded: Any, file: str) -> Mapping[str, Any]:
+    """Return the content of a config file; one that holds keys of the data section only counts as that section."""
+    if isinstance(loaded, dict) and isinstance(loaded.get("data"), dict):
+        return loaded
+    if isinstance(loaded, dict) and loaded and set(loaded) <= set(DataConfig.__dataclass_fields__):
+        return {"data": loaded}
+    raise ValueError(f"--config {file} has no section `data:` (keys like data.name, data.source)")
 
 
 def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]:
@@ -133,8 +142,10 @@ class Display:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m train.prepare", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--config", metavar="FILE", help="YAML with a `data:` section (a run's config.yaml will do)")
-    parser.add_argument("--set", metavar="data.KEY=VALUE", action="append", help="set one key; may be repeated")
+    parser.add_argument(
+        "--config", metavar="FILE", help="a run's config.yaml, any YAML with `data:`, or conf/data/*.yaml"
+    )
+    parser.add_argument("--set", metavar="data.KEY=VALUE", nargs="+", action="extend", help="set these keys")
     parser.add_argument("--root", metavar="FOLDER", help="data root (default: runtime.data_root, else data)")
     parser.add_argument("--verify", action="store_true", help="compare every file with its sha256; prepare nothing")
     parser.add_argument("--force", action="store_true", help="prepare again and replace what is there")
