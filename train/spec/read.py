@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import types
 import typing
@@ -20,7 +21,7 @@ def read(kind: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     (``1e6``) where an int is wanted. Raises ValueError that names the key, the value and what is allowed.
     """
     known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(kind)
+    hints = _hints(typing.cast(Any, kind))
     for name in mapping:
         if name not in known:
             raise ValueError(unknown_key(_join(where, str(name)), _join(where, ""), list(known)))
@@ -35,6 +36,11 @@ def read(kind: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
         elif spec.default is MISSING and spec.default_factory is MISSING:
             raise ValueError(f"{_join(where, name)} is missing")
     return kind(**values)
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def unknown_key(path: str, prefix: str, known: list[str]) -> str:

@@ -1,0 +1,147 @@
+"""Which code a submission ran: the git commit, and what was changed since as a patch. Works without git too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import study
+from study.files import write_atomic, write_json
+from study.layout import StudyFolder
+
+SOURCE_SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ".json", ".html", ".css"}
+MAX_SOURCE_BYTES = 1 << 20
+PACKAGES = ("study", "train", "sweeps", "kernels", "analysis", "hydra_plugins", "conf")
+
+
+@dataclass(frozen=True)
+class CodeVersion:
+    """A version of the code: `sha` is the commit, or none/no-git; `patch` what differs from it, new files included."""
+
+    sha: str
+    digest: str
+    patch: str
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        """`<sha>-<hash of the patch>`, the name of its files; `clean` for an empty patch."""
+        return f"{self.sha}-{self.digest}"
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything differs from the commit."""
+        return bool(self.patch)
+
+
+def current(root: Path | None = None) -> CodeVersion:
+    """Return the version of the code below `root` (the checkout or site-packages that holds this package)."""
+    root = root or Path(study.__file__).resolve().parents[1]
+    if not _in_git(root):
+        digest = _hash(b"".join(_sources(root)))
+        return CodeVersion("no-git", digest, "", "not a git checkout: the hash is of the packages' source files")
+    head = _git(root, "rev-parse", "--short=12", "HEAD", check=False).strip()
+    patch = _patch(root, head)
+    return CodeVersion(head or "no-commit", _hash(patch.encode(errors="surrogateescape")) if patch else "clean", patch)
+
+
+def save(version: CodeVersion, folder: StudyFolder) -> Path:
+    """Write `<id>.json` and, if there is one, `<id>.patch` into the study's code folder; return the JSON's path."""
+    folder.code.mkdir(parents=True, exist_ok=True)
+    path = folder.code / f"{version.id}.json"
+    if path.exists():
+        return path
+    if version.patch:
+        write_atomic(folder.code / f"{version.id}.patch", version.patch)
+    write_json(
+        path,
+        {
+            "format": 1,
+            "sha": version.sha,
+            "dirty": version.dirty,
+            "patch": f"{version.id}.patch" if version.patch else None,
+            "note": version.note,
+            "python": platform.python_version(),
+        },
+    )
+    return path
+
+
+def _patch(root: Path, head: str) -> str:
+    """Return the diff to HEAD, untracked sources as new files; made on a copy of the index, which stays as it is."""
+    base = [head] if head else ["4b825dc642cb6eb9a060e54bf8d69288fbee4904"]
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Path(scratch) / "index"
+        real = Path(_git(root, "rev-parse", "--git-path", "index").strip())
+        real = real if real.is_absolute() else root / real
+        if real.exists():
+            shutil.copyfile(real, index)
+        own = {"GIT_INDEX_FILE": str(index)}
+        untracked = list(_untracked(root, own))
+        if untracked:
+            listing = "\0".join(untracked)
+            _git(
+                root, "add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul", env=own, stdin=listing
+            )
+        return _git(root, "diff", "--binary", "--no-ext-diff", "--no-color", *base, "--", ".", env=own)
+
+
+def _untracked(root: Path, env: Mapping[str, str]) -> Iterator[str]:
+    listed = _git(root, "ls-files", "--others", "--exclude-standard", "-z", env=env)
+    for name in filter(None, listed.split("\0")):
+        path = root / name
+        if path.suffix in SOURCE_SUFFIXES and path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
+            yield f":(literal){name}"
+
+
+def _in_git(root: Path) -> bool:
+    if shutil.which("git") is None:
+        return False
+    inside = _git(root, "rev-parse", "--is-inside-work-tree", check=False).strip() == "true"
+    # An environment inside some other checkout is ignored there: that commit says nothing about this code.
+    ignored = _git(root, "check-ignore", str(root / "study"), check=False).strip()
+    return inside and not ignored
+
+
+def _sources(root: Path) -> Iterator[bytes]:
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix in SOURCE_SUFFIXES and path.is_file():
+                yield str(path.relative_to(root)).encode() + b"\0" + path.read_bytes()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:8]
+
+
+def _git(root: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "", check: bool = True) -> str:
+    """Return what git prints; with `check`, ValueError with its message where it fails, else an empty text."""
+    done = subprocess.run(
+        ["git", "-c", "core.quotepath=off", *arguments],
+        cwd=root,
+        env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
+        input=stdin.encode(errors="surrogateescape"),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    if done.returncode != 0:
+        if not check:
+            return ""
+        raise ValueError(f"git {arguments[0]} failed in {root}: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout.decode(errors="surrogateescape")
+
+
+def load(folder: StudyFolder, version: str) -> dict[str, object]:
+    """Return what is recorded of a code version."""
+    loaded = json.loads((folder.code / f"{version}.json").read_text())
+    assert isinstance(loaded, dict)
+    return loaded

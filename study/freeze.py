@@ -1,0 +1,158 @@
+"""From checked configs to points: everything derived is filled in, paths are absolute, and the key is the hash."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from study.config import StudyConfig
+from study.files import locked
+from study.layout import StudyFolder
+from study.point import Point, point
+from train.spec.config import BudgetConfig, DataConfig, RunConfig
+from train.spec.manifest import folder as prepared_folder
+from train.spec.manifest import read_manifest, settings_of
+from train.spec.read import read
+from train.spec.resolve import resolve
+
+Fingerprints = Mapping[tuple[DataConfig, str], str]
+"""Fingerprints of prepared corpora, by (data section without sequence length and fingerprint, data root)."""
+
+
+def freeze(config: StudyConfig, given: Sequence[str] = (), fingerprints: Fingerprints | None = None) -> Point:
+    """Return the point of a checked config: resolved, with absolute paths and the corpus's fingerprint.
+
+    `given` is the override list that a person would recognise it by. ValueError where values contradict each other.
+    """
+    return seal(settle(config, given), fingerprints or {}, given)
+
+
+def settle(config: StudyConfig, given: Sequence[str] = ()) -> RunConfig:
+    """Return the run's config with everything but the corpus's fingerprint; ValueError for a contradiction."""
+    if config.data.source == "":
+        raise ValueError("data.source has no value yet: give the folder of your text, as data.source=/folder")
+    return resolve(absolute(replace(config.run(), budget=one_budget(config.budget, given))))
+
+
+def seal(run: RunConfig, fingerprints: Fingerprints, given: Sequence[str] = ()) -> Point:
+    """Return the point of a settled config, with the fingerprint of its corpus where that is known."""
+    fingerprint = fingerprints.get(corpus(run), run.data.fingerprint)
+    if run.data.fingerprint not in (None, fingerprint):
+        raise ValueError(
+            f"data.fingerprint={run.data.fingerprint} was asked for, but the prepared corpus has {fingerprint}: "
+            "prepare the data it came from, or leave data.fingerprint out"
+        )
+    return point(replace(run, data=replace(run.data, fingerprint=fingerprint)), tuple(given))
+
+
+def one_budget(budget: BudgetConfig, given: Sequence[str]) -> BudgetConfig:
+    """Return the budget as it was said last: one named in an override replaces what a preset says."""
+    names = [f.name for f in fields(BudgetConfig)]
+    named = {line.partition("=")[0].lstrip("+").removeprefix("budget.") for line in given}
+    said = [name for name in names if name in named and getattr(budget, name) is not None]
+    return replace(budget, **{name: None for name in names if name not in said}) if said else budget
+
+
+def absolute(run: RunConfig) -> RunConfig:
+    """Return the config with absolute paths: a job starts in another directory than the one it was submitted from."""
+    source = run.data.source
+    return replace(
+        run,
+        data=replace(run.data, source=None if source is None else _absolute(source)),
+        runtime=replace(run.runtime, data_root=_absolute(run.runtime.data_root)),
+    )
+
+
+def corpus(run: RunConfig) -> tuple[DataConfig, str]:
+    """Return what names a prepared corpus: its data section, without how it is cut, and the data root."""
+    default = DataConfig()
+    data = replace(run.data, sequence_length=default.sequence_length, fingerprint=None)
+    return data, run.runtime.data_root
+
+
+def fingerprint_of(data: DataConfig, root: str) -> str | None:
+    """Return the fingerprint of the corpus prepared for this data section; None if it is not prepared (any more)."""
+    place = prepared_folder(data, root)
+    if not (place / "manifest.json").exists():
+        return None
+    manifest = read_manifest(place)
+    return manifest.fingerprint if manifest.settings == settings_of(data) else None
+
+
+def append_points(folder: StudyFolder, points: Iterable[Point]) -> list[Point]:
+    """Append the points that the study does not hold yet, and return them; under the study's lock, in one write."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.lock):
+        known = set(known_keys(folder))
+        new = list({p.key: p for p in points if p.key not in known}.values())
+        if new:
+            _append(folder.points, "".join(line(p) for p in new))
+    return new
+
+
+def line(frozen: Point) -> str:
+    """Return the point as a line of `points.jsonl`."""
+    entry = {"key": frozen.key, "config": asdict(frozen.config), "overrides": list(frozen.overrides)}
+    return json.dumps(entry, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def known_keys(folder: StudyFolder) -> list[str]:
+    """Return the keys of the study's points, oldest first."""
+    return [entry["key"] for entry in _entries(folder)]
+
+
+def load_points(folder: StudyFolder) -> dict[str, Point]:
+    """Return the study's points by key, oldest first; empty if there is no such study.
+
+    Raises ValueError where a line is not a point.
+    """
+    return {
+        entry["key"]: Point(entry["key"], _run_config(entry["config"]), tuple(entry["overrides"]))
+        for entry in _entries(folder)
+    }
+
+
+def _entries(folder: StudyFolder) -> Iterable[dict[str, Any]]:
+    try:
+        text = folder.points.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    for number, raw in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            entry = json.loads(raw)
+            entry["key"], entry["config"], entry["overrides"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{folder.points}:{number}: {raw[:60]!r} is not a point: the file was edited or damaged; "
+                "remove that line and give the study's command again"
+            ) from None
+        yield entry
+
+
+def _append(path: Path, text: str) -> None:
+    """Append whole lines durably, after cutting off a last line that a killed writer left unfinished."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _run_config(config: Mapping[str, Any]) -> RunConfig:
+    """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
+    hints = get_type_hints(RunConfig)
+    try:
+        parts = {n: hints[n](**v) if isinstance(v, dict) else v for n, v in config.items()}
+        return RunConfig(**parts)
+    except (TypeError, KeyError):
+        return read(RunConfig, config)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())

@@ -1,0 +1,111 @@
+"""What a person is told when a config is wrong: the key, the value, what is allowed, the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from study.config import sections
+
+
+def valid_keys() -> list[str]:
+    """Return every key of the schema, dotted."""
+    return [key.path for part in sections() for key in part.keys]
+
+
+def unknown_key(path: str) -> str:
+    """Return the message for a key that is not in the schema."""
+    return f"unknown key {path!r}: {_suggestion(path)}"
+
+
+def unknown_keys(plain: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted keys of a config that are not in the schema."""
+    known, parts = set(valid_keys()), {part.path for part in sections()}
+    return list(_unknown(plain, prefix, known, parts))
+
+
+def missing_values(plain: Mapping[str, Any]) -> str:
+    """Return the message for the first value that must still be given (`???`), or nothing."""
+    for path, value in _leaves(plain, ""):
+        if value == "???":
+            return f"{path} has no value yet: give it, as {path}=…"
+    return ""
+
+
+def explain(error: ValueError, plain: Mapping[str, Any]) -> str:
+    """Return the message for a config that does not fit the schema; unknown keys name the nearest of all keys."""
+    unknown = unknown_keys(plain)
+    return unknown_key(unknown[0]) if unknown else str(error)
+
+
+def from_hydra(error: BaseException) -> str:
+    """Return one or two lines for an error of Hydra or OmegaConf, said in this project's words where it is known."""
+    text = _whole(error)
+    if found := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
+        return _unknown_option(found[1], found[2], re.findall(r"^\t(\S+)$", text.split("Config search path")[0], re.M))
+    if found := re.search(r"(?:Could not override|Error merging override) '?\+*([\w./@]+)", text):
+        known = [*valid_keys(), *(part.path for part in sections())]
+        if not found[1].startswith("hydra.") and found[1] not in known:
+            return unknown_key(found[1])
+    if "OverrideParse" in type(error).__name__:
+        return f"cannot read the override: {_first_lines(text)}"
+    return _first_lines(text)
+
+
+def _unknown_option(group: str, option: str, options: list[str]) -> str:
+    near = difflib.get_close_matches(option, options, n=1, cutoff=0.5)
+    hint = f" (did you mean {group}={near[0]}?)" if near else ""
+    if not options:
+        return f"there is no config {group}/{option}"
+    return f"{group}={option} is not an option of {group}: choose one of {', '.join(sorted(options))}{hint}"
+
+
+def _suggestion(path: str) -> str:
+    keys = valid_keys()
+    leaf, section = path.rsplit(".", 1)[-1], path.rpartition(".")[0]
+    names = {part.path for part in sections() if part.path}
+    inside = [key for key in keys if key.rpartition(".")[0] == section] if section in names else []
+    near = difflib.get_close_matches(leaf, [key.rsplit(".", 1)[-1] for key in inside], n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {section}.{near[0]!s}?"
+    same_leaf = [key for key in keys if key.rsplit(".", 1)[-1] == leaf]
+    if same_leaf:
+        return f"did you mean {' or '.join(same_leaf)}?"
+    if inside:
+        return f"the keys of {section} are {', '.join(key.rsplit('.', 1)[-1] for key in inside)}"
+    close = difflib.get_close_matches(path, [*keys, *names], n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return "python -m study.sweep --help lists every key"
+
+
+def _unknown(plain: Mapping[str, Any], prefix: str, known: set[str], parts: set[str]) -> Iterable[str]:
+    for name, value in plain.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        if path in parts and isinstance(value, Mapping):
+            yield from _unknown(value, path, known, parts)
+        elif path not in known and path not in parts:
+            yield path
+
+
+def _leaves(plain: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for name, value in plain.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def _whole(error: BaseException) -> str:
+    lines = [str(error)]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        lines.append(str(error))
+    return "\n".join(lines)
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join([line.strip() for line in text.splitlines() if line.strip()][:2])

@@ -1,0 +1,117 @@
+"""The sweeper and the launcher that Hydra drives under -m. `hydra_plugins` re-exports them, because Hydra looks there.
+
+The sweeper turns the lists after -m, multiplied with the search's design, into one override list a point. The launcher
+composes, freezes and submits them, and returns: jobs live on without this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from study.compose import Composer, HydraSource
+from study.config import defaults
+from study.designs import expand
+from study.submit import submit
+
+NAMESPACE = "hydra_plugins.scaling_study"
+
+
+def register() -> None:
+    """Give Hydra the schema and the two plugins' configs; called once, when Hydra finds the plugins."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=defaults(), provider="scaling-study")
+    store.store(
+        group="hydra/sweeper",
+        name="study",
+        node={"_target_": f"{NAMESPACE}.StudySweeper", "params": None},
+        provider="scaling-study",
+    )
+    store.store(
+        group="hydra/launcher",
+        name="study",
+        node={"_target_": f"{NAMESPACE}.StudyLauncher"},
+        provider="scaling-study",
+    )
+
+
+class StudySweeper(Sweeper):
+    """All combinations of the lists on the command line, times the design of `search`."""
+
+    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+        self._params = dict(params or {})
+        self._launcher: Launcher | None = None
+        self._composer: Composer | None = None
+        self._loader: Any = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Take what Hydra hands to every sweeper."""
+        self._loader = hydra_context.config_loader
+        self._composer = Composer(HydraSource(self._loader, config))
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Make the override lists of all points and launch them as one batch."""
+        assert self._launcher is not None and self._composer is not None, "Hydra calls setup before sweep"
+        lines = [f"{key}={value}" for key, value in self._params.items()] + arguments
+        parsed = OverridesParser.create(config_loader=self._loader).parse_overrides(lines)
+        jobs = expand(combinations(parsed), self._composer)
+        return [self._launcher.launch(jobs, initial_job_idx=0)]
+
+
+class StudyLauncher(Launcher):
+    """Freezes and submits points; a job that was submitted counts as completed for Hydra, its value is None."""
+
+    def __init__(self) -> None:
+        self._composer: Composer | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Take what Hydra hands to every launcher; the task function is not called here, but in the jobs."""
+        del task_function
+        self._composer = Composer(HydraSource(hydra_context.config_loader, config))
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Submit one point per override list. Raises SystemExit with the study's exit code where that is not 0."""
+        assert self._composer is not None, "Hydra calls setup before launch"
+        del initial_job_idx
+        code = submit([self._composer.compose(overrides) for overrides in job_overrides])
+        if code != 0:
+            raise SystemExit(code)
+        return [JobReturn(overrides=list(o), status=JobStatus.COMPLETED) for o in job_overrides]
+
+
+def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
+    """Return the override list of each combination of the lists; of a key given twice, the last counts.
+
+    ValueError for a continuous range: a grid cannot list its values.
+    """
+    lists: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            lists[key] = [f"{key}={override.get_value_element_as_str()}" if "=" in _line(override) else key]
+        elif override.is_discrete_sweep():
+            lists[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise ValueError(
+                f"{_line(override)} is a continuous range, whose values a grid cannot list: "
+                f"give {key}=a,b,c or {key}=range(start,stop,step)"
+            )
+    return list(dict.fromkeys(itertools.product(*lists.values())))
+
+
+def _line(override: Override) -> str:
+    return override.input_line or ""

@@ -1,0 +1,189 @@
+"""The table of points that is shown before anything runs: sizes, tokens, compute and the time it may take."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from study.config import ClusterConfig
+from study.layout import StudyFolder
+from study.point import Point
+from train.spec.config import RunConfig
+from train.spec.counts import flops_per_token, params
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FULL_ROWS = 40
+CPU_FLOPS = 2.0e10
+GPU_FLOPS = 1.5e14
+MAX_MEASURED = 500
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point with its counts: N matmul and total parameters, D tokens, C exact FLOPs."""
+
+    point: Point
+    state: str
+    params: int
+    params_total: int
+    tokens: int
+    flops: float
+
+    @property
+    def ratio(self) -> float:
+        """D/N [tokens per matmul parameter]."""
+        return self.tokens / self.params
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast runs are expected to be: measured (matmul parameters, FLOP/s) pairs, else an assumption [FLOP/s]."""
+
+    measured: tuple[tuple[int, float], ...]
+    assumed: float
+    why: str
+
+    def seconds(self, row: Row) -> float:
+        """Return the expected seconds of a run, by the measured runs nearest in size or by the assumption."""
+        if not self.measured:
+            return row.flops / self.assumed
+        nearest = sorted(self.measured, key=lambda m: abs(math.log(m[0] / row.params)))[:3]
+        return row.flops / statistics.median(rate for _, rate in nearest)
+
+
+def rows(points: Sequence[Point], states: dict[str, str]) -> list[Row]:
+    """Return the points with their counts, in the order given."""
+    return [_row(point, states.get(point.key, "new")) for point in points]
+
+
+def speed(folder: StudyFolder, config: RunConfig, cluster: ClusterConfig) -> Speed:
+    """Return the speed measured by the study's finished runs on the same kind of device, else an assumption."""
+    gpu = config.runtime.device == "cuda" or (config.runtime.device == "auto" and cluster.gpus_per_node > 0)
+    measured = _measured(folder, "cuda" if gpu else "cpu")
+    if measured:
+        return Speed(measured, 0.0, f"as measured by {len(measured)} finished runs of this study")
+    ranks = cluster.nodes * (cluster.gpus_per_node if gpu else cluster.tasks_per_node * config.runtime.threads)
+    rate = (GPU_FLOPS if gpu else CPU_FLOPS) * max(1, ranks)
+    unit = "GPU" if gpu else "core"
+    each = f"{(GPU_FLOPS if gpu else CPU_FLOPS):.1e}"
+    return Speed((), rate, f"assuming {each} FLOP/s a {unit}, until a run of this study has been timed")
+
+
+def slots(cluster: ClusterConfig, config: RunConfig) -> int:
+    """Return how many runs are executed at once at most."""
+    if cluster.executor == "slurm":
+        return cluster.array_parallelism
+    return cluster.slots or max(1, len(os.sched_getaffinity(0)) // max(1, config.runtime.threads))
+
+
+def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str) -> Table:
+    """Return the table: one row a point, or one row a budget for more than 40 points."""
+    from rich.table import Table
+
+    seconds = [speed.seconds(row) for row in rows]
+    wall = max([sum(seconds) / min(at_once, max(1, len(rows))), *seconds], default=0.0)
+    shown = Table(title=title, caption=_caption(rows, seconds, wall, at_once, speed), caption_justify="left")
+    (_full if len(rows) <= FULL_ROWS else _condensed)(shown, rows, seconds)
+    return shown
+
+
+def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> None:
+    varying = _varying([row.point.overrides for row in rows])
+    for name in ("key", "state", "shape"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("N matmul", "N total", "D tokens", "D/N", "C FLOPs", "time"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    if varying:
+        shown.add_column("overrides", overflow="fold")
+    for row, took in zip(rows, seconds, strict=True):
+        model = row.point.config.model
+        cells = [row.point.key, row.state, f"{model.width} x {model.layers}"]
+        cells += [human(row.params), human(row.params_total), human(row.tokens), f"{row.ratio:.3g}"]
+        cells += [f"{row.flops:.2e}", duration(took)]
+        shown.add_row(*cells, *([" ".join(o for o in row.point.overrides if o in varying)] if varying else []))
+
+
+def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> None:
+    groups: dict[str, list[tuple[Row, float]]] = defaultdict(list)
+    for row, took in zip(rows, seconds, strict=True):
+        budget = row.point.config.budget.flops
+        groups[f"{budget:.2g} FLOPs" if budget is not None else f"N = {human(row.params)}"].append((row, took))
+    for name in ("points", "count", "new", "N matmul", "D tokens", "D/N", "C FLOPs", "time of all"):
+        shown.add_column(name, justify="left" if name == "points" else "right", no_wrap=True)
+    for name, group in groups.items():
+        inside = [row for row, _ in group]
+        new = sum(row.state == "new" for row in inside)
+        cells = [name, str(len(inside)), str(new), _span([r.params for r in inside]), _span([r.tokens for r in inside])]
+        cells.append(_span([r.ratio for r in inside]))
+        shown.add_row(*cells, f"{sum(r.flops for r in inside):.2e}", duration(sum(took for _, took in group)))
+
+
+def _caption(rows: Sequence[Row], seconds: Sequence[float], wall: float, at_once: int, speed: Speed) -> str:
+    flops, tokens = sum(r.flops for r in rows), sum(r.tokens for r in rows)
+    left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != "completed")
+    text = f"{len(rows)} point{'s' if len(rows) != 1 else ''}: {flops:.2e} FLOPs, {human(tokens)} tokens, "
+    text += f"{duration(sum(seconds))} of runs"
+    if left < sum(seconds):
+        text += f" ({duration(left)} left)"
+    return f"{text}; {duration(wall)} with {min(at_once, len(rows))} at once, {speed.why}."
+
+
+def _varying(overrides: Sequence[Sequence[str]]) -> set[str]:
+    """Return the overrides that tell points apart and that the other columns do not show."""
+    if not overrides:
+        return set()
+    shared = set.intersection(*(set(o) for o in overrides))
+    shown = ("model.width=", "model.layers=", "budget.flops=")
+    return {o for given in overrides for o in given if o not in shared and not o.startswith(shown)}
+
+
+def _row(point: Point, state: str) -> Row:
+    config = point.config
+    counts = params(config.model, config.data.vocab_size)
+    tokens = config.budget.tokens
+    assert tokens is not None, "a frozen config says its tokens"
+    each = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
+    return Row(point, state, counts.matmul, counts.total, tokens, float(tokens) * each)
+
+
+def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]:
+    pairs = []
+    for path in sorted(folder.path.glob("*/outcome.json"))[:MAX_MEASURED]:
+        try:
+            outcome = json.loads(path.read_text())
+            took, ran_on = float(outcome["seconds"]["total"]), str(outcome.get("device", ""))
+            if outcome["state"] == "completed" and took > 0 and ran_on.startswith(device):
+                pairs.append((int(outcome["params"]["matmul"]), float(outcome["flops"]) / took))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return tuple(pairs)
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = human(min(values)), human(max(values))
+    return low if low == high else f"{low} … {high}"
+
+
+def human(count: float) -> str:
+    """Return a count with three digits and K, M, B or T."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if count >= size * 0.9995:
+            return f"{count / size:#.3g}".rstrip(".") + unit
+    return f"{count:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people say it: 8 s, 3 min, 2.5 h, 4.1 d."""
+    for limit, size, unit in ((100, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / size
+            return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.3g} d"

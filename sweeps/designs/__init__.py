@@ -1,0 +1,1 @@
+"""Designs: which runs there are, decided before any of them starts. Pure functions."""
