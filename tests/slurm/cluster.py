@@ -21,9 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import filelock
+import psutil
+
 from tests.slurm.install import search_path
 from tests.slurm.settings import Settings, free_ports, parent_folder
-from tests.slurm.supervisor import sweep
+from tests.slurm.supervisor import OWNERS, READY, REQUEST, read_request, sweep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRIES = 3
@@ -58,6 +61,7 @@ class ThrowawayCluster:
         self.start_seconds = 0.0
         self._settings: Settings | None = None
         self._supervisor: subprocess.Popen[str] | None = None
+        self._hold = -1
 
     @property
     def settings(self) -> Settings:
@@ -108,43 +112,81 @@ class ThrowawayCluster:
             password=secrets.token_hex(12),
             cpus_per_node=self.cpus_per_node,
         )
+        (self.folder / REQUEST).write_text(json.dumps(asdict(self._settings), default=str), encoding="utf-8")
+        os.mkfifo(self.folder / OWNERS)
+        # The reader first: a FIFO without one cannot be opened for writing without blocking.
+        reader = os.open(self.folder / OWNERS, os.O_RDONLY | os.O_NONBLOCK)
+        self._hold = os.open(self.folder / OWNERS, os.O_WRONLY | os.O_NONBLOCK)
+        began = time.monotonic()
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-m", "tests.slurm.supervisor"],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-m", "tests.slurm.supervisor", str(self.folder)],
+            stdin=reader,
             stdout=subprocess.PIPE,
             text=True,
             cwd=REPOSITORY,
             env=os.environ | {"PATH": search_path()},
             start_new_session=True,
         )
-        assert self._supervisor.stdin is not None
+        os.close(reader)
         assert self._supervisor.stdout is not None
-        began = time.monotonic()
-        self._supervisor.stdin.write(json.dumps(asdict(self._settings), default=str) + "\n")
-        self._supervisor.stdin.flush()
-        answer = self._supervisor.stdout.readline()
+        with self._supervisor.stdout as answers:
+            answer = answers.readline()
         self.start_seconds = time.monotonic() - began
         problem = str(json.loads(answer).get("error", "")) if answer else "its supervisor ended"
         if problem:
             self.stop()
         return problem
 
-    def stop(self) -> None:
-        """Stop every daemon and every job, and remove the folder. Does nothing on a stopped cluster."""
-        if self._supervisor is None or self._settings is None:
-            return
-        assert self._supervisor.stdin is not None
-        assert self._supervisor.stdout is not None
-        self._supervisor.stdin.close()
+    @classmethod
+    def shared(cls, name: Path) -> Self:
+        """Return the cluster that several processes share under a file's name: the first one starts it.
+
+        It ends with the last of them, whichever that is and however it ends.
+        """
+        with filelock.FileLock(name.with_suffix(".lock")):
+            one = cls()
+            if not (name.exists() and one._join(Path(name.read_text(encoding="utf-8")))):
+                one.start()
+                name.write_text(str(one.folder), encoding="utf-8")
+            return one
+
+    def _join(self, folder: Path) -> bool:
+        """Become one of the owners of a running cluster; False if there is none."""
         try:
-            self._supervisor.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._supervisor.kill()
-            self._supervisor.wait()
-        self._supervisor.stdout.close()
-        if self._settings.folder.exists():
-            sweep(self._settings.folder)
-        self._supervisor = self._settings = None
+            self._hold = os.open(folder / OWNERS, os.O_WRONLY | os.O_NONBLOCK)
+            self._settings = read_request(folder)
+            self.start_seconds = float((folder / READY).read_text(encoding="utf-8"))
+        except OSError:
+            self.stop()
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Let go of the cluster; its last owner stops every daemon and job, and removes the folder."""
+        if self._hold >= 0:
+            os.close(self._hold)
+        if self._supervisor is not None:
+            try:
+                self._supervisor.wait(timeout=20 if self._alone() else 0.1)
+            except subprocess.TimeoutExpired:
+                if self._alone():
+                    self._supervisor.kill()
+                    self._supervisor.wait()
+            if self._supervisor.returncode is not None and self.folder.exists():
+                sweep(self.folder)
+        self._supervisor, self._settings, self._hold = None, None, -1
+
+    def _alone(self) -> bool:
+        """Return whether no other process holds the cluster: then its supervisor's standard input is at its end."""
+        owners = self.folder / OWNERS
+        for process in psutil.process_iter():
+            try:
+                files = [link.readlink() for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+                if process.pid != self.supervisor_pid and owners in files:
+                    return False
+            except OSError:
+                continue
+        return True
 
     def __enter__(self) -> Self:
         return self.start()

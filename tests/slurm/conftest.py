@@ -1,8 +1,4 @@
-"""The throwaway SLURM cluster of the test session.
-
-Every module here carries the marks `slurm` and `xdist_group("slurm")`; the group keeps all of it in one worker
-(--dist loadgroup), so that the session starts one cluster. Without that option each worker starts its own, which also works.
-"""
+"""The throwaway SLURM cluster of the test session, shared by all of its xdist workers."""
 
 from __future__ import annotations
 
@@ -32,7 +28,11 @@ def slurm_here() -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(slurm_here: None) -> Iterator[ThrowawayCluster]:
-    """The session's cluster: 4 idle nodes n1 … n4 with 2 CPUs each."""
-    with ThrowawayCluster() as running:
-        yield running
+def cluster(slurm_here: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayCluster]:
+    """The session's cluster: nodes n1 … n4 with 2 CPUs each, in use by the tests of other workers as well."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # each worker has a folder of its own in the session's
+    running = ThrowawayCluster.shared(base / "slurm-cluster")
+    yield running
+    running.stop()

@@ -1,8 +1,9 @@
 """The parent of all daemons of one throwaway cluster: starts them, waits for its owner to go, removes every trace.
 
-Run by tests.slurm.cluster with a JSON request on the first line of standard input. It answers one JSON line on standard
-output ({"ready": seconds} or {"error": text}) and lives until standard input closes, which the kernel does for an owner
-that was killed outright. Being a child subreaper it inherits every daemonised job process, so none can escape it.
+Run by tests.slurm.cluster with the cluster's folder, in which `request.json` says what to start and `owners` is a FIFO:
+its reading end is standard input, every owner holds a writing end open. It answers one JSON line on standard output,
+{"ready": seconds} or {"error": text}, and lives until the last owner is gone, which the kernel also notices of one that
+was killed outright. Being a child subreaper it inherits every daemonised job process, so none can escape it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tests.slurm.settings import (
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 START_SECONDS = 60.0
 MARK = "THROWAWAY_SLURM"
+REQUEST, OWNERS, READY = "request.json", "owners", "ready"
 
 
 class StartError(Exception):
@@ -252,7 +254,7 @@ def sweep(folder: Path) -> None:
 
 
 def _serve(daemons: Daemons) -> None:
-    """Stay until standard input closes or a signal comes, collecting the exit states of inherited processes."""
+    """Stay until no owner is left or a signal comes, collecting the exit states of inherited processes."""
     while True:
         readable, _, _ = select.select([sys.stdin.fileno()], [], [], 1.0)
         if readable and not os.read(sys.stdin.fileno(), 4096):
@@ -264,24 +266,18 @@ def _on_signal(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _request() -> Settings:
-    line = b""
-    while not line.endswith(b"\n"):
-        # One byte at a time: nothing behind the line may be swallowed by a buffer that select cannot see.
-        byte = os.read(sys.stdin.fileno(), 1)
-        if not byte:
-            raise SystemExit(0)
-        line += byte
-    given: Mapping[str, Any] = json.loads(line)
+def read_request(folder: Path) -> Settings:
+    """Return the settings of the cluster in this folder."""
+    given: Mapping[str, Any] = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
     return Settings(**{**given, "folder": Path(given["folder"]), "node_ports": tuple(given["node_ports"])})
 
 
-def main() -> int:
+def main(folder: Path) -> int:
     """Serve one cluster for as long as the owner lives."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _on_signal)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    daemons = Daemons(_request())
+    daemons = Daemons(read_request(folder))
     began = time.monotonic()
     try:
         try:
@@ -289,7 +285,9 @@ def main() -> int:
         except StartError as error:
             print(json.dumps({"error": str(error)}), flush=True)
             return 1
-        print(json.dumps({"ready": round(time.monotonic() - began, 2)}), flush=True)
+        seconds = round(time.monotonic() - began, 2)
+        (folder / READY).write_text(str(seconds), encoding="utf-8")
+        print(json.dumps({"ready": seconds}), flush=True)
         _serve(daemons)
         return 0
     finally:
@@ -299,4 +297,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1])))

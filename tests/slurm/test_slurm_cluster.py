@@ -14,7 +14,7 @@ import pytest
 from tests.slurm.cluster import REPOSITORY, ThrowawayCluster, wait_for
 from tests.slurm.supervisor import MARK
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = pytest.mark.slurm
 
 START_SECONDS = 45.0
 
