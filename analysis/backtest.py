@@ -1,0 +1,74 @@
+"""Fit on all budgets but the largest, predict the largest: the honest size of an extrapolation's error."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis import engine, frontier, recommend, surface, valleys
+from analysis.results import Backtest, BacktestOptimum, BacktestRun
+from analysis.rows import Array, Rows
+
+FEWEST_BUDGETS = 3
+MINIMA = 4
+"""With fewer minima to learn from, the frontier has no floor, and the surface gives the headline."""
+
+
+def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
+    """Return the prediction of the largest budget with at least two runs; None with fewer than three budgets."""
+    counts = np.bincount(rows.budget, minlength=len(rows.labels))
+    budgets = np.flatnonzero(counts >= 2)
+    if len(budgets) < FEWEST_BUDGETS:
+        return None
+    last = int(budgets[-1])
+    train, test = rows.take(rows.budget < last), rows.take(rows.budget == last)
+    observed, flops = _observed(test)
+    found: dict[str, BacktestOptimum] = {}
+    valley_fit = valleys.fit(train, resamples=0, seed=0)
+    law = frontier.fit(train, valley_fit)
+    if isinstance(law, frontier.FrontierFit):
+        found["valleys"] = _optimum(law.predict(flops)[0], observed)
+    point = surface.point_fit(train, loss)
+    runs: tuple[BacktestRun, ...] = ()
+    if point is not None:
+        runs = _runs(point.constants, test)
+        sizes = (float(rows.params.min()), float(rows.params.max()))
+        lowest = float(recommend.optimum(point.constants[None], recommend.cost(train), flops, sizes)[2][0])
+        if np.isfinite(lowest):
+            found["surface"] = _optimum(lowest, observed)
+    if not found:
+        return None
+    name = (
+        "valleys" if "valleys" in found and (len(valley_fit.flops) >= MINIMA or "surface" not in found) else "surface"
+    )
+    return Backtest(
+        held_out_budget=float(rows.labels[last]),
+        train_budgets=tuple(float(c) for c in train.labels),
+        extrapolation_factor=flops / float(train.flops.max()),
+        approach=name,
+        predicted=found[name].predicted,
+        observed=observed,
+        relative_error=found[name].relative_error,
+        by_approach=found,
+        runs=runs,
+        mean_abs_relative_error=float(np.mean([abs(r.relative_error) for r in runs])) if runs else None,
+    )
+
+
+def _observed(test: Rows) -> tuple[float, float]:
+    """Return the loss at the held-out valley's minimum (else its lowest loss) and its exact FLOPs."""
+    held = valleys.fit(test, resamples=0, seed=0)
+    if len(held.loss) == 1:
+        return float(held.loss[0]), float(held.flops[0])
+    best = int(np.argmin(test.loss))
+    return float(test.loss[best]), float(test.flops[best])
+
+
+def _optimum(predicted: float, observed: float) -> BacktestOptimum:
+    return BacktestOptimum(predicted, observed, predicted / observed - 1.0)
+
+
+def _runs(constants: Array, test: Rows) -> tuple[BacktestRun, ...]:
+    """Return every held-out run beside the surface's prediction."""
+    predicted = surface.predict(constants, test.params, test.tokens)
+    columns = zip(test.keys, test.params, test.tokens, test.flops, predicted, test.loss, strict=True)
+    return tuple(BacktestRun(k, *(float(v) for v in (n, d, c, p, o, p / o - 1.0))) for k, n, d, c, p, o in columns)

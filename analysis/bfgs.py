@@ -1,0 +1,171 @@
+"""BFGS with a weak-Wolfe line search on many independent rows at once, each row at its own pace.
+
+Weak Wolfe (bisect when too high, lengthen when still steep) also converges on the kinks that Huber's loss almost has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Evaluate = Callable[[Array], tuple[Array, Array]]
+Restrict = Callable[[Index], Evaluate]
+
+LONGEST = 2.0
+TRIALS = 40
+RESETS = 2
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where the rows ended: point (R, p), value (R,), largest gradient entry (R,), inverse Hessians (R, p, p)."""
+
+    theta: Array
+    value: Array
+    gradient: Array
+    metric: Array
+    rounds: int
+
+
+@dataclass
+class _State:
+    """Rows in progress; every array has the rows first."""
+
+    index: Index
+    theta: Array
+    value: Array
+    gradient: Array
+    metric: Array
+    direction: Array
+    slope: Array
+    step: Array
+    low: Array
+    high: Array
+    trials: Index
+    resets: Index
+
+    def keep(self, mask: Mask) -> None:
+        """Go on with the rows of `mask` only."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name)[mask])
+
+
+def minimise(
+    restrict: Restrict, start: Array, metric: Array, tolerance: Array, *, fixed: tuple[int, ...] = (), rounds: int = 500
+) -> Minimum:
+    """Minimise row by row from `start` (R, p).
+
+    `restrict(index)` returns the function for these rows; `metric` is a first inverse Hessian (p, p); a row is done
+    when no gradient entry exceeds its `tolerance` (R,), or when no step lowers it; `fixed` entries do not move.
+    """
+    count, width = start.shape
+    index = np.arange(count)
+    evaluate = _holding(restrict(index), fixed)
+    value, gradient = evaluate(start)
+    zeros = np.zeros(count)
+    state = _State(
+        index, start.copy(), value, gradient, np.broadcast_to(metric, (count, width, width)).copy(),
+        np.zeros_like(start), zeros.copy(), zeros.copy(), zeros.copy(), zeros.copy(), np.zeros(count, dtype=np.int64),
+        np.zeros(count, dtype=np.int64),
+    )  # fmt: skip
+    done = Minimum(np.empty_like(start), np.empty(count), np.empty(count), np.empty((count, width, width)), 0)
+    _turn(state, index)
+    used = 0
+    while len(state.index):
+        finished = _finished(state, tolerance[state.index]) if used < rounds else np.ones(len(state.index), bool)
+        if finished.any():
+            _store(done, state, finished)
+            state.keep(~finished)
+            if not len(state.index):
+                break
+            evaluate = _holding(restrict(state.index), fixed)
+        _advance(state, evaluate)
+        used += 1
+    return Minimum(done.theta, done.value, done.gradient, done.metric, used)
+
+
+def _holding(evaluate: Evaluate, fixed: tuple[int, ...]) -> Evaluate:
+    """Return `evaluate` with no gradient along the fixed entries, so that these never move."""
+    if not fixed:
+        return evaluate
+
+    def held(theta: Array) -> tuple[Array, Array]:
+        value, gradient = evaluate(theta)
+        gradient[:, list(fixed)] = 0.0
+        return value, gradient
+
+    return held
+
+
+def _turn(state: _State, rows: Index) -> None:
+    """Begin a line search in these rows."""
+    direction = -np.einsum("rij,rj->ri", state.metric[rows], state.gradient[rows])
+    direction[state.gradient[rows] == 0.0] = 0.0
+    # No log-constant moves by more than e^2 in one step: far out the laws are flat and a start would be lost there.
+    largest = np.abs(direction).max(axis=1, initial=0.0)
+    direction *= np.minimum(1.0, LONGEST / np.maximum(largest, 1e-300))[:, None]
+    state.direction[rows] = direction
+    state.slope[rows] = np.einsum("ri,ri->r", direction, state.gradient[rows])
+    state.step[rows], state.low[rows], state.high[rows], state.trials[rows] = 1.0, 0.0, np.inf, 0
+
+
+def _advance(state: _State, evaluate: Evaluate) -> None:
+    """Try one step in every row: accept it and turn, or bisect, or lengthen."""
+    trial = state.theta + state.step[:, None] * state.direction
+    value, gradient = evaluate(trial)
+    too_high = ~(value <= state.value + 1e-4 * state.step * state.slope)
+    too_steep = ~too_high & (np.einsum("ri,ri->r", gradient, state.direction) < 0.9 * state.slope)
+    state.high[too_high] = state.step[too_high]
+    state.low[too_steep] = state.step[too_steep]
+    state.trials += 1
+    accept = ~too_high & ~(too_steep & (state.trials <= 12))
+    bounded = np.isfinite(state.high)
+    middle = np.where(bounded, 0.5 * (state.low + np.where(bounded, state.high, 0.0)), 2.0 * state.step)
+    state.step = np.where(accept, state.step, middle)
+    rows = np.flatnonzero(accept)
+    if len(rows):
+        _update(state, rows, trial[rows] - state.theta[rows], gradient[rows] - state.gradient[rows])
+        state.theta[rows], state.value[rows], state.gradient[rows] = trial[rows], value[rows], gradient[rows]
+        _turn(state, rows)
+
+
+def _update(state: _State, rows: Index, s: Array, y: Array) -> None:
+    """Update the inverse Hessians where the step met positive curvature."""
+    curvature = np.einsum("ri,ri->r", s, y)
+    good = curvature > 1e-14 * np.linalg.norm(s, axis=1) * np.linalg.norm(y, axis=1)
+    rows, s, y, curvature = rows[good], s[good], y[good], curvature[good]
+    metric = state.metric[rows]
+    my = np.einsum("rij,rj->ri", metric, y)
+    factor = (1.0 + np.einsum("ri,ri->r", y, my) / curvature) / curvature
+    cross = my[:, :, None] * (s / curvature[:, None])[:, None, :]
+    metric += (factor[:, None] * s)[:, :, None] * s[:, None, :]
+    metric -= cross
+    metric -= cross.transpose(0, 2, 1)
+    state.metric[rows] = metric
+
+
+def _finished(state: _State, tolerance: Array) -> Mask:
+    """Return which rows are done; a stuck row first tries again along the plain gradient, a few times."""
+    small = np.abs(state.gradient).max(axis=1) <= tolerance
+    stuck = ~small & ((state.trials > TRIALS) | (state.slope >= 0.0))
+    again = np.flatnonzero(stuck & (state.resets < RESETS))
+    if len(again):
+        norm = np.abs(state.gradient[again]).max(axis=1)
+        state.metric[again] = np.eye(state.theta.shape[1]) * (0.1 / norm)[:, None, None]
+        state.resets[again] += 1
+        _turn(state, again)
+        stuck[again] = False
+    return np.asarray(small | stuck)
+
+
+def _store(done: Minimum, state: _State, mask: Mask) -> None:
+    """Keep the rows that are done."""
+    rows = state.index[mask]
+    done.theta[rows], done.value[rows] = state.theta[mask], state.value[mask]
+    done.gradient[rows], done.metric[rows] = np.abs(state.gradient[mask]).max(axis=1), state.metric[mask]

@@ -1,0 +1,69 @@
+"""Resampling: weights over runs or over model sizes, or residuals drawn anew. Draws depend on the seed alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.results import Interval
+from analysis.rows import Array, Index, Rows
+
+FEW_CLUSTERS = 12
+FEW_RUNS = 40
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How uncertainty is resampled: by "sizes", "runs" or "residuals"; `text` is how fit.json says it."""
+
+    by: str
+    text: str
+
+
+def plan(rows: Rows) -> Plan:
+    """Return the default plan for these rows.
+
+    Runs of one size share what is peculiar to that size, so sizes are resampled where they repeat: resampling runs
+    then gives intervals that are too short. With few sizes or runs, whole resamples would not hold a fit at all:
+    then the design stays and residuals are drawn anew, widened for the degrees of freedom that the fit used.
+    """
+    sizes = len(np.unique(rows.size))
+    if sizes < len(rows) and sizes >= FEW_CLUSTERS and len(rows) >= FEW_RUNS:
+        return Plan("sizes", f"percentile bootstrap over the {sizes} model sizes")
+    if sizes == len(rows) and len(rows) >= FEW_RUNS:
+        return Plan("runs", f"percentile bootstrap over the {len(rows)} runs")
+    return Plan("residuals", f"residual bootstrap of {len(rows)} runs, widened for the degrees of freedom used")
+
+
+def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
+    """Return weights (resamples, n): how often each row's group was drawn, with replacement."""
+    count = int(groups.max()) + 1
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 1]))
+    drawn = generator.multinomial(count, np.full(count, 1.0 / count), size=resamples)
+    return drawn[:, groups].astype(np.float64)
+
+
+def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int) -> Array:
+    """Return residuals (resamples, n) drawn from `residual` (n,), centred and widened.
+
+    The factor sqrt(n / df) undoes that a fit shrinks its residuals, t(df) / normal that their scale is an estimate.
+    """
+    from scipy.stats import norm, t
+
+    assert df_resid > 0, "no residual degrees of freedom"
+    tail = 0.5 + CONFIDENCE / 2
+    widen = np.sqrt(len(residual) / df_resid) * float(t.ppf(tail, df_resid)) / float(norm.ppf(tail))
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 2]))
+    picks = generator.integers(len(residual), size=(resamples, len(residual)))
+    return np.asarray((residual - residual.mean())[picks] * widen, dtype=np.float64)
+
+
+def percentile(draws: Array, confidence: float = CONFIDENCE, lost: float = 0.05) -> Interval | None:
+    """Return the percentile interval of the finite draws; None where more than the share `lost` is not finite."""
+    finite = draws[np.isfinite(draws)]
+    if not len(draws) or len(finite) < (1.0 - lost) * len(draws):
+        return None
+    low, high = np.quantile(finite, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

@@ -1,0 +1,88 @@
+"""Findings about a fit: each has a stable code, what was found and what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from analysis import bootstrap
+from analysis.results import Backtest, Block, Check, Dropped, Recommendation
+from analysis.rows import Rows
+
+
+def data(rows: Rows, dropped: Iterable[Dropped]) -> list[Check]:
+    """Return findings about the rows: what was left out, whether the counts agree, how few there are."""
+    out = []
+    counts = Counter(d.code for d in dropped)
+    if counts:
+        total = sum(counts.values())
+        text = f"{total} of {total + len(rows)} runs were not used ({', '.join(f'{n} {c}' for c, n in counts.items())})"
+        out.append(Check("rows_dropped", text, "see rows_dropped for each run's reason", "note"))
+    if counts["mid_schedule"]:
+        text = f"{counts['mid_schedule']} runs had not finished their learning-rate schedule"
+        out.append(Check("mid_schedule", text, "losses in mid-schedule are 1 to 2 % too high: let the runs finish"))
+    ratio = rows.flops / (6.0 * rows.params * rows.tokens)
+    if np.abs(ratio - 1.0).max() > 0.05:
+        text = f"FLOPs differ from 6 N D by {100 * (ratio.min() - 1):+.1f} to {100 * (ratio.max() - 1):+.1f} %"
+        advice = "attention or another count of N: exact FLOPs are used, do not mix with results that assume 6 N D"
+        out.append(Check("flops_not_6nd", text, advice))
+    if (np.bincount(rows.budget) < 3).all():
+        text = "no budget has three runs: the runs do not form isoFLOP groups"
+        out.append(Check("not_isoflop", text, "the surface is the approach for such runs", "note"))
+    return out
+
+
+def surface(block: Block, rows: Rows) -> list[Check]:
+    """Return findings about the surface: convergence, degrees of freedom, identification, asymmetry."""
+    if block.status != "ok" or block.optimizer is None:
+        return [Check("no_surface", f"no surface was fitted: {block.reason}", "finish or add runs")]
+    out = []
+    df, evidence = len(rows) - len(block.params), block.optimizer
+    if df < 5:
+        text = f"only {df} residual degrees of freedom: {len(rows)} runs for {len(block.params)} constants"
+        out.append(Check("low_df", text, "add runs; treat every interval as a lower bound"))
+    if not evidence.converged:
+        text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
+        out.append(Check("not_converged", text, "do not quote the constants; report the data as a problem"))
+    if evidence.agree_share < 0.5:
+        text = f"only {evidence.agree_share:.0%} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
+        out.append(Check("basins", text, "compare the basins' predictions before trusting one"))
+    for name, verdict in block.identified.items():
+        if not verdict.identified:
+            side = {"upper": "at most", "lower": "at least"}.get(verdict.side or "")
+            limit = f": {side} {verdict.limit:.4g}" if side and verdict.limit is not None else ""
+            text = f"{name} is not identified{limit} ({verdict.reason})"
+            out.append(Check("not_identified", text, "do not quote it; add larger budgets or a wider range of sizes"))
+    alpha, beta = block.params["alpha"], block.params["beta"]
+    known = all(block.identified[n].identified for n in ("alpha", "beta"))
+    if known and beta > 0 and not 0.8 <= alpha / beta <= 1.25:
+        text = f"alpha/beta is {alpha / beta:.2f}: parabolas of the valleys are biased on such a surface"
+        out.append(Check("asymmetry", text, "prefer the surface's N* and D* to the valleys'"))
+    sizes = len(np.unique(rows.size))
+    if sizes < len(rows) and bootstrap.plan(rows).by != "sizes":
+        text = f"{len(rows)} runs share {sizes} sizes, too few to resample whole sizes"
+        advice = "intervals do not hold what is peculiar to a size: they are lower bounds; add sizes or seeds"
+        out.append(Check("few_sizes", text, advice, "note"))
+    return out
+
+
+def outlook(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
+    """Return findings about the recommendation and the backtest."""
+    out = []
+    if plan is None:
+        out.append(Check("no_recommendation", "no approach can recommend a size", "finish or add runs", "error"))
+    elif plan.disagreement is not None and plan.disagreement > 1.5:
+        sizes = ", ".join(f"{name} {p.params:.3g}" for name, p in plan.by_approach.items())
+        text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g} ({sizes})"
+        out.append(Check("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
+    if plan is not None and plan.extrapolation_factor > 30:
+        text = f"the budget is {plan.extrapolation_factor:.3g} times the largest run"
+        out.append(Check("far_extrapolation", text, "run a valley in between first; intervals hold no form error"))
+    if test is None:
+        out.append(Check("no_backtest", "fewer than three budgets: no backtest", "add budgets", "note"))
+    elif abs(test.relative_error) > 0.03:
+        text = f"the held-out largest budget is predicted {100 * test.relative_error:+.1f} % off"
+        out.append(Check("backtest_error", text, "expect at least this error in the forecast"))
+    return out

@@ -1,0 +1,312 @@
+"""isoFLOP valleys: a parabola of the loss over ln N for each exact budget, and the power laws of their minima.
+
+Minima at the edge, inverted and flat parabolas and budgets with fewer than three sizes are left out, with the reason.
+The exponents of N* and D* come from separate regressions: they need not add to 1 where FLOPs are counted exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis import bootstrap
+from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
+from analysis.rows import Array, Mask, Rows
+
+FORM = "loss = c0 + c1 x + c2 x^2, x = ln(N) - center"
+LOSS = "squared(loss)"
+WINDOW = 8.0
+
+
+@dataclass(frozen=True)
+class Parabola:
+    """The runs of a budget as a regression: design (n, 3), its pseudo-inverse, losses, log tokens, centre of ln N."""
+
+    flops_budget: float
+    flops: float
+    keys: tuple[str, ...]
+    x: Array
+    center: float
+    loss: Array
+    log_tokens: Array
+    inverse: Array
+
+    @property
+    def design(self) -> Array:
+        """Columns 1, x, x^2."""
+        return np.vander(self.x, 3, increasing=True)
+
+    @property
+    def residual(self) -> Array:
+        """Losses minus the parabola."""
+        return np.asarray(self.loss - self.design @ (self.inverse @ self.loss))
+
+    @property
+    def reach(self) -> Interval:
+        """The swept range of x."""
+        return float(self.x.min()), float(self.x.max())
+
+
+@dataclass(frozen=True)
+class ValleyFit:
+    """Valleys with the draws of their minima (R, m): ln N*, ln D* and loss; NaN where a draw has no minimum."""
+
+    block: Valleys
+    flops: Array
+    params: Array
+    tokens: Array
+    loss: Array
+    draw_params: Array
+    draw_tokens: Array
+    draw_loss: Array
+
+
+def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
+    """Return the valleys of all budgets, their exponents and intervals from pooled residuals."""
+    parabolas, valleys = [], []
+    for group in range(len(rows.labels)):
+        mask = rows.budget == group
+        if len(np.unique(rows.size[mask])) >= 3:
+            parabolas.append(parabola(rows, mask))
+        elif mask.sum() >= 2:
+            valleys.append(_too_few(rows, mask))
+    noise = _noise(parabolas)
+    judged = [(p, *_status(p, noise)) for p in parabolas]
+    minima = [p for p, status, _ in judged if status == "minimum"]
+    draws = _draws(parabolas, minima, resamples, seed)
+    points = [_vertex(p, (p.inverse @ p.loss)[None]) for p in minima]
+    for p, status, reason in judged:
+        valleys.append(_valley(p, status, reason, draws, minima))
+    valleys.sort(key=lambda v: v.flops)
+    best = np.array(points).reshape(len(minima), 3)
+    flops = np.array([p.flops for p in minima])
+    drawn = np.stack([draws[i] for i in range(len(minima))], axis=1) if minima else np.empty((0, 0, 3))
+    exponents = _exponents(flops, best, drawn)
+    block = Valleys(
+        form=FORM,
+        approach="valleys",
+        loss_function=LOSS,
+        status="ok" if exponents else "not possible",
+        reason="" if exponents else f"{len(minima)} budgets have a minimum inside their sizes; exponents need two",
+        objective=float(sum((p.residual**2).sum() for p in parabolas)) if parabolas else None,
+        params={name: exponents[q].exponent for name, q in (("a", "params"), ("b", "tokens")) if exponents},
+        intervals={name: exponents[q].exponent_interval for name, q in (("a", "params"), ("b", "tokens")) if exponents},
+        identified=_identified(exponents),
+        checks=tuple(_checks(valleys)),
+        rows_used=sum(len(p.keys) for p in minima),
+        valleys=tuple(valleys),
+        exponents=dict(exponents),
+    )
+    return ValleyFit(block, flops, best[:, 0], best[:, 1], best[:, 2], drawn[..., 0], drawn[..., 1], drawn[..., 2])
+
+
+def parabola(rows: Rows, mask: Mask) -> Parabola:
+    """Return the regression of one budget, on the sizes within a factor of WINDOW of the best one."""
+    index = np.flatnonzero(mask)
+    logs = np.log(rows.params[index])
+    near = np.abs(logs - logs[np.argmin(rows.loss[index])]) <= np.log(WINDOW) * (1 + 1e-9)
+    if len(np.unique(rows.size[index[near]])) >= 4:
+        index, logs = index[near], logs[near]
+    center = float(logs.mean())
+    x = logs - center
+    return Parabola(
+        flops_budget=float(rows.labels[rows.budget[index[0]]]),
+        flops=float(np.exp(np.log(rows.flops[index]).mean())),
+        keys=tuple(rows.keys[i] for i in index),
+        x=x,
+        center=center,
+        loss=rows.loss[index],
+        log_tokens=np.log(rows.tokens[index]),
+        inverse=np.asarray(np.linalg.pinv(np.vander(x, 3, increasing=True)), dtype=np.float64),
+    )
+
+
+def power_law(reference: float, log_flops: Array, values: Array, draws: Array) -> PowerLaw:
+    """Return the log-log regression of `values` (m,) = ln y on ln(C/reference), with intervals from `draws` (R, m)."""
+    import statsmodels.api as sm
+
+    x = log_flops - np.log(reference)
+    design = sm.add_constant(x)
+    result = sm.OLS(values, design).fit()
+    lines = _lines(x, draws)
+    intervals = [bootstrap.percentile(line) for line in lines]
+    low_high = None if intervals[0] is None else (float(np.exp(intervals[0][0])), float(np.exp(intervals[0][1])))
+    df = len(values) - 2
+    return PowerLaw(
+        coefficient=float(np.exp(result.params[0])),
+        exponent=float(result.params[1]),
+        reference_flops=reference,
+        coefficient_interval=low_high,
+        exponent_interval=intervals[1],
+        bse=float(result.bse[1]) if df > 0 else None,
+        points=len(values),
+        df_resid=df,
+    )
+
+
+def lines(flops: Array, reference: float, draws: Array) -> tuple[Array, Array]:
+    """Return intercepts and slopes (R,) of ln y on ln(C/reference) for `draws` (R, m); NaN entries are left out."""
+    return _lines(np.log(flops / reference), draws)
+
+
+def _lines(x: Array, draws: Array) -> tuple[Array, Array]:
+    there = np.isfinite(draws)
+    y = np.where(there, draws, 0.0)
+    count = there.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean_x, mean_y = (there * x).sum(axis=1) / count, y.sum(axis=1) / count
+        dx = np.where(there, x - mean_x[:, None], 0.0)
+        slope = (dx * y).sum(axis=1) / np.where(count >= 2, (dx * dx).sum(axis=1), np.nan)
+    return np.asarray(mean_y - slope * mean_x), np.asarray(slope)
+
+
+def _noise(parabolas: Sequence[Parabola]) -> float:
+    """Return the pooled residual standard deviation of the losses; 0 without degrees of freedom."""
+    df = sum(max(0, len(p.keys) - 3) for p in parabolas)
+    return float(np.sqrt(sum((p.residual**2).sum() for p in parabolas) / df)) if df else 0.0
+
+
+def _status(p: Parabola, noise: float) -> tuple[str, str]:
+    """Return whether the parabola has a minimum inside the swept sizes, else why not."""
+    _, slope, curve = p.inverse @ p.loss
+    low, high = p.reach
+    depth = abs(curve) * (0.5 * (high - low)) ** 2
+    if depth <= 1e-10 * float(np.abs(p.loss).max()):
+        return "flat", "the loss does not depend on the size here: there is no minimum"
+    if curve <= 0:
+        return "inverted", "the parabola opens downwards: noise or too narrow a range of sizes"
+    if depth < 2 * noise:
+        return "flat", f"the valley is {depth:.2g} deep, within twice the noise of {noise:.2g}: no minimum to be seen"
+    at = -slope / (2 * curve)
+    if not low < at < high:
+        side, size = ("smallest", low) if at <= low else ("largest", high)
+        return "edge", f"the minimum lies beyond the {side} size swept, {np.exp(size + p.center):.3g} parameters"
+    return "minimum", ""
+
+
+def _vertex(p: Parabola, coefficients: Array) -> Array:
+    """Return ln N*, ln D* and loss (..., 3) at the minima of `coefficients` (R, 3); NaN far outside or inverted."""
+    c0, c1, c2 = coefficients.T
+    low, high = p.reach
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = -c1 / (2 * c2)
+    wide = high - low
+    at = np.where((c2 > 0) & (at > low - wide) & (at < high + wide), at, np.nan)
+    tokens = np.polynomial.polynomial.polyval(at, p.inverse @ p.log_tokens)
+    out = np.stack((at + p.center, tokens, c0 + c1 * at + c2 * at * at), axis=-1)
+    return out[0] if len(out) == 1 else out
+
+
+def _draws(parabolas: Sequence[Parabola], minima: Sequence[Parabola], resamples: int, seed: int) -> dict[int, Array]:
+    """Return the minima (R, 3) of each valley when residuals, pooled over all budgets, are drawn anew."""
+    total = sum(len(p.keys) for p in parabolas)
+    df = total - 3 * len(parabolas)
+    if resamples == 0 or df <= 0:
+        return {i: np.full((max(resamples, 0), 3), np.nan) for i in range(len(minima))}
+    noise = bootstrap.residual_draws(np.concatenate([p.residual for p in parabolas]), df, resamples, seed)
+    out, begin = {}, 0
+    for p in parabolas:
+        part = noise[:, begin : begin + len(p.keys)]
+        begin += len(p.keys)
+        if any(p is m for m in minima):
+            fitted = p.design @ (p.inverse @ p.loss)
+            number = next(i for i, m in enumerate(minima) if m is p)
+            out[number] = _vertex(p, (fitted + part) @ p.inverse.T).reshape(resamples, 3)
+    return out
+
+
+def _valley(p: Parabola, status: str, reason: str, draws: Mapping[int, Array], minima: Sequence[Parabola]) -> Valley:
+    """Return one budget's result."""
+    coefficients = p.inverse @ p.loss
+    low, high = np.exp(np.array(p.reach) + p.center)
+    base = Valley(
+        p.flops_budget, p.flops, status, reason, len(p.keys), p.keys, (float(low), float(high)), p.center,
+        tuple(float(c) for c in coefficients),
+    )  # fmt: skip
+    if status != "minimum":
+        return base
+    number = next(i for i, m in enumerate(minima) if m is p)
+    size, tokens, loss = _vertex(p, coefficients[None])
+    drawn = draws[number]
+    return replace(
+        base,
+        params_opt=float(np.exp(size)),
+        params_interval=bootstrap.percentile(np.exp(drawn[:, 0])),
+        tokens_opt=float(np.exp(tokens)),
+        tokens_interval=bootstrap.percentile(np.exp(drawn[:, 1])),
+        loss_opt=float(loss),
+        loss_interval=bootstrap.percentile(drawn[:, 2]),
+    )
+
+
+def _too_few(rows: Rows, mask: Mask) -> Valley:
+    """Return a budget that has fewer than three sizes."""
+    index = np.flatnonzero(mask)
+    sizes = len(np.unique(rows.size[index]))
+    logs = np.log(rows.params[index])
+    return Valley(
+        float(rows.labels[rows.budget[index[0]]]), float(np.exp(np.log(rows.flops[index]).mean())), "too_few",
+        f"{sizes} sizes: a parabola needs at least three", len(index), tuple(rows.keys[i] for i in index),
+        (float(rows.params[index].min()), float(rows.params[index].max())), float(logs.mean()),
+    )  # fmt: skip
+
+
+def _exponents(flops: Array, best: Array, draws: Array) -> dict[str, PowerLaw]:
+    """Return the power laws of N* and D*; empty with fewer than two minima."""
+    if len(flops) < 2:
+        return {}
+    reference = float(np.exp(np.log(flops).mean()))
+    log_flops = np.log(flops)
+    return {n: power_law(reference, log_flops, best[:, i], draws[..., i]) for i, n in enumerate(("params", "tokens"))}
+
+
+def _identified(exponents: Mapping[str, PowerLaw]) -> dict[str, Identified]:
+    """Return whether the exponents have an interval."""
+    out = {}
+    for name, quantity in (("a", "params"), ("b", "tokens")):
+        if quantity in exponents:
+            law = exponents[quantity]
+            known = law.exponent_interval is not None
+            reason = "" if known else "no degrees of freedom for an interval, or resamples without a minimum"
+            out[name] = Identified(known, reason)
+    return out
+
+
+def _checks(valleys: Sequence[Valley]) -> list[Check]:
+    """Return a finding for every budget without a minimum, and for minima that lean on the edge of their sizes."""
+    advice = {
+        "edge": "add sizes beyond that edge at this budget",
+        "inverted": "widen the range of sizes at this budget, or repeat with more seeds",
+        "flat": "widen the range of sizes at this budget, or repeat with more seeds",
+        "too_few": "add sizes at this budget; five over a factor of 16 are a good valley",
+    }
+    codes = {"edge": "edge_minimum", "inverted": "inverted_parabola", "flat": "flat_parabola", "too_few": "few_points"}
+    out = []
+    for status, code in codes.items():
+        bad = [v for v in valleys if v.status == status]
+        if len(bad) > 3:
+            labels = ", ".join(f"{v.flops_budget:.3g}" for v in bad[:3])
+            text = f"{len(bad)} budgets are left out ({labels}, ... FLOPs); the first: {bad[0].reason}"
+            out.append(Check(code, text, advice[status]))
+        else:
+            texts = [f"budget {v.flops_budget:.3g} FLOPs is left out: {v.reason}" for v in bad]
+            out += [Check(code, text, advice[status]) for text in texts]
+    minima = [v for v in valleys if v.status == "minimum"]
+    if 0 < len(minima) < 3:
+        text = f"only {len(minima)} budgets have a minimum"
+        out.append(Check("few_valleys", text, "run more budgets; exponents of two points have no check"))
+    off = [v for v in minima if _offset(v) > 0.7]
+    if off:
+        labels = ", ".join(f"{v.flops_budget:.3g}" for v in off)
+        text = f"the minimum lies near the edge of the sizes at {labels} FLOPs"
+        out.append(Check("off_center", text, "centre the sizes on the minimum: off-centre parabolas are biased"))
+    return out
+
+
+def _offset(valley: Valley) -> float:
+    """Return how far the minimum is from the middle of the sizes, as a share of half their range."""
+    assert valley.params_opt is not None
+    low, high = np.log(valley.params_range)
+    return float(abs(np.log(valley.params_opt) - 0.5 * (low + high)) / (0.5 * (high - low)))
