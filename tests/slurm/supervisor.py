@@ -134,7 +134,7 @@ def write_configuration(settings: Settings) -> None:
     users.touch(mode=0o600)
     users.write_text(database_users(settings), encoding="utf-8")
     key = settings.folder / "munge" / "key"
-    key.touch(mode=0o400)
+    key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
 
 
