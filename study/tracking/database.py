@@ -1,0 +1,89 @@
+"""Making MLflow's SQLite database: all of it or nothing, also when killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+STALE_SECONDS = 600.0
+CACHE_KIB = 65_536
+
+
+def create_database(path: Path, artifacts: str) -> bool:
+    """Create the SQLite file with MLflow's schema if it is absent; return whether this call made it.
+
+    MLflow migrates a new file step by step and a kill leaves it half made, which MLflow then refuses to open. So it
+    is made under another name, and gets its own by a hard link, which only one of several processes can.
+    """
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.new")
+    try:
+        _schema(staged, artifacts)
+        return _publish(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def tune() -> None:
+    """Give every SQLite connection of this process a larger page cache: memory only, nothing of durability changes."""
+    import sqlite3
+
+    import sqlalchemy
+
+    def enlarge(connection: Any, _: Any) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+
+    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "connect", enlarge)
+
+
+def _schema(path: Path, artifacts: str) -> None:
+    """Let MLflow make its schema in a file that nobody else knows: without waiting for the disk until the end."""
+    import logging
+
+    import sqlalchemy
+    from mlflow.store.tracking import sqlalchemy_store
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+    def hasten(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+
+    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "connect", hasten)
+    try:
+        make: Any = sqlalchemy_store.SqlAlchemyStore
+        store = make(f"sqlite:///{path}", artifacts)
+        store.engine.dispose()
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.engine.Engine, "connect", hasten)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _publish(staged: Path, path: Path) -> bool:
+    try:
+        os.link(staged, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if path.exists():
+            return False
+        staged.rename(path)
+    return True
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed processes left behind."""
+    for left in path.parent.glob(f".{path.name}.*.new*"):
+        try:
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                left.unlink()
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,74 @@
+"""What a run's files (and the scheduler, where it was asked) say about it: attempt, state, times. Read only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from study.executors.query import Job
+from study.files import last_lines, read_json
+from study.layout import RunFolder
+from study.ledger import Batch
+from study.observe import is_alive, latest_attempt
+from study.standing import Evidence, judge
+
+ERROR_LINES = 12
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A started run: its state, its latest attempt and job.json, unix milliseconds of its first start and last end."""
+
+    state: str
+    why: str = ""
+    attempt: int = 0
+    job: Mapping[str, Any] | None = None
+    error: str = ""
+    outcome: Mapping[str, Any] | None = None
+    started: int | None = None
+    ended: int | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether the run has reached its outcome, after which its files do not change."""
+        return self.outcome is not None
+
+
+def read_facts(run: RunFolder, batch: Batch | None, cancelled: bool, job: Job | None) -> Facts | None:
+    """Return what is known of a run; None where it has not started.
+
+    `batch` and `cancelled` are the ledger's, `job` is SLURM's view (None: it was not asked or did not say). The
+    run's outcome is read first: once it is there, its metrics are complete.
+    """
+    outcome = read_json(run.outcome)
+    attempt = latest_attempt(run)
+    if outcome is None and attempt is None and not run.config.exists() and not run.metrics.exists():
+        return None
+    alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
+    if attempt is not None and alive is False:
+        attempt = latest_attempt(run)  # it may have written its outcome and ended since it was read
+    reached = None if outcome is None else str(outcome.get("state", "completed"))
+    standing = judge(Evidence(batch, cancelled, reached, attempt, alive, job))
+    ended = attempt.ended if attempt else None
+    first = read_json(run.attempt(1).job) or (attempt.job if attempt else {})
+    return Facts(
+        state=standing.state,
+        why=standing.why,
+        attempt=attempt.number if attempt else 0,
+        job=attempt.job if attempt else None,
+        error=_error(run, attempt.number, ended) if attempt and standing.state in ("failed", "unknown") else "",
+        outcome=outcome,
+        started=_milliseconds(first.get("started")),
+        ended=_milliseconds((ended or {}).get("ended")),
+    )
+
+
+def _error(run: RunFolder, attempt: int, ended: Mapping[str, Any] | None) -> str:
+    written = (ended or {}).get("error") or ""
+    text = "\n".join(map(str, written)) if isinstance(written, list) else str(written)
+    return text or "\n".join(last_lines(run.attempt(attempt).stderr(0), ERROR_LINES))
+
+
+def _milliseconds(seconds: Any) -> int | None:
+    return round(seconds * 1000) if isinstance(seconds, int | float) else None

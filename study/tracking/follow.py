@@ -1,0 +1,104 @@
+"""Following a live study: pass after pass, patient when the store is away, ending with a last complete pass."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import FrameType
+
+from study.tracking.store import StoreAwayError
+from study.tracking.syncer import Synced, Syncer
+
+IDLE_SHARE = 0.01
+"""A pass that finds nothing takes at most this share of the time until the next."""
+
+LONGEST_SECONDS = 60.0
+LAST_WAIT_SECONDS = 600.0
+
+
+class Alarm:
+    """Sleeps until the time is over or a signal comes; counts SIGTERMs (and SIGINTs, unless a parent takes them)."""
+
+    def __init__(self, parent: int | None) -> None:
+        self.rings = 0
+        self._parent = parent
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._ring)
+        signal.signal(signal.SIGINT, self._ring if parent is None else signal.SIG_IGN)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, at most until the next signal; looks every second whether the parent is still there."""
+        end = time.monotonic() + seconds
+        while not self.over and (left := end - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._read], [], [], min(left, 1.0) if self._parent else left)
+            if ready:
+                os.read(self._read, 4096)
+
+    @property
+    def over(self) -> bool:
+        """Whether it is time for the last pass: a signal came, or the parent has gone."""
+        return self.rings > 0 or (self._parent is not None and os.getppid() != self._parent)
+
+    def _ring(self, _: int, __: FrameType | None) -> None:
+        self.rings += 1
+        if self.rings > 1:
+            raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long to sleep after a pass [s]."""
+
+    interval: float
+    failures: int = 0
+
+    def after(self, cost: float, away: bool) -> tuple[float, Pace]:
+        """Return the sleep after a pass that took `cost` seconds of CPU, and the pace from then on."""
+        if away:
+            return min(self.interval * 2**self.failures, LONGEST_SECONDS), replace(self, failures=self.failures + 1)
+        return max(self.interval, min(cost / IDLE_SHARE, LONGEST_SECONDS)), replace(self, failures=0)
+
+
+def follow(
+    connect: Callable[[], Syncer], interval: float, parent: int | None, say: Callable[[str], None]
+) -> tuple[Synced, str]:
+    """Sync every `interval` seconds until told to end, then once more; return what was done and what was not.
+
+    `connect` opens the store and may raise StoreAwayError, as every pass may: that is said once, and tried again.
+    The second value is "" or why the last pass could not be made: the files still hold everything.
+    """
+    alarm, pace, total = Alarm(parent), Pace(interval), Synced()
+    syncer: Syncer | None = None
+    trouble = ""
+    while True:
+        last = alarm.over
+        begun = time.process_time()
+        try:
+            syncer = syncer or connect()
+            total = _add(total, syncer.sync(LAST_WAIT_SECONDS if last else interval))
+            if trouble:
+                say("the tracking store is back")
+            trouble = ""
+        except (StoreAwayError, TimeoutError, OSError) as error:
+            if not trouble:
+                say(f"{error}; trying again until it works, nothing is lost")
+            trouble = str(error)
+        if last:
+            return total, trouble
+        seconds, pace = pace.after(time.process_time() - begun, bool(trouble))
+        alarm.sleep(seconds)
+
+
+def _add(total: Synced, new: Synced) -> Synced:
+    return replace(
+        new,
+        created=total.created + new.created,
+        values=total.values + new.values,
+        calls=total.calls + new.calls,
+        unreadable=total.unreadable + new.unreadable,
+    )

@@ -1,0 +1,179 @@
+"""MLflow as a tracking store. The only module that imports mlflow, and only once :func:`connect` is called."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from study.tracking import uri as address
+from study.tracking.database import create_database, tune
+from study.tracking.redact import Redact
+from study.tracking.spool import Value
+from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError, StoredRun
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+T = TypeVar("T")
+
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    # MLflow repeats even the request that creates a run, which can create it twice: the syncer looks first.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+_REFUSED = {"INVALID_PARAMETER_VALUE", "INVALID_STATE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"}
+_NOISE = ("mlflow", "alembic", "sqlalchemy", "urllib3")
+
+
+def connect(uri: str, study: str, base: Path, redact: Redact) -> MlflowStore:
+    """Return the store at an absolute address; a missing SQLite database is created, whole or not at all.
+
+    Changes this process: environment variables that MLflow reads, log levels, the garbage collector's thresholds.
+    Raises StoreAwayError where the store cannot be opened.
+    """
+    os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    try:
+        database = address.sqlite_file(uri)
+        artifacts = address.artifact_root(uri, study, base)
+        if database is not None:
+            create_database(database, (artifacts or "").rpartition("/")[0])
+        from mlflow import MlflowClient
+
+        for name in _NOISE:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if not address.is_server(uri):
+            tune()
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    except (OSError, _mlflow_error()) as error:
+        raise StoreAwayError(redact(str(error))) from None
+    # A batch makes thousands of objects that all live until it is written: collecting them early finds nothing.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+    return MlflowStore(client, artifacts, redact)
+
+
+class MlflowStore:
+    """A tracking store behind MLflow's client."""
+
+    def __init__(self, client: MlflowClient, artifacts: str | None, redact: Redact) -> None:
+        self._client = client
+        self._artifacts = artifacts
+        self._redact = redact
+
+    def experiment(self, name: str) -> str:
+        """Return the id of the experiment, made if there is none. Raises ValueError if it was deleted."""
+        found = self._call(lambda: self._client.get_experiment_by_name(name))
+        if found is None:
+            with contextlib.suppress(RunRefusedError):  # another process made it in between
+                self._call(lambda: self._client.create_experiment(name, self._artifacts))
+            found = self._call(lambda: self._client.get_experiment_by_name(name))
+        if found is None:
+            raise StoreAwayError(f"the experiment {name!r} could not be made")
+        if found.lifecycle_stage != "active":
+            raise ValueError(
+                f"the experiment {name!r} was deleted in the store: bring it back with "
+                f"`mlflow experiments restore --experiment-id {found.experiment_id}`, or name the study otherwise"
+            )
+        return str(found.experiment_id)
+
+    def alive(self, run: str, study_id: str) -> bool:
+        """Return whether the run exists and carries this `study_id`."""
+        try:
+            found = self._call(lambda: self._client.get_run(run))
+        except (RunGoneError, RunRefusedError):
+            return False
+        return bool(found.data.tags.get("study_id") == study_id and found.info.lifecycle_stage == "active")
+
+    def find(self, experiment: str, study_id: str, role: str) -> list[StoredRun]:
+        """Return all runs with these tags, oldest first."""
+        query = f"tags.study_id = '{study_id}' and tags.role = '{role}'"
+        found: list[StoredRun] = []
+        token: str | None = None
+        while True:
+            search = partial(self._client.search_runs, [experiment], query, max_results=1000, page_token=token)
+            page = self._call(search)
+            found += [StoredRun(r.info.run_id, r.data.tags.get("point_key", ""), r.info.start_time or 0) for r in page]
+            token = page.token
+            if not token:
+                return sorted(found, key=lambda run: (run.started, run.id))
+
+    def create(self, experiment: str, name: str, started: int | None, tags: Mapping[str, str]) -> str:
+        """Make a run with its tags in one transaction and return its id."""
+        start = started or round(time.time() * 1000)
+        try:
+            run = self._call(lambda: self._client.create_run(experiment, start, dict(tags), name))
+        except (RunGoneError, RunRefusedError) as error:
+            raise StoreAwayError(f"no run could be made in experiment {experiment}: {error}") from None
+        return str(run.info.run_id)
+
+    def delete(self, run: str) -> None:
+        """Delete a run."""
+        self._call(lambda: self._client.delete_run(run))
+
+    def log(
+        self,
+        run: str,
+        values: Sequence[Value],
+        params: Sequence[tuple[str, str]] = (),
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write parameters, then values, then tags; writing the same again changes nothing."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        self._call(
+            lambda: self._client.log_batch(
+                run,
+                [Metric(*value) for value in values],
+                [Param(*param) for param in params],
+                [RunTag(*tag) for tag in (tags or {}).items()],
+            )
+        )
+
+    def status(self, run: str, status: str, ended: int | None) -> None:
+        """Set the run's status and its end [unix milliseconds]."""
+        if status in ("RUNNING", "SCHEDULED"):
+            self._call(lambda: self._client.update_run(run, status))
+        else:
+            self._call(lambda: self._client.set_terminated(run, status, ended))
+
+    def artifact(self, run: str, file: Path, folder: str | None = None) -> None:
+        """Copy a file to the run's artifacts."""
+        self._call(lambda: self._client.log_artifact(run, str(file), folder))
+
+    def _call(self, call: Callable[[], T]) -> T:
+        """Call MLflow and turn its errors into the three that a syncer can act on."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return call()
+        except MlflowException as error:
+            text = self._redact(str(error)).strip()
+            code = str(error.error_code)
+            if code == "RESOURCE_DOES_NOT_EXIST":
+                raise RunGoneError(text) from None
+            if code in _REFUSED:
+                raise RunRefusedError(text) from None
+            raise StoreAwayError(text) from None
+        except OSError as error:  # requests' errors are OSErrors too
+            raise StoreAwayError(self._redact(str(error))) from None
+
+
+def _mlflow_error() -> type[Exception]:
+    """Return MLflow's exception; named late, because importing it imports mlflow."""
+    from mlflow.exceptions import MlflowException
+
+    kind: Any = MlflowException
+    return kind  # type: ignore[no-any-return]

@@ -1,0 +1,124 @@
+"""Sending one run: parameters, metrics in full calls, then what it has come to, then its config."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from study.layout import RunFolder
+from study.tracking.facts import Facts
+from study.tracking.project import Card, FrozenPoint, params
+from study.tracking.redact import Redact
+from study.tracking.spool import Position, Value, records
+from study.tracking.state import RunState
+from study.tracking.store import ENTITIES, PARAMS, Store
+
+PARAM_BYTES = 400_000
+"""Parameters of one call, counted as JSON: a server takes a million bytes a request, metrics included."""
+
+TEXT_KINDS = frozenset({".yaml", ".yml", ".json", ".txt", ".csv"})
+
+Params = list[tuple[str, str]]
+
+
+class Shipper:
+    """Sends runs to a store and counts the values it sent, the lines it could not read, and everything it sent."""
+
+    def __init__(self, store: Store, redact: Redact) -> None:
+        self._store = store
+        self._redact = redact
+        self.values = 0
+        self.unreadable = 0
+        self.calls = 0
+
+    def ship(
+        self, run: RunFolder, before: RunState, point: FrozenPoint, facts: Facts, card: Card
+    ) -> Iterator[RunState]:
+        """Send what is new, yielding after each call what the store then holds.
+
+        Sending the same again changes nothing in the store, so a state that was lost costs time only. State and
+        outcome go last: who sees a run completed sees all its metrics.
+        """
+        state, batch, position = before, list[Value](), before.position
+        settings = [] if before.params else params(point.config, self._redact)
+        for record in records(run.metrics, before.position):
+            if batch and len(batch) + len(record.values) + min(len(settings), PARAMS) > ENTITIES:
+                yield (state := self._send(state, batch, settings, position))
+                batch, settings = [], []
+            batch += record.values
+            position = record.position
+            self.unreadable += not record.readable
+        tags = card.tags if card.digest() != before.sent else {}
+        if len(batch) + len(settings) + len(tags) > ENTITIES:
+            yield (state := self._send(state, batch, settings, position))
+            batch, settings = [], []
+        state = self._send(state, batch, settings, position, tags)
+        if tags:
+            self._store.status(state.id, card.status, facts.ended)
+        if not state.config and run.config.exists():
+            self.artifact(state.id, run.config)
+            state = replace(state, config=True)
+        done = facts.final and state.config and position.offset >= _size(run.metrics)
+        yield replace(state, sent=card.digest(), state=facts.state, done=done)
+
+    def artifact(self, run: str, path: Path, folder: str | None = None) -> None:
+        """Send a file; a text file with secrets in it is sent without them, under the same name."""
+        self.calls += 1
+        text = path.read_text(encoding="utf-8", errors="replace") if path.suffix in TEXT_KINDS else ""
+        clean = self._redact(text)
+        if clean == text:
+            self._store.artifact(run, path, folder)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / path.name
+            copy.write_text(clean, encoding="utf-8")
+            self._store.artifact(run, copy, folder)
+
+    def _send(
+        self,
+        state: RunState,
+        values: Sequence[Value],
+        settings: Params,
+        position: Position,
+        tags: Mapping[str, str] | None = None,
+    ) -> RunState:
+        """Write these in as few calls as the limits allow, usually one, and return the state after them."""
+        chunks = _chunks(settings) or [[]]
+        for chunk in chunks[:-1]:
+            self._log(state.id, [], chunk, {})
+        last, rest = chunks[-1], list(values)
+        while len(rest) + len(last) > ENTITIES:  # one record with more values than a call takes
+            self._log(state.id, rest[: ENTITIES - len(last)], last, {})
+            rest, last = rest[ENTITIES - len(last) :], []
+        if rest or last or tags:
+            self._log(state.id, rest, last, tags or {})
+        self.values += len(values)
+        return replace(state, position=position, params=True)
+
+    def _log(self, run: str, values: Sequence[Value], settings: Params, tags: Mapping[str, str]) -> None:
+        self.calls += 1
+        self._store.log(run, values, settings, tags)
+
+
+def _chunks(settings: Params) -> list[Params]:
+    """Return the parameters in groups that one call each can carry."""
+    chunks: list[Params] = []
+    size = 0
+    for name, value in settings:
+        weight = len(json.dumps([name, value]))
+        if not chunks or len(chunks[-1]) == PARAMS or size + weight > PARAM_BYTES:
+            chunks.append([])
+            size = 0
+        chunks[-1].append((name, value))
+        size += weight
+    return chunks
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,150 @@
+"""Reading a study's own files as they grow: points, ledger, config, report; and asking SLURM now and then."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from study import ledger
+from study.executors.query import Job, View, look
+from study.layout import StudyFolder
+from study.tracking.project import FrozenPoint
+
+REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
+LOOK_SECONDS = 60.0
+"""Time between questions to SLURM: the syncer follows the files, the scheduler only says how the killed ones ended."""
+
+
+class Source:
+    """The study's files, read again only where they have changed."""
+
+    def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[str]], View] = look) -> None:
+        self.folder = folder
+        self.points: dict[str, FrozenPoint] = {}
+        self.ledger = ledger.Ledger()
+        self._ask = ask
+        self._asked = float("-inf")
+        self._view = View()
+        self._stamps: dict[Path, tuple[int, int] | None] = {}
+        self._places: dict[str, str] = {}
+        self._offset = 0
+
+    def refresh(self, settled: Collection[str]) -> None:
+        """Read what has changed, and ask SLURM about the jobs of runs that are not settled.
+
+        Raises ValueError, naming the line, for a file that is damaged.
+        """
+        if self._changed(self.folder.points):
+            self._read_points()
+        if self._changed(self.folder.ledger):
+            self.ledger = ledger.read(self.folder)
+            self._places = _places(self.ledger)
+            self._asked = float("-inf")
+        if time.monotonic() - self._asked > LOOK_SECONDS:
+            jobs = {self._places[key].rpartition("_")[0] for key in self._places.keys() - set(settled)}
+            self._view = self._ask(sorted(jobs)) if jobs else View()
+            self._asked = time.monotonic()
+
+    def started(self) -> list[str]:
+        """Return the keys whose run folder exists, in the points' order."""
+        try:
+            with os.scandir(self.folder.path) as found:
+                names = {item.name for item in found}
+        except FileNotFoundError:
+            return []
+        return [key for key in self.points if key in names]
+
+    def job(self, key: str) -> Job | None:
+        """Return SLURM's latest view of the point's job; None where it did not say or was not asked."""
+        place = self._places.get(key)
+        return None if place is None else self._view.jobs.get(place)
+
+    def latest(self) -> tuple[str, str]:
+        """Return executor and code version of the latest submission, "" where unknown."""
+        batches = list(self.ledger.batches.values())
+        return (batches[-1].executor, str(batches[-1].code or "")) if batches else ("", "")
+
+    def identities(self) -> list[str]:
+        """Return the ids that this study may be known by in a store, the best first.
+
+        A study that was removed and run again has another first event, hence another id, and does not mix with the
+        old one; a study that was moved or copied keeps it.
+        """
+        return [
+            hashlib.sha256(line).hexdigest()[:12]
+            for path in (self.folder.ledger, self.folder.points)
+            if (line := _first_line(path))
+        ]
+
+    def files(self, report: Path | None) -> Iterator[tuple[Path, str | None, str]]:
+        """Yield the files to show with the study: path, artifact folder, a stamp that changes with the file."""
+        root = report or self.folder.path.absolute().parent.parent / "reports" / self.folder.name
+        found = [(self.folder.study, "")] if self.folder.study.exists() else []
+        for path in sorted(root.rglob("*")) if root.is_dir() else []:
+            if path.suffix in REPORT_KINDS and path.is_file() and not path.name.startswith("."):
+                found.append((path, f"report/{path.relative_to(root).parent.as_posix()}".removesuffix("/.")))
+        for path, folder in found:
+            stamp = _stamp(path)
+            if stamp is not None:
+                yield path, folder or None, f"{stamp[0]}-{stamp[1]}"
+
+    def _read_points(self) -> None:
+        """Read the lines that are new and whole."""
+        try:
+            file = self.folder.points.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    entry = json.loads(line)
+                    point = FrozenPoint(entry["key"], entry["config"], tuple(entry.get("overrides") or ()))
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ValueError(
+                        f"{self.folder.points}: the line at byte {self._offset} is not a point: {line[:60]!r}; "
+                        "the file was edited or damaged: restore it, or remove that line"
+                    ) from error
+                self.points.setdefault(point.key, point)
+                self._offset += len(line)
+
+    def _changed(self, path: Path) -> bool:
+        stamp = _stamp(path)
+        if path in self._stamps and self._stamps[path] == stamp:
+            return False
+        self._stamps[path] = stamp
+        return True
+
+
+def _places(state: ledger.Ledger) -> dict[str, str]:
+    """Return SLURM's name of the current job of every key that has one: `<array job>_<index>`."""
+    places: dict[str, str] = {}
+    for batch in state.batches.values():
+        if batch.executor == "slurm" and batch.job_id is not None:
+            for index, key in enumerate(batch.keys):
+                if state.current.get(key) == batch.name:
+                    places[key] = f"{batch.job_id}_{index}"
+    return places
+
+
+def _first_line(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except FileNotFoundError:
+        return b""
+    return line if line.endswith(b"\n") else b""
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return (status.st_mtime_ns, status.st_size)

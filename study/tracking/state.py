@@ -1,0 +1,69 @@
+"""`tracking.json`: how far each store has been brought. An optimisation: without it the store itself is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from study.files import read_json, write_atomic
+from study.tracking.spool import Position
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run in a store: its id there, what has been read of its spool, what has been sent besides."""
+
+    id: str
+    position: Position = field(default_factory=Position)
+    params: bool = False
+    config: bool = False
+    sent: str = ""
+    state: str = ""
+    done: bool = False
+
+
+@dataclass
+class StoreState:
+    """One store: the experiment, the parent run, the runs by point key, and the report's files that were sent."""
+
+    experiment: str = ""
+    parent: str = ""
+    parent_sent: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, RunState] = field(default_factory=dict)
+
+
+@dataclass
+class TrackingState:
+    """The whole file: which syncer wrote it last, the study's identity, the stores by address without credentials."""
+
+    owner: str = ""
+    study_id: str = ""
+    stores: dict[str, StoreState] = field(default_factory=dict)
+
+
+def load(path: Path) -> TrackingState:
+    """Return the state in the file; an empty one where it is absent, damaged or of another format."""
+    value = read_json(path)
+    if value is None or value.get("format") != FORMAT:
+        return TrackingState()
+    try:
+        stores = {name: _store(entry) for name, entry in value["stores"].items()}
+        return TrackingState(str(value["owner"]), str(value["study_id"]), stores)
+    except (KeyError, TypeError, AttributeError):
+        return TrackingState()
+
+
+def save(path: Path, state: TrackingState) -> None:
+    """Replace the file atomically."""
+    write_atomic(path, json.dumps({"format": FORMAT, **asdict(state)}, separators=(",", ":")) + "\n")
+
+
+def _store(entry: Mapping[str, Any]) -> StoreState:
+    runs = {key: RunState(**{**run, "position": Position(**run["position"])}) for key, run in entry["runs"].items()}
+    return StoreState(**{**entry, "runs": runs})

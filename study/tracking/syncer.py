@@ -1,0 +1,240 @@
+"""Bringing a store up to date with a study's files: one pass, exactly once, whatever happened before."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.files import locked
+from study.layout import StudyFolder
+from study.tracking import state as memory
+from study.tracking.facts import Facts, read_facts
+from study.tracking.project import Card, FrozenPoint, identity_tags, run_card, run_name, study_card
+from study.tracking.redact import Redact, redactor
+from study.tracking.shipping import Shipper
+from study.tracking.source import Source
+from study.tracking.state import RunState, StoreState, TrackingState
+from study.tracking.store import RunGoneError, RunRefusedError, Store
+from study.tracking.uri import identity
+
+SAVE_SECONDS = 2.0
+"""Time between writings of the state file: what a kill costs is sending this much again."""
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What one pass did.
+
+    points: of the study. started: those with a run. created: runs made in the store. values: metric values sent.
+    calls: everything that was written, in calls. unreadable: lines passed over. refused: runs that the store did not
+    take, and why.
+    """
+
+    points: int = 0
+    started: int = 0
+    created: int = 0
+    values: int = 0
+    calls: int = 0
+    unreadable: int = 0
+    refused: tuple[str, ...] = ()
+
+
+def open_syncer(folder: StudyFolder, uri: str, report: Path | None = None) -> Syncer:
+    """Return a syncer of the study to the store at an absolute address.
+
+    Raises ValueError where there is no such study, StoreAwayError where the store cannot be opened.
+    """
+    from study.tracking.mlflow_store import connect
+
+    if not folder.points.exists():
+        raise ValueError(f"no study at {folder.path}: {folder.points} does not exist; give the folder runs/<study>")
+    redact = redactor(os.environ)
+    return Syncer(folder, connect(uri, folder.name, Path.cwd(), redact), identity(uri), redact, report)
+
+
+class Syncer:
+    """Syncs one study to one store. Only the holder of the study's tracking lock writes."""
+
+    def __init__(
+        self, folder: StudyFolder, store: Store, name: str, redact: Redact, report: Path | None = None
+    ) -> None:
+        self._folder, self._store, self._name, self._redact, self._report = folder, store, name, redact, report
+        self._source = Source(folder)
+        self._token = uuid.uuid4().hex
+        self._state = TrackingState()
+        self._stamp: tuple[int, int, int] | None = None
+        self._saved = 0.0
+        self._dirty = False
+        self._verified = False  # the store holds the study's own run that the state names
+        self._trusted = False  # the store holds no run of the study that the state does not name
+        self._refused: dict[str, str] = {}
+        self._states: dict[str, str] = {}
+
+    def sync(self, wait: float = -1) -> Synced:
+        """Make one pass, waiting `wait` seconds for another syncer's pass to end (-1: for ever), then TimeoutError.
+
+        Raises StoreAwayError; what was written until then is kept and is not written again.
+        """
+        with self._writing(wait):
+            self._source.refresh({key for key, state in self._states.items() if state in ("completed", "diverged")})
+            if not self._source.identities():
+                return Synced()
+            target = self._target()
+            shipper = Shipper(self._store, self._redact)
+            started = self._source.started()
+            created = sum(self._sync_run(target, key, shipper) for key in started)
+            self._sync_parent(target, shipper)
+            return Synced(
+                points=len(self._source.points),
+                started=len(self._states),
+                created=created,
+                values=shipper.values,
+                calls=shipper.calls,
+                unreadable=shipper.unreadable,
+                refused=tuple(f"{key}: {why}" for key, why in self._refused.items()),
+            )
+
+    @contextmanager
+    def _writing(self, wait: float) -> Iterator[None]:
+        """Hold the lock; take the state over if another syncer has had it; leave it on disk as it is in memory."""
+        with locked(self._folder.tracking_lock, timeout=wait):
+            if self._stamp is None or self._stamp != _stamp(self._folder.tracking):
+                self._state = memory.load(self._folder.tracking)
+                self._state.owner = self._token
+                self._trusted = self._verified = False
+                self._save()
+            complete = False
+            try:
+                yield
+                complete = True
+            finally:
+                if not complete:  # nobody knows whether the last request reached the store: look before the next
+                    self._trusted = self._verified = False
+                if self._dirty:
+                    self._save()
+
+    def _target(self) -> StoreState:
+        """Return the state of this store, with its experiment and the study's own run, found or made."""
+        target = self._state.stores.get(self._name)
+        if target is not None and (self._verified or self._store.alive(target.parent, self._state.study_id)):
+            self._verified = True
+            return target
+        target = StoreState(experiment=self._store.experiment(self._folder.name))
+        candidates = [self._state.study_id] if self._state.study_id else self._source.identities()
+        study_id = candidates[0]
+        for candidate in candidates:
+            found = self._store.find(target.experiment, candidate, "study")
+            for spare in found[1:]:
+                self._store.delete(spare.id)
+            if found:
+                study_id, target.parent = candidate, found[0].id
+                break
+        if not target.parent:
+            tags = identity_tags(study_id, None, None, _user())
+            target.parent = self._store.create(target.experiment, self._folder.name, None, tags)
+        self._state.study_id = study_id
+        self._state.stores[self._name] = target
+        self._trusted, self._verified, self._dirty = False, True, True
+        return target
+
+    def _sync_run(self, target: StoreState, key: str, shipper: Shipper) -> int:
+        """Bring one run up to date; return how many runs were made for it."""
+        known = target.runs.get(key)
+        if known is not None and known.done:
+            self._states[key] = known.state
+            return 0
+        ledger = self._source.ledger
+        cancelled = key in ledger.cancelled
+        facts = read_facts(self._folder.run(key), ledger.batch(key), cancelled, self._source.job(key))
+        if facts is None:
+            return 0
+        self._states[key] = facts.state
+        if key in self._refused:
+            return 0
+        card = run_card(facts, *self._source.latest(), self._redact)
+        point = self._source.points[key]
+        try:
+            try:
+                return self._ship(target, point, facts, card, shipper)
+            except RunGoneError:  # removed from the store: made anew, once
+                target.runs.pop(key, None)
+                self._trusted = False
+                return self._ship(target, point, facts, card, shipper)
+        except (RunGoneError, RunRefusedError) as error:
+            self._refused[key] = str(error)
+            return 0
+
+    def _ship(self, target: StoreState, point: FrozenPoint, facts: Facts, card: Card, shipper: Shipper) -> int:
+        created = self._find_or_create(target, point, facts, card)
+        for progress in shipper.ship(self._folder.run(point.key), target.runs[point.key], point, facts, card):
+            self._dirty = self._dirty or progress != target.runs[point.key]
+            target.runs[point.key] = progress
+            if self._dirty and time.monotonic() - self._saved > SAVE_SECONDS:
+                self._save()
+        return created
+
+    def _find_or_create(self, target: StoreState, point: FrozenPoint, facts: Facts, card: Card) -> int:
+        if point.key not in target.runs and not self._trusted:
+            self._discover(target)
+        if point.key in target.runs:
+            return 0
+        tags = identity_tags(self._state.study_id, target.parent, point.key, _user())
+        early = {name: value for name, value in card.tags.items() if value and name not in ("state", "outcome")}
+        name = run_name(point, self._redact)
+        run = self._store.create(target.experiment, name, facts.started, {**early, **tags})
+        target.runs[point.key] = RunState(run)
+        self._dirty = True
+        return 1
+
+    def _discover(self, target: StoreState) -> None:
+        """Ask the store which runs of this study it holds; of several for one point the known or oldest one stays."""
+        found = self._store.find(target.experiment, self._state.study_id, "run")
+        ids = {run.id for run in found}
+        target.runs = {key: run for key, run in target.runs.items() if run.id in ids}
+        for run in found:
+            if target.runs.setdefault(run.key, RunState(run.id)).id != run.id:
+                self._store.delete(run.id)
+        self._trusted = self._dirty = True
+
+    def _sync_parent(self, target: StoreState, shipper: Shipper) -> None:
+        """Bring the study's own run up to date: points by state, the study's config, the report."""
+        pending = len(self._source.points) - len(self._states)
+        card = study_card(list(self._states.values()), pending, *self._source.latest(), self._redact)
+        if target.parent_sent != card.digest():
+            self._store.log(target.parent, [], tags=card.tags)
+            self._store.status(target.parent, card.status, None)
+            target.parent_sent = card.digest()
+            self._dirty = True
+        for path, folder, stamp in self._source.files(self._report):
+            name = f"{folder or ''}/{path.name}"
+            if target.files.get(name) != stamp:
+                shipper.artifact(target.parent, path, folder)
+                target.files[name] = stamp
+                self._dirty = True
+
+    def _save(self) -> None:
+        memory.save(self._folder.tracking, self._state)
+        self._stamp = _stamp(self._folder.tracking)
+        self._saved = time.monotonic()
+        self._dirty = False
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
