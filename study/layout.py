@@ -63,6 +63,10 @@ class AttemptFolder:
         """How the attempt ended, by atomic rename; absent while it runs or when it was killed outright."""
         return self.path / "outcome.json"
 
+    def rank(self, rank: int) -> Path:
+        """How a rank other than the first failed; absent unless it did."""
+        return self.path / f"rank-{rank}.json"
+
     def stdout(self, rank: int) -> Path:
         """Standard output of a rank."""
         return self.path / ("stdout" if rank == 0 else f"stdout.{rank}")
@@ -104,6 +108,16 @@ class StudyFolder:
         return self.path / "ledger.lock"
 
     @property
+    def submitting(self) -> Path:
+        """Held while a process submits: a second one waits instead of judging a half-made submission."""
+        return self.path / "submit.lock"
+
+    @property
+    def controller(self) -> Path:
+        """Held by the one process of this machine that starts the study's local runs."""
+        return self.path / "local.lock"
+
+    @property
     def study(self) -> Path:
         """The study's own config (cluster, search, tracking) of its latest submission."""
         return self.path / "study.yaml"
@@ -117,6 +131,16 @@ class StudyFolder:
     def jobs(self) -> Path:
         """Submission scripts and the schedulers' own logs."""
         return self.path / "jobs"
+
+    @property
+    def tracking(self) -> Path:
+        """How far each tracking store has been brought: an optimisation of the syncer, it may be deleted."""
+        return self.path / "tracking.json"
+
+    @property
+    def tracking_lock(self) -> Path:
+        """Held by a syncer while it writes to a tracking store."""
+        return self.path / "tracking.lock"
 
     def run(self, key: str) -> RunFolder:
         """Return the folder of the run with this point key."""

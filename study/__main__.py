@@ -1,0 +1,62 @@
+"""`python -m study COMMAND`: one word for each thing that one does with a study. Each command is a file of its own."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from study.commands import COMMANDS, Command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 2 for what the user can put right, else the command's own."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    name = given[0]
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
+        print(f"study: unknown command {name!r}: {hint}", file=sys.stderr)
+        return 2
+    command: Command = importlib.import_module(f"study.commands.{name}")
+    parser = argparse.ArgumentParser(prog=f"python -m study {name}", description=COMMANDS[name])
+    command.add_arguments(parser)
+    options = parser.parse_args(given[1:])
+    try:
+        code = command.run(options)
+        sys.stdout.flush()
+        return code
+    except ValueError as error:
+        print(f"study {name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:<{width}}{text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "python -m study COMMAND STUDY      (python -m study COMMAND --help says more)",
+            "",
+            *lines,
+            "",
+            "python -m study.sweep makes a study; its --help lists every key.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

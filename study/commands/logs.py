@@ -1,0 +1,99 @@
+"""`python -m study logs STUDY [POINT] [-f]`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from study.commands import add_study
+from study.layout import AttemptFolder, StudyFolder
+from study.observe import PointStatus, observe
+from study.selection import by_key
+from study.submission import find_study, reference
+
+POLL_SECONDS = 0.5
+STATUS_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    parser.add_argument("point", nargs="?", metavar="POINT", help="a point's key, or the beginning of it")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as the log grows, until the attempt ended")
+    parser.add_argument("--rank", type=int, default=0, help="rank of a distributed run")
+    parser.add_argument("--attempt", type=int, help="attempt, counted from 1; default: the latest")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the attempt's stdout, then its stderr."""
+    folder = find_study(options.study, options.runs)
+    statuses = observe(folder)
+    if options.point is None:
+        print(_listing(folder, statuses))
+        return 0
+    status = by_key(statuses, options.point)
+    attempt = _attempt(folder, status, options.attempt)
+    files = (attempt.stdout(options.rank), attempt.stderr(options.rank))
+    if not any(path.exists() for path in files):
+        raise ValueError(f"{attempt.path} has no log of rank {options.rank}: {_ranks(attempt)}")
+    if options.follow:
+        _follow(files, attempt.outcome.exists)
+    else:
+        for path in files:
+            _copy(path)
+    return 0
+
+
+def _listing(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
+    rows = [f"{s.key}  {s.state:<11}  attempt {s.attempt}  {' '.join(s.overrides)}" for s in statuses if s.attempt]
+    if not rows:
+        return f"{folder.name}: no point has begun, so there are no logs yet"
+    return "\n".join([*rows, "", f"python -m study logs {reference(folder)} KEY    # the beginning of a key is enough"])
+
+
+def _attempt(folder: StudyFolder, status: PointStatus, number: int | None) -> AttemptFolder:
+    run = folder.run(status.key)
+    if status.attempt is None:
+        raise ValueError(f"{status.key} is {status.state}: it has no attempt yet, so there is no log")
+    if number is not None and not run.attempt(number).path.is_dir():
+        raise ValueError(f"{status.key} has no attempt {number}: its attempts are 1 to {status.attempt}")
+    return run.attempt(number or status.attempt)
+
+
+def _ranks(attempt: AttemptFolder) -> str:
+    ranks = sorted(int(p.name.partition(".")[2] or 0) for p in attempt.path.glob("stdout*"))
+    return f"its ranks are {', '.join(map(str, ranks))}" if ranks else "it has not printed anything"
+
+
+def _copy(path: Path) -> None:
+    if path.exists():
+        with path.open(errors="replace") as file:
+            shutil.copyfileobj(file, sys.stdout)
+
+
+def _follow(files: Sequence[Path], ended: Callable[[], bool]) -> None:
+    """Print what the files hold and what is added, until the attempt has written its outcome."""
+    offsets = dict.fromkeys(files, 0)
+    while True:
+        last = ended()
+        for path in files:
+            offsets[path] = _print_from(path, offsets[path])
+        if last:
+            return
+        sys.stdout.flush()
+        time.sleep(POLL_SECONDS)
+
+
+def _print_from(path: Path, offset: int) -> int:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return offset
+    sys.stdout.write(data.decode(errors="replace"))
+    return offset + len(data)

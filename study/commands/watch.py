@@ -1,0 +1,20 @@
+"""`python -m study watch STUDY`."""
+
+from __future__ import annotations
+
+import argparse
+
+from study.commands import add_study
+from study.follow import follow
+from study.submission import find_study, load_submission
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show live progress until all runs ended; 1 if one did not complete."""
+    folder = find_study(options.study, options.runs)
+    return follow(folder, load_submission(folder).cluster, control=False)

@@ -1,0 +1,170 @@
+"""Submitting: a reconcile that may be killed anywhere and run again. Nothing is submitted twice, nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from study import code_version, ledger
+from study.config import ClusterConfig
+from study.executors import query
+from study.executors.local import longest_first, slot_count
+from study.executors.local import script as local_script
+from study.files import locked
+from study.follow import follow
+from study.freeze import load_points
+from study.layout import StudyFolder
+from study.observe import Observer
+from study.reconcile import WINDOW_SECONDS, Abandon, Action, Confirm, Leave, Submit, decide
+
+__all__ = ["follow", "script", "settle", "start"]
+
+Say = Callable[[str], None]
+SUBMITTER_SECONDS = 120.0
+RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a submission uses of the world: the scheduler's commands, a clock, and a voice."""
+
+    runner: query.Runner = query.run
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    say: Say = print
+
+
+def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside | None = None) -> None:
+    """Submit what is wanted and not yet submitted, and settle what an earlier process left unclear. Idempotent.
+
+    Points that were interrupted or stopped by a time limit are submitted again and resume; failed, diverged and
+    cancelled ones stay as they are until they are retried. For local runs this only writes down what
+    :func:`study.follow.follow` starts. Raises ValueError where the scheduler refuses or gives no answer.
+    """
+    outside = outside or Outside()
+    folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(folder.submitting, SUBMITTER_SECONDS):
+            for action in settle(folder, keys, outside):
+                if isinstance(action, Submit):
+                    _submit(folder, action.keys, cluster, outside)
+                elif isinstance(action, Leave):
+                    outside.say(f"{action.name}: left as it is: {action.why}")
+    except TimeoutError:
+        raise ValueError(
+            f"study {folder.name}: another process has been submitting it for {SUBMITTER_SECONDS:.0f} s "
+            f"(it holds {folder.submitting}): look at it, then give the command again"
+        ) from None
+
+
+def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> str:
+    """Return the exact sbatch scripts that would be submitted, but for the end of the job name; needs no SLURM."""
+    if cluster.executor == "local":
+        points = load_points(folder)
+        return local_script(folder, keys, slot_count(cluster, [points[k] for k in keys if k in points]))
+    from study.executors import slurm
+
+    arrays = list(slurm.chunks(keys))
+    name = slurm.batch_name(folder.name, "dryrun")
+    parallel = max(1, cluster.array_parallelism // max(1, len(arrays)))
+    return "\n".join(slurm.render(folder, cluster, name, len(array), parallel) for array in arrays)
+
+
+def settle(folder: StudyFolder, wanted: Sequence[str], outside: Outside) -> list[Action]:
+    """Settle ambiguous submissions and return what is left to do.
+
+    Waits out the short window in which a submission may still be on its way. For the holder of the submit lock.
+    """
+    observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
+    observer.refresh()
+    limit = outside.clock() + 2 * WINDOW_SECONDS
+    while True:
+        state = ledger.read(folder)
+        unclear = [b for b in state.batches.values() if b.ambiguous and b.executor == "slurm"]
+        lookups = {b.name: _look_up(folder, b, outside) for b in unclear}
+        states = {status.key: status.state for status in observer.statuses()}
+        left: list[Action] = []
+        on_its_way = False
+        for action in decide(wanted, state, states, lookups, outside.clock()):
+            if isinstance(action, Confirm):
+                ledger.append(folder, "submitted", name=action.name, job_id=action.job_id)
+                outside.say(f"{action.name}: was submitted as job {action.job_id}")
+            elif isinstance(action, Abandon):
+                ledger.append(folder, "abandoned", name=action.name, why=action.why)
+                outside.say(f"{action.name}: never reached the scheduler: its points are submitted again")
+            else:
+                on_its_way |= isinstance(action, Leave) and lookups[action.name].answer == "absent"
+                left.append(action)
+        if not on_its_way or outside.clock() > limit:
+            return left
+        outside.sleep(RETRY_SECONDS)
+
+
+def _look_up(folder: StudyFolder, batch: ledger.Batch, outside: Outside) -> query.Lookup:
+    """Look an ambiguous submission up: in the attempts that it may have made already, then by its name."""
+    from study.observe import latest_attempt
+
+    for key in batch.keys:
+        run = folder.run(key)
+        attempt = latest_attempt(run) if run.attempts.is_dir() else None
+        if attempt is not None and attempt.batch == batch.name:
+            return query.Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
+    return query.find(batch.name, batch.time, outside.runner)
+
+
+def _submit(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside) -> None:
+    points = load_points(folder)
+    unknown = [key for key in keys if key not in points]
+    if unknown:
+        raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
+    version = code_version.current()
+    code_version.save(version, folder)
+    ordered = longest_first(keys, points)
+    if cluster.executor == "local":
+        _submit_local(folder, ordered, version.id)
+    else:
+        _submit_slurm(folder, ordered, cluster, version.id, outside)
+
+
+def _submit_local(folder: StudyFolder, keys: Sequence[str], code: str) -> None:
+    from uuid import uuid4
+
+    name = f"local.{uuid4().hex[:10]}"
+    ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources={}, code=code)
+    ledger.append(folder, "submitted", name=name, job_id="local")
+
+
+def _submit_slurm(
+    folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, code: str, outside: Outside
+) -> None:
+    from study.executors import slurm
+
+    arrays = list(slurm.chunks(keys, slurm.array_limit(outside.runner)))
+    parallel = max(1, cluster.array_parallelism // len(arrays))
+    for array in arrays:
+        name = slurm.batch_name(folder.name)
+        shape = slurm.resources(cluster)
+        text = slurm.render(folder, cluster, name, len(array), parallel)
+        ledger.append(folder, "intent", name=name, executor="slurm", keys=list(array), resources=shape, code=code)
+        try:
+            job_id = slurm.submit(folder, text)
+        except slurm.SchedulerError as error:
+            job_id = _after_error(folder, name, error, outside)
+        else:
+            ledger.append(folder, "submitted", name=name, job_id=job_id)
+        outside.say(f"submitted {len(array):,} points as job array {job_id} ({name})")
+
+
+def _after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outside) -> str:
+    """Return the job id if the submission went through in spite of the error; else raise, the ledger being settled."""
+    if not getattr(error, "ambiguous", True):
+        ledger.append(folder, "abandoned", name=name, why=str(error))
+        raise error
+    settle(folder, (), outside)
+    batch = ledger.read(folder).batches[name]
+    if batch.job_id is not None:
+        return batch.job_id
+    if batch.abandoned is not None:
+        raise ValueError(f"{error}: nothing was submitted: give the command again") from error
+    raise ValueError(f"{error}: it is not known whether {name} was submitted: give the command again later") from error

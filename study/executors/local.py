@@ -1,0 +1,88 @@
+"""Runs as processes of this machine: as many at once as there are slots, longest first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from study.config import ClusterConfig
+from study.layout import StudyFolder
+from study.point import Point
+from study.supervise import spawn
+from train.spec.config import RunConfig
+from train.spec.counts import flops_per_token
+
+Log = Callable[[str], None]
+
+
+class Slots:
+    """The `study.job` processes that this process has started. They get SIGTERM when it dies in any way."""
+
+    def __init__(self, folder: StudyFolder, count: int) -> None:
+        self._folder = folder
+        self.count = count
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Keys whose process runs now."""
+        return frozenset(self._running)
+
+    def start(self, key: str, batch: str, index: int) -> None:
+        """Start the process that advances this key."""
+        self._folder.jobs.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-u", "-m", "study.job", str(self._folder.path.absolute())]
+        log = self._folder.jobs / "local.log"
+        command += ["--name", batch, "--index", str(index)]
+        self._running[key] = spawn(command, job_environment(os.environ), log, log)
+
+    def reap(self) -> dict[str, int]:
+        """Return the keys whose process has ended since the last call, with its exit code."""
+        ended = {key: code for key, p in self._running.items() if (code := p.poll()) is not None}
+        for key in ended:
+            del self._running[key]
+        return ended
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal to every running process; SIGTERM lets it write a checkpoint and end."""
+        for process in self._running.values():
+            if process.poll() is None:
+                process.send_signal(number)
+
+
+def slot_count(cluster: ClusterConfig, points: Sequence[Point]) -> int:
+    """Return how many runs fit at once: as said, or one for each `runtime.threads` cores."""
+    if cluster.slots is not None:
+        if cluster.slots < 1:
+            raise ValueError(f"cluster.slots={cluster.slots} is not allowed: it takes 1 or more, or null")
+        return cluster.slots
+    threads = max((point.config.runtime.threads for point in points), default=1)
+    return max(1, len(os.sched_getaffinity(0)) // max(1, threads))
+
+
+def estimated_flops(config: RunConfig) -> float:
+    """Return the training FLOPs of a run by train.spec.counts, for ordering and for the time left."""
+    data = config.data
+    return float(flops_per_token(config.model, data.vocab_size, data.sequence_length)) * (config.budget.tokens or 0)
+
+
+def longest_first(keys: Sequence[str], points: Mapping[str, Point]) -> list[str]:
+    """Return the keys by falling compute, so that no long run is left alone at the end; ties keep their order."""
+    return sorted(keys, key=lambda key: -estimated_flops(points[key].config) if key in points else 0.0)
+
+
+def job_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a local run: this one, with this package importable from any directory."""
+    root = str(Path(__file__).resolve().parents[2])
+    return {**environment, "PYTHONPATH": os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)}
+
+
+def script(folder: StudyFolder, keys: Sequence[str], slots: int) -> str:
+    """Return what a local submission would run, for a dry run."""
+    job = f"{sys.executable} -u -m study.job {folder.path.absolute()} --name BATCH --index"
+    lines = [f"# {len(keys)} runs on this machine, {slots} at once, longest first"]
+    return "\n".join([*lines, *(f"{job} {index}  # {key}" for index, key in enumerate(keys))]) + "\n"

@@ -1,0 +1,260 @@
+"""Asking SLURM: one squeue and one sacct for many jobs, read strictly. Absence is not evidence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+STATES: Mapping[str, str] = {
+    **dict.fromkeys(QUEUED, "queued"),
+    **dict.fromkeys(RUNNING, "running"),
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail",
+}
+"""What SLURM's words mean; every other word means unknown."""
+SQUEUE_FIELDS = "%F|%K|%T|%r|%j"
+SACCT_FIELDS = "JobID,State,ExitCode,NodeList,JobName"
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said; `code` is None where it gave no answer (missing, or too slow)."""
+
+    code: int | None
+    out: str = ""
+    error: str = ""
+
+
+class Runner(Protocol):
+    """Runs a command and returns its answer; never raises for what the command does."""
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        """Run it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """SLURM's view of one job or array task: our word for its state, SLURM's own word, reason or exit code, name."""
+
+    state: str
+    word: str
+    reason: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """All that one look at the scheduler gave.
+
+    `complete`: the scheduler answered and every line was understood; only then may absence mean something.
+    `problems`: why not, in words.
+    """
+
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    complete: bool = True
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What is known of a submission by its name: `found` (with its id), `absent`, or `unanswered` (with why)."""
+
+    answer: str
+    job_id: str | None = None
+    why: str = ""
+
+
+def run(command: Sequence[str]) -> Answer:
+    """Run a SLURM command with a plain locale and a time limit."""
+    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        done = subprocess.run(
+            list(command), capture_output=True, timeout=SECONDS, env=environment, check=False, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        return Answer(None, error=f"{command[0]}: command not found")
+    except subprocess.TimeoutExpired:
+        return Answer(None, error=f"{command[0]}: no answer in {SECONDS:.0f} s")
+    return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip())
+
+
+def look(ids: Sequence[str], runner: Runner = run) -> View:
+    """Return the scheduler's view of these jobs (array ids), from one squeue and one sacct.
+
+    squeue outranks sacct, whose records may lag; a sacct that is switched off is not a problem.
+    """
+    if not ids:
+        return View()
+    queue = read_squeue(runner(squeue_command(ids)))
+    history = read_sacct(runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--jobs={','.join(ids)}"]))
+    jobs = {**_settled(history, queue), **queue.jobs}
+    return View(jobs, queue.complete and history.complete, (*queue.problems, *history.problems))
+
+
+def find(name: str, since: float, runner: Runner = run) -> Lookup:
+    """Look a submission up by its unique name, in squeue and then in sacct from an hour before `since` on."""
+    queue = read_squeue(
+        runner(["squeue", "--noheader", "--all", "--states=all", f"--name={name}", f"--format={SQUEUE_FIELDS}"])
+    )
+    found = _named(queue, name)
+    if found:
+        return Lookup("found", found)
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - 3600))
+    history = read_sacct(
+        runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--name={name}", f"--starttime={start}"])
+    )
+    found = _named(history, name)
+    if found:
+        return Lookup("found", found)
+    if queue.complete and history.complete:
+        return Lookup("absent")
+    return Lookup("unanswered", why="; ".join((*queue.problems, *history.problems)))
+
+
+def squeue_command(ids: Sequence[str]) -> list[str]:
+    """Return the squeue that lists every task of these arrays on a line of its own."""
+    return [
+        "squeue",
+        "--noheader",
+        "--all",
+        "--array",
+        "--states=all",
+        f"--format={SQUEUE_FIELDS}",
+        f"--jobs={','.join(ids)}",
+    ]
+
+
+def read_squeue(answer: Answer) -> View:
+    """Return the view in squeue's answer. A job that it does not know any more is an answer, not an error."""
+    if answer.code != 0:
+        if "Invalid job id" in answer.error:
+            return View()
+        return View({}, False, (_problem("squeue", answer),))
+    return _read("squeue", answer.out, 5, _squeue_line)
+
+
+def read_sacct(answer: Answer) -> View:
+    """Return the view in sacct's answer; where accounting is switched off, an empty one."""
+    if answer.code != 0:
+        if "accounting storage is disabled" in answer.error:
+            return View()
+        return View({}, False, (_problem("sacct", answer),))
+    return _read("sacct", answer.out, 5, _sacct_line)
+
+
+def expand(job_id: str) -> list[str]:
+    """Return the ids that a job id stands for: `7_[1-3,9%4]` is 7_1, 7_2, 7_3 and 7_9. ValueError if it is no id."""
+    if re.fullmatch(r"\d+(_\d+)?", job_id):
+        return [job_id]
+    ranges = re.fullmatch(r"(\d+)_\[([\d,\-:]+)(?:%\d+)?\]", job_id)
+    if not ranges:
+        raise ValueError(f"{job_id!r} is not a job id")
+    return [f"{ranges[1]}_{index}" for part in ranges[2].split(",") for index in _range(part)]
+
+
+def compress(indices: Iterable[int]) -> str:
+    """Return sorted indices as SLURM writes them: 1-3,9."""
+    parts: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if parts and index == parts[-1][1] + 1:
+            parts[-1][1] = index
+        else:
+            parts.append([index, index])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def _range(part: str) -> Iterator[int]:
+    match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+    if not match:
+        raise ValueError(f"{part!r} is not a range of array indices")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last - first > 10_000_000:
+        raise ValueError(f"{part!r} is not a range of array indices")
+    yield from range(first, last + 1, int(match[3] or 1))
+
+
+class _Line(Protocol):
+    def __call__(self, fields: Sequence[str]) -> tuple[list[str], Job]: ...
+
+
+def _read(source: str, text: str, width: int, line_of: _Line) -> View:
+    """Read lines of `width` fields; a line that is not understood makes the view incomplete, nothing more."""
+    jobs: dict[str, Job] = {}
+    bad = 0
+    lines = text.split("\n")
+    if lines[-1]:
+        bad += 1  # cut off in the middle: the last line cannot be trusted
+    for line in lines[:-1]:
+        if not line.strip():
+            continue
+        fields = [part.strip() for part in line.split("|")]
+        try:
+            if len(fields) != width:
+                raise ValueError(line)
+            ids, job = line_of(fields)
+        except ValueError:
+            bad += 1
+            continue
+        for job_id in ids:
+            jobs[job_id] = job
+    problems = (f"{source}: {bad} line(s) could not be read",) if bad else ()
+    return View(jobs, not bad, problems)
+
+
+def _squeue_line(fields: Sequence[str]) -> tuple[list[str], Job]:
+    array, index, word, reason, name = fields
+    if not re.fullmatch(r"\d+", array):
+        raise ValueError(array)
+    job = Job(_state(word), word, "" if reason == "None" else reason, name)
+    if index in ("N/A", ""):
+        return [array], job
+    return expand(f"{array}_{index}" if index.isdigit() else f"{array}_[{index.strip('[]')}]"), job
+
+
+def _sacct_line(fields: Sequence[str]) -> tuple[list[str], Job]:
+    job_id, word, exit_code, _, name = fields
+    return expand(job_id), Job(_state(word), word, f"exit code {exit_code}", name)
+
+
+def _state(word: str) -> str:
+    """Return our word for SLURM's, which may carry more: `CANCELLED by 1000`, `COMPLETED+`."""
+    match = re.match(r"[A-Z_]+", word)
+    if not match:
+        raise ValueError(word)
+    return STATES.get(match[0], "unknown")
+
+
+def _settled(history: View, queue: View) -> Mapping[str, Job]:
+    """Return sacct's jobs; one that it still calls alive while squeue does not know it any more is unknown."""
+    if not queue.complete:
+        return history.jobs
+    return {
+        job_id: Job("unknown", job.word, "accounting lags behind", job.name)
+        if job.state in ("queued", "running") and job_id not in queue.jobs
+        else job
+        for job_id, job in history.jobs.items()
+    }
+
+
+def _named(view: View, name: str) -> str | None:
+    return next((job_id.partition("_")[0] for job_id, job in view.jobs.items() if job.name == name), None)
+
+
+def _problem(command: str, answer: Answer) -> str:
+    said = answer.error.splitlines()[-1] if answer.error else f"exit code {answer.code}"
+    return said if said.startswith(command) else f"{command}: {said}"

@@ -1,0 +1,92 @@
+"""Reading and writing small files that other processes read and write at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace the file by rename after an fsync: a reader sees all of the old text or all of the new."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    with staged.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write one JSON object atomically."""
+    write_atomic(path, json.dumps(value, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None where the file is absent or not (yet) one whole object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def tail(path: Path, size: int = 8192) -> str:
+    """Return the last `size` bytes of a text file, from its first whole line on; "" where it is absent."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - size))
+            data = file.read()
+    except OSError:
+        return ""
+    text = data.decode("utf-8", errors="replace")
+    return text if end <= size else text.partition("\n")[2]
+
+
+def last_lines(path: Path, count: int = 12) -> list[str]:
+    """Return the last lines of a text file that are not blank."""
+    return [line.rstrip() for line in tail(path).splitlines() if line.strip()][-count:]
+
+
+@contextmanager
+def locked(path: Path, timeout: float = -1) -> Iterator[None]:
+    """Hold the lock file while the block runs; wait `timeout` seconds for it (-1: for ever), then TimeoutError.
+
+    A lock ends with its holder, however that dies. The one place that chooses the kind of lock.
+    """
+    import filelock
+
+    try:
+        with filelock.FileLock(path, timeout=timeout):
+            yield
+    except filelock.Timeout as error:
+        raise TimeoutError(f"{path} is held by another process") from error
+
+
+class RunLock:
+    """The lock of a run: an advisory lock that the trainer inherits, so that it lasts as long as anyone advances it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[str] = path.open("a")
+
+    def acquire(self) -> bool:
+        """Take the lock without waiting; False where another attempt holds it."""
+        import fcntl
+
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor that a child inherits to keep the lock."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Let go; the lock stays with a child that inherited it."""
+        self._file.close()

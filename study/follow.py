@@ -1,0 +1,231 @@
+"""Staying with a study until its runs ended: starts the local ones, watches the others, ships metrics meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import FrameType
+from typing import Self
+
+from study import outcomes
+from study.config import ClusterConfig
+from study.executors.local import Slots, estimated_flops, slot_count
+from study.files import last_lines, locked
+from study.job import HELD
+from study.layout import StudyFolder
+from study.observe import Observer, PointStatus, latest_attempt
+from study.progress import Display, Pace, closing, display
+from study.submission import reference
+from study.syncer import Syncer
+
+TICK_SECONDS = 0.25
+MAX_POLL_SECONDS = 180.0
+UNKNOWN_SECONDS = 600.0
+CONTROL_SECONDS = 1.0
+INTERRUPTED = 130
+NOT_GOOD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
+
+
+class Stop:
+    """Counts the requests to stop: Ctrl-C, SIGTERM, and the terminal going away."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requests += 1
+
+
+class Controller:
+    """Starts the pending local runs of a study as slots become free."""
+
+    def __init__(self, observer: Observer, slots: Slots) -> None:
+        self._observer = observer
+        self.slots = slots
+        self._broken: dict[tuple[str | None, str], int] = {}
+        self._batches: dict[str, str | None] = {}
+
+    def step(self, statuses: Sequence[PointStatus], starting: bool) -> list[PointStatus]:
+        """Reap, start what fits, and return the statuses with what only this process knows."""
+        for key, code in self.slots.reap().items():
+            self._broken[self._batches[key], key] = code
+        seen = [self._amended(status) for status in statuses]
+        busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
+        for status in seen if starting else ():
+            if len(busy) >= self.slots.count:
+                break
+            if status.state == "pending" and self._is_local(status) and status.key not in busy:
+                self._start(status)
+                busy.add(status.key)
+        return [replace(s, state="running") if s.key in self.slots.running and not s.ended else s for s in seen]
+
+    def stop(self, statuses: Sequence[PointStatus]) -> None:
+        """Ask every local run to write a checkpoint and end, also those that an earlier process started."""
+        self.slots.signal(signal.SIGTERM)
+        terminate([s for s in statuses if s.state == "running" and s.key not in self.slots.running], self._observer)
+
+    def busy(self, statuses: Sequence[PointStatus]) -> int:
+        """Return how many local runs are still running."""
+        return len({s.key for s in statuses if s.state == "running" and self._is_local(s)} | self.slots.running)
+
+    def _start(self, status: PointStatus) -> None:
+        batch = self._observer.known.batch(status.key)
+        assert batch is not None
+        self._batches[status.key] = batch.name
+        self.slots.start(status.key, batch.name, batch.keys.index(status.key))
+
+    def _amended(self, status: PointStatus) -> PointStatus:
+        """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""
+        code = self._broken.get((status.batch, status.key))
+        if status.state != "pending" or code in (None, HELD):
+            return status
+        log = self._observer.folder.jobs / "local.log"
+        why = f"its job ended with exit code {code} before an attempt began: see {log}"
+        return replace(status, state="failed", why=why, error=tuple(last_lines(log)))
+
+    def _is_local(self, status: PointStatus) -> bool:
+        batch = self._observer.known.batch(status.key)
+        return batch is not None and batch.executor == "local"
+
+
+def terminate(statuses: Sequence[PointStatus], observer: Observer) -> int:
+    """Send SIGTERM to the local processes of these running points; return how many there were."""
+    sent = 0
+    for status in statuses:
+        attempt = latest_attempt(observer.folder.run(status.key))
+        if attempt is None or attempt.job.get("executor") != "local" or attempt.ended is not None:
+            continue
+        try:
+            os.kill(int(attempt.job["pid"]), signal.SIGTERM)
+        except ProcessLookupError:
+            continue
+        sent += 1
+    return sent
+
+
+def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True) -> int:
+    """Show live progress until every submitted point ended; return the exit code.
+
+    0: all completed (or diverged, or cancelled); 1: some did not; 130: stopped by Ctrl-C. Local runs are started by
+    this process (with `control`): Ctrl-C lets them write a checkpoint and end, and calling it again carries on. SLURM
+    jobs live on.
+    """
+    observer = Observer(folder)
+    points = list(observer.points.values())
+    pace = Pace({point.key: estimated_flops(point.config) for point in points})
+    with ExitStack() as stack:
+        stop = stack.enter_context(Stop())
+        syncer = stack.enter_context(Syncer(folder))
+        controller = None
+        if control and any(batch.executor == "local" for batch in observer.known.batches.values()):
+            try:
+                stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
+                controller = Controller(observer, Slots(folder, slot_count(cluster, points)))
+            except TimeoutError:
+                print(f"another process is running {folder.name}: this one only watches", flush=True)
+        with display(pace, folder.name) as shown:
+            statuses = _watch(observer, cluster, controller, shown, stop)
+        outcomes.export(folder)
+        for line in closing(statuses, folder.name, reference(folder)):
+            print(line, flush=True)
+        if stop.requests:
+            print(_come_back(folder, statuses), flush=True)
+            return INTERRUPTED
+        syncer.finish(stop)
+    return 1 if any(status.state in NOT_GOOD for status in statuses) else 0
+
+
+def _watch(
+    observer: Observer, cluster: ClusterConfig, controller: Controller | None, shown: Display, stop: Stop
+) -> list[PointStatus]:
+    poll = Poll(observer, cluster.poll_seconds)
+    told = 0
+    while True:
+        poll.maybe()
+        statuses = observer.statuses()
+        poll.note(statuses)
+        if controller is not None:
+            statuses = controller.step(statuses, starting=not stop.requests)
+        shown.update(statuses)
+        if stop.requests > told:
+            told = stop.requests
+            busy = controller.busy(statuses) if controller else 0
+            if controller is None or not busy or told > 1:
+                return statuses
+            controller.stop(statuses)
+            shown.say(f"stopping: waiting for the checkpoints of {busy} runs (Ctrl-C again to leave at once)")
+        if stop.requests and controller is not None and not controller.busy(statuses):
+            return observer.statuses()
+        if not stop.requests and _is_over(_live(observer, statuses, controller), poll):
+            return statuses
+        time.sleep(TICK_SECONDS)
+
+
+def _live(observer: Observer, statuses: Sequence[PointStatus], controller: Controller | None) -> list[PointStatus]:
+    """Return the points that can still end: without a process that starts local runs, pending ones wait for ever."""
+    live = [s for s in statuses if s.batch is not None and not s.ended]
+    if controller is not None or not live or any(s.state != "pending" for s in live):
+        return live
+    try:
+        with locked(observer.folder.controller, timeout=0):
+            return []
+    except TimeoutError:
+        return live
+
+
+def _is_over(live: Sequence[PointStatus], poll: Poll) -> bool:
+    """Whether nothing is left to wait for: unknown points are waited for, but not for ever."""
+    return not live or (all(s.state == "unknown" for s in live) and poll.quiet_seconds > UNKNOWN_SECONDS)
+
+
+class Poll:
+    """When to ask the scheduler: every `poll_seconds` while things change, backing off to 180 s while they do not."""
+
+    def __init__(self, observer: Observer, poll_seconds: float) -> None:
+        self._observer = observer
+        self._shortest = self._wait = max(0.1, poll_seconds)
+        self._next = 0.0
+        self._states: dict[str, str] = {}
+        self._changed = time.monotonic()
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing has changed."""
+        return time.monotonic() - self._changed
+
+    def maybe(self) -> None:
+        """Ask if it is time to."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._observer.refresh()
+            self._next = now + self._wait
+            self._wait = min(MAX_POLL_SECONDS, self._wait * 1.5)
+
+    def note(self, statuses: Sequence[PointStatus]) -> None:
+        """Take note of the states; a change makes the next look soon."""
+        states = {status.key: status.state for status in statuses}
+        if states != self._states:
+            self._states, self._changed = states, time.monotonic()
+            self._wait = self._shortest
+            self._next = min(self._next, time.monotonic() + self._shortest)
+
+
+def _come_back(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
+    alive = sum(s.state in ("running", "queued") for s in statuses)
+    if alive:
+        return f"{alive} runs live on.  Come back:  python -m study watch {reference(folder)}"
+    return f"Stopped; what ran is kept. The same command, or python -m study retry {reference(folder)}, carries on."

@@ -1,0 +1,301 @@
+"""What a SLURM task or a local slot runs: `python -m study.job runs/STUDY --name BATCH [--index I]`.
+
+It claims an attempt of one point, keeps the run's lock, starts the trainer, passes signals on and writes down how it
+ended. It needs only the study's folder, so an array is complete the moment that sbatch returns. Exit codes: 0
+completed, 3 diverged, 75 interrupted (resumable), 76 another attempt is advancing the run, 77 not wanted any more,
+128+n killed by signal n, else the trainer's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study import ledger
+from study.files import RunLock, last_lines, read_json, write_atomic, write_json
+from study.layout import AttemptFolder, RunFolder, StudyFolder
+from study.place import Place, find_place, rendezvous
+from study.supervise import Ending, Signals, classify, spawn, trainer_command
+
+HELD, NOT_WANTED = 76, 77
+LOCK_SECONDS = 60.0
+PEERS_SECONDS = 300.0
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Work:
+    """One key of one batch, at one place."""
+
+    study: StudyFolder
+    batch: ledger.Batch
+    key: str
+    place: Place
+
+    @property
+    def run(self) -> RunFolder:
+        """The run's folder."""
+        return self.study.run(self.key)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one attempt and return the exit code that agrees with how it ended."""
+    parser = argparse.ArgumentParser(prog="python -m study.job", description="Advance one point of a submitted batch.")
+    parser.add_argument("folder", type=Path, help="the study's folder")
+    parser.add_argument("--name", required=True, help="the batch's name in the ledger")
+    parser.add_argument("--index", type=int, help="the point's place in the batch; default: SLURM_ARRAY_TASK_ID")
+    given = parser.parse_args(arguments)
+    index = given.index if given.index is not None else int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    signals = Signals()
+    signals.install()
+    study = StudyFolder(given.folder.absolute())
+    state = ledger.read(study)
+    batch = state.batches.get(given.name)
+    if batch is None or not 0 <= index < len(batch.keys):
+        print(f"{study.ledger} has no batch {given.name!r} with index {index}", file=sys.stderr)
+        return NOT_WANTED
+    key = batch.keys[index]
+    why = unwanted(state, batch, key)
+    if why:
+        print(f"{key}: nothing to do: {why}", file=sys.stderr)
+        return NOT_WANTED
+    work = Work(study, batch, key, find_place(batch.executor, os.environ))
+    done = finished(work.run)
+    if done is not None:
+        print(f"{key}: the run is {done.state} already")
+        return done.code
+    return lead(work, signals) if work.place.first else join(work, signals)
+
+
+def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
+    """Return why a job must not advance its point: the fence for a submission that arrived after it was given up."""
+    if batch.abandoned is not None:
+        return f"batch {batch.name} was abandoned ({batch.abandoned})"
+    if key in state.cancelled:
+        return "the point was cancelled"
+    if state.current.get(key) != batch.name:
+        return f"the point now belongs to batch {state.current.get(key)}"
+    return None
+
+
+def finished(run: RunFolder) -> Ending | None:
+    """Return the ending that a run's outcome.json stands for; None where there is none."""
+    outcome = read_json(run.outcome)
+    return None if outcome is None else Ending(str(outcome.get("state", "completed")))
+
+
+def lead(work: Work, signals: Signals) -> int:
+    """Claim an attempt and run it: the first rank."""
+    run = work.run
+    run.path.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(run.lock)
+    if not _acquire(lock, signals):
+        print(f"{work.key}: another attempt holds {run.lock}: leaving the run to it", file=sys.stderr)
+        return HELD
+    done = finished(run)
+    if done is not None:
+        return done.code
+    config = freeze_config(work)
+    number, attempt = claim(run)
+    started = time.time()
+    job = describe(work, started)
+    write_json(attempt.job, job)
+    print(f"{work.key}: attempt {number} on {job['host']}", flush=True)
+    if signals.received:
+        ending = classify(75, signals.received, None, _cancelled(work), _time_left(work, started))
+    else:
+        returncode = _advance(work, config, attempt, job, signals, inherit=(lock.fileno(),))
+        ending = conclude(work, attempt, returncode, signals, started)
+    _write_ending(attempt, ending, started)
+    lock.close()
+    print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
+    return ending.code
+
+
+def join(work: Work, signals: Signals) -> int:
+    """Find the attempt that the first rank of this job claimed, and run this rank of it."""
+    found = _find_attempt(work)
+    if found is None:
+        print(
+            f"{work.key}: rank 0 of job {work.place.job_id} made no attempt in {PEERS_SECONDS:.0f} s", file=sys.stderr
+        )
+        return HELD
+    attempt, job = found
+    started = time.time()
+    returncode = _advance(work, find_config(work.study, work.key), attempt, job, signals)
+    ending = classify(returncode, signals.received, "completed", _cancelled(work), _time_left(work, started))
+    if ending.state == "failed":
+        write_json(attempt.rank(work.place.rank), _ending(attempt, ending, started, work.place.rank))
+    return ending.code
+
+
+def freeze_config(work: Work) -> dict[str, Any]:
+    """Write the run's config.yaml from points.jsonl unless it is there, and return the config."""
+    config = find_config(work.study, work.key)
+    if not work.run.config.exists():
+        import yaml
+
+        write_atomic(work.run.config, yaml.safe_dump(config, sort_keys=False))
+    return config
+
+
+def find_config(study: StudyFolder, key: str) -> dict[str, Any]:
+    """Return the frozen config of a key, without reading every other line of points.jsonl as JSON."""
+    needle = f'"{key}"'
+    with study.points.open(encoding="utf-8") as lines:
+        for line in lines:
+            if needle in line and line.endswith("\n"):
+                point = json.loads(line)
+                if point["key"] == key:
+                    config: dict[str, Any] = point["config"]
+                    return config
+    raise ValueError(f"{study.points} has no point {key}: give the study's command again")
+
+
+def claim(run: RunFolder) -> tuple[int, AttemptFolder]:
+    """Return the next attempt's number and its new folder; no two processes get the same one."""
+    run.attempts.mkdir(exist_ok=True)
+    number = 1 + max((int(p.name) for p in run.attempts.iterdir() if p.name.isdigit()), default=0)
+    while True:
+        try:
+            run.attempt(number).path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        return number, run.attempt(number)
+
+
+def describe(work: Work, started: float) -> dict[str, Any]:
+    """Return what job.json says of this attempt, the rendezvous of its ranks included."""
+    import psutil
+
+    place = work.place
+    job: dict[str, Any] = {
+        "name": work.batch.name,
+        "executor": place.executor,
+        "job_id": place.job_id,
+        "restart": place.restart,
+        "nodes": list(place.nodes),
+        "pid": os.getpid(),
+        "start_time": psutil.Process().create_time(),
+        "host": socket.gethostname(),
+        "started": round(started, 3),
+        "code": work.batch.code,
+        "world": place.world,
+    }
+    if place.world > 1:
+        job["address"], job["port"] = rendezvous(place, work.batch.resources.get("master_addr"))
+    return job
+
+
+def trainer_environment(
+    place: Place, job: Mapping[str, Any], threads: int, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the trainer's environment: as torchrun sets it for several ranks, without any of it for one."""
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in inherited.items() if name not in ours}
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        environment[name] = str(threads)
+    root = str(Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, inherited.get("PYTHONPATH")) if p)
+    if place.world > 1:
+        values = (place.rank, place.world, place.local_rank, job["address"], job["port"])
+        environment.update(zip(ours, map(str, values), strict=True))
+    return environment
+
+
+def conclude(work: Work, attempt: AttemptFolder, returncode: int, signals: Signals, started: float) -> Ending:
+    """Return how the attempt ended; a failure of another rank outranks what the first saw of it."""
+    outcome = finished(work.run)
+    ending = classify(
+        returncode, signals.received, outcome.state if outcome else None, _cancelled(work), _time_left(work, started)
+    )
+    peers = [p for p in (read_json(attempt.rank(r)) for r in range(1, work.place.world)) if p]
+    if ending.state in ("completed", "diverged") or not peers:
+        return ending
+    first = min(peers, key=lambda p: float(p["ended"]))
+    return Ending("failed", first["exit_code"], first["signal"], why=f"rank {first['rank']}: {first['error']}")
+
+
+def _advance(
+    work: Work,
+    config: Mapping[str, Any],
+    attempt: AttemptFolder,
+    job: Mapping[str, Any],
+    signals: Signals,
+    *,
+    inherit: tuple[int, ...] = (),
+) -> int:
+    """Run the trainer to its end and return Popen's return code."""
+    threads = int(config.get("runtime", {}).get("threads", 1))
+    rank = work.place.rank
+    process = spawn(
+        trainer_command(work.run.config),
+        trainer_environment(work.place, job, threads, os.environ),
+        attempt.stdout(rank),
+        attempt.stderr(rank),
+        inherit,
+    )
+    signals.watch(process)
+    return process.wait()
+
+
+def _acquire(lock: RunLock, signals: Signals) -> bool:
+    """Wait a while for the lock: an attempt that was told to end may still be writing its checkpoint."""
+    limit = time.monotonic() + LOCK_SECONDS
+    while not lock.acquire():
+        if time.monotonic() > limit or signals.received:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def _find_attempt(work: Work) -> tuple[AttemptFolder, dict[str, Any]] | None:
+    limit = time.monotonic() + PEERS_SECONDS
+    while time.monotonic() < limit:
+        for path in sorted(work.run.attempts.glob("*/job.json"), reverse=True):
+            job = read_json(path)
+            if job and (job["job_id"], job["restart"]) == (work.place.job_id, work.place.restart):
+                return AttemptFolder(path.parent), job
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _cancelled(work: Work) -> bool:
+    return work.key in ledger.read(work.study).cancelled
+
+
+def _time_left(work: Work, started: float) -> float | None:
+    """Return the seconds to the job's time limit; None where there is none."""
+    minutes = work.batch.resources.get("time_minutes")
+    return None if minutes is None else started + 60 * float(minutes) - time.time()
+
+
+def _ending(attempt: AttemptFolder, ending: Ending, started: float, rank: int) -> dict[str, Any]:
+    said = last_lines(attempt.stderr(rank)) if ending.state == "failed" else []
+    now = time.time()
+    return {
+        "state": ending.state,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "ended": round(now, 3),
+        "seconds": round(now - started, 3),
+        "error": "\n".join([*([ending.why] if ending.why else []), *said]) or None,
+        "rank": rank,
+    }
+
+
+def _write_ending(attempt: AttemptFolder, ending: Ending, started: float) -> None:
+    write_json(attempt.outcome, _ending(attempt, ending, started, 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

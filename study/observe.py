@@ -1,0 +1,233 @@
+"""Looking at a study: every point's state from its files and from one look at the scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from study import ledger
+from study.executors import query
+from study.files import last_lines, read_json, tail
+from study.freeze import load_points
+from study.layout import RunFolder, StudyFolder
+from study.point import Point
+from study.standing import ENDED, Attempt, Evidence, Standing, judge
+
+Look = Callable[[Sequence[str]], query.View]
+
+
+@dataclass(frozen=True)
+class PointStatus:
+    """One point as a person wants to see it. `loss` [nats per token] is the validation loss once completed."""
+
+    key: str
+    state: str
+    why: str = ""
+    overrides: tuple[str, ...] = ()
+    batch: str | None = None
+    attempt: int | None = None
+    job_id: str | None = None
+    nodes: tuple[str, ...] = ()
+    step: int | None = None
+    tokens: int = 0
+    budget_tokens: int = 0
+    loss: float | None = None
+    seconds: float | None = None
+    error: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens to it unless somebody asks."""
+        return self.state in ENDED
+
+
+@dataclass
+class Observer:
+    """Looks at one study again and again; what can no longer change is not read twice.
+
+    `look` asks the scheduler. The scheduler's last view serves until :meth:`refresh` is called.
+    """
+
+    folder: StudyFolder
+    look: Look = query.look
+    view: query.View = field(default_factory=query.View)
+    _points: dict[str, Point] = field(default_factory=dict)
+    _points_size: int = -1
+    _ledger: ledger.Ledger = field(default_factory=ledger.Ledger)
+    _ledger_size: int = -1
+    _settled: dict[str, PointStatus] = field(default_factory=dict)
+
+    @property
+    def points(self) -> dict[str, Point]:
+        """The study's points, read again when their file grew."""
+        size = _size(self.folder.points)
+        if size != self._points_size:
+            self._points, self._points_size = load_points(self.folder), size
+        return self._points
+
+    @property
+    def known(self) -> ledger.Ledger:
+        """The state of the ledger, read again when it grew."""
+        size = _size(self.folder.ledger)
+        if size != self._ledger_size:
+            self._ledger, self._ledger_size = ledger.read(self.folder), size
+        return self._ledger
+
+    def refresh(self) -> None:
+        """Ask the scheduler once about every batch that has a point which is not settled."""
+        state = self.known
+        names = {state.current[key] for key in self.points if key in state.current and key not in self._settled}
+        batches = (state.batches[name] for name in names)
+        ids = sorted({b.job_id for b in batches if b.executor == "slurm" and b.job_id is not None})
+        self.view = self.look(ids) if ids else query.View()
+
+    def statuses(self) -> list[PointStatus]:
+        """Return every point's status, from its files as they are now and the scheduler's last view."""
+        state = self.known
+        places = {
+            name: {key: index for index, key in enumerate(batch.keys)}
+            for name, batch in state.batches.items()
+            if batch.executor == "slurm"
+        }
+        started = _subfolders(self.folder.path)
+        return [self._status(point, state, places, point.key in started) for point in self.points.values()]
+
+    def _status(
+        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, int]], started: bool
+    ) -> PointStatus:
+        key, batch = point.key, state.batch(point.key)
+        settled = self._settled.get(key)
+        if settled is not None and settled.batch == (batch and batch.name):
+            return settled
+        run = self.folder.run(key)
+        outcome = read_json(run.outcome) if started else None
+        attempt = latest_attempt(run) if started else None
+        job = None
+        if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
+            job = self.view.jobs.get(f"{batch.job_id}_{places[batch.name][key]}")
+        seen = Evidence(
+            batch=batch,
+            cancelled=key in state.cancelled,
+            outcome=None if outcome is None else str(outcome.get("state", "completed")),
+            attempt=attempt,
+            alive=None if attempt is None or attempt.ended is not None else is_alive(attempt.job),
+            job=job,
+            problem="; ".join(self.view.problems),
+        )
+        status = _describe(point, run, seen, judge(seen), outcome)
+        if status.state in ("completed", "diverged"):
+            self._settled[key] = status
+        return status
+
+
+def observe(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
+    """Return every point's status, after one look at the scheduler where one of them needs it."""
+    observer = Observer(folder, look)
+    unsettled = any(not status.ended for status in observer.statuses())
+    if unsettled or any(batch.executor == "slurm" for batch in observer.known.batches.values()):
+        observer.refresh()
+    return observer.statuses()
+
+
+def latest_attempt(run: RunFolder) -> Attempt | None:
+    """Return the latest attempt that wrote its job.json; a folder without one belongs to a job that died."""
+    numbers = sorted((int(name) for name in _subfolders(run.attempts) if name.isdigit()), reverse=True)
+    for number in numbers:
+        folder = run.attempt(number)
+        job = read_json(folder.job)
+        if job is not None:
+            return Attempt(number, job, read_json(folder.outcome))
+    return None
+
+
+def is_alive(job: Mapping[str, Any]) -> bool | None:
+    """Return whether the process that job.json names lives; None where it belongs to another host or to SLURM."""
+    if job.get("executor") != "local" or job.get("host") != socket.gethostname():
+        return None
+    import psutil
+
+    try:
+        process = psutil.Process(int(job["pid"]))
+        same = abs(process.create_time() - float(job["start_time"])) < 1.0
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except (psutil.Error, KeyError, ValueError):
+        return False
+
+
+def last_metrics(run: RunFolder) -> dict[str, Any] | None:
+    """Return the last whole training record of a run's metrics."""
+    for line in reversed(tail(run.metrics, 4096).split("\n")[:-1]):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and record.get("kind") == "train":
+            return record
+    return None
+
+
+def _describe(
+    point: Point, run: RunFolder, seen: Evidence, standing: Standing, outcome: Mapping[str, Any] | None
+) -> PointStatus:
+    attempt = seen.attempt
+    job: Mapping[str, Any] = attempt.job if attempt else {}
+    step, tokens, loss = None, 0, None
+    if outcome is not None:
+        step, tokens = outcome.get("step"), int(outcome.get("tokens") or 0)
+        loss = (outcome.get("loss") or {}).get("validation_nats_per_token")
+    elif attempt is not None:
+        record = last_metrics(run)
+        if record:
+            step, tokens = record.get("step"), int(record.get("tokens") or 0)
+            loss = (record.get("metrics") or {}).get("loss")
+    error: tuple[str, ...] = ()
+    if standing.state in ("failed", "unknown") and attempt is not None:
+        written = (attempt.ended or {}).get("error")
+        error = tuple(str(written).splitlines()) if written else ()
+        error = error or tuple(last_lines(run.attempt(attempt.number).stderr(0)))
+    return PointStatus(
+        key=point.key,
+        state=standing.state,
+        why=standing.why,
+        overrides=point.overrides,
+        batch=seen.batch.name if seen.batch else None,
+        attempt=attempt.number if attempt else None,
+        job_id=str(job["job_id"]) if "job_id" in job else None,
+        nodes=tuple(job.get("nodes") or ()),
+        step=step,
+        tokens=tokens,
+        budget_tokens=point.config.budget.tokens or 0,
+        loss=loss,
+        seconds=_seconds(attempt),
+        error=error,
+    )
+
+
+def _seconds(attempt: Attempt | None) -> float | None:
+    """Return how long the latest attempt has run, or ran."""
+    if attempt is None or "started" not in attempt.job:
+        return None
+    if attempt.ended is not None:
+        return float(attempt.ended.get("seconds") or 0.0)
+    return max(0.0, time.time() - float(attempt.job["started"]))
+
+
+def _subfolders(path: Path) -> set[str]:
+    try:
+        with os.scandir(path) as entries:
+            return {entry.name for entry in entries if entry.is_dir()}
+    except OSError:
+        return set()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

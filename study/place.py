@@ -1,0 +1,97 @@
+"""Where in a job a process stands: job id, restart, rank, nodes; and the address at which its ranks meet."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+FIRST_PORT, PORTS = 20000, 12000
+"""Rendezvous ports: below the kernel's ephemeral range, which starts at 32768."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process of a job. `restart` counts the requeues of the same job id."""
+
+    executor: str
+    job_id: str
+    restart: int = 0
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == 0
+
+
+def find_place(executor: str, environment: Mapping[str, str]) -> Place:
+    """Return this process's place: from SLURM's variables in a SLURM batch, else alone on this host."""
+    if executor != "slurm":
+        return Place(executor, f"local-{os.getpid()}", nodes=(socket.gethostname(),))
+    job = environment.get("SLURM_ARRAY_JOB_ID") or environment.get("SLURM_JOB_ID", "0")
+    task = environment.get("SLURM_ARRAY_TASK_ID")
+    return Place(
+        executor,
+        job if task is None else f"{job}_{task}",
+        restart=int(environment.get("SLURM_RESTART_COUNT", "0")),
+        rank=int(environment.get("SLURM_PROCID", "0")),
+        world=int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "1")),
+        local_rank=int(environment.get("SLURM_LOCALID", "0")),
+        nodes=_nodes(environment.get("SLURM_JOB_NODELIST", "")),
+    )
+
+
+def rendezvous(place: Place, address: str | None) -> tuple[str, int]:
+    """Return the address and a port that is free on this host, derived from the job id. For the first rank."""
+    numbers = re.findall(r"\d+", place.job_id)
+    start = sum(int(n) * factor for n, factor in zip(numbers, (17, 1), strict=False)) + 7919 * place.restart
+    return address or _own_address(), first_free(start, _is_free)
+
+
+def first_free(start: int, is_free: Callable[[int], bool]) -> int:
+    """Return the first free port from `start` on, going round the range. Raises OSError where there is none."""
+    for step in range(PORTS):
+        port = FIRST_PORT + (start + step) % PORTS
+        if is_free(port):
+            return port
+    raise OSError(f"no free port between {FIRST_PORT} and {FIRST_PORT + PORTS} on {socket.gethostname()}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+def _own_address() -> str:
+    """Return an address at which other nodes reach this host; Debian's 127.0.1.1 for the own name is not one."""
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = "127.0.0.1"
+    if not address.startswith("127."):
+        return address
+    import psutil
+
+    for addresses in psutil.net_if_addrs().values():
+        for entry in addresses:
+            if entry.family == socket.AF_INET and not entry.address.startswith("127."):
+                return str(entry.address)
+    return address
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    if "[" not in text:
+        return tuple(name for name in text.split(",") if name)
+    from submitit.slurm.slurm import SlurmJobEnvironment
+
+    return tuple(SlurmJobEnvironment().hostnames)

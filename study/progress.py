@@ -1,0 +1,208 @@
+"""Live progress: a panel on a terminal, a line every ten seconds anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+from study.observe import PointStatus
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LINE_SECONDS = 10.0
+SHOWN_RUNS = 12
+BAD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A study in one line. `left`: estimated seconds until all runs ended; None while it cannot be told."""
+
+    counts: Mapping[str, int]
+    total: int
+    elapsed: float
+    share: float
+    left: float | None
+    loss: float | None
+    loss_of: str
+
+    def line(self, stage: str) -> str:
+        """Return the line: stage, runs done, running, failed, loss so far, time left."""
+        others = [f"{n} {state}" for state, n in self.counts.items() if state not in ("completed", "pending") and n]
+        parts = [f"{self.counts.get('completed', 0)}/{self.total} done", *others]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.3f} ({self.loss_of})")
+        if self.left is not None:
+            parts.append(f"about {duration(self.left)} left")
+        return f"[{duration(self.elapsed)}] {stage}: " + ", ".join(parts)
+
+
+class Pace:
+    """Estimates the time left from the compute done since it first looked."""
+
+    def __init__(self, flops: Mapping[str, float]) -> None:
+        self._flops = flops
+        self._first: tuple[float, float] | None = None
+
+    def left(self, statuses: Sequence[PointStatus], now: float) -> tuple[float, float | None]:
+        """Return the share of compute done, and the seconds left (None: too early to tell)."""
+        total = sum(self._flops.get(s.key, 0.0) for s in statuses)
+        done = sum(self._flops.get(s.key, 0.0) * _share(s) for s in statuses)
+        if self._first is None:
+            self._first = (now, done)
+        begun, before = self._first
+        share = done / total if total else 1.0
+        if now - begun < 5.0 or done <= before:
+            return share, None
+        remaining = sum(self._flops.get(s.key, 0.0) * (1 - _share(s)) for s in statuses if not s.ended)
+        return share, remaining * (now - begun) / (done - before)
+
+
+def summarise(statuses: Sequence[PointStatus], pace: Pace, begun: float, now: float) -> Summary:
+    """Return the study in one line."""
+    counts = Counter(status.state for status in statuses)
+    share, left = pace.left(statuses, now)
+    shown = [s for s in statuses if s.loss is not None and s.state in ("running", "completed")]
+    lowest = min(shown, key=lambda s: s.loss or 0.0, default=None)
+    return Summary(
+        counts=dict(counts),
+        total=len(statuses),
+        elapsed=now - begun,
+        share=share,
+        left=left if any(not s.ended for s in statuses) else 0.0,
+        loss=lowest.loss if lowest else None,
+        loss_of=lowest.key if lowest else "",
+    )
+
+
+class Display(Protocol):
+    """Shows a study as it goes."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
+        """Show this."""
+
+    def say(self, text: str) -> None:
+        """Say something that stays on the screen."""
+
+
+class Lines:
+    """Progress as plain lines: the first at once, then one every ten seconds and one when something ended."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._begun = time.time()
+        self._shown = float("-inf")
+        self._ended = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
+        """Print a line if it is time for one."""
+        now = time.time()
+        ended = sum(status.ended for status in statuses)
+        if now - self._shown >= LINE_SECONDS or (ended != self._ended and now - self._shown >= 1.0):
+            self._shown, self._ended = now, ended
+            self.say(summarise(statuses, self._pace, self._begun, now).line(stage))
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+
+class Panel:
+    """Progress as a live panel of a terminal."""
+
+    def __init__(self, pace: Pace, name: str) -> None:
+        from rich.live import Live
+
+        self._pace = pace
+        self._name = name
+        self._begun = time.time()
+        self._live = Live(auto_refresh=False, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
+        """Draw the panel again."""
+        summary = summarise(statuses, self._pace, self._begun, time.time())
+        self._live.update(self._draw(summary, statuses, stage), refresh=True)
+
+    def say(self, text: str) -> None:
+        """Print a line above the panel."""
+        self._live.console.print(text, markup=False, highlight=False)
+
+    def _draw(self, summary: Summary, statuses: Sequence[PointStatus], stage: str) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = Table(box=None, padding=(0, 1), show_header=False)
+        running = [s for s in statuses if s.state == "running"]
+        for status in running[:SHOWN_RUNS]:
+            rows.add_row(
+                Text(status.key, style="cyan"),
+                Text(" ".join(status.overrides)[:48], style="dim"),
+                ProgressBar(total=1.0, completed=_share(status), width=20),
+                Text(f"{_share(status):4.0%}"),
+                Text("" if status.loss is None else f"loss {status.loss:.3f}"),
+            )
+        more = len(running) - SHOWN_RUNS
+        if more > 0:
+            rows.add_row(Text(f"and {more} more", style="dim"))
+        bad = summary.counts.get("failed", 0)
+        head = Text(f"{self._name}  ", style="bold") + Text(summary.line(stage), style="red" if bad else "")
+        return Group(head, ProgressBar(total=1.0, completed=summary.share, width=72), rows)
+
+
+def display(pace: Pace, name: str) -> Display:
+    """Return the display that suits where the output goes."""
+    return Panel(pace, name) if sys.stdout.isatty() else Lines(pace)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them: 8 s, 4 min 05 s, 2 h 10 min, 3 d 4 h."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def closing(statuses: Sequence[PointStatus], name: str, called: str) -> list[str]:
+    """Return the lines that close a study (`called` so in commands): the counts, and each point that needs a look."""
+    counts = Counter(status.state for status in statuses)
+    lines = [f"{name}: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())]
+    for status in [s for s in statuses if s.state in BAD][:SHOWN_RUNS]:
+        lines.append(f"  {status.key} {status.state}" + (f" ({status.why})" if status.why else ""))
+        lines += [f"      {line}" for line in status.error[-3:]]
+    if any(s.state in BAD for s in statuses):
+        lines.append(f"look:  python -m study logs {called} KEY      again:  python -m study retry {called}")
+    return lines
+
+
+def _share(status: PointStatus) -> float:
+    if status.state == "completed":
+        return 1.0
+    return min(1.0, status.tokens / status.budget_tokens) if status.budget_tokens else 0.0

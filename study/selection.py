@@ -1,0 +1,39 @@
+"""Choosing points of a study by state or by the beginning of their key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from study.observe import PointStatus
+from study.standing import STATES
+
+T = TypeVar("T", bound=PointStatus)
+
+
+def parse_states(text: str, option: str = "--state") -> frozenset[str]:
+    """Return the states in a comma-separated list. Raises ValueError that lists what is allowed."""
+    states = [part.strip() for part in text.split(",") if part.strip()]
+    for state in states:
+        if state not in STATES:
+            raise ValueError(f"{option} {state!r} is not a state: choose among {', '.join(STATES)}")
+    return frozenset(states)
+
+
+def by_key(statuses: Sequence[PointStatus], prefix: str) -> PointStatus:
+    """Return the one point whose key begins so. Raises ValueError where there is none, or more than one."""
+    found = [status for status in statuses if status.key.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        some = ", ".join(status.key for status in statuses[:5])
+        raise ValueError(f"no point begins with {prefix!r}: the keys are {some}{', …' if len(statuses) > 5 else ''}")
+    raise ValueError(f"{prefix!r} begins {len(found)} keys ({', '.join(s.key for s in found[:5])}): give more of it")
+
+
+def choose(statuses: Sequence[PointStatus], states: frozenset[str], prefixes: Sequence[str]) -> list[PointStatus]:
+    """Return the points in one of these states, or those named; in the study's order."""
+    if prefixes:
+        keys = {by_key(statuses, prefix).key for prefix in prefixes}
+        return [status for status in statuses if status.key in keys]
+    return [status for status in statuses if status.state in states]

@@ -1,0 +1,138 @@
+"""Where a point stands, from evidence: outcome files first, then the scheduler, and unknown where neither says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from study.executors.query import Job
+from study.ledger import Batch
+
+STATES = (
+    "completed",
+    "running",
+    "queued",
+    "pending",
+    "interrupted",
+    "time_limit",
+    "cancelled",
+    "diverged",
+    "failed",
+    "unknown",
+)
+ENDED = frozenset({"completed", "diverged", "failed", "interrupted", "time_limit", "cancelled"})
+RESUMABLE = frozenset({"interrupted", "time_limit"})
+"""States that a point leaves by submitting it again: its run carries on from the newest checkpoint."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The latest attempt of a run: its job.json, and its outcome.json where it has ended and could write one."""
+
+    number: int
+    job: Mapping[str, Any]
+    ended: Mapping[str, Any] | None = None
+
+    @property
+    def batch(self) -> str:
+        """The batch that it belongs to."""
+        return str(self.job.get("name", ""))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was seen of one point.
+
+    outcome: state in the run's outcome.json. alive: whether the local process of the attempt lives (None: cannot be
+    told from here). job: SLURM's view (None: it did not say). problem: why the scheduler's view is incomplete.
+    """
+
+    batch: Batch | None = None
+    cancelled: bool = False
+    outcome: str | None = None
+    attempt: Attempt | None = None
+    alive: bool | None = None
+    job: Job | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A point's state, one of STATES, and why it is that."""
+
+    state: str
+    why: str = ""
+
+
+def judge(seen: Evidence) -> Standing:
+    """Return where a point stands. Pure."""
+    if seen.outcome is not None:
+        return Standing("diverged" if seen.outcome == "diverged" else "completed")
+    attempt = seen.attempt
+    if seen.batch is None:
+        if attempt is not None and attempt.ended is None and seen.alive:
+            return Standing("running")
+        return _waiting(seen)
+    mine = attempt if attempt is not None and attempt.batch == seen.batch.name else None
+    return _local(seen, mine) if seen.batch.executor == "local" else _slurm(seen, mine)
+
+
+def _waiting(seen: Evidence) -> Standing:
+    return Standing("cancelled") if seen.cancelled else Standing("pending")
+
+
+def _local(seen: Evidence, mine: Attempt | None) -> Standing:
+    if mine is None:
+        # The attempt of an earlier batch may still be writing its checkpoint.
+        return Standing("running") if seen.alive else _waiting(seen)
+    if mine.ended is not None:
+        return _ended(seen, mine.ended)
+    if seen.alive is None:
+        return Standing("unknown", f"it was started on {mine.job.get('host')}: ask there")
+    if seen.alive:
+        return Standing("running")
+    return Standing("cancelled") if seen.cancelled else Standing("interrupted", "its process was killed outright")
+
+
+def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
+    assert seen.batch is not None
+    if seen.batch.ambiguous:
+        return Standing("unknown", "nobody wrote down whether it was submitted: submit again to settle it")
+    job = seen.job
+    if job is not None and job.state in ("queued", "running"):
+        return Standing(job.state, job.reason)
+    if mine is not None and mine.ended is not None:
+        return _ended(seen, mine.ended)
+    if job is None or job.state == "unknown":
+        if seen.cancelled and mine is None:
+            return Standing("cancelled")
+        said = job.reason or f"SLURM says {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
+        return Standing("unknown", said)
+    return _ended_by_slurm(seen, job)
+
+
+def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
+    """Return the state that an attempt wrote; why it was interrupted, the scheduler and the ledger know better."""
+    state = str(ended.get("state", "unknown"))
+    if state in ("interrupted", "preempted"):
+        if seen.cancelled or (seen.job is not None and seen.job.state == "cancelled"):
+            return Standing("cancelled")
+        if seen.job is not None and seen.job.state == "time_limit":
+            return Standing("time_limit")
+        return Standing("interrupted", "preempted" if state == "preempted" else "")
+    return Standing(state if state in STATES else "unknown")
+
+
+def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
+    """Return the state of an attempt that ended without writing how: what SLURM says of its job."""
+    said = f"SLURM says {job.word}" + (f", {job.reason}" if job.reason else "")
+    if job.state == "completed":
+        return Standing("failed", f"{said}, but there is no outcome")
+    if job.state in ("preempted", "node_fail"):
+        return Standing("interrupted", said)
+    if job.state == "failed" and "exit code 76:0" in job.reason:
+        return Standing("interrupted", "another attempt held the run")
+    if job.state == "cancelled" or seen.cancelled:
+        return Standing("cancelled", said)
+    return Standing(job.state, said)

@@ -1,0 +1,57 @@
+"""The settings of a study's latest submission, and finding a study's folder by its name."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from study.config import ClusterConfig, TrackingConfig
+from study.layout import StudyFolder
+from train.spec.read import read
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What study.yaml says of where runs are executed and shown."""
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+def load_submission(folder: StudyFolder) -> Submission:
+    """Return the settings in study.yaml; the defaults where there is none. Raises ValueError where it is damaged."""
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(folder.study.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        return Submission()
+    except yaml.YAMLError as error:
+        raise ValueError(f"{folder.study} is not YAML ({error}): give the study's command again") from error
+    return Submission(
+        cluster=read(ClusterConfig, loaded.get("cluster") or {}, "cluster"),
+        tracking=read(TrackingConfig, loaded.get("tracking") or {}, "tracking"),
+    )
+
+
+def find_study(name: str, runs: Path) -> StudyFolder:
+    """Return the folder of a study, given by its name or by its path.
+
+    Raises ValueError that lists the studies there are, the nearest first.
+    """
+    for path in (runs / name, Path(name)):
+        if (path / "points.jsonl").is_file():
+            return StudyFolder(path.absolute())
+    there = sorted(path.parent.name for path in runs.glob("*/points.jsonl"))
+    if not there:
+        raise ValueError(f"no study {name!r}: there are no studies in {runs} (--runs DIR names another folder)")
+    near = difflib.get_close_matches(name, there, n=len(there), cutoff=0.0)
+    listed = ", ".join(near + [other for other in there if other not in near])
+    raise ValueError(f"no study {name!r} in {runs}: there are {listed}")
+
+
+def reference(folder: StudyFolder) -> str:
+    """Return what names the study in a command: its name, and --runs where it does not lie in ./runs."""
+    runs = folder.path.absolute().parent
+    return folder.name if runs == Path("runs").absolute() else f"{folder.name} --runs {runs}"

@@ -1,0 +1,84 @@
+"""The child process that ships metrics to MLflow while a study is followed, so that nothing here waits for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol, Self
+
+from study.executors.local import job_environment
+from study.files import last_lines
+from study.layout import StudyFolder
+from study.submission import load_submission, reference
+from study.supervise import spawn
+
+END_SECONDS = 15.0
+FINAL_SECONDS = 900.0
+
+
+class Stoppable(Protocol):
+    """Counts requests to stop."""
+
+    requests: int
+
+
+class Syncer:
+    """Runs `python -m study.tracking sync STUDY --follow` in the background, if tracking is on."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+        self._enabled = load_submission(folder).tracking.enabled and find_spec("study.tracking") is not None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        if self._enabled:
+            self._process = self._spawn("--follow")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def finish(self, stop: Stoppable) -> None:
+        """Let it send the rest and end; a tracking server that is away costs a warning, never a result."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.terminate()
+        else:
+            self._process = self._spawn()
+        limit = time.monotonic() + FINAL_SECONDS
+        while self._process.poll() is None and time.monotonic() < limit and not stop.requests:
+            time.sleep(0.05)
+        code = self._process.poll()
+        self._end()
+        if code != 0:
+            said = "; ".join(last_lines(self._log)[-2:])
+            print(
+                f"MLflow is not up to date ({said or 'stopped'}): the run folders hold everything, and "
+                f"python -m study sync {reference(self._folder)} brings it up to date",
+                flush=True,
+            )
+
+    def _spawn(self, *options: str) -> subprocess.Popen[bytes]:
+        self._folder.jobs.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "study.tracking", "sync", str(self._folder.path.absolute()), *options]
+        return spawn(command, job_environment(os.environ), self._log, self._log)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    @property
+    def _log(self) -> Path:
+        return self._folder.jobs / "sync.log"
