@@ -95,6 +95,19 @@ def interval(bounds: object, show: Callable[[object], str] = number) -> str:
     return f"{show(low)} to {show(high)}"
 
 
+def estimate(value: object, bounds: object) -> tuple[str, str]:
+    """Return a value and its interval with as many decimals as the interval's width supports: 0.33, 0.22 to 0.45."""
+    between = interval(bounds)
+    x = finite(value)
+    if x is None or between == MISSING or not isinstance(bounds, Sequence):
+        return number(value, 4), between
+    low, high = finite(bounds[0]), finite(bounds[1])
+    if low is None or high is None or not high > low or max(abs(x), abs(low), abs(high)) >= 1e6:
+        return number(value), between
+    decimals = min(8, max(0, 1 - math.floor(math.log10(high - low))))
+    return f"{x:.{decimals}f}", f"{low:.{decimals}f} to {high:.{decimals}f}"
+
+
 def duration(seconds: object) -> str:
     """Return a duration: 42 s, 3 min 20 s, 2 h 5 min."""
     x = finite(seconds)

@@ -15,16 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-WIDTH = 4.9
-HEIGHT = 3.7
+WIDTH = 4.6
+HEIGHT = 3.6
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: `draw` fills the axes it is given and returns them; sizes in inches.
-
-    `tall` asks for more height, for panels with a legend of many entries below the axes.
-    """
+    """One pair of axes: `draw` fills and returns the axes it is given; `height` in inches, `alt` is read aloud."""
 
     name: str
     alt: str
@@ -102,7 +99,8 @@ def inline(panel: Panel, name: str) -> str:
 def _save(panels: Sequence[Panel], target: Any, salt: str, transparent: bool = False, **options: Any) -> None:
     import matplotlib
 
-    with matplotlib.rc_context({**style.RC, "svg.hashsalt": salt}):
+    settings: Any = {**style.RC, "svg.hashsalt": salt}
+    with matplotlib.rc_context(settings):
         canvas = compose(panels)
         canvas.patch.set_visible(not transparent)
         canvas.savefig(target, facecolor=style.PAPER, **options)

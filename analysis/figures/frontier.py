@@ -196,21 +196,21 @@ def error(ax: Axes, point: Point, place: float, colour: str) -> None:
     ax.errorbar(place, point.value, yerr=arms, fmt="none", ecolor=colour, elinewidth=1.5, capsize=3, zorder=3)
 
 
-def shade_extrapolation(ax: Axes, data_end: float, bottom: float = 0.04) -> None:
-    """Tint what lies beyond the largest budget with data and say so, upwards from `bottom` (share of the height)."""
+def shade_extrapolation(ax: Axes, data_end: float, top: bool = False) -> None:
+    """Tint what lies beyond the largest budget with data and say so, at the foot or the `top`."""
     _, high = ax.get_xlim()
     if not data_end < high:
         return
     ax.axvspan(data_end, high, color=style.MUTED, alpha=0.08, linewidth=0, zorder=0)
     ax.annotate(
         "beyond the data",
-        (data_end, bottom),
+        (data_end, 0.97 if top else 0.03),
         xycoords=("data", "axes fraction"),
         xytext=(4, 0),
         textcoords="offset points",
         rotation=90,
         ha="left",
-        va="bottom",
+        va="top" if top else "bottom",
         fontsize=style.SMALL,
         color=style.MUTED,
     )

@@ -38,6 +38,7 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
             "observed",
             "Predicted against observed loss of every run",
             lambda ax: draw_observed(ax, fitted, fit.kinds.loss),
+            height=3.3,
         )
     ]
     for name, label, show in AXES:
@@ -93,7 +94,7 @@ def _residual_panel(rows: Sequence[Row], name: str, label: str, show: Callable[[
         name,
         f"Relative errors against {label}",
         lambda ax: draw_residual(ax, rows, name, label, show),
-        height=3.1,
+        height=3.3,
     )
 
 

@@ -49,11 +49,11 @@ def draw(ax: Axes, path: Path, loss_unit: str) -> Axes:
     style.log_axis(ax.xaxis, *style.padded(compute, 0.1), human.power)
     room = max((max(ends) - min(ends)) * 0.12, 1e-3)
     ax.set_ylim(min(ends) - room, max(ends) + room)
-    frontier.shade_extrapolation(ax, path.data_end, bottom=0.55)
+    frontier.shade_extrapolation(ax, path.data_end, top=True)
     if path.line is not None:
         frontier.draw_line(ax, path.line, path.data_end)
     frontier.draw_points(ax, path.observed, path.proposed)
-    ax.legend(loc="upper right", frameon=False, labelcolor=style.INK, handletextpad=0.4, borderaxespad=0.2)
+    ax.legend(loc="lower left", frameon=False, labelcolor=style.INK, handletextpad=0.4, borderaxespad=0.2)
     return ax
 
 
@@ -69,8 +69,8 @@ def _caption(fit: Fit) -> str:
     block = fit.fits.frontier
     if block.status != "ok":
         return f"The dots are the {block.points_are}; no law goes through them: {block.reason}."
-    text = f"The dots are the {block.points_are}; the line is {block.form.replace('^', ' ^ ')}"
+    text = f"The dots are the {block.points_are}, with their intervals; the law through them is dashed beyond the data"
     floor = block.identified.get("L_inf")
     if floor is not None and not floor.identified:
-        text += ", whose floor L_inf these budgets cannot pin down, so trust it near the data only"
-    return text.replace(" ^ ", "^") + "."
+        text += ". These budgets cannot pin down the floor it falls to, so trust it near the data only"
+    return text + "."

@@ -24,8 +24,8 @@ GREEN = "#0f9d76"
 PINK = "#c4679b"
 _RAMP = ("#8a6bbf", "#3f7fc1", "#1f9aa0", "#3aa05a", "#a3a01e", "#dd8a1a", "#cf5540")
 
-SMALL = 8.5
-NORMAL = 9.5
+SMALL = 9.0
+NORMAL = 10.0
 
 RC: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -36,7 +36,7 @@ RC: dict[str, Any] = {
     "ytick.labelsize": SMALL,
     "legend.fontsize": SMALL,
     "svg.fonttype": "none",
-    "path.simplify": True,
+    "text.parse_math": False,
 }
 """Settings a figure is drawn and saved under (see analysis.figures.page)."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from analysis import human
 from analysis.report import maths
 from analysis.report.markup import Html, join, tag
-from analysis.results import Fit, Recommendation
+from analysis.results import Block, Fit, Recommendation
 
 TRUSTED_ERROR = 0.03
 FAR = 10.5
@@ -19,18 +19,17 @@ def lead(fit: Fit) -> Html:
     if plan is None:
         why = "; ".join(b.reason for b in (fit.fits.valleys, fit.fits.surface) if b.status != "ok" and b.reason)
         return tag("p", f"These runs do not yet say what to train next{': ' + why if why else ''}.", class_="lead")
-    bold = lambda text: tag("b", text)  # noqa: E731
     sentence = join(
         "With ",
-        bold(human.flops(plan.budget_flops)),
-        ", train ",
-        bold(f"{human.count(plan.params)} parameters"),
+        tag("b", human.flops(plan.budget_flops)),
+        f", {human.factor(plan.extrapolation_factor)} the largest run, train ",
+        tag("b", f"{human.count(plan.params)} parameters"),
         " on ",
-        bold(f"{human.count(plan.tokens)} tokens"),
+        tag("b", f"{human.count(plan.tokens)} tokens"),
     )
     if human.finite(plan.loss) is None:
         return tag("p", sentence, ".", class_="lead")
-    return tag("p", sentence, ": expect ", bold(loss(plan.loss)), f" {fit.kinds.loss}.", class_="lead")
+    return tag("p", sentence, ": expect ", tag("b", loss(plan.loss)), f" {fit.kinds.loss}.", class_="lead")
 
 
 def tiles(fit: Fit) -> Html:
@@ -45,6 +44,13 @@ def tiles(fit: Fit) -> Html:
             _quantity(plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
         ]
     return join(tag("div", *parts, class_="tiles") if parts else "", tag("div", *_trust(fit), class_="tiles"))
+
+
+def alarms(fit: Fit) -> Html:
+    """Return findings that forbid trusting the answer, to stand beside it; empty where there are none."""
+    found = dict.fromkeys(c for b in (fit, *_blocks(fit)) for c in b.checks if c.level == "error")
+    items = [tag("li", tag("span", "error", class_="level"), f"{c.message} {c.advice}", class_="error") for c in found]
+    return tag("ul", *items, class_="checks") if items else Html("")
 
 
 def law(fit: Fit) -> Html:
@@ -64,6 +70,10 @@ def loss(value: object) -> str:
     return human.number(value, 4)
 
 
+def _blocks(fit: Fit) -> tuple[Block, ...]:
+    return (fit.fits.valleys, fit.fits.surface, fit.fits.frontier)
+
+
 def _quantity(plan: Recommendation, name: str, label: str, show: Callable[[object], str]) -> Html:
     bounds = human.interval(plan.intervals.get(name), show)
     return _tile(label, show(getattr(plan, name)), "no interval" if bounds == human.MISSING else bounds)
@@ -74,7 +84,9 @@ def _trust(fit: Fit) -> list[Html]:
     plan, test = fit.recommendation, fit.backtest
     if plan is not None:
         kind = "warn" if plan.extrapolation_factor > FAR else ""
-        parts.append(_tile("extrapolation", human.factor(plan.extrapolation_factor), "the largest run's compute", kind))
+        parts.append(
+            _tile("extrapolation", human.factor(plan.extrapolation_factor), "beyond the largest run's compute", kind)
+        )
     if test is None:
         parts.append(_tile("backtest error", human.MISSING, "needs at least three budgets", "warn"))
     else:

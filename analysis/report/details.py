@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from analysis import human
 from analysis.figures.data import Row
@@ -32,22 +32,23 @@ def approaches(fit: Fit) -> Html:
             (p.tokens, p.intervals.get("tokens"), human.count),
             (p.loss, p.intervals.get("loss"), loss),
         ):
-            cells += [show(value), human.interval(bounds, show)]
+            cells.append(join(show(value), tag("div", human.interval(bounds, show), class_="range")))
         rows.append(cells)
-    head = ["approach", "N", "interval", "D", "interval", f"loss [{fit.kinds.loss}]", "interval"]
+    head = ["approach", "N", "D", "loss"]
     title = tag("h3", f"The same question, answered in {_word(len(rows))} ways")
-    return join(title, table(head, rows, ["nowrap"] + ["number"] * 6, "recommendations by approach"))
+    return join(title, table(head, rows, ["", "number", "number", "number"], "recommendations by approach"))
 
 
 def constants(fit: Fit) -> Html:
     """Return every constant of every law with its interval, or the reason why there is none."""
     rows: list[list[str]] = []
     laws: list[Html] = []
+    sides = {"surface": "L(N, D) = ", "frontier": "L(C) = "}
     for title, block in (("surface", fit.fits.surface), ("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier)):
         if block.status != "ok":
             laws.append(tag("li", f"{title}: not possible: {block.reason or 'no reason given'}"))
             continue
-        laws.append(tag("li", f"{title}: ", maths.law(block.form, {})))
+        laws.append(tag("li", f"{title}: {sides.get(title, '')}", maths.law(block.form, {})))
         rows += [_constant(title, name, block, fit) for name in (*block.params, *block.derived)]
     head = ["law", "constant", "value", f"{human.percent(fit.confidence)} interval"]
     return join(
@@ -103,17 +104,23 @@ def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
 
 
 def runs(fit: Fit, rows: Sequence[Row]) -> Html:
-    """Return the table of runs, folded away where it is long."""
-    head = ["run", "budget C", "N", "D", "D/N", "loss", "predicted", "error", "bits/byte", "shape", "peak LR", "seed"]
-    kinds = ["nowrap"] + ["number"] * 6 + ["number"] + ["number extra", "nowrap extra", "number extra", "number extra"]
-    ordered = sorted(rows, key=lambda r: (_last(r.budget), _last(r.flops), _last(r.params)))
-    body = table(head, [_run(row) for row in ordered[:MOST_ROWS]], kinds, "runs")
-    note = f"N in {fit.kinds.params} parameters, C and FLOPs by {fit.kinds.flops}, loss in {fit.kinds.loss}; "
-    note += "error is predicted over observed loss, less one. runs.csv, beside this page, has every column."
+    """Return the table of runs, folded away where it is long; what all runs share is said once, above it."""
+    ordered = sorted(rows, key=lambda r: (_last(r.budget), _last(r.params), not r.used, r.key))
+    head = ["run", "budget C", "N", "D", "D/N", "loss", "predicted", "error"]
+    kinds = ["nowrap"] + ["number"] * 7
+    shared, extra = _extras(ordered)
+    head += list(extra)
+    kinds += ["number extra"] * len(extra)
+    body = [_run(row) + [show(row) for show in extra.values()] for row in ordered[:MOST_ROWS]]
+    grid = table(head, body, kinds, "runs")
+    note = f"N in {fit.kinds.params} parameters, C in FLOPs by {fit.kinds.flops}, loss in {fit.kinds.loss}; "
+    note += "error is predicted over observed loss, less one. "
+    note += f"All runs: {', '.join(shared)}. " if shared else ""
+    note += "runs.csv, beside this page, has every column."
     if len(rows) > OPEN_ROWS:
         shown = f"Show {min(len(rows), MOST_ROWS)} of {len(rows)} runs"
-        body = tag("details", tag("summary", shown), body)
-    return join(tag("p", note, class_="caption"), body)
+        grid = tag("details", tag("summary", shown), grid)
+    return join(tag("p", note, class_="caption"), grid)
 
 
 def method(fit: Fit) -> Html:
@@ -149,8 +156,8 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
         known = "" if side is None or found.limit is None else f", {side} {human.number(found.limit)}"
         why = join(tag("b", f"not identified{known}", class_="unknown"), f". {_sentence(found.reason)}")
         return [title, maths.symbol(name), tag("span", human.number(value), class_="quiet"), why]
-    bounds = human.interval(block.intervals.get(name))
-    return [title, maths.symbol(name), human.number(value, 4), "no interval" if bounds == human.MISSING else bounds]
+    shown, bounds = human.estimate(value, block.intervals.get(name))
+    return [title, maths.symbol(name), shown, "no interval" if bounds == human.MISSING else bounds]
 
 
 def _references(fit: Fit) -> str:
@@ -173,7 +180,6 @@ def _optimizer(found: Optimizer | None) -> str:
 
 
 def _run(row: Row) -> list[str]:
-    width, layers = row.extra.get("width", ""), row.extra.get("layers", "")
     ratio = row.tokens / row.params if row.params > 0 else math.nan
     state = "" if row.used else (row.drop_code or row.state or "not used").replace("_", " ")
     return [
@@ -185,11 +191,31 @@ def _run(row: Row) -> list[str]:
         loss(row.loss),
         loss(row.predicted),
         human.MISSING if math.isnan(row.error) else f"{100 * row.error:+.2f} %".replace("-", "−"),
-        human.number(_float(row.extra.get("bits_per_byte")), 4),
-        f"{_integer(width)} × {_integer(layers)}" if width and layers else human.MISSING,
-        human.number(_float(row.extra.get("lr")), 2),
-        _integer(row.extra.get("seed", "")) or human.MISSING,
     ]
+
+
+def _extras(rows: Sequence[Row]) -> tuple[list[str], dict[str, Callable[[Row], str]]]:
+    """Return "name value" of what all runs share, and a column for each thing that differs between them."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "bits/byte": lambda row: human.number(_float(row.extra.get("bits_per_byte")), 4),
+        "width × layers": _shape,
+        "peak LR": lambda row: human.number(_float(row.extra.get("lr")), 2),
+        "batch": lambda row: human.count(_float(row.extra.get("batch_tokens"))),
+        "seed": lambda row: _integer(row.extra.get("seed", "")) or human.MISSING,
+    }
+    shared, extra = [], {}
+    for name, show in columns.items():
+        values = {show(row) for row in rows} - {human.MISSING}
+        if len(values) == 1:
+            shared.append(f"{name} {values.pop()}")
+        elif values:
+            extra[name] = show
+    return shared, extra
+
+
+def _shape(row: Row) -> str:
+    width, layers = row.extra.get("width", ""), row.extra.get("layers", "")
+    return f"{_integer(width)} × {_integer(layers)}" if width and layers else human.MISSING
 
 
 def _float(text: str | None) -> float | None:

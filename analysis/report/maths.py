@@ -10,13 +10,15 @@ from analysis.report.markup import Html, join, tag
 from analysis.results import Block
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|\s+|.")
-_GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η"}
+_SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η"}
 
 
 def symbol(name: str) -> Html:
     """Return a constant's name as it is written: alpha as α, L_inf with its index."""
-    if name in _GREEK:
-        return Html(_GREEK[name])
+    if name in _SYMBOLS:
+        return Html(_SYMBOLS[name])
+    if name == "reference_flops":
+        return Html("C<sub>ref</sub>")
     letter, _, index = name.partition("_")
     if index and letter:
         return join(letter, tag("sub", "∞" if index == "inf" else index))
@@ -56,6 +58,8 @@ def _token(token: str, values: Mapping[str, str], unknown: frozenset[str]) -> Ht
         return tag("span", values[token], class_="fixed")
     if token in unknown:
         return tag("span", symbol(token), class_="unknown")
+    if re.fullmatch(r"[a-z]\d", token):
+        return join(token[0], tag("sub", token[1]))
     if token.replace("_", "").isalpha():
         return symbol(token)
     return join({"-": "−", "*": " "}.get(token, token))

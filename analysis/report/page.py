@@ -45,6 +45,7 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
         "main",
         tag("h1", f"Scaling study “{fit.study}”"),
         answer.lead(fit),
+        answer.alarms(fit),
         answer.tiles(fit),
         answer.law(fit),
         details.approaches(fit),
@@ -61,10 +62,14 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
 
 def _figure(figure: Figure) -> Html:
     panels = [Html(canvas.inline(panel, f"{figure.name}-{panel.name}")) for panel in figure.panels]
-    kind = "panels single" if len(panels) == 1 else "panels"
     return tag(
         "section",
         tag("h2", figure.title),
-        tag("figure", tag("figcaption", figure.caption, class_="caption"), tag("div", *panels, class_=kind)),
+        tag(
+            "figure",
+            tag("figcaption", figure.caption, class_="caption"),
+            tag("div", *panels, class_="panels"),
+            class_="single" if len(panels) == 1 else None,
+        ),
         id=figure.name,
     )

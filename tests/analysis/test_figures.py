@@ -1,0 +1,319 @@
+"""Figures show what they should: data preparation is pure and exact, axes hold the artists and labels."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import results
+from analysis.figures import backtest, canvas, curves, data, frontier, law, loss, style, valleys
+from analysis.figures.canvas import Figure
+from analysis.results import Fit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def fit() -> Fit:
+    return results.load(DATA / "fit_example.json")
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[data.Row, ...]:
+    return data.read_rows(DATA / "runs.csv")
+
+
+def axes() -> Axes:
+    from matplotlib.figure import Figure as Canvas
+
+    return Canvas().add_subplot()
+
+
+def drawn(figure: Figure | None, name: str) -> Axes:
+    assert figure is not None
+    (panel,) = [p for p in figure.panels if p.name == name]
+    ax = axes()
+    assert panel.draw(ax) is ax
+    return ax
+
+
+def texts(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.texts]
+
+
+def test_rows_keep_what_the_fit_did_not_use(rows: tuple[data.Row, ...]) -> None:
+    left = {row.key: row for row in rows if not row.used}
+    assert set(left) == {"0badc0ffee01", "0badc0ffee02"}
+    failed = left["0badc0ffee01"]
+    assert failed.state == failed.drop_code == "failed"
+    assert math.isnan(failed.loss)
+    assert math.isnan(failed.error)
+
+
+def test_a_missing_column_or_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("key,params,tokens,loss\n")
+    with pytest.raises(ValueError, match="no column 'flops'"):
+        data.read_rows(tmp_path / "runs.csv")
+    with pytest.raises(ValueError, match="does not exist"):
+        data.read_rows(tmp_path / "other.csv")
+
+
+def test_curves_skip_torn_lines_other_kinds_and_missing_runs(tmp_path: Path, rows: tuple[data.Row, ...]) -> None:
+    run = tmp_path / rows[0].key
+    run.mkdir()
+    lines = [
+        json.dumps({"kind": kind, "step": i, "tokens": 100 * i, "metrics": {"loss": value}})
+        for i, (kind, value) in enumerate(
+            [("validation", 5.0), ("train", 4.0), ("validation", 3.5), ("validation", 3.0)]
+        )
+    ]
+    (run / "metrics.jsonl").write_text("\n".join([*lines, '{"kind": "validation", "tok']))
+    (found,) = data.read_curves(tmp_path, rows)
+    assert (found.key, found.tokens, found.losses) == (rows[0].key, (200.0, 300.0), (3.5, 3.0))
+
+
+def test_curves_never_leave_the_study_folder(tmp_path: Path, rows: tuple[data.Row, ...]) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    line = json.dumps({"kind": "validation", "tokens": 1, "metrics": {"loss": 1.0}})
+    (tmp_path / "metrics.jsonl").write_text(line)
+    assert data.read_curves(study, [replace(rows[0], key="..")]) == ()
+
+
+def test_valleys_are_sampled_from_their_coefficients(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    curves_ = valleys.prepare(fit.fits.valleys.valleys, rows)
+    assert [curve.kept for curve in curves_] == [False, True, True, True, True]
+    for valley, curve in zip(fit.fits.valleys.valleys, curves_, strict=True):
+        assert len(curve.points) == valley.points
+        assert [n for n, _ in (curve.parabola[0], curve.parabola[-1])] == pytest.approx(valley.params_range)
+        c0, c1, c2 = valley.coefficients
+        for n, value in curve.parabola[::20]:
+            x = math.log(n) - valley.center
+            assert value == pytest.approx(c0 + c1 * x + c2 * x * x)
+    lowest = min(curves_[1].parabola, key=lambda point: point[1])
+    assert curves_[1].minimum is not None
+    assert lowest[1] == pytest.approx(curves_[1].minimum[1], rel=1e-3)
+
+
+def test_valleys_show_every_budget_its_minimum_and_what_was_dropped(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    ax = drawn(valleys.figure(fit, rows), "valleys")
+    assert ax.get_xscale() == "log"
+    assert ax.get_xlabel() == "parameters N [matmul]"
+    assert ax.get_ylabel() == "validation loss [nats per token]"
+    assert sum(line.get_marker() == "D" for line in ax.lines) == 4
+    hollow = [line for line in ax.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
+    assert len(hollow) == 1
+    assert len(ax.containers) == 4  # the intervals of the minima
+    assert any(text.startswith("2×10¹²\nno minimum inside") for text in texts(ax))
+    assert {"8×10¹²", "3.2×10¹³", "1.3×10¹⁴", "5×10¹⁴"} <= set(texts(ax))
+
+
+def test_valley_labels_do_not_overlap(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    """Six budgets with nearly the same losses still get labels that are apart."""
+    one = fit.fits.valleys.valleys[2]
+    near = [replace(one, flops_budget=one.flops_budget * (1 + i)) for i in range(6)]
+    ax = axes()
+    valleys.draw(ax, valleys.prepare(near, rows), "matmul", "nats per token")
+    heights = sorted(text.get_position()[1] for text in ax.texts if "×10" in text.get_text())
+    assert len(heights) == 6
+    low, high = ax.get_ylim()
+    assert min(b - a for a, b in pairwise(heights)) >= 0.05 * (high - low)
+
+
+def test_no_minimum_is_said_in_the_caption(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    edges = tuple(replace(v, status="edge", params_opt=None) for v in fit.fits.valleys.valleys)
+    bare = replace(fit, fits=replace(fit.fits, valleys=replace(fit.fits.valleys, valleys=edges)))
+    figure = valleys.figure(bare, rows)
+    assert figure is not None
+    assert "No budget has a minimum" in figure.caption
+
+
+def test_the_band_widens_away_from_the_reference(fit: Fit) -> None:
+    power = fit.fits.valleys.exponents["params"]
+    line = frontier.sample(power, power.reference_flops / 100, power.reference_flops * 100, samples=101)
+    width = [math.log(high / low) for low, high in zip(line.low, line.high, strict=True)]
+    assert width[50] == pytest.approx(math.log(651152.0676073025 / 560714.2804396215))
+    assert width[0] > 2 * width[50]
+    assert width[-1] > 2 * width[50]
+    assert all(low < v < high for low, v, high in zip(line.low, line.value, line.high, strict=True))
+
+
+def test_a_law_without_intervals_has_no_band(fit: Fit) -> None:
+    power = replace(fit.fits.valleys.exponents["params"], exponent_interval=None)
+    assert frontier.sample(power, 1e12, 1e15).low == ()
+
+
+@pytest.mark.parametrize(("name", "label"), [("params", "N* [matmul]"), ("tokens", "D* [tokens]")])
+def test_the_frontier_shows_minima_band_and_every_proposal(fit: Fit, name: str, label: str) -> None:
+    ax = drawn(frontier.figure(fit), name)
+    assert label in ax.get_ylabel()
+    assert ax.get_xlabel() == "compute C [FLOPs]"
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert len(ax.collections) >= 1  # the band
+    assert len(ax.containers) == 4 + 2  # intervals of four minima and two proposals
+    names = ax.get_legend_handles_labels()[1]
+    assert names == ["minima of the valleys", "recommended: valleys", "also: surface"]
+    assert "beyond the data" in texts(ax)
+    low, high = ax.get_xlim()
+    assert low < 7.984e12
+    assert high > 5e15 * 1.12
+
+
+def test_loss_frontier_draws_the_fitted_law(fit: Fit) -> None:
+    path = loss.prepare(fit)
+    assert path.line is not None
+    params, reference = fit.fits.frontier.params, fit.fits.frontier.reference_flops
+    assert reference is not None
+    for c, value in zip(path.line.flops[::30], path.line.value[::30], strict=True):
+        assert value == pytest.approx(params["L_inf"] + params["a"] * (c / reference) ** -params["alpha"])
+    figure = loss.figure(fit)
+    ax = drawn(figure, "loss")
+    assert "nats per token" in ax.get_ylabel()
+    assert figure is not None
+    assert "cannot pin down the floor" in figure.caption
+
+
+def test_law_panels_hold_every_fitted_run(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    figure = law.figure(fit, rows)
+    fitted = law.prepare(rows)
+    assert len(fitted) == 25
+    for name, scale in (("observed", "linear"), ("params", "log"), ("tokens", "log"), ("flops", "log")):
+        ax = drawn(figure, name)
+        assert ax.get_xscale() == scale
+        (points,) = ax.collections
+        assert np.shape(points.get_offsets()) == (25, 2)
+        unit = "nats per token" if name == "observed" else "%"
+        assert unit in ax.get_ylabel()
+
+
+def test_robust_sd_is_the_scaled_median() -> None:
+    assert law.robust_sd([-1.0, 1.0, 3.0]) == pytest.approx(1.4826)
+    assert law.robust_sd([1.0, -3.0]) == pytest.approx(2 * 1.4826)
+
+
+def test_backtest_shows_held_out_runs_and_signed_errors(fit: Fit) -> None:
+    figure = backtest.figure(fit)
+    ax = drawn(figure, "runs")
+    assert [np.size(line.get_xdata()) for line in ax.lines] == [5, 5]
+    assert ax.get_legend_handles_labels()[1] == ["predicted by the surface", "observed"]
+    from matplotlib.patches import Rectangle
+
+    bars = drawn(figure, "errors")
+    assert [bar.get_width() for bar in bars.patches if isinstance(bar, Rectangle)] == pytest.approx([0.81, -0.5, 0.86])
+    assert texts(bars) == ["+0.81 %", "−0.50 %", "+0.86 %"]
+    assert backtest.figure(replace(fit, backtest=None)) is None
+
+
+def test_learning_curves_end_in_a_dot_each(fit: Fit) -> None:
+    found = [
+        data.Curve(f"run{i}", budget, 1e5, (1e3, 1e4, 1e5), (9.0, 5.0, 4.0 - i / 10))
+        for i, budget in enumerate([1e12, 1e12, 4e12])
+    ]
+    ax = drawn(curves.figure(fit, found), "curves")
+    assert len(ax.lines) == 6
+    assert ax.get_legend_handles_labels()[1] == ["10¹²", "4×10¹²"]
+    assert curves.figure(fit, []) is None
+
+
+def test_a_fit_that_found_nothing_draws_nothing(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    fits = replace(
+        fit.fits,
+        valleys=replace(fit.fits.valleys, valleys=(), exponents={}),
+        frontier=replace(fit.fits.frontier, status="not possible", reason="no", params={}, points=()),
+    )
+    bare = replace(fit, fits=fits, recommendation=None, backtest=None)
+    assert valleys.figure(bare, rows) is None
+    assert frontier.figure(bare) is None
+    assert loss.figure(bare) is None
+    assert law.figure(bare, [replace(row, used=False) for row in rows]) is None
+
+
+def test_svg_is_xml_with_real_text_and_the_same_every_time(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    figure = valleys.figure(fit, rows)
+    assert figure is not None
+    first = canvas.svg(figure.panels, figure.name, transparent=False)
+    assert first == canvas.svg(figure.panels, figure.name, transparent=False)
+    found = "".join(ElementTree.fromstring(first).itertext())
+    assert "parameters N [matmul]" in found
+
+
+def test_inline_svg_has_its_own_ids_and_follows_the_page(fit: Fit) -> None:
+    figure = frontier.figure(fit)
+    assert figure is not None
+    both = [ElementTree.fromstring(canvas.inline(p, f"f-{p.name}")) for p in figure.panels]
+    ids = [{e.get("id") for e in tree.iter() if e.get("id")} for tree in both]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    for tree, known in zip(both, ids, strict=True):
+        refs = {e.get("href", "#")[1:] for e in tree.iter() if e.get("href")}
+        assert refs <= known
+    text = canvas.inline(figure.panels[0], "x")
+    assert "currentColor" in text
+    assert style.INK not in text
+    assert "xlink" not in text.partition(">")[0]
+
+
+def test_csv_has_full_precision_and_empty_for_missing() -> None:
+    table = canvas.Table(("a", "b"), ((1 / 3, None), (math.nan, "x,y")))
+    assert canvas.csv_text(table) == 'a,b\n0.3333333333333333,\n,"x,y"\n'
+
+
+@pytest.mark.parametrize("build", [valleys.figure, law.figure])
+def test_tables_have_a_value_for_each_column(
+    build: Callable[..., Figure], fit: Fit, rows: tuple[data.Row, ...]
+) -> None:
+    table = build(fit, rows).table
+    assert table.rows
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
+@given(st.floats(min_value=1e-3, max_value=1e20), st.floats(min_value=1.05, max_value=1e12))
+def test_log_axes_always_have_readable_ticks(low: float, ratio: float) -> None:
+    ticks = style.log_ticks(low, low * ratio)
+    assert 3 <= len(ticks) <= 7
+    assert all(low * (1 - 1e-9) <= t <= low * ratio * (1 + 1e-9) for t in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+@given(st.lists(st.floats(min_value=-100, max_value=100), max_size=12), st.floats(min_value=0.01, max_value=10))
+def test_spread_labels_are_apart_and_in_order(wanted: list[float], gap: float) -> None:
+    places = style.spread(wanted, gap)
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    assert all(places[b] - places[a] >= gap * (1 - 1e-6) - 1e-9 for a, b in pairwise(order))
+    if all(wanted[b] - wanted[a] > gap * 1.001 for a, b in pairwise(order)):
+        assert places == pytest.approx(wanted)
+
+
+def test_budgets_that_round_alike_get_more_digits() -> None:
+    assert data.budget_label(1.24e12, [1.24e12, 1.21e12]) == "1.24×10¹²"
+    assert data.budget_label(2e12, [2e12, 4e12]) == "2×10¹²"
+
+
+def test_drawing_leaves_no_global_state() -> None:
+    code = (
+        "import sys, matplotlib; before = matplotlib.rcParams.copy()\n"
+        "from pathlib import Path\n"
+        "from analysis import results\n"
+        "from analysis.figures import canvas, frontier\n"
+        f"f = frontier.figure(results.load(Path({str(DATA / 'fit_example.json')!r})))\n"
+        "canvas.png(f.panels, dpi=30)\n"
+        "assert matplotlib.rcParams.copy() == before\n"
+        "assert 'matplotlib.pyplot' not in sys.modules and 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
