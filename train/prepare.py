@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def configured(file: str | None, assignments: Sequence[str], root: str | None) -> tuple[DataConfig, Path]:
     """Return the data section and the data root that the options name.
 
-    `file` is a run's config, any YAML with a ``data:`` section, or the section itself; `assignments` are ``data.key=value`` and win.
+    `file` is a run's config, any YAML with a ``data:`` section, or the section itself; `assignments` are
+    ``data.key=value`` and win.
     """
     import yaml
 

@@ -10,7 +10,8 @@ HEADER_BYTES = 1000
 LONGEST_LINE = 1000
 MOST_DIGITS = 0.2
 
-_TRAILING = re.compile(rb"[ \t\r]+(?=\n)")
+_TRAILING = re.compile(rb"[ \t]+(?=\n)")
+_LEADING = re.compile(rb"\A(?:\xef\xbb\xbf|\n)+")
 _VENDORED = re.compile(r"_?vendor(ed)?|third_?party|_?externals?|extern|node_modules", re.IGNORECASE)
 _METADATA = (".dist-info", ".egg-info")
 _LEGAL = re.compile(r"licen[cs]e|copying|copyright|notice|^authors|^contributors|^patents", re.IGNORECASE)
@@ -24,7 +25,7 @@ _DIGITS = b"0123456789"
 
 
 def normalised(raw: bytes) -> bytes:
-    """Return a document in its normal form: LF line ends, no trailing blanks, one newline at the end, no BOM.
+    """Return a document in its normal form: LF, no BOM or empty lines first, no trailing blanks, one newline last.
 
     Two files that differ only in these are one document. An empty result means that there is no text. Raises ValueError
     (UnicodeDecodeError, or a plain one for binary data) when `raw` is not UTF-8 text.
@@ -32,13 +33,11 @@ def normalised(raw: bytes) -> bytes:
     raw.decode("utf-8")
     if b"\0" in raw:
         raise ValueError("binary data (a NUL byte)")
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in raw:
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b" \n" in raw or b"\t\n" in raw:
         raw = _TRAILING.sub(b"", raw)
-    raw = raw.strip(b"\n") if raw.strip(b" \t\n") else b""
-    raw = raw.rstrip(b" \t\n")
+    raw = _LEADING.sub(b"", raw.rstrip(b" \t\n"))
     return raw + b"\n" if raw else b""
 
 

@@ -9,7 +9,7 @@ import pytest
 from train.data.prepare import prepare
 from train.spec.config import DataConfig
 
-WORDS = "def return self for in if else import value tokens loss model width é 日本 x1 == += ( ) : [ ] 0.125".split()
+WORDS = ["def", "return", "self", "for", "in", "value", "tokens", "width", "é", "日本", "x1", "==", "(", ")", "0.125"]
 
 
 def write_texts(folder: Path, count: int, seed: int = 0) -> Path:
@@ -23,11 +23,11 @@ def write_texts(folder: Path, count: int, seed: int = 0) -> Path:
     return folder
 
 
-def small(source: Path, **changes: object) -> DataConfig:
+def small(folder: Path | None, /, **changes: object) -> DataConfig:
     """Return settings that suit `write_texts`."""
     values: dict[str, object] = {
         "name": "small",
-        "source": str(source),
+        "source": None if folder is None else str(folder),
         "vocab_size": 300,
         "validation_fraction": 0.2,
         "sequence_length": 16,

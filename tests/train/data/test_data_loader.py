@@ -51,7 +51,7 @@ def _corpus(folder: Path, sizes: list[int]) -> npt.NDArray[np.int64]:
     return tokens.astype(np.int64)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=8), st.integers(1, 40))
 def test_windows_together_are_the_whole(sizes: list[int], length: int) -> None:
     if sum(sizes) <= length:
@@ -66,7 +66,7 @@ def test_windows_together_are_the_whole(sizes: list[int], length: int) -> None:
         assert sorted(rows.tolist()) == sorted(expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(start=st.integers(0, 5000), counts=st.lists(st.integers(0, 60), min_size=1, max_size=6))
 def test_any_chunking_reads_the_same(prepared: Path, start: int, counts: list[int]) -> None:
     whole = TokenSequences(prepared, "train", 16, seed=5).sequences(start, sum(counts))

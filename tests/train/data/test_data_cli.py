@@ -1,0 +1,98 @@
+"""``python -m train.prepare`` as it is typed."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from train.prepare import configured
+from train.spec.manifest import read_manifest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def _run(*arguments: str, folder: Path, python: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, *python, "-m", "train.prepare", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_prepare_again_verify_and_tamper(texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(
+        f"model: {{width: 64}}\nruntime: {{data_root: corpora}}\ndata:\n  source: {texts}\n  name: mine\n"
+        "  vocab_size: 300\n  validation_fraction: 0.2\n  sequence_length: 16\n"
+    )
+    first = _run("--config", "run.yaml", folder=tmp_path)
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / "corpora" / "mine-bpe300"
+    assert f"fingerprint {read_manifest(folder).fingerprint}" in first.stdout
+    assert "prepared in" in first.stdout
+    assert "preparing data: encoding" in first.stderr
+
+    again = _run("--config", "run.yaml", folder=tmp_path, python=["-X", "importtime"])
+    assert "was prepared before" in again.stdout
+    imported = {line.rsplit("|", 1)[-1].strip() for line in again.stderr.splitlines()}
+    assert not imported & {"torch", "numpy", "tokenizers", "pyarrow", "filelock"}
+
+    assert "every file is what the manifest says" in _run("--config", "run.yaml", "--verify", folder=tmp_path).stdout
+    (folder / "validation-00000.bin").write_bytes(b"\0" * (folder / "validation-00000.bin").stat().st_size)
+    found = _run("--config", "run.yaml", "--verify", folder=tmp_path)
+    assert found.returncode == 1
+    assert "error: corpora/mine-bpe300/validation-00000.bin was changed after preparation" in found.stderr
+    assert _run("--config", "run.yaml", "--force", folder=tmp_path).returncode == 0
+    assert _run("--config", "run.yaml", "--verify", folder=tmp_path).returncode == 0
+
+
+def test_broken_documents_are_on_the_terminal(texts: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "bad.txt").write_bytes(b"\xff")
+    for path in texts.glob("*.py"):
+        (source / path.name).write_bytes(path.read_bytes())
+    settings = ["data.source=source", "data.name=x", "data.vocab_size=290", "data.validation_fraction=0.2"]
+    found = _run("--set", *settings, "data.sequence_length=16", "--root", "there", folder=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "broken documents: 1, the first is bad.txt: not UTF-8 (byte 0)" in found.stdout
+    assert (tmp_path / "there" / "x-bpe290" / "manifest.json").exists()
+
+
+def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    found = _run("--set", "data.source=nowhere", folder=tmp_path)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.splitlines()[-1].startswith("error: data.source=nowhere: there is no such folder")
+    assert "Traceback" not in found.stderr
+
+
+def test_settings_from_file_and_command_line(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: mine\nvocab_size: 512\n")
+    config, root = configured(str(tmp_path / "a.yaml"), ["data.max_bytes=4e7", "data.source=null"], None)
+    assert (config.name, config.vocab_size, config.max_bytes, config.source) == ("mine", 512, 40_000_000, None)
+    assert root == Path("data")
+    assert configured(None, [], "elsewhere")[1] == Path("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("content", "assignments", "words"),
+    [
+        ("model: {width: 3}", [], "has no section `data:`"),
+        ("- 1", [], "has no section `data:`"),
+        ("a: [", [], "is not YAML"),
+        ("data: {nam: x}", [], "unknown key 'data.nam': did you mean 'data.name'"),
+        ("data: {source: '???'}", [], "data.source is missing"),
+        ("data: {}", ["data.vocab_size=big"], "data.vocab_size='big'"),
+        ("data: {}", ["data.vocab_size"], "write it as data.key=value"),
+        ("data: {}", ["vocab_size=300"], "did you mean 'data.vocab_size'"),
+        ("data: {}", ["data.tokenizer=bpee"], "choose one of bpe, bytes"),
+        (None, [], "there is no such file"),
+    ],
+)
+def test_bad_settings(tmp_path: Path, content: str | None, assignments: list[str], words: str) -> None:
+    file = tmp_path / "config.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ValueError) as error:
+        configured(str(file), assignments, None)
+    assert words in str(error.value)

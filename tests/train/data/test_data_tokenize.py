@@ -1,0 +1,75 @@
+"""Tokens: the quick way equals the tokenizer's own, and text comes back."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from train.data.tokenize import encoder, sample, train_bpe, word_pattern
+
+CORPUS = [
+    f"def function_{n}(value: int, other: float = {n}.5) -> int:\n    return value * {n * 37} + other\n\n\n".encode()
+    for n in range(400)
+] + ["Größe 日本語 naïve — “quoted” 🙂\n".encode()] * 5
+TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
+    st.sampled_from("aZ_09 \t\n\r\x0b\x0c\x1c\x85\xa0\u2028.,(é日🙂\x7f\x80"), max_size=60
+)
+
+
+@pytest.fixture(scope="module")
+def bpe() -> str:
+    return train_bpe(CORPUS, 400)
+
+
+@given(TEXT)
+def test_every_character_is_in_one_word(text: str) -> None:
+    assert "".join(re.findall(word_pattern("\\x80-\\U0010ffff"), text)) == text
+
+
+@settings(deadline=None)
+@example("x" * 1000 + " " * 500)
+@given(TEXT)
+def test_words_encode_as_the_tokenizer_does(bpe: str, text: str) -> None:
+    tokenizer = Tokenizer.from_str(bpe)
+    tokens = np.frombuffer(encoder(bpe)(text.encode()), dtype="<u2").tolist()
+    assert tokens == tokenizer.encode(text).ids
+    assert tokenizer.decode(tokens, skip_special_tokens=False) == text
+    assert 399 not in tokens  # the separator's number
+
+
+@given(TEXT)
+def test_bytes_are_their_own_tokens(text: str) -> None:
+    tokens = np.frombuffer(encoder(None)(text.encode()), dtype="<u2")
+    assert bytes(tokens.tolist()) == text.encode()
+
+
+def test_training_compresses_and_does_not_depend_on_threads(bpe: str) -> None:
+    text = b"".join(CORPUS)
+    assert len(encoder(bpe)(text)) / 2 < len(text) / 2.5
+    script = (
+        "import sys; sys.path.insert(0, 'tests/train/data'); import test_data_tokenize as t;"
+        "sys.stdout.write(t.train_bpe(t.CORPUS, 400))"
+    )
+    for threads in ("1", "4"):
+        environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONPATH": ".", "PYTHONIOENCODING": "utf-8"}
+        found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+        assert found.stdout.decode() == bpe
+
+
+def test_a_vocabulary_too_large_says_how_large_it_can_be() -> None:
+    with pytest.raises(
+        ValueError, match=r"data\.vocab_size=4096 is too large.*set data\.vocab_size=(\d+) or less"
+    ) as error:
+        train_bpe(CORPUS, 4096)
+    most = int(re.findall(r"set data\.vocab_size=(\d+)", str(error.value))[0])
+    assert Tokenizer.from_str(train_bpe(CORPUS, most)).get_vocab_size() == most - 1
+
+
+def test_the_sample_is_bounded() -> None:
+    assert list(sample([b"aaaa", b"bb", b"c"], limit=5)) == [b"aaaa", b"bb"]
