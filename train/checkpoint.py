@@ -1,9 +1,9 @@
 """Complete checkpoints: staged beside their place, checked by hash, moved in by one rename.
 
 A checkpoint is a folder `step-<n>` with `state.pt` (tensors) and `manifest.json` (progress, what it belongs to, size
-and sha256 of the file). The manifest is written last and the folder appears in one rename, so a killed save leaves a
-staging folder that nobody reads. What a crash of the machine or a full disk tears is caught by size and hash: the newest
-checkpoint that is whole is the one found.
+and sha256 of the file). The folder appears in one rename, so a killed save leaves a staging folder that nobody reads.
+What a crash of the machine or a full disk tears is caught by size and hash: the newest checkpoint that is whole is the
+one found.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Checkpoint:
 def save(
     root: Path,
     step: int,
+    *,
     state: Mapping[str, Any],
     progress: Mapping[str, Any],
     identity: Mapping[str, Any],

@@ -46,7 +46,7 @@ class World:
         grads = [weight.grad for weight in weights if weight.grad is not None]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
         dist.all_reduce(flat)
-        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        for grad, part in zip(grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True):
             grad.copy_(part.view_as(grad))
 
     def any(self, flags: Sequence[bool]) -> list[bool]:

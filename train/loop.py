@@ -151,7 +151,14 @@ class Loop:
                     "random": random,
                 }
                 root = setup.folder / "checkpoints"
-                checkpoint.save(root, progress.step, state, asdict(progress), setup.identity, keep)
+                checkpoint.save(
+                    root,
+                    progress.step,
+                    state=state,
+                    progress=asdict(progress),
+                    identity=setup.identity,
+                    keep=keep,
+                )
         self.saved_at, self.saved_step = time.perf_counter(), progress.step
 
     def _restore(self) -> None:

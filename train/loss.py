@@ -20,7 +20,7 @@ CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float = 1.0) -> Tensor:
     """Return scale times the summed cross-entropy of `hidden @ weight.T` against `targets`, in nats, as an fp64 scalar.
 
-    hidden (tokens, width) and weight (vocabulary, width) fp32, targets (tokens,) int64. Under autocast the products
+    hidden (tokens, width) and weight (vocabulary, width), targets (tokens,) int64. Under autocast the products
     run in its format and the softmax in fp32. With scale = 1 / (global tokens of the step) the gradients of all
     micro-batches and ranks simply add up to those of the mean loss.
     """
@@ -39,17 +39,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """Summed cross-entropy of a linear head; keeps the gradients, not the logits."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    def forward(  # noqa: PLR0917 - autograd passes arguments by position
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, dtype: torch.dtype
+    ) -> Tensor:
+        exact = torch.promote_types(hidden.dtype, torch.float32)
         wants = any(ctx.needs_input_grad[:2])
         head = weight.to(dtype)
         inputs = hidden.to(dtype)
         grad_hidden = torch.empty_like(inputs) if wants else None
         # Transposed: (width, vocabulary). Adding x.T @ dlogits keeps the wide axis contiguous, which is up to a third
         # faster on a CPU at small widths than adding dlogits.T @ x.
-        grad_weight = torch.zeros(weight.shape[::-1], dtype=torch.float32, device=weight.device) if wants else None
+        grad_weight = torch.zeros(weight.shape[::-1], dtype=exact, device=weight.device) if wants else None
         loss = torch.zeros((), dtype=torch.float64, device=hidden.device)
         rows = chunk_rows(weight.shape[0], hidden.device.type)
-        buffer = torch.empty((min(rows, len(inputs)), weight.shape[0]), dtype=torch.float32, device=hidden.device)
+        buffer = torch.empty((min(rows, len(inputs)), weight.shape[0]), dtype=exact, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(inputs), rows):
                 x, target = inputs[start : start + rows], targets[start : start + rows]
@@ -70,7 +73,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
-        factor = (grads[0] * ctx.scale).to(torch.float32)
+        factor = (grads[0] * ctx.scale).to(grad_weight.dtype)
         return (grad_hidden.to(ctx.dtype) * factor, (grad_weight * factor).t(), None, None, None)
 
 
@@ -87,7 +90,7 @@ def _losses_and_softmax(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Write a @ b into fp32 `out`, also where a and b are of a shorter format."""
+    """Write a @ b into `out`, also where a and b are of a shorter format."""
     if a.dtype == out.dtype:
         torch.mm(a, b, out=out)
     else:
@@ -95,8 +98,8 @@ def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to fp32 `total`, also where a and b are of a shorter format."""
+    """Add a @ b to `total`, also where a and b are of a shorter format."""
     if a.dtype == total.dtype:
-        total.addmm_(a, b)
+        torch.addmm(total, a, b, out=total)
     else:
         total.add_(a @ b)

@@ -1,4 +1,4 @@
-"""What a run reached, as `outcome.json`: written once, in one rename, when the budget is reached or the loss diverged."""
+"""What a run reached, as `outcome.json`: written once, when the budget is reached or the loss has diverged."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def load(path: Path) -> RunConfig:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m train.run",
-        description="Train one run to its token budget. Its folder, where checkpoints, metrics.jsonl and outcome.json go, "
-        "is the folder of the config. Started again, it goes on from its newest checkpoint.",
+        description="Train one run to its token budget. Checkpoints, metrics.jsonl and outcome.json go into the "
+        "folder of the config. Started again, it goes on from its newest checkpoint.",
         epilog="Exit codes: 0 reached, 1 failed, 3 diverged, 75 stopped by a signal after saving a checkpoint.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")

@@ -101,5 +101,6 @@ def _check_world(config: RunConfig, world: World) -> None:
     replicas = config.parallel.dp_replicate
     if replicas is not None and replicas != world.size:
         raise ValueError(
-            f"parallel.dp_replicate={replicas} but {world.size} processes were started: leave it null or start {replicas}"
+            f"parallel.dp_replicate={replicas} but the world has {world.size} processes: "
+            f"leave it null or start {replicas}"
         )

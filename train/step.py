@@ -32,13 +32,13 @@ def accumulate(setup: Setup, start: int, count: int) -> Tensor:
     rows = torch.from_numpy(setup.data.sequences(start + share.start, len(share)))
     if setup.device.type == "cuda":
         rows = rows.pin_memory().to(setup.device, non_blocking=True)
-    for part in rows.split(setup.micro):
+    for part in torch.split(rows, setup.micro):
         if len(part) == 0:  # a rank without sequences in a short last step
             continue
         with setup.autocast:
             hidden = setup.model(part[:, :-1]).flatten(0, 1)
             loss = linear_cross_entropy(hidden, setup.model.head, part[:, 1:].reshape(-1), scale)
-        loss.backward()
+        torch.autograd.backward(loss)
         total += loss.detach()
     setup.world.sum_gradients(setup.model.parameters())
     return setup.world.sum_(total)

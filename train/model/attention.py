@@ -30,7 +30,7 @@ class Attention(nn.Module):
         """Return attention's output for x (batch, length, width); turns as train.model.rope.rotations gives."""
         batch, length, _ = x.shape
         heads = F.linear(x, self.qkv).view(batch, length, -1, self.head_dim)
-        q, k, v = heads.split((self.query_heads, self.kv_heads, self.kv_heads), dim=2)
+        q, k, v = torch.split(heads, [self.query_heads, self.kv_heads, self.kv_heads], dim=2)
         q, k = q.float(), k.float()
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)

@@ -21,5 +21,5 @@ def rotate(x: Tensor, turns: Tensor) -> Tensor:
 
     Pairs are read as complex numbers: one multiplication each way, where halves would need slices and a join.
     """
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turns[:, None, :]).flatten(-2)

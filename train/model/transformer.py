@@ -26,7 +26,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
         """Return the residual stream (batch, length, width) after this block."""
         x = x + self.attention(self.attention_norm(x), turns)
-        return x + self.mlp(self.mlp_norm(x))
+        after: Tensor = x + self.mlp(self.mlp_norm(x))
+        return after
 
 
 class Transformer(nn.Module):

@@ -1,0 +1,69 @@
+"""Runs of the trainer as real processes, and what they left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from train.spec.config import RunConfig
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def write_config(folder: Path, config: RunConfig) -> Path:
+    """Write config.yaml into a new run folder and return its path."""
+    folder.mkdir(parents=True)
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(asdict(config)))
+    return path
+
+
+def start(config: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start `python -m train.run` on a config."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "train.run", "--config", str(config), *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+    """Wait for a run; return what it printed after checking its exit code."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    return out + err
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Return the metrics of a run."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def values(folder: Path) -> list[tuple[Any, ...]]:
+    """Return what must be the same in two runs of one config: all but times and speeds."""
+    timing = ("tokens_per_second", "model_flops_per_second")
+    return [
+        (r["kind"], r["step"], r["tokens"], *(v for k, v in sorted(r["metrics"].items()) if k not in timing))
+        for r in sorted(records(folder), key=lambda r: (r["step"], r["kind"]))
+    ]
+
+
+def read_outcome(folder: Path) -> dict[str, Any]:
+    """Return a run's outcome."""
+    outcome: dict[str, Any] = json.loads((folder / "outcome.json").read_text())
+    return outcome
+
+
+def with_runtime(config: RunConfig, **changes: Any) -> RunConfig:
+    """Return the config with keys of `runtime` changed."""
+    return replace(config, runtime=replace(config.runtime, **changes))

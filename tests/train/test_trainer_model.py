@@ -1,0 +1,148 @@
+"""The transformer against its formulas, written out plainly in fp64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from train.model.attention import Attention
+from train.model.mlp import swiglu
+from train.model.norm import rms_norm
+from train.model.rope import rotate, rotations
+from train.model.transformer import Transformer, initialise
+from train.spec.config import ModelConfig
+
+
+def plain_attention(layer: Attention, x: Tensor, config: ModelConfig) -> Tensor:
+    """Attention for one sequence (length, width), one head and one position at a time, in fp64."""
+    dim, heads, groups = config.head_dim, layer.query_heads, layer.kv_heads
+    projected = (x @ layer.qkv.double().t()).view(len(x), -1, dim)
+
+    def turned(vector: Tensor, position: int, weight: Tensor | None) -> Tensor:
+        if weight is not None:
+            vector = vector / torch.sqrt((vector**2).mean() + config.norm_eps) * weight.double()
+        out = torch.empty_like(vector)
+        for pair in range(dim // 2):
+            angle = position * config.rope_theta ** (-2 * pair / dim)
+            a, b = vector[2 * pair], vector[2 * pair + 1]
+            out[2 * pair] = a * math.cos(angle) - b * math.sin(angle)
+            out[2 * pair + 1] = a * math.sin(angle) + b * math.cos(angle)
+        return out
+
+    q_weight = layer.query_norm.weight if layer.query_norm else None
+    k_weight = layer.key_norm.weight if layer.key_norm else None
+    mixed = torch.zeros(len(x), heads, dim, dtype=torch.float64)
+    for head in range(heads):
+        group = head // (heads // groups)
+        keys = torch.stack([turned(projected[t, heads + group], t, k_weight) for t in range(len(x))])
+        values = projected[:, heads + groups + group]
+        for t in range(len(x)):
+            query = turned(projected[t, head], t, q_weight)
+            weights = torch.softmax(keys[: t + 1] @ query / math.sqrt(dim), 0)
+            mixed[t, head] = weights @ values[: t + 1]
+    return mixed.flatten(1) @ layer.out.double().t()
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_attention_is_its_formula(kv_heads: int, qk_norm: bool) -> None:
+    config = ModelConfig(width=32, layers=1, head_dim=8, kv_heads=kv_heads, qk_norm=qk_norm)
+    model = Transformer(config, 10, 6)
+    initialise(model, 3)
+    layer = model.blocks[0].attention
+    assert isinstance(layer, Attention)
+    with torch.no_grad():
+        for norm in (layer.query_norm, layer.key_norm):
+            if norm is not None:
+                norm.weight.normal_(1.0, 0.3)
+        x = torch.randn(2, 6, 32)
+        ours = layer(x, model.turns)
+        for sequence in range(2):
+            wanted = plain_attention(layer, x[sequence].double(), config)
+            torch.testing.assert_close(ours[sequence].double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_rms_norm_and_its_gradients_are_the_formula() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(7, 5, 48, requires_grad=True)
+    weight = torch.randn(48, requires_grad=True)
+    grad = torch.randn(7, 5, 48)
+    ours = rms_norm(x, weight, 1e-6)
+    x64, w64 = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
+    wanted = x64 / torch.sqrt((x64**2).mean(-1, keepdim=True) + 1e-6) * w64
+    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=1e-6)
+    mine = torch.autograd.grad(ours, (x, weight), grad)
+    theirs = torch.autograd.grad(wanted, (x64, w64), grad.double())
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-5)
+
+
+def test_swiglu_and_its_gradient_are_the_formula() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 20, requires_grad=True)
+    grad = torch.randn(3, 4, 10)
+    x64 = x.detach().double().requires_grad_()
+    wanted = x64[..., :10] * torch.sigmoid(x64[..., :10]) * x64[..., 10:]
+    ours = swiglu(x)
+    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=1e-6)
+    (mine,) = torch.autograd.grad(ours, x, grad)
+    (theirs,) = torch.autograd.grad(wanted, x64, grad.double())
+    torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_rope_keeps_lengths_and_sees_only_distances() -> None:
+    turns = rotations(20, 8, 100.0)
+    q, k = torch.randn(1, 1, 1, 8).expand(1, 20, 1, 8), torch.randn(1, 1, 1, 8).expand(1, 20, 1, 8)
+    turned_q, turned_k = rotate(q.contiguous(), turns)[0, :, 0], rotate(k.contiguous(), turns)[0, :, 0]
+    torch.testing.assert_close(turned_q.norm(dim=1), q[0, :, 0].norm(dim=1))
+    scores = turned_q @ turned_k.t()
+    for distance in range(-10, 10):
+        diagonal = scores.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-5)
+    assert scores.std() > 1e-3
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_no_token_sees_a_later_one(tied: bool) -> None:
+    model = Transformer(ModelConfig(width=32, layers=2, head_dim=8, kv_heads=2, tied_embeddings=tied), 30, 12)
+    initialise(model, 1)
+    tokens = torch.randint(0, 30, (1, 12))
+    changed = tokens.clone()
+    changed[0, 7] = (changed[0, 7] + 1) % 30
+    with torch.no_grad():
+        difference = (model(tokens) - model(changed)).abs().amax(-1)[0]
+    assert (difference[:7] == 0).all()
+    assert (difference[7:] > 0).all()
+
+
+def test_initialisation_is_scaled_by_depth_and_seeded() -> None:
+    config = ModelConfig(width=128, layers=8, head_dim=32)
+    model = Transformer(config, 1000, 8)
+    initialise(model, 5)
+    std = {name: float(weight.std()) for name, weight in model.named_parameters() if weight.dim() == 2}
+    base = 128**-0.5
+    for name, value in std.items():
+        wanted = base
+        if name.endswith(("attention.out", "mlp.down")):
+            wanted = base / math.sqrt(16)
+        elif name == "output":
+            wanted = base / math.sqrt(128)
+        assert value == pytest.approx(wanted, rel=0.03), name
+    again = Transformer(config, 1000, 8)
+    initialise(again, 5)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    initialise(again, 6)
+    assert not torch.equal(model.embedding, again.embedding)
+
+
+def test_first_loss_is_that_of_guessing() -> None:
+    model = Transformer(ModelConfig(width=64, layers=2, head_dim=32), 500, 16)
+    initialise(model, 0)
+    tokens = torch.randint(0, 500, (4, 16))
+    with torch.no_grad():
+        logits = model(tokens) @ model.head.t()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(0, 500, (64,)))
+    assert float(loss) == pytest.approx(math.log(500), abs=0.1)

@@ -1,0 +1,31 @@
+"""Which weights decay, and by how much."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from train.model.transformer import Transformer, initialise
+from train.optimizer import make_optimizer, set_lr
+from train.spec.config import ModelConfig, OptimConfig
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_with_zero_gradients_only_matrices_shrink_and_by_lr_times_decay(tied: bool) -> None:
+    model = Transformer(ModelConfig(width=32, layers=2, head_dim=16, tied_embeddings=tied), 50, 8)
+    initialise(model, 0)
+    optimizer = make_optimizer(model, OptimConfig(lr=1.0, weight_decay=0.1), tied)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    set_lr(optimizer, 0.5)
+    optimizer.step()
+    kept = set()
+    for name, weight in model.named_parameters():
+        if torch.equal(weight, before[name]):
+            kept.add(name)
+        else:
+            torch.testing.assert_close(weight.detach(), before[name] * (1 - 0.5 * 0.1))
+    norms = {name for name, weight in before.items() if weight.dim() == 1}
+    assert len(norms) == 2 * 4 + 1
+    assert kept == norms | (set() if tied else {"embedding"})

@@ -1,0 +1,81 @@
+"""Learning-rate schedules: tables and properties."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.progress import batch_sequences, evaluation_due
+from train.schedule import factor
+from train.spec.config import ScheduleConfig
+
+NAMES = ("cosine", "wsd", "constant")
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "wanted"),
+    [
+        ("cosine", 50, 0.5),
+        ("cosine", 100, 1.0),
+        ("cosine", 550, 0.55),
+        ("cosine", 1000, 0.1),
+        ("cosine", 2000, 0.1),
+        ("wsd", 50, 0.5),
+        ("wsd", 100, 1.0),
+        ("wsd", 800, 1.0),
+        ("wsd", 900, 0.55),
+        ("wsd", 1000, 0.1),
+        ("constant", 50, 0.5),
+        ("constant", 100, 1.0),
+        ("constant", 1000, 1.0),
+    ],
+)
+def test_table(name: str, tokens: int, wanted: float) -> None:
+    schedule = ScheduleConfig(name=name, warmup_fraction=0.1, decay_fraction=0.2, final_lr_fraction=0.1)
+    assert factor(schedule, tokens, 1000) == pytest.approx(wanted, abs=1e-12)
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    warmup=st.floats(0, 1),
+    decay=st.floats(0, 1),
+    final=st.floats(0, 1),
+    horizon=st.integers(1, 10**15),
+    data=st.data(),
+)
+def test_factor_is_a_share_and_never_rises_after_warm_up(
+    name: str, warmup: float, decay: float, final: float, horizon: int, data: st.DataObject
+) -> None:
+    decay = min(decay, 1 - warmup)
+    schedule = ScheduleConfig(name, warmup, decay, final)
+    a, b = sorted(data.draw(st.tuples(st.integers(0, horizon), st.integers(0, horizon))))
+    low, high = factor(schedule, a, horizon), factor(schedule, b, horizon)
+    assert 0 <= low <= 1 + 1e-12
+    assert 0 <= high <= 1 + 1e-12
+    if a / horizon >= warmup:
+        assert high <= low + 1e-12
+    elif b / horizon < warmup:
+        assert high >= low
+
+
+@given(budget=st.integers(1, 2000), batch=st.integers(1, 300), count=st.integers(1, 40), length=st.just(4))
+def test_steps_spend_exactly_the_budget_and_evaluations_end_on_it(
+    budget: int, batch: int, count: int, length: int
+) -> None:
+    tokens, evaluated, at = 0, 0, []
+    while tokens < budget * length:
+        taken = batch_sequences(batch * length, budget * length, tokens, length)
+        assert 1 <= taken <= batch
+        tokens += taken * length
+        if evaluation_due(evaluated, tokens, budget * length, count):
+            at.append(tokens)
+            evaluated = tokens
+    assert tokens == budget * length
+    assert at[-1] == tokens
+    assert len(at) == min(count, len(at))
+    steps = math.ceil(budget / batch)
+    if count <= steps and batch <= budget / count:
+        assert len(at) == count
