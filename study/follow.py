@@ -65,12 +65,11 @@ class Controller:
             self._broken[self._batches[key], key] = code
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
-        for status in seen if starting else ():
-            if len(busy) >= self.slots.count:
-                break
-            if status.state == "pending" and self._is_local(status) and status.key not in busy:
+        free = self.slots.count - len(busy)
+        waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy]
+        if starting and free > 0 and waiting:
+            for status in sorted(waiting, key=self._place)[:free]:
                 self._start(status)
-                busy.add(status.key)
         return [replace(s, state="running") if s.key in self.slots.running and not s.ended else s for s in seen]
 
     def stop(self, statuses: Sequence[PointStatus]) -> None:
@@ -96,6 +95,12 @@ class Controller:
         log = self._observer.folder.jobs / "local.log"
         why = f"its job ended with exit code {code} before an attempt began: see {log}"
         return replace(status, state="failed", why=why, error=tuple(last_lines(log)))
+
+    def _place(self, status: PointStatus) -> tuple[float, int]:
+        """Return where a point stands in the order of its batch: the longest first."""
+        batch = self._observer.known.batch(status.key)
+        assert batch is not None
+        return batch.time, batch.keys.index(status.key)
 
     def _is_local(self, status: PointStatus) -> bool:
         batch = self._observer.known.batch(status.key)
@@ -170,7 +175,9 @@ def _watch(
             shown.say(f"stopping: waiting for the checkpoints of {busy} runs (Ctrl-C again to leave at once)")
         if stop.requests and controller is not None and not controller.busy(statuses):
             return observer.statuses()
-        if not stop.requests and _is_over(_live(observer, statuses, controller), poll):
+        # A run has its outcome a moment before its job has written how the attempt ended.
+        working = controller is not None and bool(controller.slots.running)
+        if not stop.requests and not working and _is_over(_live(observer, statuses, controller), poll):
             return statuses
         time.sleep(TICK_SECONDS)
 
