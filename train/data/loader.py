@@ -14,7 +14,7 @@ from train.spec.manifest import SPLITS, Manifest, check_sizes, read_manifest
 Tokens: TypeAlias = npt.NDArray[np.int64]
 
 _BLOCK = 4096
-"""Positions whose windows are worked out together: the arithmetic of the order costs nothing per step."""
+"""Positions whose windows are worked out together, so that the arithmetic of the order costs little per step."""
 
 
 class TokenSequences:
@@ -48,6 +48,7 @@ class TokenSequences:
                 f"{self.folder}: the {split} split has {self.tokens} tokens, one sequence needs {sequence_length + 1}: "
                 f"lower data.sequence_length={sequence_length} or give more text"
             )
+        self._span = min(_BLOCK, self.windows)  # so a block touches two epochs at most
         self._block: tuple[int, Tokens] = (-1, np.empty(0, dtype=np.int64))
 
     def sequences(self, start: int, count: int) -> Tokens:
@@ -79,18 +80,18 @@ class TokenSequences:
         windows = np.empty(count, dtype=np.int64)
         done = 0
         while done < count:
-            number, first = divmod(start + done, _BLOCK)
+            number, first = divmod(start + done, self._span)
             if self._block[0] != number:
                 self._block = (number, self._ordered_block(number))
-            take = min(count - done, _BLOCK - first)
+            take = min(count - done, self._span - first)
             windows[done : done + take] = self._block[1][first : first + take]
             done += take
         return windows
 
     def _ordered_block(self, number: int) -> Tokens:
-        positions = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64)
+        positions = np.arange(number * self._span, (number + 1) * self._span, dtype=np.int64)
         epochs, indices = np.divmod(positions, self.windows)
-        block = np.empty(_BLOCK, dtype=np.int64)
+        block = np.empty(self._span, dtype=np.int64)
         for epoch in np.unique(epochs):
             inside = epochs == epoch
             block[inside] = permuted(indices[inside], self.windows, self.seed, int(epoch))

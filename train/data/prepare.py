@@ -11,6 +11,7 @@ from typing import TypeAlias
 from train.spec.config import DataConfig
 from train.spec.manifest import (
     BYTES_VOCABULARY,
+    FILE,
     SPLITS,
     check_sizes,
     folder,
@@ -43,7 +44,7 @@ def prepare(
     check(config)
     root = Path(root)
     target = folder(config, root)
-    if not force and _is_there(target):
+    if _is_there(target) and not force:
         return _checked(config, target)
 
     from filelock import FileLock, Timeout
@@ -56,7 +57,7 @@ def prepare(
         progress("waiting for another process that prepares this", 0.0)
         lock.acquire()
     try:
-        if force or not _is_there(target):
+        if not _is_there(target) or force:
             _build_and_swap(config, target, progress, workers)
     finally:
         lock.release()
@@ -85,8 +86,14 @@ def check(config: DataConfig) -> None:
 
 
 def _is_there(target: Path) -> bool:
-    """Say whether the folder exists (an empty one does not count)."""
-    return target.is_dir() and any(target.iterdir())
+    """Say whether the folder is there; ValueError when one is that we did not make (not even `force` removes it)."""
+    if (target / FILE).exists():
+        return True
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(
+            f"{target} exists but is no prepared corpus (it has no {FILE}): move it away, or choose another data.name"
+        )
+    return False
 
 
 def _checked(config: DataConfig, target: Path) -> Path:

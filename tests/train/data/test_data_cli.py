@@ -1,6 +1,8 @@
 """``python -m train.prepare`` as it is typed."""
 
+import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train.prepare import configured
+from train.prepare import Display, configured
 from train.spec.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[3]
@@ -96,3 +98,43 @@ def test_bad_settings(tmp_path: Path, content: str | None, assignments: list[str
     with pytest.raises(ValueError) as error:
         configured(str(file), assignments, None)
     assert words in str(error.value)
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "train.prepare", "--set", "data.name=big", "--workers", "1"]  # the environment
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "reading" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("interrupted: nothing was left behind")
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [".big-bpe4096.lock"]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_one_line_that_changes() -> None:
+    stream = _Terminal()
+    display = Display(stream)
+    assert display.seconds is None
+    display.show("reading", 0.0)
+    display.show("reading", 1.0)
+    display.show("encoding", 0.25)
+    display.end()
+    assert "\n" not in stream.getvalue()
+    lines = [part.removeprefix("\x1b[2K") for part in stream.getvalue().split("\r")]
+    assert [line.split("%")[0] for line in lines[1:-1]] == [
+        "preparing data: reading   0",
+        "preparing data: reading 100",
+        "preparing data: encoding  25",
+    ]
+    assert lines[-1] == ""

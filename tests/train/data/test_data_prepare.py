@@ -246,12 +246,18 @@ def test_bad_sources(
         prepare(small(column), tmp_path, workers=workers)
 
 
-def test_a_folder_that_is_not_ours_is_left_alone(texts: Path, small: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_that_is_not_ours_is_left_alone(texts: Path, small: Make, tmp_path: Path, force: bool) -> None:
     (tmp_path / "small-bpe300").mkdir()
     (tmp_path / "small-bpe300" / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not prepared"):
-        prepare(small(texts), tmp_path)
+    with pytest.raises(ValueError, match=r"small-bpe300 exists but is no prepared corpus \(it has no manifest\.json\)"):
+        prepare(small(texts), tmp_path, force=force)
     assert (tmp_path / "small-bpe300" / "thesis.txt").read_text() == "mine"
+
+
+def test_an_empty_folder_is_filled(texts: Path, small: Make, tmp_path: Path) -> None:
+    (tmp_path / "small-bpe300").mkdir()
+    verify(prepare(small(texts), tmp_path, workers=1))
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])
