@@ -45,7 +45,9 @@ def from_hydra(error: BaseException) -> str:
     text = _whole(error)
     if found := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
         return _unknown_option(found[1], found[2], re.findall(r"^\t(\S+)$", text.split("Config search path")[0], re.M))
-    if found := re.search(r"(?:Could not override|Error merging override) '?\+*([\w./@]+)", text):
+    if found := re.search(
+        r"(?:Could not override|Could not delete from config\.|Error merging override) '?\+*([\w./@]+)", text
+    ):
         known = [*valid_keys(), *(part.path for part in sections())]
         if not found[1].startswith("hydra.") and found[1] not in known:
             return unknown_key(found[1])

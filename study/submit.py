@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,13 +11,14 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study import code_version
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig
+from study.executors.local import job_environment
 from study.files import write_atomic
 from study.freeze import Fingerprints, absolute, append_points, corpus, fingerprint_of, known_keys, seal, settle
 from study.layout import StudyFolder
 from study.point import Point
+from study.submission import reference
 from study.table import rows, slots, speed, table
 from train.spec.config import SCIENTIFIC, DataConfig, RunConfig
 
@@ -127,14 +129,14 @@ def _fingerprints(settled: Sequence[RunConfig], console: Console, dry_run: bool)
 
 
 def prepare(data: DataConfig, root: str) -> None:
-    """Prepare a corpus in a process of its own (it needs torch-free but heavy libraries), its progress shown."""
+    """Prepare a corpus in a process of its own (it loads heavy libraries), its progress shown."""
     import yaml
 
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "data.yaml"
         file.write_text(yaml.safe_dump({"data": asdict(data)}))
         command = [sys.executable, "-m", "train.prepare", "--config", str(file), "--root", root]
-        code = subprocess.run(command, check=False).returncode
+        code = subprocess.run(command, check=False, env=job_environment(os.environ)).returncode
     if code != 0:
         raise SystemExit(code)
 
@@ -176,13 +178,14 @@ def _show_jobs(plan: Plan, console: Console) -> None:
 
 
 def _write(plan: Plan) -> None:
-    """Write the study's folder: code, points, and the settings of this submission."""
+    """Write the study's points and the settings of this submission; what is there already stays untouched."""
     import yaml
 
     plan.folder.path.mkdir(parents=True, exist_ok=True)
-    code_version.save(code_version.current(), plan.folder)
     append_points(plan.folder, plan.points)
-    write_atomic(plan.folder.study, yaml.safe_dump(_settings(plan), sort_keys=False))
+    settings = yaml.safe_dump(_settings(plan), sort_keys=False)
+    if not plan.folder.study.exists() or plan.folder.study.read_text(encoding="utf-8") != settings:
+        write_atomic(plan.folder.study, settings)
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -225,9 +228,9 @@ def _execute(plan: Plan, console: Console) -> int:
 
 
 def _next_commands(plan: Plan, console: Console) -> None:
-    runs = "" if plan.config.paths.runs == "runs" else f" --runs {plan.config.paths.runs}"
-    name = plan.config.study.name
+    study = reference(plan.folder)
     console.print("Submitted; the jobs need this process no more. Next:")
     for command, what in (("status", "what each point is doing"), ("watch", "the same, live"), ("logs", "the output")):
         key = f" {plan.points[0].key}" if command == "logs" else ""
-        console.print(f"  python -m study {command} {name}{key}{runs}", f" [dim]# {what}[/dim]")
+        name, _, rest = study.partition(" ")
+        console.print(f"  python -m study {command} {name}{key}{' ' + rest if rest else ''}  [dim]# {what}[/dim]")

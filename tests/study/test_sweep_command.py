@@ -1,0 +1,292 @@
+"""The command line as people use it: what it prints, writes and returns."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from study import execute, submit
+from study.config import ClusterConfig
+from study.freeze import load_points
+from study.layout import StudyFolder
+from study.sweep import main, split
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ["torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib"]
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    command = [sys.executable, "-m", "study.sweep", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Execution:
+    """Stands in for submission: notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, list[str], ClusterConfig]] = []
+        self.followed: list[str] = []
+        self.prepared: list[str] = []
+        self.code = 0
+
+    def start(self, folder: StudyFolder, keys: list[str], cluster: ClusterConfig) -> None:
+        assert folder.study.exists() and set(keys) <= set(load_points(folder)), "written before anything starts"
+        self.started.append((folder.name, list(keys), cluster))
+
+    def follow(self, folder: StudyFolder, cluster: ClusterConfig) -> int:
+        self.followed.append(cluster.executor)
+        return self.code
+
+
+@pytest.fixture
+def execution(monkeypatch: pytest.MonkeyPatch) -> Execution:
+    fake = Execution()
+    monkeypatch.setattr(execute, "start", fake.start)
+    monkeypatch.setattr(execute, "follow", fake.follow)
+    monkeypatch.setattr(submit, "prepare", lambda data, root: fake.prepared.append(data.name))
+    monkeypatch.setattr(submit, "fingerprint_of", lambda data, root: "f" * 12 if fake.prepared else None)
+    return fake
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    code = f"import study, study.sweep, sys; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_heavy_is_loaded_up_to_the_table(here: Path) -> None:
+    code = f"""
+import sys
+from study.sweep import main
+assert main(["study=smoke", "dry_run=true", "cluster=slurm"]) == 0
+print([m for m in {HEAVY} if m in sys.modules])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_dry_run_from_another_directory_shows_and_writes_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, "study=smoke", "dry_run=true")
+    assert done.returncode == 0, done.stderr
+    assert "Study smoke: 9 points on local" in done.stdout
+    assert "python -m train.run --config" in done.stdout
+    assert "is not prepared" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_prints_the_sbatch_script(tmp_path: Path) -> None:
+    done = run(tmp_path, "study=isoflop", "cluster=slurm", "dry_run=true", "-m", "model.width=512,768")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH" in done.stdout
+    assert "512 x" in done.stdout
+    assert "768 x" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cfg", "job", "study=smoke", "model=small", "-m", "seed=1,2", "model.width=128"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["study"]["name"] == "smoke"
+    assert (shown["model"]["width"], shown["model"]["layers"]) == (128, 8)
+    assert shown["seed"] == 0
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.widht=3"], "unknown key 'model.widht': did you mean model.width?"),
+        (["model=tniy"], "model=tniy is not an option of model: choose one of 150m, 1b"),
+        (["model=tniy"], "did you mean model=tiny?"),
+        (["-m", "model=tiny,tniy"], "did you mean model=tiny?"),
+        (["-m", "model.widht=3,4"], "did you mean model.width?"),
+        (["model.width=64,96"], "add -m"),
+        (["seed=range(3)"], "add -m"),
+        (["-m", "optim.lr=interval(0.1,1)"], "continuous range"),
+        (["model.width=["], "cannot read the override"),
+        (["model.width=63"], "model.width=63 is not a multiple of model.head_dim=32"),
+        (["data=text"], "data.source has no value yet"),
+        (["+model.extra=3"], "unknown key 'model.extra'"),
+        (["~model.extra"], "unknown key 'model.extra'"),
+        (["--mutlirun"], "did you mean --multirun?"),
+        (["--config-dir"], "--config-dir needs a value"),
+        (["study.name=a/b"], "study.name='a/b' is not a folder name"),
+        (["-m", "study.name=a,b"], "study differs between points (name=a and name=b)"),
+        (["cluster.executor=pbs"], "choose one of local, slurm"),
+        (["--cfg", "job", "seed=many"], "seed='many' is not allowed"),
+        (["budget.flops=1e11", "budget.tokens=128"], "give only one of them"),
+    ],
+)
+def test_what_a_person_got_wrong_is_said_in_two_lines(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["dry_run=true", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) <= 2
+    assert "Traceback" not in said
+    assert list(here.iterdir()) == []
+
+
+def test_yaml_of_ones_own_is_checked_and_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine" / "model").mkdir(parents=True)
+    (here / "mine" / "model" / "wide.yaml").write_text("widht: 512\n")
+    assert main(["--config-dir", "mine", "model=wide", "dry_run=true"]) == 2
+    assert "did you mean model.width?" in capsys.readouterr().err
+    (here / "mine" / "model" / "wide.yaml").write_text("width: 512\n")
+    assert main(["model=wide", "dry_run=true", "--config-dir=mine"]) == 0
+    assert "512 x 2" in capsys.readouterr().out
+
+
+def test_slurm_returns_with_the_next_commands(
+    here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["study=smoke", "cluster=slurm", "-m", "seed=0,1"]) == 0
+    ((name, keys, cluster),) = execution.started
+    assert (name, len(keys), cluster.executor, execution.followed) == ("smoke", 18, "slurm", [])
+    assert execution.prepared == ["code"]
+    shown = capsys.readouterr().out
+    for command in ("status", "watch", "logs"):
+        assert f"python -m study {command} smoke" in shown
+    folder = StudyFolder(here / "runs" / "smoke")
+    points = load_points(folder)
+    assert sorted(points) == sorted(keys)
+    assert {p.config.data.fingerprint for p in points.values()} == {"f" * 12}
+    assert all(len(p.overrides) == 4 for p in points.values()), "what tells points apart, and no more"
+    settings = yaml.safe_load(folder.study.read_text())
+    assert settings["cluster"]["executor"] == "slurm"
+    assert settings["tracking"]["uri"] == f"sqlite:///{here}/mlflow.db"
+    assert settings["run_defaults"]["model"]["head_dim"] == 16
+    assert sorted(p.name for p in here.iterdir()) == ["runs"], "Hydra leaves no folders of its own"
+
+
+def test_the_same_command_twice_writes_nothing_twice(
+    here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["study=smoke", "cluster=slurm"]
+    assert main(command) == 0
+    files = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (here / "runs").rglob("*.[jy]*")}
+    assert files
+    assert main(command) == 0
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in files} == files
+    assert execution.prepared == ["code"]
+    assert execution.started[0] == execution.started[1]
+    assert "0 new, 9 of them already in" in capsys.readouterr().out
+
+
+def test_duplicate_points_are_one_point(here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster=slurm", "-m", "budget.tokens=12800", "model.kv_heads=2,null"]) == 0
+    assert len(execution.started[0][1]) == 1
+    assert "1 duplicates dropped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_local_stays_and_its_exit_code_is_the_commands(here: Path, execution: Execution, code: int) -> None:
+    execution.code = code
+    assert main(["budget.tokens=12800"]) == code
+    assert execution.followed == ["local"]
+
+
+def test_wait_stays_with_slurm(here: Path, execution: Execution) -> None:
+    execution.code = 1
+    assert main(["budget.tokens=12800", "cluster=slurm", "wait=true"]) == 1
+    assert execution.followed == ["slurm"]
+
+
+def test_points_of_different_resources_are_started_apart(here: Path, execution: Execution) -> None:
+    words = ["cluster=slurm", "-m", "model.width=64,96", "cluster.gpus_per_node=1,2", "budget.tokens=12800"]
+    assert main(words) == 0
+    shapes = [(len(keys), cluster.gpus_per_node) for _, keys, cluster in execution.started]
+    assert shapes == [(2, 1)], "the same science on other resources is the same point, once"
+    words = ["cluster=slurm", "-m", "cluster.gpus_per_node=2", "seed=5", "budget.tokens=12800"]
+    assert main(words) == 0
+    assert execution.started[-1][2].gpus_per_node == 2
+
+
+def test_a_wrong_config_fails_before_the_data_is_prepared(here: Path, execution: Execution) -> None:
+    assert main(["model.width=63"]) == 2
+    assert execution.prepared == []
+
+
+def test_hydras_own_sweeper_drives_our_launcher(here: Path, execution: Execution) -> None:
+    words = ["hydra/sweeper=basic", "cluster=slurm", "budget.tokens=12800", "-m", "seed=1,2", "hydra.sweep.dir=swept"]
+    assert main(words) == 0
+    assert len(execution.started[0][1]) == 2
+
+
+def test_data_is_prepared_first_by_a_process_of_its_own(
+    here: Path, execution: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    (here / "text").mkdir()
+    for number in range(60):
+        (here / "text" / f"{number}.txt").write_text(f"document {number} says {number * number} and little more\n" * 40)
+    monkeypatch.setattr(execute, "start", execution.start)
+    monkeypatch.setattr(execute, "follow", execution.follow)
+    words = ["data=text", "data.source=text", "data.tokenizer=bytes", "data.vocab_size=257", "budget.tokens=12800"]
+    assert main([*words, "data.validation_fraction=0.2"]) == 0
+    (point,) = load_points(StudyFolder(here / "runs" / "default")).values()
+    manifest = json.loads((here / "data" / "text-bytes257" / "manifest.json").read_text())
+    assert point.config.data.fingerprint == manifest["fingerprint"]
+    assert point.config.data.source == str(here / "text")
+
+
+def test_options_and_overrides_stand_in_any_order() -> None:
+    arguments = split(["a=1", "-m", "--config-dir", "d", "b=2", "--cfg=job"])
+    assert arguments.options == ("-m", "--config-dir", "d", "--cfg=job")
+    assert arguments.overrides == ("a=1", "b=2")
+    assert arguments.value("--cfg", "-c") == "job"
+    assert arguments.value("--config-dir") == "d"
+    assert arguments.value("--package") is None
+
+
+@pytest.mark.parametrize("option", ["--hydra-help", "--info", "--version"])
+def test_hydras_own_options_are_hydras(tmp_path: Path, option: str) -> None:
+    done = run(tmp_path, option)
+    assert done.returncode == 0, done.stderr
+    assert "Hydra" in done.stdout or "hydra" in done.stdout
+
+
+def test_help_is_quick_to_read_and_needs_no_hydra(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("Make the points of a study")
+    code = "import sys; from study.sweep import main; main(['--help']); assert 'hydra' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_finds_its_conf(tmp_path: Path) -> None:
+    import shutil
+
+    source, wheels, target = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
+    source.mkdir()
+    for name in ("study", "train", "sweeps", "kernels", "analysis", "hydra_plugins", "conf"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
+    build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = wheels.glob("*.whl")
+    install = [*pip, "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    command = [sys.executable, "-m", "study.sweep", "study=smoke", "dry_run=true"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Study smoke: 9 points" in done.stdout
