@@ -78,7 +78,12 @@ def percent(value: object, digits: int = 2) -> str:
 def factor(value: object) -> str:
     """Return a ratio: 10×, 2.5×."""
     x = finite(value)
-    return MISSING if x is None else f"{_trim(number(x, 2 if abs(x) < 100 else 3))}×"
+    return MISSING if x is None else f"{_trim(number(x, 2 if 2 <= abs(x) < 100 else 3))}×"
+
+
+def labelled(name: str, kind: str) -> str:
+    """Return a quantity with the kind it is counted in, where that is known: parameters N [matmul]."""
+    return name if kind in ("", "given") else f"{name} [{kind}]"
 
 
 def interval(bounds: object, show: Callable[[object], str] = number) -> str:

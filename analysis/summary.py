@@ -111,12 +111,17 @@ def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             "train next",
-            f"{both('params', human.count)} {kinds.get('params', '')} parameters "
+            f"{both('params', human.count)} {_kind(kinds)}parameters "
             f"on {both('tokens', human.count)} tokens for {human.flops(plan.get('budget_flops'))}",
         ),
         ("expect", f"loss {both('loss', _loss)} {kinds.get('loss', '')}"),
         ("extrapolation", f"{human.factor(plan.get('extrapolation_factor'))} beyond the largest run"),
     ]
+
+
+def _kind(kinds: Mapping[str, Any]) -> str:
+    kind = str(kinds.get("params") or "given")
+    return "" if kind == "given" else f"{kind} "
 
 
 def _backtest(fit: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def prepare(fit: Fit, quantity: str) -> Path:
     compute = [p.flops for p in (*observed, *proposed)]
     line = None
     if law is not None and compute:
-        line = sample(law, min(compute) / 1.5, max(compute) * 1.2)
+        line = sample(law, min(compute) / 1.2, max(compute) * 1.2)
     end = max((p.flops for p in observed), default=math.nan)
     return Path(quantity, tuple(observed), line, proposed, end)
 
@@ -112,7 +112,7 @@ def figure(fit: Fit) -> Figure | None:
         Panel(
             "params",
             "Compute-optimal parameters against compute",
-            lambda ax: draw(ax, params, f"optimal parameters N* [{fit.kinds.params}]"),
+            lambda ax: draw(ax, params, human.labelled("optimal parameters N*", fit.kinds.params)),
         ),
         Panel(
             "tokens",
@@ -169,9 +169,11 @@ def draw_points(ax: Axes, observed: Sequence[Point], proposed: Sequence[Point]) 
             label="minima of the valleys" if i == 0 else None,
         )
     marks = ((style.ORANGE, "*", 13.0), (style.GREEN, "s", 6.0), (style.PINK, "^", 7.0))
+    low, high = ax.get_xlim()
+    aside = (high / low) ** 0.025
     for i, point in enumerate(proposed):
         colour, mark, size = marks[min(i, 2)]
-        place = point.flops * (1.0, 1.12, 0.89)[min(i, 2)]
+        place = point.flops * (1.0, aside, 1 / aside)[min(i, 2)]
         error(ax, point, place, colour)
         name = "recommended: " if i == 0 else "also: "
         ax.plot(

@@ -100,8 +100,8 @@ def _residual_panel(rows: Sequence[Row], name: str, label: str, show: Callable[[
 
 def _scatter(ax: Axes, x: Sequence[float], y: Sequence[float], rows: Sequence[Row]) -> None:
     """Draw points coloured by budget where runs have few distinct ones, else in one colour."""
-    budgets = sorted({row.budget for row in rows if math.isfinite(row.budget)})
-    shown = dict(zip(budgets, style.ramp(len(budgets)), strict=True)) if len(budgets) <= 12 else {}
+    budgets = _coloured(rows)
+    shown = dict(zip(budgets, style.ramp(len(budgets)), strict=True))
     colours = [shown.get(row.budget, style.BLUE) for row in rows]
     ax.scatter(x, y, s=26, c=colours, edgecolors=style.PAPER, linewidths=0.6, alpha=0.9, zorder=3)
 
@@ -112,5 +112,11 @@ def _caption(rows: Sequence[Row]) -> str:
     return (
         f"Points should scatter around the lines without a pattern: the typical miss is {human.percent(sd)}, the "
         f"worst {human.percent(abs(worst.error))} (run {worst.key}, {human.count(worst.params)} parameters). "
-        "Dashes mark one robust standard deviation; colours are the budgets of the valleys."
+        f"Dashes mark one robust standard deviation{'; colours are budgets' if _coloured(rows) else ''}."
     )
+
+
+def _coloured(rows: Sequence[Row]) -> list[float]:
+    """Return the budgets that have a colour each: all, or none where they are too many."""
+    budgets = sorted({row.budget for row in rows if math.isfinite(row.budget)})
+    return budgets if len(budgets) <= 12 else []

@@ -24,7 +24,7 @@ def prepare(fit: Fit) -> Path:
     compute = [p.flops for p in (*observed, *proposed)]
     line = None
     if block.status == "ok" and block.reference_flops and compute:
-        line = _sample(block.params, block.reference_flops, min(compute) / 1.5, max(compute) * 1.2)
+        line = _sample(block.params, block.reference_flops, min(compute) / 1.2, max(compute) * 1.2)
     return Path("loss", observed, line, proposed, max((p.flops for p in observed), default=math.nan))
 
 

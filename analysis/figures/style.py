@@ -85,7 +85,13 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
     assert 0 < low < high, f"log axis from {low} to {high}"
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     choices: list[list[float]] = []
-    for steps in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), tuple(float(i) for i in range(1, 10))):
+    for steps in (
+        (1.0,),
+        (1.0, 3.0),
+        (1.0, 2.0, 5.0),
+        (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+        tuple(float(i) for i in range(1, 10)),
+    ):
         choices.append([s * 10.0**e for e in range(first, last + 1) for s in steps])
     for step in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01):
         count = round(9 / step)
@@ -107,6 +113,13 @@ def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
     low, high = math.log(min(known)), math.log(max(known))
     room = max((high - low) * share, 0.05)
     return math.exp(low - room), math.exp(high + room)
+
+
+def thinned(count: int, most: int) -> set[int]:
+    """Return at most `most` of the indices 0 to count - 1, evenly spaced, both ends included."""
+    if count <= most:
+        return set(range(count))
+    return {round(i * (count - 1) / (most - 1)) for i in range(most)}
 
 
 def spread(wanted: list[float], gap: float) -> list[float]:

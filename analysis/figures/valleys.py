@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis import human
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
 from analysis.figures.data import Row, budget_label
@@ -14,6 +15,9 @@ from analysis.results import Fit, Interval, Valley
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+MOST_LABELS = 8
+"""Budgets that are named one by one; with more, valleys left out are counted instead."""
 
 STATUS = {
     "minimum": "minimum inside the sizes swept",
@@ -71,15 +75,17 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
 
 def draw(ax: Axes, curves: Sequence[Curve], params_kind: str, loss_unit: str) -> Axes:
     """Draw valleys on the axes: points, parabolas, minima with intervals, a label at the end of each."""
-    style.frame(ax, f"parameters N [{params_kind}]", f"validation loss [{loss_unit}]")
+    style.frame(ax, human.labelled("parameters N", params_kind), f"validation loss [{loss_unit}]")
     drawn = [curve for curve in curves if curve.points]
     every = [x for c in drawn for x, _ in c.points + c.parabola]
     low, high = style.padded(every, 0.05)
-    style.log_axis(ax.xaxis, low, high * (high / low) ** 0.2, style.parameters)
+    room = 0.2 if len(drawn) <= MOST_LABELS else 0.3
+    style.log_axis(ax.xaxis, low, high * (high / low) ** room, style.parameters)
     ax.set_ylim(*_loss_limits(drawn))
-    colours = dict(zip([c.label for c in drawn], style.ramp(len(drawn)), strict=True))
-    for curve in drawn:
-        _draw_curve(ax, curve, colours[curve.label] if curve.kept else style.MUTED)
+    colours = [c if curve.kept else style.MUTED for c, curve in zip(style.ramp(len(drawn)), drawn, strict=True)]
+    faint = len(drawn) > MOST_LABELS
+    for curve, colour in zip(drawn, colours, strict=True):
+        _draw_curve(ax, curve, colour, 0.35 if faint and not curve.kept else 1.0)
     minima = [c.minimum for c in drawn if c.minimum is not None]
     if len(minima) > 1:
         ax.plot(*zip(*minima, strict=True), color=style.INK, linestyle=(0, (4, 3)), linewidth=1, zorder=3)
@@ -132,12 +138,22 @@ def _loss_limits(curves: Sequence[Curve]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _draw_curve(ax: Axes, curve: Curve, colour: str) -> None:
+def _draw_curve(ax: Axes, curve: Curve, colour: str, alpha: float) -> None:
     fill = colour if curve.kept else "none"
-    ax.plot(*zip(*curve.points, strict=True), "o", ms=4.5, mfc=fill, mec=colour, mew=1, label=curve.label, zorder=4)
+    ax.plot(
+        *zip(*curve.points, strict=True),
+        "o",
+        ms=4.5,
+        mfc=fill,
+        mec=colour,
+        mew=1,
+        label=curve.label,
+        alpha=alpha,
+        zorder=4,
+    )
     if curve.parabola:
         dashes = "-" if curve.kept else ":"
-        ax.plot(*zip(*curve.parabola, strict=True), dashes, color=colour, linewidth=1.5, zorder=2)
+        ax.plot(*zip(*curve.parabola, strict=True), dashes, color=colour, linewidth=1.5, alpha=alpha, zorder=2)
     if curve.minimum is None:
         return
     n, loss = curve.minimum
@@ -151,30 +167,33 @@ def _arms(value: float, bounds: Interval) -> list[list[float]]:
     return [[max(0.0, value - bounds[0])], [max(0.0, bounds[1] - value)]]
 
 
-def _label(ax: Axes, curves: Sequence[Curve], colours: dict[str, str]) -> None:
-    """Write each budget at the right end of its valley, moved apart where valleys come close."""
+def _label(ax: Axes, curves: Sequence[Curve], colours: Sequence[str]) -> None:
+    """Write budgets at the right ends of their valleys, moved apart where valleys come close.
+
+    With many budgets only valleys that count are named, and not all of those, in a column at the right edge with a
+    line to each; the rest is counted.
+    """
     low, high = ax.get_ylim()
-    ends = [max(c.parabola or c.points) for c in curves]
-    places = style.spread([loss for _, loss in ends], (high - low) * 0.055)
-    for curve, (n, loss), place in zip(curves, ends, places, strict=True):
-        colour = colours[curve.label] if curve.kept else style.MUTED
-        text = curve.label + ("" if curve.kept else f"\n{STATUS.get(curve.status, curve.status)}")
+    many = len(curves) > MOST_LABELS
+    named = [i for i, c in enumerate(curves) if c.kept or not many]
+    named = [named[i] for i in sorted(style.thinned(len(named), MOST_LABELS))]
+    ends = [max(curves[i].parabola or curves[i].points) for i in named]
+    places = style.spread([loss for _, loss in ends], (high - low) * 0.06)
+    down = max([0.0] + [place - high for place in places])
+    edge = ax.get_xlim()[1]
+    for i, (n, loss), place in zip(named, ends, places, strict=True):
+        kept = curves[i].kept
         ax.annotate(
-            text,
+            curves[i].label + ("" if kept else f"\n{STATUS.get(curves[i].status, curves[i].status)}"),
             (n, loss),
-            xytext=(n * 1.12, place),
-            color=colour,
+            xytext=(edge if many else n * 1.12, place - down),
+            color=colours[i],
             fontsize=style.SMALL,
             va="center",
-            fontweight="bold" if curve.kept else "normal",
+            ha="right" if many else "left",
+            fontweight="bold" if kept else "normal",
+            arrowprops={"arrowstyle": "-", "color": colours[i], "linewidth": 0.6, "alpha": 0.7} if many else None,
         )
-    ax.text(
-        0.99,
-        0.99,
-        "budget C [FLOPs]",
-        transform=ax.transAxes,
-        ha="right",
-        va="top",
-        color=style.MUTED,
-        fontsize=style.SMALL,
-    )
+    left = sum(not c.kept for c in curves)
+    title = "budget C [FLOPs]" + (f", {left} left out in grey" if left and many else "")
+    ax.set_title(title, loc="right", color=style.MUTED, fontsize=style.SMALL, pad=4)

@@ -38,7 +38,7 @@ def tiles(fit: Fit) -> Html:
     parts = []
     if plan is not None:
         parts = [
-            _quantity(plan, "params", f"parameters N ({fit.kinds.params})", human.count),
+            _quantity(plan, "params", human.labelled("parameters N", fit.kinds.params), human.count),
             _quantity(plan, "tokens", "training tokens D", human.count),
             _quantity(plan, "tokens_per_param", "tokens per parameter", lambda x: human.number(x, 2)),
             _quantity(plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
@@ -83,10 +83,7 @@ def _trust(fit: Fit) -> list[Html]:
     parts = []
     plan, test = fit.recommendation, fit.backtest
     if plan is not None:
-        kind = "warn" if plan.extrapolation_factor > FAR else ""
-        parts.append(
-            _tile("extrapolation", human.factor(plan.extrapolation_factor), "beyond the largest run's compute", kind)
-        )
+        parts.append(_extrapolation(fit, plan))
     if test is None:
         parts.append(_tile("backtest error", human.MISSING, "needs at least three budgets", "warn"))
     else:
@@ -100,6 +97,16 @@ def _trust(fit: Fit) -> list[Html]:
     used = f"of {fit.runs.total}, at {fit.runs.budgets} budgets"
     parts.append(_tile("runs used", human.count(fit.runs.used), used))
     return parts
+
+
+def _extrapolation(fit: Fit, plan: Recommendation) -> Html:
+    """Return how far the proposal is from the runs, and from the last minimum where that is much farther."""
+    note, far = "beyond the largest run's compute", plan.extrapolation_factor
+    last = max((v.flops for v in fit.fits.valleys.valleys if v.status == "minimum"), default=None)
+    if last is not None and plan.approach == "valleys" and plan.budget_flops / last > 1.5 * far:
+        far = plan.budget_flops / last
+        note += f"; {human.factor(far)} beyond the largest budget with a minimum"
+    return _tile("extrapolation", human.factor(plan.extrapolation_factor), note, "warn" if far > FAR else "")
 
 
 def _tile(name: str, value: str, note: str, kind: str = "") -> Html:

@@ -14,6 +14,7 @@ from analysis.report.markup import Html, join, table, tag
 from analysis.results import Block, Check, Fit, Optimizer
 
 OPEN_ROWS = 40
+FEW = 12
 MOST_ROWS = 1000
 _LEVELS = {"error": 0, "warning": 1, "note": 2}
 
@@ -99,7 +100,8 @@ def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
     if left:
         body = [[human.flops(v.flops_budget), STATUS.get(v.status, v.status), v.reason] for v in left]
         parts.append(tag("h3", "Budgets without a usable minimum"))
-        parts.append(table(["budget", "why", "in full"], body, ["nowrap", "nowrap", ""], "budgets left out"))
+        grid = table(["budget", "why", "in full"], body, ["nowrap", "nowrap", ""], "budgets left out")
+        parts.append(grid if len(body) <= FEW else tag("details", tag("summary", f"Show all {len(body)}"), grid))
     return join(*parts) if parts else tag("p", "Nothing: every run and every budget took part.")
 
 
@@ -113,7 +115,7 @@ def runs(fit: Fit, rows: Sequence[Row]) -> Html:
     kinds += ["number extra"] * len(extra)
     body = [_run(row) + [show(row) for show in extra.values()] for row in ordered[:MOST_ROWS]]
     grid = table(head, body, kinds, "runs")
-    note = f"N in {fit.kinds.params} parameters, C in FLOPs by {fit.kinds.flops}, loss in {fit.kinds.loss}; "
+    note = f"{human.labelled('N in parameters', fit.kinds.params)}, C in {_rule(fit)}, loss in {fit.kinds.loss}; "
     note += "error is predicted over observed loss, less one. "
     note += f"All runs: {', '.join(shared)}. " if shared else ""
     note += "runs.csv, beside this page, has every column."
@@ -136,8 +138,8 @@ def method(fit: Fit) -> Html:
         ("intervals", f"{human.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
         ("seed", str(fit.seed)),
         ("rows", f"{fit.rows_used} used by the law; {fit.runs.completed} of {fit.runs.total} runs completed"),
-        ("parameters", f"{fit.kinds.params}"),
-        ("compute", f"FLOPs by {fit.kinds.flops}"),
+        ("parameters", "as given in the source" if fit.kinds.params == "given" else fit.kinds.params),
+        ("compute", _rule(fit)),
         ("loss", fit.kinds.loss),
         ("data", f"{fit.kinds.tokens}{', tokenizer ' + fit.kinds.tokenizer if fit.kinds.tokenizer else ''}"),
         ("source", fit.source),
@@ -216,6 +218,10 @@ def _extras(rows: Sequence[Row]) -> tuple[list[str], dict[str, Callable[[Row], s
 def _shape(row: Row) -> str:
     width, layers = row.extra.get("width", ""), row.extra.get("layers", "")
     return f"{_integer(width)} × {_integer(layers)}" if width and layers else human.MISSING
+
+
+def _rule(fit: Fit) -> str:
+    return "FLOPs, as given" if fit.kinds.flops in ("", "given") else f"FLOPs by {fit.kinds.flops}"
 
 
 def _float(text: str | None) -> float | None:

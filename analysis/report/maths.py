@@ -47,10 +47,14 @@ def law(form: str, values: Mapping[str, str], unknown: frozenset[str] = frozense
 def block_law(block: Block, reference_flops: float | None = None) -> Html:
     """Return a fitted block's law with numbers for the constants that the data identify, letters for the others."""
     unknown = frozenset(n for n in block.params if n in block.identified and not block.identified[n].identified)
-    values = {name: human.number(value) for name, value in block.params.items() if name not in unknown}
+    values = {name: _value(value) for name, value in block.params.items() if name not in unknown}
     if reference_flops is not None:
         values["reference_flops"] = human.power(reference_flops)
     return law(block.form, values, unknown)
+
+
+def _value(value: float) -> str:
+    return human.number(value) if abs(value) < 1e5 else human.power(value, 3)
 
 
 def _token(token: str, values: Mapping[str, str], unknown: frozenset[str]) -> Html:

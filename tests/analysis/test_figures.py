@@ -136,6 +136,20 @@ def test_valley_labels_do_not_overlap(fit: Fit, rows: tuple[data.Row, ...]) -> N
     assert min(b - a for a, b in pairwise(heights)) >= 0.05 * (high - low)
 
 
+def test_many_budgets_are_counted_not_named(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    kept, edge = fit.fits.valleys.valleys[2], fit.fits.valleys.valleys[0]
+    many = [replace(kept, flops_budget=1e13 * 1.3**i) for i in range(11)]
+    many += [replace(edge, flops_budget=1e12 * 1.3**i) for i in range(30)]
+    ax = axes()
+    valleys.draw(ax, valleys.prepare(many, rows), "given", "nats per token")
+    assert ax.get_xlabel() == "parameters N"
+    assert len(ax.texts) == 8
+    assert ax.get_title(loc="right") == "budget C [FLOPs], 30 left out in grey"
+    heights = sorted(text.get_position()[1] for text in ax.texts)
+    low, high = ax.get_ylim()
+    assert min(b - a for a, b in pairwise(heights)) >= 0.05 * (high - low)
+
+
 def test_no_minimum_is_said_in_the_caption(fit: Fit, rows: tuple[data.Row, ...]) -> None:
     edges = tuple(replace(v, status="edge", params_opt=None) for v in fit.fits.valleys.valleys)
     bare = replace(fit, fits=replace(fit.fits, valleys=replace(fit.fits.valleys, valleys=edges)))
@@ -289,6 +303,7 @@ def test_log_axes_always_have_readable_ticks(low: float, ratio: float) -> None:
     assert 3 <= len(ticks) <= 7
     assert all(low * (1 - 1e-9) <= t <= low * ratio * (1 + 1e-9) for t in ticks)
     assert ticks == sorted(set(ticks))
+    assert all(float(f"{t:.2e}") == pytest.approx(t, rel=1e-12) for t in ticks), "a tick is not a round number"
 
 
 @given(st.lists(st.floats(min_value=-100, max_value=100), max_size=12), st.floats(min_value=0.01, max_value=10))

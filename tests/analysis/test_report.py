@@ -152,10 +152,18 @@ def test_checks_runs_and_dropped_rows_are_all_there(fit: Fit, rows: tuple[Row, .
     assert "100 % of 8 starts agree" in read.text
 
 
+def test_the_last_budgets_without_a_minimum_are_not_counted_as_data(fit: Fit, rows: tuple[Row, ...]) -> None:
+    last = replace(fit.fits.valleys.valleys[-1], status="edge")
+    valleys = replace(fit.fits.valleys, valleys=(*fit.fits.valleys.valleys[:-1], last))
+    read = Page(page(replace(fit, fits=replace(fit.fits, valleys=valleys)), rows, ()))
+    assert "39× beyond the largest budget with a minimum" in read.text
+    assert "budget with a minimum" not in Page(page(fit, rows, ())).text
+
+
 def test_errors_stand_beside_the_answer(fit: Fit, rows: tuple[Row, ...]) -> None:
     alarm = Check("mixed", "Two kinds of loss.", "Fit them apart.", "error")
     read = Page(page(replace(fit, checks=(*fit.checks, alarm)), rows, ()))
-    assert read.text.index("Two kinds of loss.") < read.text.index("parameters N (matmul)")
+    assert read.text.index("Two kinds of loss.") < read.text.index("parameters N [matmul]")
 
 
 def hostile(fit: Fit) -> Fit:
