@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+MOST_LABELS = 8
+
+
 def figure(fit: Fit, curves: Sequence[Curve]) -> Figure | None:
     """Return the figure, or None without curves."""
     if not curves:
@@ -26,7 +29,7 @@ def figure(fit: Fit, curves: Sequence[Curve]) -> Figure | None:
         height=4.0,
     )
     caption = (
-        "Every run falls smoothly to the dot where its own budget ends; a line that jumps, flattens early or crosses "
+        "Each line should fall smoothly to the dot where its budget ends; one that jumps, flattens early or crosses "
         "the others of its colour deserves a look before its law is believed."
     )
     return Figure("curves", "Learning curves", caption, (panel,), table(curves))
@@ -49,15 +52,7 @@ def draw(ax: Axes, curves: Sequence[Curve], loss_unit: str) -> Axes:
     style.log_axis(ax.xaxis, *style.padded([t for c in curves for t in c.tokens], 0.04), style.parameters)
     ax.set_ylim(*_limits(curves))
     if named:
-        ax.legend(
-            title="budget C [FLOPs]",
-            loc="upper right",
-            frameon=False,
-            labelcolor=style.INK,
-            ncols=2,
-            columnspacing=1.0,
-            borderaxespad=0.2,
-        ).get_title().set_color(style.MUTED)
+        _legend(ax)
     return ax
 
 
@@ -65,6 +60,25 @@ def table(curves: Sequence[Curve]) -> Table:
     """Return every point of every curve."""
     rows = [(c.key, c.budget, c.params, t, loss) for c in curves for t, loss in zip(c.tokens, c.losses, strict=True)]
     return Table(("key", "budget_flops", "params", "tokens", "loss"), tuple(rows))
+
+
+def _legend(ax: Axes) -> None:
+    """Name budgets above the axes, where no curve is; with many, evenly chosen ones."""
+    handles, labels = ax.get_legend_handles_labels()
+    shown = sorted(style.thinned(len(labels), MOST_LABELS))
+    found = ax.legend(
+        [handles[i] for i in shown],
+        [labels[i] for i in shown],
+        title="budget C [FLOPs]",
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        frameon=False,
+        labelcolor=style.INK,
+        ncols=min(4, len(shown)),
+        columnspacing=1.0,
+        handlelength=1.2,
+    )
+    found.get_title().set_color(style.MUTED)
 
 
 def _limits(curves: Sequence[Curve]) -> tuple[float, float]:

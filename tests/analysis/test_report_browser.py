@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,18 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def real_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 240 runs of Hoffmann et al. 2022 as read off their figure by Besiroglu et al. 2024."""
+    runs = Path(__file__).parents[3] / "shared" / "data" / "scaling" / "chinchilla_epoch" / "runs.csv"
+    if not runs.exists():
+        pytest.skip(f"{runs} is not here")
+    out = tmp_path_factory.mktemp("real")
+    fit = [f"runs={runs}", f"out={out}", "where=in_reference_fit:True", "resamples=50", "workers=1"]
+    subprocess.run([sys.executable, "-m", "analysis.fit", *fit], check=True, timeout=300, stdout=subprocess.DEVNULL)
+    return write(out / "fit.json", out).report
+
+
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if BROWSER is None:
         pytest.skip("no Chromium here (chromium, chromium-browser, google-chrome): the page was not opened")
@@ -170,6 +183,16 @@ def test_the_page_opens_without_an_error_a_request_or_an_overlap(browser: Browse
     assert found["wide"] <= 0, "the page scrolls sideways"
     assert len(found["panels"]) == 10
     assert all(p["width"] > 300 and p["height"] > 200 and p["texts"] > 5 for p in found["panels"]), found["panels"]
+    assert found["clashes"] == []
+    assert found["outside"] == []
+
+
+@pytest.mark.parametrize("width", [375, 1200])
+def test_a_real_study_with_many_budgets_reads_as_well(browser: Browser, real_report: Path, width: int) -> None:
+    found = visit(browser, real_report, width)
+    assert reported(browser, "Log.entryAdded") == []
+    assert found["wide"] <= 0, "the page scrolls sideways"
+    assert len(found["panels"]) >= 8
     assert found["clashes"] == []
     assert found["outside"] == []
 
