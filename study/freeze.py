@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from study.config import StudyConfig
+from study.corpus import Corpus, corpus_of
 from study.files import locked
 from study.layout import StudyFolder
 from study.point import Point, point
-from train.spec.config import BudgetConfig, DataConfig, RunConfig
-from train.spec.manifest import folder as prepared_folder
-from train.spec.manifest import read_manifest, settings_of
+from train.spec.config import BudgetConfig, RunConfig
 from train.spec.read import read
 from train.spec.resolve import resolve
 
-Fingerprints = Mapping[tuple[DataConfig, str], str]
-"""Fingerprints of prepared corpora, by (data section without sequence length and fingerprint, data root)."""
 
-
-def freeze(config: StudyConfig, given: Sequence[str] = (), fingerprints: Fingerprints | None = None) -> Point:
+def freeze(config: StudyConfig, given: Sequence[str] = (), fingerprints: Mapping[Corpus, str] | None = None) -> Point:
     """Return the point of a checked config: resolved, with absolute paths and the corpus's fingerprint.
 
     `given` is the override list that a person would recognise it by. ValueError where values contradict each other.
@@ -38,9 +34,9 @@ def settle(config: StudyConfig, given: Sequence[str] = ()) -> RunConfig:
     return resolve(absolute(replace(config.run(), budget=one_budget(config.budget, given))))
 
 
-def seal(run: RunConfig, fingerprints: Fingerprints, given: Sequence[str] = ()) -> Point:
+def seal(run: RunConfig, fingerprints: Mapping[Corpus, str], given: Sequence[str] = ()) -> Point:
     """Return the point of a settled config, with the fingerprint of its corpus where that is known."""
-    fingerprint = fingerprints.get(corpus(run), run.data.fingerprint)
+    fingerprint = fingerprints.get(corpus_of(run), run.data.fingerprint)
     if run.data.fingerprint not in (None, fingerprint):
         raise ValueError(
             f"data.fingerprint={run.data.fingerprint} was asked for, but the prepared corpus has {fingerprint}: "
@@ -65,22 +61,6 @@ def absolute(run: RunConfig) -> RunConfig:
         data=replace(run.data, source=None if source is None else _absolute(source)),
         runtime=replace(run.runtime, data_root=_absolute(run.runtime.data_root)),
     )
-
-
-def corpus(run: RunConfig) -> tuple[DataConfig, str]:
-    """Return what names a prepared corpus: its data section, without how it is cut, and the data root."""
-    default = DataConfig()
-    data = replace(run.data, sequence_length=default.sequence_length, fingerprint=None)
-    return data, run.runtime.data_root
-
-
-def fingerprint_of(data: DataConfig, root: str) -> str | None:
-    """Return the fingerprint of the corpus prepared for this data section; None if it is not prepared (any more)."""
-    place = prepared_folder(data, root)
-    if not (place / "manifest.json").exists():
-        return None
-    manifest = read_manifest(place)
-    return manifest.fingerprint if manifest.settings == settings_of(data) else None
 
 
 def append_points(folder: StudyFolder, points: Iterable[Point]) -> list[Point]:

@@ -9,13 +9,29 @@ from pathlib import Path
 import pytest
 import yaml
 
-from study import execute, submit
+from study import corpus, execute
 from study.config import ClusterConfig
 from study.freeze import load_points
 from study.layout import StudyFolder
 from study.sweep import main, split
+from train.spec.config import DataConfig
+from train.spec.manifest import Manifest, Split, TokenizerFile, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
+SPLIT = Split(documents=1, tokens=10**6, bytes=10**6, bytes_per_token=1.0, shards=())
+MANIFEST = Manifest(
+    format=1,
+    name="code",
+    tokenizer=TokenizerFile("bpe", 4096, "", None),
+    separator_token=0,
+    splits={"train": SPLIT, "validation": SPLIT},
+    bytes_per_token=1.0,
+    source="",
+    settings=settings_of(DataConfig()),
+    skipped=(),
+    skipped_counts={},
+    fingerprint="f" * 12,
+)
 HEAVY = ["torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib"]
 
 
@@ -54,8 +70,8 @@ def execution(monkeypatch: pytest.MonkeyPatch) -> Execution:
     fake = Execution()
     monkeypatch.setattr(execute, "start", fake.start)
     monkeypatch.setattr(execute, "follow", fake.follow)
-    monkeypatch.setattr(submit, "prepare", lambda data, root: fake.prepared.append(data.name))
-    monkeypatch.setattr(submit, "fingerprint_of", lambda data, root: "f" * 12 if fake.prepared else None)
+    monkeypatch.setattr(corpus, "prepare", lambda one: fake.prepared.append(one.data.name))
+    monkeypatch.setattr(corpus.Corpus, "find", lambda one: MANIFEST if fake.prepared else None)
     return fake
 
 
@@ -186,6 +202,13 @@ def test_the_same_command_twice_writes_nothing_twice(
     assert "0 new, 9 of them already in" in capsys.readouterr().out
 
 
+def test_reading_the_text_more_than_once_is_said(
+    here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster=slurm", "budget.tokens=2560000"]) == 0
+    assert "reads the training text 2.6 times" in capsys.readouterr().out
+
+
 def test_duplicate_points_are_one_point(here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster=slurm", "-m", "budget.tokens=12800", "model.kv_heads=2,null"]) == 0
     assert len(execution.started[0][1]) == 1
@@ -237,11 +260,13 @@ def test_data_is_prepared_first_by_a_process_of_its_own(
     monkeypatch.setattr(execute, "start", execution.start)
     monkeypatch.setattr(execute, "follow", execution.follow)
     words = ["data=text", "data.source=text", "data.tokenizer=bytes", "data.vocab_size=257", "budget.tokens=12800"]
-    assert main([*words, "data.validation_fraction=0.2"]) == 0
+    assert main([*words, "data.validation_fraction=0.2", "eval.sequences=16"]) == 0
     (point,) = load_points(StudyFolder(here / "runs" / "default")).values()
     manifest = json.loads((here / "data" / "text-bytes257" / "manifest.json").read_text())
     assert point.config.data.fingerprint == manifest["fingerprint"]
     assert point.config.data.source == str(here / "text")
+    assert main([*words, "data.validation_fraction=0.2", "eval.sequences=100000"]) == 2
+    assert len(execution.started) == 1, "what the corpus cannot give is refused before anything starts"
 
 
 def test_options_and_overrides_stand_in_any_order() -> None:

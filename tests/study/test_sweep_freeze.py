@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.config import StudyConfig
-from study.freeze import append_points, corpus, freeze, known_keys, load_points, one_budget, settle
+from study.corpus import corpus_of
+from study.freeze import append_points, freeze, known_keys, load_points, one_budget, settle
 from study.layout import StudyFolder
 from study.point import Point, key_of
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RuntimeConfig
@@ -42,20 +43,20 @@ def test_key_is_the_science_not_where_it_runs() -> None:
 
 def test_fingerprint_of_the_corpus_is_part_of_the_key() -> None:
     settled = settle(config())
-    frozen = freeze(config(), (), {corpus(settled): "0123456789ab"})
+    frozen = freeze(config(), (), {corpus_of(settled): "0123456789ab"})
     assert frozen.config.data.fingerprint == "0123456789ab"
     assert frozen.key != freeze(config()).key
 
 
 def test_the_sequence_length_does_not_make_another_corpus() -> None:
     longer = config(data=DataConfig(sequence_length=256), budget=BudgetConfig(tokens=25600))
-    assert corpus(settle(longer)) == corpus(settle(config()))
+    assert corpus_of(settle(longer)) == corpus_of(settle(config()))
 
 
 def test_another_fingerprint_than_asked_for_is_refused() -> None:
     asked = config(data=DataConfig(fingerprint="aaaaaaaaaaaa"))
     with pytest.raises(ValueError, match=r"data\.fingerprint=aaaaaaaaaaaa was asked for"):
-        freeze(asked, (), {corpus(settle(config())): "bbbbbbbbbbbb"})
+        freeze(asked, (), {corpus_of(settle(config())): "bbbbbbbbbbbb"})
 
 
 def test_the_budget_on_the_command_line_replaces_the_presets() -> None:

@@ -1,0 +1,102 @@
+"""The prepared corpora that points read: found, prepared where they are missing, and points checked against them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from study.executors.local import job_environment
+from train.spec.config import DataConfig, RunConfig
+from train.spec.manifest import FILE, Manifest, folder, read_manifest, settings_of
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What names a prepared corpus: its data section, without how it is cut into sequences, and the data root."""
+
+    data: DataConfig
+    root: str
+
+    def find(self) -> Manifest | None:
+        """Return its manifest; None if it is not prepared, or was prepared with other settings."""
+        place = folder(self.data, self.root)
+        if not (place / FILE).exists():
+            return None
+        manifest = read_manifest(place)
+        return manifest if manifest.settings == settings_of(self.data) else None
+
+
+def corpus_of(run: RunConfig) -> Corpus:
+    """Return the corpus that a settled config reads."""
+    data = replace(run.data, sequence_length=DataConfig().sequence_length, fingerprint=None)
+    return Corpus(data, run.runtime.data_root)
+
+
+def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool) -> dict[Corpus, Manifest]:
+    """Return the manifest of every corpus that the runs read, preparing what is missing; with `dry_run` nothing is.
+
+    Raises ValueError where a run asks for more than its corpus holds, SystemExit where preparing fails.
+    """
+    runs = list(runs)
+    found = {}
+    for corpus in dict.fromkeys(map(corpus_of, runs)):
+        manifest = corpus.find()
+        if manifest is None and not dry_run:
+            say(f"Preparing data={corpus.data.name} ({corpus.data.tokenizer}) in {corpus.root}")
+            prepare(corpus)
+            manifest = corpus.find()
+            if manifest is None:
+                raise ValueError(f"{folder(corpus.data, corpus.root)} was prepared with other data.* settings")
+        if manifest is None:
+            say(f"data={corpus.data.name} is not prepared in {corpus.root}: the keys below will change when it is.")
+        else:
+            found[corpus] = manifest
+    for run in runs:
+        if manifest := found.get(corpus_of(run)):
+            check(run, manifest)
+    return found
+
+
+def check(run: RunConfig, manifest: Manifest) -> None:
+    """Raise ValueError where the corpus has too little text for this run's validation or for one sequence."""
+    length = run.data.sequence_length
+    windows = (manifest.splits["validation"].tokens - 1) // length
+    if run.eval.sequences > windows:
+        raise ValueError(
+            f"eval.sequences={run.eval.sequences} is too many: data={run.data.name} has {max(0, windows)} validation "
+            f"sequences of {length} tokens; lower it or data.sequence_length, or raise data.validation_fraction"
+        )
+    if manifest.splits["train"].tokens <= length:
+        raise ValueError(f"data.sequence_length={length} is longer than all of the training text")
+
+
+def epochs(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> float:
+    """Return how often the run with the most tokens reads its corpus; 0 where no corpus is prepared."""
+    return max(
+        (
+            (run.budget.tokens or 0) / found[corpus_of(run)].splits["train"].tokens
+            for run in runs
+            if corpus_of(run) in found
+        ),
+        default=0.0,
+    )
+
+
+def prepare(corpus: Corpus) -> None:
+    """Prepare a corpus in a process of its own (it loads heavy libraries), its progress shown."""
+    import yaml
+
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "data.yaml"
+        file.write_text(yaml.safe_dump({"data": asdict(corpus.data)}))
+        command = [sys.executable, "-m", "train.prepare", "--config", str(file), "--root", corpus.root]
+        code = subprocess.run(command, check=False, env=job_environment(os.environ)).returncode
+    if code != 0:
+        raise SystemExit(code)

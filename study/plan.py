@@ -1,0 +1,81 @@
+"""What a command asks for, decided: the points in order, each once, and the cluster that each one goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from study.compose import Composed
+from study.config import ClusterConfig, StudyConfig
+from study.corpus import Corpus
+from study.freeze import seal
+from study.layout import StudyFolder
+from study.point import Point
+from train.spec.config import SCIENTIFIC, RunConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Points to submit; `asked` counts them before duplicates were dropped."""
+
+    folder: StudyFolder
+    config: StudyConfig
+    points: tuple[Point, ...]
+    clusters: tuple[ClusterConfig, ...]
+    asked: int
+
+    def batches(self) -> dict[ClusterConfig, list[str]]:
+        """Return the keys by the cluster section that they go to."""
+        by_cluster: dict[ClusterConfig, list[str]] = {}
+        for point, cluster in zip(self.points, self.clusters, strict=True):
+            by_cluster.setdefault(cluster, []).append(point.key)
+        return by_cluster
+
+
+def common(composed: Sequence[Composed]) -> StudyConfig:
+    """Return a config that stands for all; ValueError where settings of the whole study differ between points."""
+    if not composed:
+        raise ValueError("the search makes no points: give a value to each list after -m")
+    first = composed[0].config
+    if not all(c.isalnum() or c in "._-" for c in first.study.name) or first.study.name.strip(".") == "":
+        raise ValueError(f"study.name={first.study.name!r} is not a folder name: use letters, digits, '.', '_' and '-'")
+    for name in ("study", "tracking", "paths", "dry_run", "wait"):
+        said = [str(v) for v in dict.fromkeys(_plain_text(getattr(one.config, name)) for one in composed)]
+        if len(said) > 1:
+            raise ValueError(
+                f"{name} differs between points ({said[0]} and {said[1]}): "
+                "it is one setting of the whole study, so it cannot be in a list after -m"
+            )
+    return first
+
+
+def make_plan(composed: Sequence[Composed], settled: Sequence[RunConfig], fingerprints: Mapping[Corpus, str]) -> Plan:
+    """Return the frozen points, each once, named by the overrides that tell them apart."""
+    config = common(composed)
+    frozen: dict[str, tuple[Point, ClusterConfig]] = {}
+    for one, run in zip(composed, settled, strict=True):
+        point = seal(run, fingerprints, one.overrides)
+        frozen.setdefault(point.key, (point, one.config.cluster))
+    shared = _shared([point.overrides for point, _ in frozen.values()])
+    points = tuple(replace(p, overrides=_recognisable(p.overrides, shared)) for p, _ in frozen.values())
+    folder = StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
+    return Plan(folder, config, points, tuple(c for _, c in frozen.values()), len(composed))
+
+
+def _shared(overrides: Sequence[Sequence[str]]) -> frozenset[str]:
+    """Return the overrides that all points have, which therefore name none of them; none for a single point."""
+    if len(overrides) < 2:
+        return frozenset()
+    return frozenset(set.intersection(*(set(o) for o in overrides)))
+
+
+def _recognisable(overrides: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
+    heads = tuple(o.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0] for o in overrides)
+    return tuple(o for o, head in zip(overrides, heads, strict=True) if head in SCIENTIFIC and o not in shared)
+
+
+def _plain_text(section: Any) -> str:
+    pairs = asdict(section).items() if is_dataclass(section) and not isinstance(section, type) else []
+    return ", ".join(f"{name}={value}" for name, value in pairs) or str(section).lower()
