@@ -13,6 +13,7 @@ from train.spec.config import (
     DataConfig,
     EvalConfig,
     ModelConfig,
+    OptimConfig,
     RunConfig,
     RuntimeConfig,
 )
@@ -30,13 +31,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny(corpus: Path) -> RunConfig:
     """A run of 30 steps of 8 sequences, the last one short; a fraction of a second of training."""
     return resolve(
         RunConfig(
             model=ModelConfig(width=16, layers=2, head_dim=8, kv_heads=1),
             data=DataConfig(name="fake", vocab_size=VOCABULARY, sequence_length=LENGTH),
+            # Small enough that rounding does not grow into another trajectory within the run.
+            optim=OptimConfig(lr=2e-3),
             batch=BatchConfig(tokens=8 * LENGTH),
             budget=BudgetConfig(tokens=(29 * 8 + 3) * LENGTH),
             eval=EvalConfig(sequences=10, count=4),

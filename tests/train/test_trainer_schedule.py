@@ -43,14 +43,13 @@ def test_table(name: str, tokens: int, wanted: float) -> None:
     warmup=st.floats(0, 1),
     decay=st.floats(0, 1),
     final=st.floats(0, 1),
-    horizon=st.integers(1, 10**15),
     data=st.data(),
 )
 def test_factor_is_a_share_and_never_rises_after_warm_up(
-    name: str, warmup: float, decay: float, final: float, horizon: int, data: st.DataObject
+    name: str, warmup: float, decay: float, final: float, data: st.DataObject
 ) -> None:
-    decay = min(decay, 1 - warmup)
-    schedule = ScheduleConfig(name, warmup, decay, final)
+    horizon = data.draw(st.integers(1, 10**15))
+    schedule = ScheduleConfig(name, warmup, min(decay, 1 - warmup), final)
     a, b = sorted(data.draw(st.tuples(st.integers(0, horizon), st.integers(0, horizon))))
     low, high = factor(schedule, a, horizon), factor(schedule, b, horizon)
     assert 0 <= low <= 1 + 1e-12
@@ -75,7 +74,7 @@ def test_steps_spend_exactly_the_budget_and_evaluations_end_on_it(
             evaluated = tokens
     assert tokens == budget * length
     assert at[-1] == tokens
-    assert len(at) == min(count, len(at))
+    assert len(at) <= count
     steps = math.ceil(budget / batch)
     if count <= steps and batch <= budget / count:
         assert len(at) == count

@@ -1,0 +1,126 @@
+"""Two gloo processes train the same run as one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, write_config
+from train import run
+from train.distributed import World, world_of
+from train.spec.config import RunConfig
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environments(size: int) -> list[dict[str, str]]:
+    port = str(free_port())
+    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+
+
+def together(config: Path, *arguments: str, code: int = 0) -> None:
+    for process in [start(config, *arguments, env=env) for env in environments(2)]:
+        finish(process, code)
+
+
+def losses(folder: Path, kind: str, name: str = "loss") -> list[float]:
+    return [r["metrics"][name] for r in records(folder) if r["kind"] == kind]
+
+
+def test_two_processes_train_as_one_also_through_a_change_of_their_number(tmp_path: Path, tiny: RunConfig) -> None:
+    # The last step has 3 sequences: one rank gets one, the other two. Validation has 10 for 2 ranks.
+    one, two, changed = (tmp_path / name for name in ("one", "two", "changed"))
+    finish(start(write_config(one, tiny)))
+    together(write_config(two, tiny))
+    config = write_config(changed, tiny)
+    together(config, "--until", "1500")
+    finish(start(config))
+    for folder in (two, changed):
+        assert losses(folder, "train") == pytest.approx(losses(one, "train"), abs=1e-6)
+        assert losses(folder, "validation") == pytest.approx(losses(one, "validation"), abs=1e-6)
+        assert losses(folder, "train", "grad_norm") == pytest.approx(losses(one, "train", "grad_norm"), rel=1e-5)
+    assert read_outcome(two)["world_size"] == 2
+
+
+GRADIENTS = """
+import sys, torch
+from pathlib import Path
+from train import distributed, run
+from train.setup import build
+from train.step import accumulate
+torch.set_num_threads(1)
+config, world, cpu = run.load(Path(sys.argv[1])), distributed.world_of(), torch.device("cpu")
+distributed.join(world, cpu)
+setup = build(config, Path("."), world, cpu)
+loss = accumulate(setup, 5, int(sys.argv[3]))
+if world.writes:
+    grads = {name: weight.grad for name, weight in setup.model.named_parameters()}
+    torch.save({"loss": loss, "grads": grads}, sys.argv[2])
+distributed.leave(world)
+"""
+
+
+@pytest.mark.parametrize("sequences", [1, 7])
+def test_gradients_of_two_processes_are_those_of_one(tmp_path: Path, tiny: RunConfig, sequences: int) -> None:
+    micro = replace(tiny, parallel=replace(tiny.parallel, micro_batch_sequences=2))
+    config = write_config(tmp_path / "run", micro)
+    found = {}
+    for size in (1, 2):
+        place = tmp_path / f"{size}.pt"
+        command = [sys.executable, "-c", GRADIENTS, str(config), str(place), str(sequences)]
+        envs = environments(size) if size > 1 else [{}]
+        processes = [
+            subprocess.Popen(
+                command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1", **env}, stderr=subprocess.PIPE
+            )
+            for env in envs
+        ]
+        for process in processes:
+            _, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err.decode()
+        found[size] = torch.load(place)
+    assert abs(found[1]["loss"] - found[2]["loss"]) <= 1e-6
+    for name, grad in found[1]["grads"].items():
+        error = (found[2]["grads"][name] - grad).norm() / grad.norm()
+        assert error <= 1e-5, name
+
+
+def test_a_stop_signal_to_one_rank_stops_both_with_a_checkpoint(tmp_path: Path, tiny: RunConfig) -> None:
+    folder = tmp_path / "run"
+    budget = replace(tiny.budget, tokens=16 * 8 * 100_000)
+    config = write_config(folder, replace(tiny, budget=budget))
+    ranks = [start(config, env=env) for env in environments(2)]
+    while not (folder / "metrics.jsonl").exists() or len(records(folder)) < 5:
+        assert ranks[0].poll() is None, ranks[0].communicate()
+    ranks[1].terminate()
+    for process in ranks:
+        finish(process, run.INTERRUPTED)
+    assert len(list((folder / "checkpoints").iterdir())) == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [0, 1, 5, 14])
+def test_shares_cover_everything_once(size: int, count: int) -> None:
+    shares = [World(rank, size).share(count) for rank in range(size)]
+    assert [i for share in shares for i in share] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_the_environment_is_read_as_torchrun_sets_it() -> None:
+    assert world_of({}) == World()
+    env = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert world_of(env) == World(3, 4, 1)
+    with pytest.raises(ValueError, match="MASTER_ADDR, MASTER_PORT not set"):
+        world_of({"WORLD_SIZE": "2", "RANK": "0"})

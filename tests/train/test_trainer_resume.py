@@ -1,0 +1,111 @@
+"""Runs really killed and started again end with bitwise the same losses."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.train.runs import finish, read_outcome, records, start, values, with_runtime, write_config
+from train import run
+from train.spec.config import RunConfig
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Path:
+    """The folder of the same run, never interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "reference"
+    finish(start(write_config(folder, tiny)))
+    return folder
+
+
+def signal_at_step(process: subprocess.Popen[str], folder: Path, step: int, number: signal.Signals) -> None:
+    """Send the signal when metrics reach `step`, or fail if the run ends before."""
+    path = folder / "metrics.jsonl"
+    while not path.exists() or path.read_text().count('"train"') < step:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    process.send_signal(number)
+
+
+def assert_equal_runs(folder: Path, reference: Path) -> None:
+    assert values(folder) == values(reference)
+    ours, theirs = read_outcome(folder), read_outcome(reference)
+    for key in ("state", "step", "tokens", "flops", "params", "loss", "schedule_complete"):
+        assert ours[key] == theirs[key]
+
+
+def test_killed_twice_at_random_steps(tmp_path: Path, tiny: RunConfig, reference: Path) -> None:
+    folder = tmp_path / "killed"
+    config = write_config(folder, with_runtime(tiny, checkpoint_seconds=0.0))
+    first, second = sorted(random.sample(range(2, 26), 2))
+    print("killed at", first, second)
+    for step in (first, second):
+        process = start(config)
+        signal_at_step(process, folder, step, signal.SIGKILL)
+        out = process.communicate()[0]
+        assert process.returncode == -signal.SIGKILL
+        assert ("resumed" in out) == (step == second)
+    assert not (folder / "outcome.json").exists()
+    assert "resumed" in finish(start(config))
+    assert_equal_runs(folder, reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_stopped_by_a_signal_it_saves_and_says_so(
+    tmp_path: Path, tiny: RunConfig, reference: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "stopped"
+    config = write_config(folder, with_runtime(tiny, checkpoint_seconds=0.01))
+    process = start(config)
+    signal_at_step(process, folder, random.randint(2, 20), number)
+    assert f"stopped by {number.name}" in finish(process, code=run.INTERRUPTED)
+    assert len(list((folder / "checkpoints").glob("step-*"))) >= 1
+    finish(start(config))
+    assert_equal_runs(folder, reference)
+
+
+def test_a_torn_checkpoint_costs_only_the_steps_since_the_previous_one(
+    tmp_path: Path, tiny: RunConfig, reference: Path
+) -> None:
+    folder = tmp_path / "torn"
+    config = write_config(folder, tiny)
+    for until in (1000, 2000):
+        finish(start(config, "--until", str(until)))
+    newest = max((folder / "checkpoints").glob("step-*")) / "state.pt"
+    newest.write_bytes(newest.read_bytes()[:1000])
+    out = finish(start(config))
+    assert "not whole" in out
+    assert "resumed from step-000000008" in out
+    assert_equal_runs(folder, reference)
+
+
+def test_until_stops_at_the_first_step_boundary_and_changes_nothing(
+    tmp_path: Path, tiny: RunConfig, reference: Path
+) -> None:
+    folder = tmp_path / "rungs"
+    config = write_config(folder, tiny)
+    finish(start(config, "--until", "1000"))  # steps of 128 tokens: the eighth ends at 1,024
+    assert max(r["tokens"] for r in records(folder)) == 1024
+    assert not (folder / "outcome.json").exists()
+    finish(start(config, "--until", "1024"))
+    assert max(r["tokens"] for r in records(folder)) == 1024
+    finish(start(config, "--until", str(10**9)))
+    assert_equal_runs(folder, reference)
+
+
+def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path, tiny: RunConfig) -> None:
+    folder = tmp_path / "run"
+    finish(start(write_config(folder, tiny), "--until", "128"))
+    other = tmp_path / "other"
+    config = write_config(other, replace(tiny, optim=replace(tiny.optim, weight_decay=0.3)))
+    shutil.copytree(folder / "checkpoints", other / "checkpoints")
+    out = finish(start(config), code=run.FAILED)
+    assert "optim.weight_decay was 0.1, is 0.3" in out
+    assert "Traceback" not in out

@@ -1,0 +1,125 @@
+"""The command line of a run: outcomes, exit codes, errors."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
+from train import run
+from train.signals import StopFlag
+from train.spec.config import RunConfig
+from train.spec.counts import FLOP_RULE, flops_per_token, params
+
+Main = Callable[[Path, int], str]
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Main:
+    """Run the command line on a config within this process; return what it printed."""
+    monkeypatch.setattr(StopFlag, "install", lambda self: None)
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(config: Path, code: int = 0) -> str:
+        assert run.main(["--config", str(config)]) == code
+        return "".join(capsys.readouterr())
+
+    return call
+
+
+def test_help_loads_no_torch() -> None:
+    code = "import sys, train.run\ntry: train.run.main(['--help'])\nexcept SystemExit: pass\n"
+    code += "assert not {'torch', 'numpy', 'yaml'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert "--until" in done.stdout
+
+
+def test_a_run_leaves_its_outcome_and_metrics(tmp_path: Path, tiny: RunConfig) -> None:
+    folder = tmp_path / "run"
+    config = write_config(folder, with_runtime(tiny, log_steps=7))
+    out = finish(start(config))
+    assert "step 30  tokens 3,760/3,760 (100%)" in out
+    outcome = read_outcome(folder)
+    assert outcome["state"] == "completed"
+    assert outcome["schedule_complete"] is True
+    assert outcome["step"] == 30
+    assert outcome["tokens"] == tiny.budget.tokens == (29 * 8 + 3) * 16
+    assert outcome["flop_rule"] == FLOP_RULE
+    assert outcome["flops"] == flops_per_token(tiny.model, 64, 16) * outcome["tokens"]
+    assert outcome["params"]["matmul"] == params(tiny.model, 64).matmul
+    assert (outcome["device"], outcome["world_size"]) == ("cpu", 1)
+    seconds = outcome["seconds"]
+    assert 0 < seconds["train"] < seconds["total"]
+    assert seconds["train"] + seconds["validation"] + seconds["checkpoint"] <= seconds["total"] + 0.01
+
+    rows = records(folder)
+    assert [r["step"] for r in rows if r["kind"] == "train"] == [7, 14, 21, 28, 30]
+    validation = [r for r in rows if r["kind"] == "validation"]
+    assert [r["tokens"] for r in validation] == [1024, 1920, 2944, 3760]  # first boundaries at or past a quarter
+    losses = [r["metrics"]["loss"] for r in validation]
+    assert losses[0] > losses[-1]
+    assert outcome["loss"]["validation_nats_per_token"] == losses[-1]
+    bits = losses[-1] / math.log(2) / 4.0
+    assert outcome["loss"]["validation_bits_per_byte"] == pytest.approx(bits, rel=1e-12)
+    assert validation[-1]["metrics"]["bits_per_byte"] == pytest.approx(bits, rel=1e-12)
+
+    before = (folder / "metrics.jsonl").read_bytes()
+    assert "already completed" in finish(start(config))
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_losses_do_not_depend_on_the_micro_batch(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    losses = []
+    for micro in (1, 3, 100):
+        folder = tmp_path / str(micro)
+        parallel = replace(tiny.parallel, micro_batch_sequences=micro)
+        main(write_config(folder, replace(tiny, parallel=parallel)), 0)
+        losses.append(read_outcome(folder)["loss"]["validation_nats_per_token"])
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-6)
+
+
+def test_divergence_is_an_outcome(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    folder = tmp_path / "run"
+    optim = replace(tiny.optim, lr=1e30, grad_clip=0.0)
+    config = write_config(folder, replace(tiny, optim=optim))
+    main(config, run.DIVERGED)
+    outcome = read_outcome(folder)
+    assert outcome["state"] == "diverged"
+    assert outcome["schedule_complete"] is False
+    assert outcome["step"] < 30
+    assert outcome["loss"]["validation_nats_per_token"] is None
+    assert "already diverged" in main(config, run.DIVERGED)
+
+
+def test_bf16_trains_to_about_the_same_loss(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    losses = {}
+    for name in ("fp32", "bf16"):
+        folder = tmp_path / name
+        main(write_config(folder, replace(tiny, precision=replace(tiny.precision, name=name))), 0)
+        losses[name] = read_outcome(folder)["loss"]["validation_nats_per_token"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=1e-2)
+    assert losses["bf16"] != losses["fp32"]
+
+
+def test_errors_name_the_key_and_show_no_traceback(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    def message(config: Path) -> str:
+        return main(config, run.FAILED)  # an exception would come through
+
+    assert "no such file" in message(tmp_path / "none.yaml")
+    unknown = tmp_path / "unknown.yaml"
+    unknown.write_text(yaml.safe_dump({"model": {"widht": 64}, "budget": {"tokens": 1024}}))
+    assert "did you mean 'model.width'" in message(unknown)
+    vocabulary = replace(tiny, data=replace(tiny.data, name="other"))
+    assert "is not prepared" in message(write_config(tmp_path / "a", vocabulary))
+    stale = replace(tiny, data=replace(tiny.data, fingerprint="0" * 12))
+    assert "data.fingerprint='000000000000'" in message(write_config(tmp_path / "b", stale))
+    replicas = replace(tiny, parallel=replace(tiny.parallel, dp_replicate=2))
+    assert "parallel.dp_replicate=2" in message(write_config(tmp_path / "c", replicas))
