@@ -40,22 +40,23 @@ class Shipper:
         """Send what is new, yielding after each call what the store then holds.
 
         Sending the same again changes nothing in the store, so a state that was lost costs time only. State and
-        outcome go last: who sees a run completed sees all its metrics.
+        outcome go last: who sees a run completed sees all its metrics. Parameters go with them, so that the calls
+        before carry as many values as a call takes: every call is several transactions.
         """
         state, batch, position = before, list[Value](), before.position
         settings = [] if before.params else params(point.config, self._redact)
         for record in records(run.metrics, before.position):
-            if batch and len(batch) + len(record.values) + min(len(settings), PARAMS) > ENTITIES:
-                yield (state := self._send(state, batch, settings, position))
-                batch, settings = [], []
+            if batch and len(batch) + len(record.values) > ENTITIES:
+                yield (state := self._send(state, batch, position))
+                batch = []
             batch += record.values
             position = record.position
             self.unreadable += not record.readable
         tags = card.tags if card.digest() != before.sent else {}
         if len(batch) + len(settings) + len(tags) > ENTITIES:
-            yield (state := self._send(state, batch, settings, position))
-            batch, settings = [], []
-        state = self._send(state, batch, settings, position, tags)
+            yield (state := self._send(state, batch, position))
+            batch = []
+        state = replace(self._send(state, batch, position, settings, tags), params=True)
         if tags:
             self._store.status(state.id, card.status, facts.ended)
         if not state.config and run.config.exists():
@@ -81,12 +82,12 @@ class Shipper:
         self,
         state: RunState,
         values: Sequence[Value],
-        settings: Params,
         position: Position,
+        settings: Params | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> RunState:
         """Write these in as few calls as the limits allow, usually one, and return the state after them."""
-        chunks = _chunks(settings) or [[]]
+        chunks = _chunks(settings or []) or [[]]
         for chunk in chunks[:-1]:
             self._log(state.id, [], chunk, {})
         last, rest = chunks[-1], list(values)
@@ -96,7 +97,7 @@ class Shipper:
         if rest or last or tags:
             self._log(state.id, rest, last, tags or {})
         self.values += len(values)
-        return replace(state, position=position, params=True)
+        return replace(state, position=position)
 
     def _log(self, run: str, values: Sequence[Value], settings: Params, tags: Mapping[str, str]) -> None:
         self.calls += 1

@@ -1,0 +1,103 @@
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from study.tracking.spool import Position, Value, records
+from tests.study.tracking.made import T0, record
+
+
+def values(path: Path, start: Position | None = None) -> tuple[list[Value], Position]:
+    found: list[Value] = []
+    position = start or Position()
+    for one in records(path, position):
+        found += one.values
+        position = one.position
+    return found, position
+
+
+def test_names_steps_and_milliseconds(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(record("train", 3, loss=2.5) + record("validation", 3, **{"bits per/byte+": 1.5}))
+    stamp = round((T0 + 3 / 8) * 1000)
+    found, _ = values(path)
+    assert found == [
+        Value("train_loss", 2.5, stamp, 3),
+        Value("tokens", 384.0, stamp, 3),
+        Value("validation_bits per/byte_", 1.5, stamp, 3),
+    ]
+
+
+def test_torn_line_waits_until_it_is_whole(tmp_path: Path) -> None:
+    path, line = tmp_path / "metrics.jsonl", record("train", 1, loss=1.0)
+    path.write_text(line + line[:20])
+    found, position = values(path)
+    assert (len(found), position.offset) == (2, len(line))
+    path.write_text(line + record("train", 2, loss=0.5))
+    found, _ = values(path, position)
+    assert [v.step for v in found] == [2, 2]
+
+
+def test_unreadable_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    bad = ['{"kind": "train"}', "[]", "{oops", "", '{"kind":"train","step":1,"time":1,"metrics":{"loss":"x"}}']
+    path.write_text("\n".join(bad) + "\n" + record("train", 1, loss=1.0))
+    read = list(records(path, Position()))
+    assert [r.readable for r in read] == [False] * 5 + [True]
+    assert read[-1].position.offset == path.stat().st_size
+
+
+def test_shrunken_file_is_read_again_without_its_old_steps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(record("train", step, loss=1.0) for step in range(1, 6)))
+    _, position = values(path)
+    path.write_text("".join(record("train", step, loss=2.0) for step in (1, 2)))
+    assert values(path, position)[0] == []
+    with path.open("a") as file:
+        file.write("".join(record("train", step, loss=3.0) for step in range(3, 8)))
+    found, _ = values(path, Position(0, position.steps))
+    assert [v.step for v in found if v.name == "train_loss"] == [6, 7]
+
+
+def test_nan_and_infinity_are_values(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(record("train", 1, loss=math.nan, lr=math.inf))
+    found, _ = values(path)
+    assert math.isnan(found[0].value)
+    assert found[1].value == math.inf
+
+
+def test_missing_file_says_nothing(tmp_path: Path) -> None:
+    assert values(tmp_path / "none") == ([], Position())
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["train", "validation"]), st.integers(0, 20)), max_size=25)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.lists(st.integers(1, 200), max_size=8), st.integers(1, 64))
+def test_read_in_any_pieces_gives_the_same(entries: list[tuple[str, int]], cuts: list[int], chunk: int) -> None:
+    """However the file grows and whatever the chunk, nothing is read twice, nothing is left out."""
+    text = "".join(record(kind, step, loss=step + i / 10) for i, (kind, step) in enumerate(entries)).encode()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "metrics.jsonl"
+        path.write_bytes(text)
+        whole, end = values(path)
+        path.write_bytes(b"")
+        found: list[Value] = []
+        position, written = Position(), 0
+        for cut in [*cuts, len(text)]:
+            with path.open("ab") as file:
+                file.write(text[written : written + cut])
+            written += cut
+            for one in records(path, position, chunk):
+                found += one.values
+                position = one.position
+    assert found == whole
+    assert position == end
+    assert end.offset == len(text)
+    losses = [(v.name, v.step) for v in whole]
+    assert len(losses) == len(set(losses))
+    assert {kind for kind, _ in entries} == {v.name.split("_")[0] for v in whole} - {"tokens"}
