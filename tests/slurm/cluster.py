@@ -212,7 +212,7 @@ class ThrowawayCluster:
         return done.stdout
 
     def jobs(self, *selection: str) -> list[JobState]:
-        """Return what accounting knows of jobs (no steps), oldest first; a requeued job's earlier starts as well."""
+        """Return what accounting knows of jobs and array tasks (no steps), oldest first."""
         columns = "JobID,State,ExitCode,JobName%80,NodeList"
         wanted = selection or ("--starttime=now-1day",)
         text = self.call(
@@ -220,7 +220,6 @@ class ThrowawayCluster:
             "--noheader",
             "--parsable2",
             "--allocations",
-            "--duplicates",
             *wanted,
             f"--format={columns}",
         )

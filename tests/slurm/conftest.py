@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
+from tests.slurm.lab import TINY, Lab, write_text
 
 
 def require_slurm() -> None:
@@ -36,3 +38,26 @@ def cluster(slurm_here: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     running = ThrowawayCluster.shared(base / "slurm-cluster")
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a small corpus in text/, prepared by the first study that needs it."""
+    folder = tmp_path_factory.mktemp("corpus")
+    write_text(folder / "text")
+    return folder
+
+
+@pytest.fixture
+def lab(tmp_path: Path, corpus: Path, cluster: ThrowawayCluster) -> Lab:
+    """A folder of its own in which a test gives commands."""
+    return Lab(tmp_path, corpus, cluster)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, corpus: Path, cluster: ThrowawayCluster) -> dict[str, float]:
+    """The losses of the TINY run in one process of this machine that nobody disturbs."""
+    lab = Lab(tmp_path_factory.mktemp("undisturbed"), corpus, cluster)
+    lab.sweep("study.name=undisturbed", *TINY, cluster="local")
+    losses: dict[str, float] = lab.outcome("undisturbed")["loss"]
+    return losses

@@ -134,7 +134,7 @@ def slurm_conf(settings: Settings) -> str:
         f"NodeName=n[1-{len(names)}] NodeHostname={settings.host} NodeAddr=127.0.0.1 Port=[{ports}]"
         f" CPUs={settings.cpus_per_node} RealMemory={settings.memory_mb_per_node} State=UNKNOWN",
         *(["CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"] if on_loopback(settings.host) else []),
-        "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 State=UP",
+        "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 LLN=YES State=UP",
         "PartitionName=short Nodes=ALL MaxTime=1 State=UP",
     ]
     return "\n".join(lines) + "\n"

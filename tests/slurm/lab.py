@@ -1,0 +1,187 @@
+"""A folder in which one test runs `python -m study.sweep` and `python -m study` against the throwaway cluster."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.slurm.cluster import REPOSITORY, JobState, ThrowawayCluster, wait_for
+
+TRAINERS = Path(__file__).with_name("trainers")
+COMMAND_SECONDS = 240.0
+WORDS = ("def", "return", "alpha", "beta", "x", "y", "+", "(", ")", ":", "\n", "if", "else", "while", "import")
+
+TEXT = (
+    "data=text",
+    "data.tokenizer=bytes",
+    "data.vocab_size=257",
+    "data.sequence_length=64",
+    "data.validation_fraction=0.2",
+    "model.head_dim=16",
+    "eval.sequences=16",
+    "eval.count=2",
+    "tracking=none",
+)
+"""A corpus of pseudo-code and the smallest sensible evaluation."""
+
+TINY = (
+    "model.width=16",
+    "model.layers=1",
+    "budget.tokens_per_param=null",
+    "budget.tokens=20480",
+    "batch.tokens=1024",
+    "optim.lr=0.003",
+)
+"""One run of 20 steps, at a learning rate that does not blow up the last bits of a sum."""
+
+
+def write_text(folder: Path) -> None:
+    """Write 200 small documents, the same ones every time."""
+    folder.mkdir(parents=True)
+    words = random.Random(0)
+    for number in range(200):
+        body = " ".join(words.choice(WORDS) for _ in range(400))
+        (folder / f"{number}.txt").write_text(f"{body} {number}\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where a test works: its own folder, the session's corpus, the session's cluster."""
+
+    folder: Path
+    corpus: Path
+    cluster: ThrowawayCluster
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def with_trainer(self, name: str, **variables: object) -> Lab:
+        """Return a lab whose jobs run trainers/<name>.py instead of the trainer, with these variables set."""
+        command = shlex.join([sys.executable, str(TRAINERS / f"{name}.py")])
+        more = {"STUDY_TRAINER": command, **{key: str(value) for key, value in variables.items()}}
+        return replace(self, variables=tuple({**dict(self.variables), **more}.items()))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment of its commands."""
+        fixed = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+        return self.cluster.full_environment(**fixed) | dict(self.variables)
+
+    def sweep_command(self, *overrides: str, cluster: str = "slurm") -> list[str]:
+        """Return the command that makes a study of the corpus."""
+        paths = (f"data.source={self.corpus / 'text'}", f"runtime.data_root={self.corpus}")
+        polling = ("cluster.poll_seconds=0.5",)
+        words = ["-m", "study.sweep", "-m", f"cluster={cluster}", *TEXT, *paths, *polling, *overrides]
+        return [sys.executable, *words]
+
+    def sweep(self, *overrides: str, cluster: str = "slurm", code: int = 0) -> str:
+        """Make and submit a study; return what was printed. Checks the exit code."""
+        return self.run(*self.sweep_command(*overrides, cluster=cluster), code=code)
+
+    def study(self, *words: str, code: int = 0) -> str:
+        """Run `python -m study …`; return what was printed. Checks the exit code."""
+        return self.run(sys.executable, "-m", "study", *words, code=code)
+
+    def run(self, *command: str, code: int = 0) -> str:
+        """Run a command in this folder; return stdout and stderr. Checks the exit code."""
+        done = subprocess.run(
+            command,
+            check=False,
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_SECONDS,
+        )
+        assert done.returncode == code, f"exit code {done.returncode}, not {code}: {shlex.join(command)}\n{done.stdout}"
+        return done.stdout
+
+    def points(self, study: str) -> list[dict[str, Any]]:
+        """Return what `status --json` says of every point."""
+        done = subprocess.run(
+            [sys.executable, "-m", "study", "status", study, "--json"],
+            check=False,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+        )
+        assert done.returncode in (0, 1), done.stderr
+        points: list[dict[str, Any]] = json.loads(done.stdout)["points"]
+        return points
+
+    def point(self, study: str) -> dict[str, Any]:
+        """Return what is said of a study's only point."""
+        (only,) = self.points(study)
+        return only
+
+    def wait_for_state(self, study: str, state: str, seconds: float = 60.0) -> dict[str, Any]:
+        """Wait until a study's only point is in this state, and return what is said of it."""
+        seen: list[dict[str, Any]] = []
+
+        def there() -> bool:
+            seen.append(self.point(study))
+            return bool(seen[-1]["state"] == state)
+
+        try:
+            wait_for(f"{study} {state}", there, seconds, every=0.3)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {seen[-1]}") from error
+        return seen[-1]
+
+    def keys(self, study: str) -> list[str]:
+        """Return the keys of a study's points, in order."""
+        lines = (self.folder / "runs" / study / "points.jsonl").read_text(encoding="utf-8").splitlines()
+        return [str(json.loads(line)["key"]) for line in lines]
+
+    def run_folder(self, study: str, key: str | None = None) -> Path:
+        """Return the folder of a point, by default the study's only one."""
+        return self.folder / "runs" / study / (key or self.keys(study)[0])
+
+    def outcome(self, study: str, key: str | None = None) -> dict[str, Any]:
+        """Return a point's outcome, by default that of the study's only point."""
+        text = (self.run_folder(study, key) / "outcome.json").read_text(encoding="utf-8")
+        outcome: dict[str, Any] = json.loads(text)
+        return outcome
+
+    def losses(self, study: str) -> dict[str, dict[str, float]]:
+        """Return the losses of every point, by key."""
+        return {key: self.outcome(study, key)["loss"] for key in self.keys(study)}
+
+    def attempt(self, study: str, number: int, file: str = "outcome.json") -> dict[str, Any]:
+        """Return what an attempt of a study's only point wrote down."""
+        text = (self.run_folder(study) / "attempts" / str(number) / file).read_text(encoding="utf-8")
+        written: dict[str, Any] = json.loads(text)
+        return written
+
+    def ledger(self, study: str) -> list[dict[str, Any]]:
+        """Return the events of a study's ledger."""
+        lines = (self.folder / "runs" / study / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def job_ids(self, study: str) -> list[str]:
+        """Return the ids of a study's job arrays that the ledger knows."""
+        return [event["job_id"] for event in self.ledger(study) if event["event"] == "submitted"]
+
+    def tasks(self, study: str) -> list[JobState]:
+        """Return how all tasks of all arrays of a study ended, also of those that the ledger does not know.
+
+        Accounting hears of a job seconds after the controller: waits until it knows as many as that does.
+        """
+        names = ",".join(event["name"] for event in self.ledger(study) if event["event"] == "intent")
+        found: list[JobState] = []
+
+        def agreed() -> bool:
+            held = self.cluster.call("squeue", "--noheader", "--array", "--states=all", f"--name={names}")
+            found[:] = self.cluster.jobs(f"--name={names}", "--starttime=now-1day")
+            return all(task.end for task in found) and len(found) == len(held.splitlines())
+
+        wait_for(f"accounting to know the jobs of {study}", agreed, every=0.5)
+        return found

@@ -1,0 +1,71 @@
+"""`python -m study status|watch|logs|cancel|retry` on a real SLURM."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.slurm.cluster import wait_for
+from tests.slurm.lab import TINY, Lab
+
+pytestmark = pytest.mark.slurm
+
+
+def test_failing_point_is_named_everywhere(lab: Lab) -> None:
+    quick = lab.with_trainer("quick", QUICK_FAIL=2)
+    quick.sweep("study.name=f", *TINY, "seed=1,2,3", "wait=true", code=1)
+    good, bad, other = quick.keys("f")
+    said = quick.study("status", "f", code=1)
+    assert "2 completed, 1 failed" in said
+    assert "RuntimeError: seed 2 brings bad luck" in said
+    assert "Traceback" in quick.study("logs", "f", bad)
+    assert "seed 1 begins" in quick.study("logs", "f", good)
+    assert "1 failed" in quick.study("watch", "f", code=1)
+    states = {task.job_id.partition("_")[2]: (task.state, task.exit_code) for task in quick.tasks("f")}
+    by_key = {point["key"]: point["job_id"].partition("_")[2] for point in quick.points("f")}
+    assert states[by_key[bad]] == ("FAILED", "1:0")
+    assert states[by_key[good]] == states[by_key[other]] == ("COMPLETED", "0:0")
+    cured = lab.with_trainer("quick")
+    cured.study("retry", "f", "--wait")
+    assert "3 completed" in cured.study("status", "f")
+    assert len(cured.tasks("f")) == 4, "only the failed point is submitted again"
+
+
+def test_cancelled_points_stop_and_carry_on_when_retried(lab: Lab) -> None:
+    quick = lab.with_trainer("quick", QUICK_SECONDS=300)
+    quick.sweep("study.name=c", *TINY, "seed=1,2,3", "cluster.array_parallelism=1")
+    wait_for(
+        "one running point", lambda: sorted(p["state"] for p in quick.points("c")) == ["queued", "queued", "running"]
+    )
+    quick.study("cancel", "c")
+    states = [task.state.split(" ")[0] for task in quick.tasks("c")]
+    assert set(states) <= {"CANCELLED", "FAILED"}, states
+    assert {point["state"] for point in quick.points("c")} == {"cancelled"}
+    quick.sweep("study.name=c", *TINY, "seed=1,2,3", "wait=true")
+    assert {point["state"] for point in quick.points("c")} == {"cancelled"}, "cancelled means not wanted any more"
+    done = lab.with_trainer("quick")
+    done.study("retry", "c", "--state=cancelled", "--wait")
+    assert {point["state"] for point in done.points("c")} == {"completed"}
+
+
+def test_dry_run_shows_what_slurm_would_take_and_writes_nothing(lab: Lab) -> None:
+    lab.sweep("study.name=d", *TINY, "seed=1,2", "cluster=local")
+    before = sorted(path.name for path in (lab.folder / "runs").iterdir())
+    said = lab.sweep("study.name=e", *TINY, "seed=1,2", "cluster.partition=short", "cluster.mem_gb=1", "dry_run=true")
+    assert sorted(path.name for path in (lab.folder / "runs").iterdir()) == before
+    lines = said.splitlines()
+    start = lines.index("#!/bin/bash")
+    end = max(number for number, line in enumerate(lines) if line.startswith("srun "))
+    script = lab.folder / "shown.sh"
+    script.write_text("\n".join(lines[start : end + 1]) + "\n", encoding="utf-8")
+    lab.cluster.call("sbatch", "--test-only", str(script))
+    assert "#SBATCH --array=0-1" in lines
+    assert "#SBATCH --partition=short" in lines
+
+
+def test_watching_may_end_while_the_jobs_live_on(lab: Lab) -> None:
+    quick = lab.with_trainer("quick", QUICK_SECONDS=4)
+    said = quick.run("timeout", "--signal=INT", "--preserve-status", "5",
+                     *quick.sweep_command("study.name=w", *TINY, "wait=true"), code=130)  # fmt: skip
+    assert "live on" in said
+    quick.study("watch", "w")
+    assert quick.point("w")["state"] == "completed"

@@ -1,0 +1,48 @@
+"""Whole studies on a real SLURM give what they give on one machine, to the last bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.slurm.lab import TINY, Lab
+
+pytestmark = pytest.mark.slurm
+
+ISOFLOP = ("study=isoflop", "search.budgets=[1e9,3e9]", "search.ratios=[0.2,1]")
+
+
+def test_isoflop_on_four_nodes_equals_this_machine_to_the_last_bit(lab: Lab) -> None:
+    lab.sweep(*ISOFLOP, "study.name=here", cluster="local")
+    said = lab.sweep(*ISOFLOP, "study.name=there", "wait=true")
+    assert "4 completed" in said
+    assert len(lab.keys("there")) == 4
+    assert lab.losses("there") == lab.losses("here")
+    tasks = lab.tasks("there")
+    assert len(tasks) == 4
+    assert {task.nodes for task in tasks} == {"n1", "n2", "n3", "n4"}
+    assert len(lab.job_ids("there")) == 1, "one resource shape is one array"
+    assert lab.sweep(*ISOFLOP, "study.name=there", "wait=true")
+    assert len(lab.tasks("there")) == 4, "the same command twice does nothing twice"
+
+
+def test_two_nodes_of_two_tasks_equal_one_process(lab: Lab, undisturbed: dict[str, float]) -> None:
+    shape = ("cluster.nodes=2", "cluster.tasks_per_node=2", "cluster.master_addr=127.0.0.1")
+    lab.sweep("study.name=wide", *TINY, *shape, "wait=true")
+    outcome = lab.outcome("wide")
+    assert outcome["world_size"] == 4
+    assert len(lab.attempt("wide", 1, "job.json")["nodes"]) == 2
+    for name, loss in undisturbed.items():
+        assert outcome["loss"][name] == pytest.approx(loss, abs=1e-6)
+    print("bitwise equal" if outcome["loss"] == undisturbed else "equal within 1e-6, not bitwise")
+
+
+def test_submitting_from_inside_a_job(lab: Lab) -> None:
+    quick = lab.with_trainer("quick")
+    sweep = quick.sweep_command("study.name=inner", *TINY, "seed=1,2")
+    quick.run("srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=2", "--export=ALL", "sh", "-c",
+              'test "$SLURM_PROCID" = 1 || exec "$@"', "-", *sweep)  # fmt: skip
+    quick.study("watch", "inner")
+    assert [task.state for task in quick.tasks("inner")] == ["COMPLETED", "COMPLETED"]
+    for key in quick.keys("inner"):
+        job = quick.run_folder("inner", key) / "attempts" / "1" / "job.json"
+        assert '"world": 1' in job.read_text(encoding="utf-8")

@@ -1,0 +1,33 @@
+"""Stands in for the trainer where a test is about jobs: notes that it ran, sleeps or fails as told, writes an outcome.
+
+QUICK_SECONDS: how long it runs. QUICK_FAIL: the seed that fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+
+def main() -> None:
+    run = Path(sys.argv[sys.argv.index("--config") + 1]).parent
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    with (run / "ran").open("a", encoding="utf-8") as note:
+        note.write(f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{os.environ.get('SLURM_ARRAY_TASK_ID')}\n")
+    print(f"seed {config['seed']} begins", flush=True)
+    if str(config["seed"]) == os.environ.get("QUICK_FAIL"):
+        raise RuntimeError(f"seed {config['seed']} brings bad luck")
+    time.sleep(float(os.environ.get("QUICK_SECONDS", "0")))
+    tokens = config["budget"]["tokens"]
+    loss = {"validation_nats_per_token": 1.0 + config["seed"] / 100}
+    outcome = {"format": 1, "state": "completed", "step": 1, "tokens": tokens, "loss": loss}
+    (run / "outcome.new").write_text(json.dumps(outcome), encoding="utf-8")
+    (run / "outcome.new").rename(run / "outcome.json")
+
+
+main()
