@@ -42,6 +42,7 @@ class Measured:
     files: int
 
     def row(self) -> str:
+        """Return it as a line of the table."""
         return (
             f"{self.name:<44}{self.seconds:>8.2f} s{self.contents / 1e6:>9.2f} MB"
             f"{self.on_disk / 1e6:>9.2f} MB{self.files:>8,}"

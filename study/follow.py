@@ -68,7 +68,7 @@ class Controller:
         free = self.slots.count - len(busy)
         waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy]
         if starting and free > 0 and waiting:
-            for status in sorted(waiting, key=self._place)[:free]:
+            for status in sorted(waiting, key=self._rank)[:free]:
                 self._start(status)
         return [replace(s, state="running") if s.key in self.slots.running and not s.ended else s for s in seen]
 
@@ -96,11 +96,9 @@ class Controller:
         why = f"its job ended with exit code {code} before an attempt began: see {log}"
         return replace(status, state="failed", why=why, error=tuple(last_lines(log)))
 
-    def _place(self, status: PointStatus) -> tuple[float, int]:
-        """Return where a point stands in the order of its batch: the longest first."""
-        batch = self._observer.known.batch(status.key)
-        assert batch is not None
-        return batch.time, batch.keys.index(status.key)
+    def _rank(self, status: PointStatus) -> tuple[float, bool]:
+        """Return what orders the points that wait: the longest first, and of equals those that have begun."""
+        return -estimated_flops(self._observer.points[status.key].config), status.attempt is None
 
     def _is_local(self, status: PointStatus) -> bool:
         batch = self._observer.known.batch(status.key)

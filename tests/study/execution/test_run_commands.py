@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from study import ledger
+from study.layout import StudyFolder
+from study.observe import PointStatus
+from study.progress import Pace, closing, duration, summarise
+from study.selection import by_key, choose, parse_states
+from tests.study.execution.studies import FAILS, environment, make_study, run_to_end, study_command
+
+HEAVY = ("torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib", "hydra", "omegaconf", "submitit")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, dict[int, str]]:
+    """A study in `runs/mixed` of one completed and one failed point, and one that was never submitted."""
+    root = tmp_path_factory.mktemp("commands")
+    study, keys = make_study(root / "runs" / "mixed", [1, FAILS])
+    assert run_to_end(study)[0] == 1
+    _, more = make_study(study.path, [2])
+    return study, {**keys, **more}
+
+
+def root(study: StudyFolder) -> Path:
+    return study.path.parents[1]
+
+
+def test_status_shows_states_and_the_last_lines_of_a_failure(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("status", "mixed", cwd=root(study))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "mixed: 3 points: 1 completed, 1 pending, 1 failed"
+    assert [line.split()[:3] for line in lines[2:4]] == [
+        [keys[1], "completed", "100%"],
+        [keys[FAILS], "failed", "1"],
+    ]
+    assert f"{keys[FAILS]} failed, attempt 1" in lines
+    assert "    seed=101" in lines
+    assert "    | RuntimeError: the sun was in my eyes" in lines
+    assert lines[-1].startswith("python -m study retry mixed ")
+
+
+def test_status_as_json(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("status", "mixed", "--json", "--runs", study.path.parent, cwd="/")
+    loaded = json.loads(done.stdout)
+    assert loaded["counts"] == {"completed": 1, "failed": 1, "pending": 1}
+    (first, second, _) = loaded["points"]
+    assert (first["key"], first["loss"], first["attempt"]) == (keys[1], 2.5, 1)
+    assert second["error"][-1] == "RuntimeError: the sun was in my eyes"
+
+
+def test_a_study_that_all_went_well_has_exit_code_0(tmp_path: Path) -> None:
+    study, _ = make_study(tmp_path / "runs" / "fine", [1])
+    assert run_to_end(study)[0] == 0
+    assert study_command("status", "fine", cwd=tmp_path).returncode == 0
+    watched = study_command("watch", "fine", cwd=tmp_path)
+    assert (watched.returncode, watched.stdout.splitlines()[-1]) == (0, "fine: 1 completed")
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "logs", "cancel", "retry", "sync"])
+def test_no_such_study(ended: tuple[StudyFolder, dict[int, str]], command: str) -> None:
+    study, _ = ended
+    make_study(study.path.parent / "zebra", [1])
+    done = study_command(command, "mixd", cwd=root(study))
+    assert done.returncode == 2
+    assert "no study 'mixd' in runs: there are mixed, zebra" in done.stderr
+
+
+def test_no_studies_at_all(tmp_path: Path) -> None:
+    done = study_command("status", "x", cwd=tmp_path)
+    assert (done.returncode, "there are no studies in runs" in done.stderr) == (2, True)
+
+
+def test_no_command_and_an_unknown_command(tmp_path: Path) -> None:
+    listed = study_command(cwd=tmp_path)
+    assert listed.returncode == 0
+    for name in ("status", "watch", "logs", "cancel", "retry", "sync"):
+        assert f"\n  {name} " in listed.stdout
+    wrong = study_command("satus", cwd=tmp_path)
+    assert (wrong.returncode, "did you mean 'status'?" in wrong.stderr) == (2, True)
+
+
+def test_logs(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    listed = study_command("logs", "mixed", cwd=root(study)).stdout
+    assert keys[1] in listed
+    assert keys[2] not in listed
+    shown = study_command("logs", "mixed", keys[FAILS][:5], "-f", cwd=root(study))
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("training seed 101 from step 0")
+    assert shown.stdout.rstrip().endswith("RuntimeError: the sun was in my eyes")
+    assert "is pending: it has no attempt yet" in study_command("logs", "mixed", keys[2], cwd=root(study)).stderr
+    assert "no point begins with 'zzz'" in study_command("logs", "mixed", "zzz", cwd=root(study)).stderr
+    assert (
+        "its attempts are 1 to 1" in study_command("logs", "mixed", keys[1], "--attempt", "9", cwd=root(study)).stderr
+    )
+    assert (
+        "no log of rank 3: its ranks are 0"
+        in study_command("logs", "mixed", keys[1], "--rank", "3", cwd=root(study)).stderr
+    )
+
+
+def test_cancel_when_nothing_runs(tmp_path: Path) -> None:
+    study, _ = make_study(tmp_path / "runs" / "done", [1])
+    assert run_to_end(study)[0] == 0
+    before = study.ledger.read_bytes()
+    done = study_command("cancel", "done", cwd=tmp_path)
+    assert (done.returncode, "nothing to cancel" in done.stdout) == (0, True)
+    assert study.ledger.read_bytes() == before
+
+
+def test_retry_refuses_what_has_nothing_to_try(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("retry", "mixed", "--state", "broken", cwd=root(study))
+    assert (done.returncode, "'broken' is not a state: choose among completed" in done.stderr) == (2, True)
+    done = study_command("retry", "mixed", "--point", keys[1], cwd=root(study))
+    assert (done.returncode, f"point {keys[1]} is completed" in done.stderr) == (2, True)
+
+
+def test_a_damaged_ledger_is_named_not_traced(tmp_path: Path) -> None:
+    study, _ = make_study(tmp_path / "runs" / "hurt", [1])
+    study.ledger.write_text("nonsense\n")
+    done = study_command("status", "hurt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ledger.jsonl:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_status_imports_nothing_heavy_and_answers_at_once(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, _ = ended
+    program = (
+        "import sys; from study.__main__ import main; main(['status', 'mixed']); "
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    seconds = []
+    for _ in range(3):
+        begun = time.process_time(), time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=root(study),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        seconds.append(time.perf_counter() - begun[1])
+        assert done.stdout.splitlines()[-1] == "HEAVY []"
+    assert min(seconds) < 2.0, "0.15 s on a quiet machine; wide margin for a busy one"
+
+
+def status(key: str, state: str, tokens: int = 0, loss: float | None = None, **more: object) -> PointStatus:
+    return PointStatus(key, state, tokens=tokens, budget_tokens=100, loss=loss, **more)  # type: ignore[arg-type]
+
+
+def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
+    pace = Pace({"a": 100.0, "b": 300.0})
+    begin = [status("a", "completed"), status("b", "running", 0, 5.0)]
+    assert summarise(begin, pace, 0.0, 0.0).left is None, "what was done before says nothing of the speed now"
+    later = [status("a", "completed", loss=2.0), status("b", "running", 50, 4.0)]
+    summary = summarise(later, pace, 0.0, 30.0)
+    assert summary.share == pytest.approx(0.625)
+    assert summary.left == pytest.approx(30.0)
+    assert summary.line("train") == "[30 s] train: 1/2 done, 1 running, loss 2.000 (a), about 30 s left"
+
+
+def test_closing_lines_name_what_needs_a_look() -> None:
+    lines = closing([status("a", "completed"), status("b", "failed", error=("x", "boom"))], "s", "s --runs /r")
+    assert lines[0] == "s: 1 completed, 1 failed"
+    assert "      boom" in lines
+    assert "python -m study retry s --runs /r" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (7500, "2 h 05 min"), (200000, "2 d 7 h")],
+)
+def test_duration(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_selection() -> None:
+    points = [status("abc", "failed"), status("abd", "running"), status("x", "failed")]
+    assert by_key(points, "x").key == "x"
+    with pytest.raises(ValueError, match="begins 2 keys"):
+        by_key(points, "ab")
+    assert [s.key for s in choose(points, parse_states("failed, running"), [])] == ["abc", "abd", "x"]
+    assert [s.key for s in choose(points, parse_states("failed"), ["abd"])] == ["abd"]
+
+
+def test_a_point_that_was_retried_and_not_yet_begun_is_pending(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "again", [FAILS])
+    assert run_to_end(study)[0] == 1
+    ledger.append(study, "retry", keys=list(keys.values()))
+    done = study_command("status", "again", cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "again: 1 points: 1 pending")

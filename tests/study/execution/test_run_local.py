@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from study import ledger
+from study.observe import observe
+from tests.study.execution.studies import (
+    DIVERGES,
+    FAILS,
+    SLOW,
+    begin,
+    diary,
+    end_group,
+    make_study,
+    run_to_end,
+    saved_step,
+    states,
+    study_command,
+    supervisor,
+    wait_until,
+)
+
+
+def test_all_points_run_once_and_the_second_time_nothing_happens(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", range(5))
+    code, said = run_to_end(study)
+    assert code == 0, said
+    assert set(states(study).values()) == {"completed"}
+    assert said.splitlines()[0].startswith("[0 s] train: 0/5 done, 2 running")
+    assert said.splitlines()[-1] == "s: 5 completed"
+    before = study.ledger.read_bytes()
+    code, said = run_to_end(study)
+    assert (code, study.ledger.read_bytes()) == (0, before)
+    assert all(diary(study, key) == ["begin 0", "end 100"] for key in keys.values())
+    assert all((study.run(key).attempt(1).outcome).exists() for key in keys.values())
+    assert len(study.outcomes.read_text().splitlines()) == 5
+
+
+def test_a_failing_point_does_not_stop_the_others_and_makes_the_exit_code_1(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [FAILS, 1, DIVERGES, 2])
+    code, said = run_to_end(study)
+    assert code == 1
+    found = states(study)
+    assert [found[key] for key in keys.values()] == ["failed", "completed", "diverged", "completed"]
+    assert "RuntimeError: the sun was in my eyes" in said
+    assert run_to_end(study)[0] == 1, "it still failed"
+    assert diary(study, keys[FAILS]) == ["begin 0"], "but it is not tried again unless asked to"
+
+
+def test_a_diverged_point_alone_is_a_result(tmp_path: Path) -> None:
+    study, _ = make_study(tmp_path / "s", [DIVERGES])
+    assert run_to_end(study)[0] == 0
+
+
+def test_no_more_runs_at_once_than_slots_and_the_longest_first(tmp_path: Path) -> None:
+    study, small = make_study(tmp_path / "s", [0, 1])
+    _, large = make_study(tmp_path / "s", [2], width=128)
+    study.study.write_text("cluster: {slots: 1}\ntracking: {enabled: false}\n")
+    assert run_to_end(study)[0] == 0
+    begun = {
+        key: (json.loads(study.run(key).attempt(1).job.read_text())["started"])
+        for key in [*small.values(), *large.values()]
+    }
+    assert min(begun, key=lambda key: begun[key]) == large[2]
+    spans = sorted((begun[key], json.loads(study.run(key).attempt(1).outcome.read_text())["ended"]) for key in begun)
+    assert all(end <= start + 0.5 for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_ctrl_c_lets_runs_save_and_the_same_command_carries_on(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [SLOW, SLOW + 1, SLOW + 2])
+    process = begin(study)
+    wait_until("two runs train", lambda: sum(study.run(k).metrics.exists() for k in keys.values()) == 2)
+    os.kill(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "waiting for the checkpoints of 2 runs" in said
+    assert sorted(states(study).values()) == ["interrupted", "interrupted", "pending"]
+    started = [key for key in keys.values() if diary(study, key)]
+    steps = {key: saved_step(study, key) for key in started}
+    again = begin(study)
+    wait_until("they train again", lambda: all(len(diary(study, key)) == 3 for key in started))
+    os.kill(again.pid, signal.SIGTERM)
+    assert again.wait(60) == 130
+    assert {key: diary(study, key)[2] for key in started} == {k: f"begin {n}" for k, n in steps.items()}
+
+
+def test_kill_9_of_the_controller_loses_nothing_and_runs_nothing_twice(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [SLOW, 1, 2, 3, 4, 5])
+    process = begin(study)
+    slow = keys[SLOW]
+    wait_until("the slow one trains and others ended", lambda: _progress(study, slow, keys))
+    jobs = list(psutil.Process(process.pid).children(recursive=True))
+    end_group(process)
+    wait_until("its children saved and ended", lambda: not any(map(_alive, jobs)), 20)
+    assert diary(study, slow)[-1] == f"saved {saved_step(study, slow)}"
+    assert states(study)[slow] == "interrupted"
+    again = begin(study)
+    wait_until("the slow one goes on", lambda: len(diary(study, slow)) == 3)
+    quick = [key for key in keys.values() if key != slow]
+    wait_until("the others are done", lambda: all(diary(study, key)[-1:] == ["end 100"] for key in quick))
+    os.kill(again.pid, signal.SIGINT)
+    again.wait(60)
+    for key in quick:
+        lines = diary(study, key)
+        begun = [line for line in lines if line.startswith("begin")]
+        assert lines[0] == "begin 0"
+        assert len(begun) == 1 + sum(line.startswith("saved") for line in lines), "resumed, never begun beside itself"
+
+
+def test_a_second_controller_only_watches(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [SLOW])
+    first = begin(study)
+    wait_until("it trains", study.run(keys[SLOW]).metrics.exists)
+    second = begin(study)
+    wait_until("the second is there", lambda: psutil.Process(second.pid).num_fds() > 3 and second.poll() is None)
+    wait_until("it has read its handlers", lambda: _handles_interrupt(second.pid))
+    os.kill(second.pid, signal.SIGINT)
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == 130
+    assert "another process is running s: this one only watches" in said
+    assert states(study)[keys[SLOW]] == "running", "stopping to watch harms nothing"
+    os.kill(first.pid, signal.SIGINT)
+    assert first.wait(60) == 130
+
+
+def test_a_run_that_was_killed_outright_is_resumed(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [SLOW])
+    key = keys[SLOW]
+    process = begin(study)
+    wait_until("it trains", study.run(key).metrics.exists)
+    os.kill(supervisor(study, key), signal.SIGKILL)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "interrupted (its process was killed outright)" in said
+    again = begin(study)
+    wait_until("it goes on", lambda: len(diary(study, key)) == 3)
+    os.kill(again.pid, signal.SIGINT)
+    assert again.wait(60) == 130
+
+
+def test_cancel_and_retry(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [SLOW, 1])
+    study.study.write_text("cluster: {slots: 1}\ntracking: {enabled: false}\n")
+    slow, quick = keys[SLOW], keys[1]
+    process = begin(study)
+    wait_until("the first trains", lambda: bool(_running(study)))
+    first = _running(study)[0]
+    done = study_command("cancel", study.path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 points cancelled, 1 of them told to stop" in done.stdout or first == quick
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert states(study)[slow] == "cancelled"
+    assert run_to_end(study)[0] == 0
+    assert states(study)[slow] == "cancelled", "the study's own command does not revive it"
+    if first == slow:
+        assert diary(study, quick) == []
+    before = ledger.read(study).batches
+    assert study_command("retry", study.path, "--state", "completed", cwd=tmp_path).returncode == 2
+    assert ledger.read(study).batches == before
+    done = study_command("retry", study.path, "--point", quick, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert states(study)[quick] == "completed"
+
+
+def test_retry_of_a_failure_makes_a_new_attempt(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [FAILS])
+    assert run_to_end(study)[0] == 1
+    done = study_command("retry", study.path, cwd=tmp_path)
+    assert done.returncode == 1
+    (status,) = observe(study)
+    assert (status.state, status.attempt) == ("failed", 2)
+    assert diary(study, keys[FAILS]) == ["begin 0", "begin 0"]
+
+
+def _progress(study: object, slow: str, keys: dict[int, str]) -> bool:
+    from study.layout import StudyFolder
+
+    assert isinstance(study, StudyFolder)
+    ended = sum(study.run(key).outcome.exists() for key in keys.values())
+    return study.run(slow).metrics.exists() and ended >= 1
+
+
+def _running(study: object) -> list[str]:
+    from study.layout import StudyFolder
+
+    assert isinstance(study, StudyFolder)
+    return [status.key for status in observe(study) if status.state == "running" and status.step is not None]
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _handles_interrupt(pid: int) -> bool:
+    """Whether the process handles SIGHUP, which Python leaves alone: so the handlers of a follower are in place."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) & 1 << (signal.SIGHUP - 1))
+    return False

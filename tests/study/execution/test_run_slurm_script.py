@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from study.config import ClusterConfig
+from study.execute import script
+from study.executors import slurm
+from study.executors.query import Answer
+from study.layout import StudyFolder
+
+GOLDEN = """#!/bin/bash
+
+# Parameters
+#SBATCH --account=lab
+#SBATCH --array=0-2%2
+#SBATCH --constraint='a100&ib'
+#SBATCH --cpus-per-task=4
+#SBATCH --export=ALL
+#SBATCH --gpus-per-node=2
+#SBATCH --job-name=my_study.dryrun
+#SBATCH --mem=1536M
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --open-mode=append
+#SBATCH --output='/a b/my study/jobs/%A_%a_0_log.out'
+#SBATCH --partition=gpu
+#SBATCH --requeue
+#SBATCH --reservation=tuesday
+#SBATCH --signal=USR2@90
+#SBATCH --time=120
+
+# setup
+PATH_LINE
+module load cuda
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output '/a b/my study/jobs/%A_%a_%t_log.out' --kill-on-bad-exit=1 --wait=60 --open-mode=append \
+--cpus-per-task=4 PYTHON -u -m study.job '/a b/my study' --name my_study.dryrun
+"""
+
+
+def test_the_script_word_for_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    cluster = ClusterConfig(
+        executor="slurm",
+        nodes=2,
+        tasks_per_node=2,
+        cpus_per_task=4,
+        gpus_per_node=2,
+        mem_gb=1.5,
+        time_minutes=120,
+        partition="gpu",
+        account="lab",
+        constraint="a100&ib",
+        reservation="tuesday",
+        array_parallelism=2,
+        setup=("module load cuda",),
+    )
+    root = Path(slurm.__file__).resolve().parents[2]
+    expected = GOLDEN.replace("PYTHON -u", f"{sys.executable} -u").replace(
+        "PATH_LINE", f"export PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}}"
+    )
+    assert script(StudyFolder(Path("/a b/my study")), ["a", "b", "c"], cluster) == expected
+
+
+def test_a_job_shorter_than_the_notice_is_not_told_to_stop_as_it_starts() -> None:
+    text = script(StudyFolder(Path("/s")), ["a"], ClusterConfig(executor="slurm", time_minutes=1))
+    assert "--signal=USR2@15" in text
+
+
+def test_many_points_are_several_arrays_that_count_from_0_and_share_the_throttle() -> None:
+    keys = [str(n) for n in range(2300)]
+    text = script(StudyFolder(Path("/s")), keys, ClusterConfig(executor="slurm", array_parallelism=90))
+    assert [line for line in text.splitlines() if "--array" in line] == [
+        "#SBATCH --array=0-999%30",
+        "#SBATCH --array=0-999%30",
+        "#SBATCH --array=0-299%30",
+    ]
+    assert [key for array in slurm.chunks(keys, 7) for key in array] == keys
+
+
+@pytest.mark.parametrize(
+    ("answer", "limit"),
+    [
+        (Answer(0, "MailProg = /bin/mail\nMaxArraySize            = 101\n"), 101),
+        (Answer(0, "MaxArraySize = 1001\n"), 1000),
+        (Answer(0, "MaxArraySize = 4000001\n"), 1000),
+        (Answer(None), 1000),
+        (Answer(0, "MaxArraySize = lots\n"), 1000),
+    ],
+)
+def test_array_limit(answer: Answer, limit: int) -> None:
+    assert slurm.array_limit(lambda command: answer) == limit
+
+
+def test_what_an_outer_job_left_in_the_environment_is_scrubbed() -> None:
+    inherited = [
+        "SLURM_JOB_ID",
+        "SLURM_CONF",
+        "SBATCH_QOS",
+        "SRUN_X",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "PATH",
+        "SLURMD_NODENAME",
+    ]
+    assert slurm.scrubbed(inherited) == [
+        "PMIX_RANK",
+        "PMI_RANK",
+        "SBATCH_QOS",
+        "SLURMD_NODENAME",
+        "SLURM_JOB_ID",
+        "SRUN_X",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "no"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified", True),
+        ("sbatch: error: invalid partition specified: gpuu", True),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", False),
+        ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", False),
+        ("", False),
+    ],
+)
+def test_a_refusal_is_told_from_a_silence(said: str, no: bool) -> None:
+    assert slurm.refused(said) is no
+
+
+def test_names_are_unique_and_safe_for_slurm() -> None:
+    assert slurm.batch_name("a b|c").startswith("a_b_c.")
+    assert slurm.batch_name("s") != slurm.batch_name("s")
+
+
+def test_without_slurm_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ValueError, match="srun is not on PATH: run this on a login node, or take cluster=local"):
+        slurm.submit(StudyFolder(tmp_path), "#!/bin/bash\n")
+
+
+def test_cancel_names_tasks_as_ranges() -> None:
+    asked: list[list[str]] = []
+
+    def runner(command: object) -> Answer:
+        asked.append(list(command))  # type: ignore[call-overload]
+        return Answer(0)
+
+    slurm.cancel({"7": [0, 1, 2, 9], "8": [4]}, runner)
+    assert asked == [["scancel", "7_[0-2,9]", "8_[4]"]]
+
+
+def test_submission_leaves_one_script_and_runs_sbatch_without_inherited_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, body in {"srun": "", "sbatch": f"env > {tmp_path}/env\necho Submitted batch job 41\n"}.items():
+        (tools / name).write_text(f"#!/bin/bash\n{body}")
+        (tools / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    study = StudyFolder(tmp_path / "s")
+    assert slurm.submit(study, "#!/bin/bash\n# ours\n") == "41"
+    assert [p.name for p in study.jobs.iterdir()] == ["41_submission.sh"]
+    assert (study.jobs / "41_submission.sh").read_text() == "#!/bin/bash\n# ours\n"
+    assert "SLURM_JOB_ID" not in (tmp_path / "env").read_text()

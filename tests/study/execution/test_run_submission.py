@@ -1,0 +1,196 @@
+"""Two-phase submission against stand-ins for SLURM's commands that fail, hang up or kill us at the worst moment."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from study import ledger
+from study.config import ClusterConfig
+from study.execute import Outside, start
+from study.executors.query import Answer
+from study.layout import StudyFolder
+from tests.study.execution.studies import environment, make_study
+
+SBATCH = """#!/bin/bash
+mode=$(cat {folder}/mode)
+name=$(sed -n 's/#SBATCH --job-name=//p' "${{@: -1}}")
+case $mode in
+  refuse) echo "sbatch: error: Batch job submission failed: Invalid partition name specified" >&2; exit 1;;
+  lost) echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1;;
+  kill-before) kill -9 $(cat {folder}/submitter); exit 1;;
+esac
+echo "$name" >> {folder}/jobs
+id=$(wc -l < {folder}/jobs)
+case $mode in
+  kill-after) kill -9 $(cat {folder}/submitter); exit 1;;
+  timeout) echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1;;
+esac
+echo "Submitted batch job $id"
+"""
+SQUEUE = """#!/bin/bash
+[ -e {folder}/down ] && {{ echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }}
+touch {folder}/jobs
+awk '{{ print NR "|0|PENDING|None|" $0 }}' {folder}/jobs
+"""
+TOOLS = {
+    "sbatch": SBATCH,
+    "squeue": SQUEUE,
+    "srun": "#!/bin/bash\n",
+    "sacct": "#!/bin/bash\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n",
+    "scontrol": "#!/bin/bash\necho 'MaxArraySize = 1001'\n",
+}
+CLUSTER = ClusterConfig(executor="slurm")
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name, text in TOOLS.items():
+        (folder / name).write_text(text.format(folder=folder) if name in ("sbatch", "squeue") else text)
+        (folder / name).chmod(stat.S_IRWXU)
+    (folder / "mode").write_text("good")
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+class Clock:
+    """Sleeps in no time."""
+
+    def __init__(self, begin: float) -> None:
+        self.now = begin
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def submit(study: StudyFolder, keys: dict[int, str], said: list[str] | None = None) -> None:
+    import time
+
+    clock = Clock(time.time())
+    voice = said.append if said is not None else lambda text: None
+    start(study, list(keys.values()), CLUSTER, Outside(clock=lambda: clock.now, sleep=clock.sleep, say=voice))
+
+
+def submitted(tools: Path) -> list[str]:
+    path = tools / "jobs"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def live(study: StudyFolder) -> dict[str, str | None]:
+    """Return each key's live batch as its job id."""
+    state = ledger.read(study)
+    return {key: state.batches[name].job_id for key, name in state.current.items()}
+
+
+def test_one_array_for_all_and_nothing_the_second_time(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", range(20))
+    said: list[str] = []
+    submit(study, keys, said)
+    assert said[0].startswith("submitted 20 points as job array 1 (s.")
+    submit(study, keys)
+    assert len(submitted(tools)) == 1
+    assert set(live(study).values()) == {"1"}
+    more, new = make_study(study.path, [50])
+    submit(more, {**keys, **new})
+    assert len(submitted(tools)) == 2
+    assert live(study)[new[50]] == "2"
+
+
+def test_a_refusal_is_told_in_slurms_words_and_can_be_put_right(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (tools / "mode").write_text("refuse")
+    with pytest.raises(ValueError, match=r"sbatch failed: .*Invalid partition name specified"):
+        submit(study, keys)
+    (tools / "mode").write_text("good")
+    submit(study, keys)
+    assert len(submitted(tools)) == 1
+    assert live(study) == {keys[1]: "1"}
+
+
+def test_a_timeout_after_which_the_job_is_there_is_not_submitted_again(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    (tools / "mode").write_text("timeout")
+    said: list[str] = []
+    submit(study, keys, said)
+    assert len(submitted(tools)) == 1
+    assert set(live(study).values()) == {"1"}
+    assert "was submitted as job 1" in said[0]
+
+
+def test_a_timeout_after_which_the_job_is_not_there_is_given_up_after_a_while(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (tools / "mode").write_text("lost")
+    with pytest.raises(ValueError, match=r"Socket timed out.*nothing was submitted: give the command again"):
+        submit(study, keys)
+    (tools / "mode").write_text("good")
+    submit(study, keys)
+    assert len(submitted(tools)) == 1
+
+
+def test_while_the_scheduler_is_silent_nothing_is_touched(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (tools / "mode").write_text("timeout")
+    (tools / "down").touch()
+    with pytest.raises(ValueError, match="it is not known whether"):
+        submit(study, keys)
+    said: list[str] = []
+    (tools / "mode").write_text("good")
+    submit(study, keys, said)
+    assert "left as it is: it is not known whether it was submitted" in said[0]
+    assert len(submitted(tools)) == 1, "not tried again"
+    (tools / "down").unlink()
+    submit(study, keys)
+    assert len(submitted(tools)) == 1
+    assert live(study) == {keys[1]: "1"}
+
+
+@pytest.mark.parametrize("mode", ["kill-before", "kill-after"])
+def test_kill_9_in_the_middle_of_a_submission(tools: Path, tmp_path: Path, mode: str) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2, 3])
+    (tools / "mode").write_text(mode)
+    program = (
+        f"import os, pathlib; pathlib.Path({str(tools / 'submitter')!r}).write_text(str(os.getpid()))\n"
+        "from study.config import ClusterConfig; from study.execute import start\n"
+        "from study.layout import StudyFolder\n"
+        f"start(StudyFolder(pathlib.Path({str(study.path)!r})), {list(keys.values())!r}, "
+        "ClusterConfig(executor='slurm'))"
+    )
+    killed = subprocess.run([sys.executable, "-c", program], env=environment(), check=False, capture_output=True)
+    assert killed.returncode == -9, killed.stderr
+    (before,) = ledger.read(study).batches.values()
+    assert before.ambiguous
+    (tools / "mode").write_text("good")
+    submit(study, keys)
+    assert len(submitted(tools)) == 1, "no point twice, none lost"
+    assert set(live(study).values()) == {"1"}
+    assert set(live(study)) == set(keys.values())
+
+
+def test_what_is_due_waits_for_no_data_on_a_batch_of_unknown_fate(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    submit(study, keys)
+    (tools / "jobs").write_text("")  # the scheduler has forgotten it: purged, or it lies
+    submit(study, keys)
+    assert submitted(tools) == []
+    assert live(study) == {keys[1]: "1"}
+
+
+def test_a_scheduler_that_answers_is_not_asked_more_than_needed(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", range(30))
+    for number, key in enumerate(keys.values()):
+        ledger.append(study, "intent", name=f"b{number}", executor="slurm", keys=[key])
+        ledger.append(study, "submitted", name=f"b{number}", job_id=str(number))
+    asked: list[str] = []
+
+    def runner(command: object) -> Answer:
+        asked.append(next(iter(command)))  # type: ignore[call-overload]
+        return Answer(0, "")
+
+    start(study, list(keys.values()), CLUSTER, Outside(runner=runner, say=lambda text: None))
+    assert asked == ["squeue", "sacct"], "one of each for thirty arrays"
