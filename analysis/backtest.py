@@ -9,8 +9,6 @@ from analysis.results import Backtest, BacktestOptimum, BacktestRun
 from analysis.rows import Array, Rows
 
 FEWEST_BUDGETS = 3
-MINIMA = 4
-"""With fewer minima to learn from, the frontier has no floor, and the surface gives the headline."""
 
 
 def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
@@ -37,9 +35,8 @@ def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
             found["surface"] = _optimum(lowest, observed)
     if not found:
         return None
-    name = (
-        "valleys" if "valleys" in found and (len(valley_fit.flops) >= MINIMA or "surface" not in found) else "surface"
-    )
+    # The recommendation's loss is the surface's where there is one: so is the error that goes with it.
+    name = "surface" if "surface" in found else "valleys"
     return Backtest(
         held_out_budget=float(rows.labels[last]),
         train_budgets=tuple(float(c) for c in train.labels),

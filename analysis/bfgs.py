@@ -152,7 +152,10 @@ def _update(state: _State, rows: Index, s: Array, y: Array) -> None:
 
 def _finished(state: _State, tolerance: Array) -> Mask:
     """Return which rows are done; a stuck row first tries again along the plain gradient, a few times."""
-    small = np.abs(state.gradient).max(axis=1) <= tolerance
+    steepest = np.abs(state.gradient).max(axis=1)
+    # What a step would still gain is below the rounding of the value: nothing more can be measured.
+    rounding = (-state.slope <= 2e-15 * np.abs(state.value)) & (steepest <= 1e3 * tolerance)
+    small = (steepest <= tolerance) | rounding
     stuck = ~small & ((state.trials > TRIALS) | (state.slope >= 0.0))
     again = np.flatnonzero(stuck & (state.resets < RESETS))
     if len(again):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ HELP = {
     "seed": "seed of the resamples (default 0)",
     "params": "count of parameters: matmul, total or non_embedding (default matmul); of a file: its name for the count",
     "delta": "Huber's delta on log residuals (default 0.001); squared: least squares",
-    "workers": "threads; the numbers do not depend on it (default: the cores)",
+    "workers": "threads; the numbers do not depend on it (default 1)",
     "columns": "file only: ours:theirs,... for params, tokens, flops, loss and others",
     "flop_rule": "file only: how flops were counted; 6ND computes them from params and tokens",
     "loss_unit": "file only: unit of the loss (default nats per token)",
@@ -48,7 +47,7 @@ class Options:
     seed: int = 0
     params: str = ""
     delta: str = "0.001"
-    workers: int = 0
+    workers: int = 1
     columns: str = ""
     flop_rule: str = "given"
     loss_unit: str = "nats per token"
@@ -126,7 +125,7 @@ def fit(frame: pd.DataFrame, options: Options) -> Fit:
     rows = used(frame)
     dropped = _dropped(frame)
     loss: engine.Loss = engine.Squared() if options.delta == "squared" else engine.Huber(_delta(options.delta))
-    workers = options.workers or os.cpu_count() or 1
+    workers = max(1, options.workers)
     found = surface.fit(rows, loss, resamples=options.resamples, seed=options.seed, workers=workers)
     block = found.block if isinstance(found, surface.Surface) else found
     valley_fit = valleys.fit(rows, resamples=options.resamples, seed=options.seed)

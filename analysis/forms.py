@@ -130,10 +130,12 @@ class SumOfPowers:
 
     def basis(self, exponents: Array, x: Array) -> Array:
         """Return 1 and the powers at these exponents."""
-        columns = [np.exp(-exponents[:, i, None] * x[i]) for i in range(len(self.powers))]
-        if self.floor:
-            columns.insert(0, np.ones_like(columns[0]))
-        return np.stack(columns, axis=2)
+        head = 1 if self.floor else 0
+        out = np.ones((len(exponents), x.shape[1], head + len(self.powers)))
+        for i in range(len(self.powers)):
+            values, at = np.unique(exponents[:, i], return_inverse=True)
+            out[:, :, head + i] = np.exp(-values[:, None] * x[i])[at]
+        return out
 
     def assemble(self, exponents: Array, coefficients: Array) -> Array:
         """Return logs of the coefficients, then the exponents."""

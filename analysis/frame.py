@@ -203,7 +203,7 @@ def _finish(records: Iterable[Mapping[str, Any]], waiting: int) -> pd.DataFrame:
     frame = pd.DataFrame(list(records)).reindex(columns=list(COLUMNS))
     for name in COLUMNS:
         if name in _TEXT:
-            frame[name] = frame[name].fillna("").astype(object)
+            frame[name] = frame[name].astype(object).where(frame[name].notna(), "")
         elif name not in ("schedule_complete", "used", "drop_code", "drop_reason"):
             frame[name] = pd.to_numeric(frame[name]).astype(float)
     judged = [_judge(record) for record in _records(frame)]

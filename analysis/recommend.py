@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,6 @@ from analysis.valleys import ValleyFit
 
 SEARCH = 1e4
 """The surface's optimum is searched for within this factor of the sizes swept."""
-MINIMA = 3
-"""Fewer valleys than this, and the surface gives the recommendation."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,14 @@ def by_surface(surface: Surface, rows: Rows, budget: float) -> Proposal | None:
     return _proposal(best, np.stack(optimum(surface.draws, price, budget, sizes)))
 
 
-def by_valleys(fit: ValleyFit, frontier: FrontierFit | Frontier, budget: float) -> Proposal | None:
-    """Return the valleys' proposal: N*(C) and D*(C) from the exponents, the loss from the frontier."""
+def by_valleys(
+    fit: ValleyFit, frontier: FrontierFit | Frontier, surface: Surface | None, budget: float
+) -> Proposal | None:
+    """Return the valleys' proposal: N*(C) and D*(C) from the exponents.
+
+    The loss is the surface's at this N and D, which rests on all runs; without a surface it is the frontier's, which
+    rests on a few minima and, with fewer than four of them, has no floor: it is then too low far out.
+    """
     laws = fit.block.exponents
     if not laws:
         return None
@@ -100,27 +105,31 @@ def by_valleys(fit: ValleyFit, frontier: FrontierFit | Frontier, budget: float) 
         intercepts, slopes = valleys.lines(fit.flops, law.reference_flops, draws)
         best.append(np.log(law.coefficient) + law.exponent * ratio)
         drawn.append(intercepts + slopes * ratio)
-    loss, losses = frontier.predict(budget) if isinstance(frontier, FrontierFit) else (np.nan, np.empty(0))
+    loss, losses = np.nan, np.empty(0)
+    if surface is not None:
+        both = predict(np.vstack((surface.constants[None], surface.draws)), *np.exp(np.array(best)))
+        loss, losses = float(both[0]), both[1:]
+    elif isinstance(frontier, FrontierFit):
+        loss, losses = frontier.predict(budget)
     return _proposal(np.array([*best, loss]), np.stack(drawn), losses)
 
 
 def recommend(
     rows: Rows, valley_fit: ValleyFit, frontier: FrontierFit | Frontier, *, surface: Surface | None, budget: float
 ) -> Recommendation | None:
-    """Return both proposals and the one to follow.
+    """Return both proposals and the one to follow, None where there is neither.
 
-    The valleys' where there are at least MINIMA of them and they hold half of the runs, else the surface's.
+    The surface rests on all runs and on their residual degrees of freedom, so it is followed where it identifies the
+    exponent of N* and its interval closes; else the valleys, which need no form of the loss, are.
     """
     found = {
-        "valleys": by_valleys(valley_fit, frontier, budget),
+        "valleys": by_valleys(valley_fit, frontier, surface, budget),
         "surface": by_surface(surface, rows, budget) if surface else None,
     }
     proposals = {name: proposal for name, proposal in found.items() if proposal is not None}
     if not proposals:
         return None
-    grouped = len(valley_fit.flops) >= MINIMA and valley_fit.block.rows_used >= len(rows) / 2
-    first = "valleys" if grouped else "surface"
-    chosen = first if first in proposals else next(iter(proposals))
+    chosen = _chosen(proposals, surface)
     p = proposals[chosen]
     sizes = [q.params for q in proposals.values()]
     return Recommendation(
@@ -135,6 +144,15 @@ def recommend(
         by_approach=proposals,
         disagreement=max(sizes) / min(sizes) if len(sizes) > 1 else None,
     )
+
+
+def _chosen(proposals: Mapping[str, Proposal], surface: Surface | None) -> str:
+    """Return the name of the proposal to follow."""
+    if len(proposals) == 1 or surface is None:
+        return next(iter(proposals))
+    closes = {name: p.intervals["params"] is not None for name, p in proposals.items()}
+    known = surface.block.identified["a"].identified and closes["surface"]
+    return "surface" if known or not closes["valleys"] else "valleys"
 
 
 def _proposal(best: Array, drawn: Array, losses: Array | None = None) -> Proposal:

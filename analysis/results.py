@@ -58,14 +58,16 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
 
     held_out_budget, train_budgets, extrapolation_factor (held-out flops / largest flops of the fit)
     predicted, observed, relative_error    loss at the held-out valley's minimum (signed error: predicted/observed - 1)
-    approach            which approach the three figures above are from
+    approach            which approach the three figures above are from: surface where there is one
     by_approach         name -> {predicted, observed, relative_error}
     runs                [{key, params, tokens, flops, predicted, observed, relative_error}] from the surface
     mean_abs_relative_error   over `runs`, null without a surface
 
 `recommendation` (:class:`Recommendation`)::
 
-    approach            which approach the figures below are from
+    approach            which approach the figures below are from: the surface where it identifies the exponent
+                        of N* and its interval closes, else the valleys; the loss at this N and D is the surface's where
+                        there is a surface, else the frontier's
     budget_flops, params, tokens, tokens_per_param, loss
     intervals           {params, tokens, tokens_per_param, loss} -> [low, high] | null
     extrapolation_factor   budget / largest exact flops of the rows used

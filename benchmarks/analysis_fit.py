@@ -1,0 +1,93 @@
+"""The surface fit and its bootstrap on 240 points, beside SciPy's L-BFGS-B multi-start in the same run.
+
+`python -m benchmarks.analysis_fit [points=PATH.csv]`: params, tokens, loss (and in_reference_fit) columns; default the
+public Chinchilla points where the checkout has them, else 240 made-up ones. One thread: set OMP_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import minimize
+
+from analysis import bootstrap, engine
+from analysis.forms import SURFACE
+
+POINTS = Path(__file__).parents[2] / "shared/data/scaling/chinchilla_epoch/runs.csv"
+RESAMPLES = 4000
+DELTA = 1e-3
+REFERENCE_GRID = ((0.0, 10.0, 20.0), (0.0, 10.0, 20.0), (-0.5, 0.5), (0.0, 0.5, 1.0), (0.0, 0.5, 1.0))
+"""A thinned reference grid: ln A, ln B, ln E, alpha, beta; 162 of the published protocol's 4,500 starts."""
+
+
+def points(path: Path) -> tuple[str, pd.DataFrame]:
+    if path.exists():
+        frame = pd.read_csv(path)
+        return path.parent.name, frame[frame["in_reference_fit"]] if "in_reference_fit" in frame else frame
+    generator = np.random.default_rng(0)
+    params, tokens = np.exp(generator.uniform(18, 23, 240)), np.exp(generator.uniform(21, 26, 240))
+    value = (1.8 + 480 / params**0.35 + 2100 / tokens**0.37) * np.exp(0.005 * generator.standard_t(3, 240))
+    return "made up", pd.DataFrame({"params": params, "tokens": tokens, "loss": value})
+
+
+def reference(p: engine.Problem, weights: Any, starts: Any) -> tuple[float, float]:
+    """Return the best objective and the share of starts that reach it, by SciPy on uncentred logs."""
+    n, d = (x + c for x, c in zip(p.x, p.centres, strict=True))
+
+    def value(theta: Any) -> float:
+        a, b, e, alpha, beta = theta
+        predicted = np.logaddexp(np.logaddexp(a - alpha * n, b - beta * d), e)
+        residual = np.abs(predicted - p.y)
+        rho = np.where(residual <= DELTA, 0.5 * residual**2, DELTA * (residual - 0.5 * DELTA))
+        return float(np.sum(weights * rho))
+
+    found = [minimize(value, s, method="L-BFGS-B").fun for s in starts]
+    return min(found), float(np.mean(np.array(found) <= min(found) * (1 + 1e-6)))
+
+
+def timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        result = call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times), result
+
+
+def main() -> None:
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    name, frame = points(Path(given.get("points", POINTS)))
+    columns = [frame[c].to_numpy(dtype=float) for c in ("params", "tokens")]
+    p = engine.problem(SURFACE, columns, frame["loss"].to_numpy(dtype=float), engine.Huber(DELTA))
+    once, best = timed(lambda: engine.fit_point(p), 7)
+    weights = bootstrap.cluster_weights(np.arange(p.y.size), RESAMPLES, 0)
+    one, drawn = timed(lambda: engine.fit_many(p, best, weights=weights), 3)
+    two, _ = timed(lambda: engine.fit_many(p, best, weights=weights, workers=2), 3)
+    starts = np.array(list(itertools.product(*REFERENCE_GRID)))
+    slow, (lowest, share) = timed(lambda: reference(p, 1.0, starts), 1)
+    few = 20
+    begin = np.append(np.log(best.constants[[1, 2, 0]]), best.constants[3:])
+    slow_draw, worse = timed(lambda: [reference(p, weights[i], begin[None])[0] - drawn.value[i] for i in range(few)], 1)
+    code = "import time; t = time.perf_counter(); import analysis; print(time.perf_counter() - t)"
+    light = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    print(f"{p.y.size} points ({name}), Huber {DELTA:g}, summed objective {best.objective:.14f} (SciPy {lowest:.14f})")
+    print(f"{'':38}{'ours':>12}{'SciPy L-BFGS-B':>18}{'goal':>10}")
+    print(f"{'point fit, s':38}{once:12.4f}{slow:12.1f} ({len(starts)}){'0.05':>8}")
+    print(f"{'share of starts that agree':38}{best.evidence.agree_share:12.1%}{share:18.1%}{'95%':>10}")
+    print(f"{f'{RESAMPLES} bootstraps, one thread, s':38}{one:12.3f}{slow_draw / few * RESAMPLES:18.0f}{'1.0':>10}")
+    print(f"{f'{RESAMPLES} bootstraps, two threads, s':38}{two:12.3f}{'':18}{'0.6':>10}")
+    print(f"{f'worst of {few} resamples against SciPy':38}{max(0.0, -min(worse)):12.1e}{'':18}{'1e-12':>10}")
+    print(f"{'import analysis, s':38}{light:12.3f}{'':18}{'0.3':>10}")
+
+
+if __name__ == "__main__":
+    main()

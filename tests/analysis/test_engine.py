@@ -1,0 +1,129 @@
+"""The batched engine: known answers, published anchors, and what must not change the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import bootstrap, engine, forms, surface
+from analysis.forms import FORMS
+from tests.analysis import studies
+
+laws = st.tuples(
+    st.floats(0.5, 3.0), st.floats(20.0, 1000.0), st.floats(20.0, 3000.0), st.floats(0.2, 0.6), st.floats(0.2, 0.6)
+)
+
+
+def point(frame: Any, loss: engine.Loss) -> engine.PointFit:
+    found = surface.point_fit(studies.as_rows(frame), loss)
+    assert found is not None
+    return found
+
+
+@settings(max_examples=12, deadline=None)
+@given(laws, st.booleans())
+def test_noise_free_constants_are_recovered(law: tuple[float, ...], huber: bool) -> None:
+    frame = studies.isoflop(law=law, budgets=(1e12, 1e13, 1e14, 1e15, 1e16))
+    found = point(frame, engine.Huber() if huber else engine.Squared())
+    np.testing.assert_allclose(found.constants, law, rtol=1e-6)
+    assert found.evidence.converged
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_every_form_agrees_with_its_own_gradient_and_basis(name: str) -> None:
+    form = FORMS[name]
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(len(form.inputs), 7))
+    theta = generator.normal(scale=0.4, size=(3, len(form.names)))
+    theta[:, -form.exponents :] = np.abs(theta[:, -form.exponents :]) + 0.1
+    weights = generator.normal(size=(3, 7))
+    value, pull = form.log_value_and_pull(theta, x)
+    np.testing.assert_allclose(value, form.log_value(theta, x))
+    step = 1e-6 * np.eye(theta.shape[1])
+    slopes = np.stack([(form.log_value(theta + s, x) - form.log_value(theta - s, x)) / 2e-6 for s in step], axis=2)
+    np.testing.assert_allclose(form.log_jacobian(theta, x), slopes, atol=1e-8)
+    np.testing.assert_allclose(pull(weights), np.einsum("rn,rnp->rp", weights, slopes), atol=1e-7)
+    centres = generator.normal(size=len(form.inputs))
+    np.testing.assert_allclose(form.internal(form.natural(theta, centres), centres), theta, atol=1e-12)
+    exponents = theta[:, -form.exponents :]
+    coefficients = np.exp(theta[:, : -form.exponents])
+    linear = np.einsum("gnm,gm->gn", form.basis(exponents, x), coefficients)
+    np.testing.assert_allclose(np.log(linear), form.log_value(form.assemble(exponents, coefficients), x))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.permutations(range(20)), st.floats(1e-9, 1e3), st.floats(1e-9, 1e3), st.floats(0.1, 10.0))
+def test_neither_order_nor_units_change_the_law(order: list[int], n: float, d: float, unit: float) -> None:
+    frame = studies.isoflop(3, noise=0.01)
+    base = point(frame, engine.Squared())
+    changed = frame.iloc[order].reset_index(drop=True)
+    scaled = changed.assign(params=changed.params * n, tokens=changed.tokens * d, loss=changed.loss * unit)
+    found = point(scaled, engine.Squared())
+    E, A, B, alpha, beta = base.constants
+    expected = [E * unit, A * unit * n**alpha, B * unit * d**beta, alpha, beta]
+    np.testing.assert_allclose(found.constants, expected, rtol=2e-4)
+    assert found.objective == pytest.approx(base.objective, rel=1e-9)
+
+
+def test_chinchilla_minimum_and_constants() -> None:
+    found = point(studies.chinchilla(), engine.Huber(1e-3))
+    assert found.objective <= 0.0010182740179
+    np.testing.assert_allclose(found.constants[:3], [1.817218, 477.826, 2143.417], rtol=1e-4)
+    np.testing.assert_allclose(found.constants[3:], [0.347310, 0.367172], atol=1e-5)
+    assert float(surface.exponents(found.constants)["a"]) == pytest.approx(0.513893, abs=1e-5)
+    assert found.evidence.agree_share >= 0.95
+    assert found.evidence.converged
+
+
+def test_chinchilla_least_squares() -> None:
+    found = point(studies.chinchilla(), engine.Squared())
+    np.testing.assert_allclose(found.constants, [1.86455, 593.3, 4875.6, 0.36025, 0.40588], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("k", "a"), [(0, 0.5646), (1, 0.5441), (5, 0.5139), (10, 0.5086), (20, 0.4838)])
+def test_chinchilla_without_its_highest_losses(k: int, a: float) -> None:
+    frame = pd.read_csv(studies.public("chinchilla_epoch/runs.csv")).sort_values("loss", ascending=False)
+    found = point(frame.iloc[k:], engine.Huber())
+    assert float(surface.exponents(found.constants)["a"]) == pytest.approx(a, abs=1e-3)
+
+
+def test_chinchilla_bootstrap_errors_by_rows_and_by_sizes() -> None:
+    rows = studies.as_rows(studies.chinchilla())
+    assert bootstrap.plan(rows).text == "percentile bootstrap over the 42 model sizes"
+    problem = engine.problem(forms.SURFACE, (rows.params, rows.tokens), rows.loss, engine.Huber())
+    best = engine.fit_point(problem)
+    for groups, errors in ((np.arange(240), (0.0154, 0.0206, 0.0200)), (rows.size, (0.0182, 0.0181, 0.0206))):
+        weights = bootstrap.cluster_weights(groups, 4000, 0)
+        found = engine.fit_many(problem, best, weights=weights)
+        drawn = forms.SURFACE.natural(found.theta, problem.centres)
+        spread = (drawn[:, 3].std(), drawn[:, 4].std(), surface.exponents(drawn)["a"].std())
+        np.testing.assert_allclose(spread, errors, rtol=0.1)
+
+
+def test_no_resample_is_worse_than_many_starts_find() -> None:
+    rows = studies.as_rows(studies.chinchilla())
+    problem = engine.problem(forms.SURFACE, (rows.params, rows.tokens), rows.loss, engine.Huber())
+    best = engine.fit_point(problem)
+    weights = bootstrap.cluster_weights(rows.size, 40, 1)
+    found = engine.fit_many(problem, best, weights=weights)
+    starts = engine.grid_starts(problem, 6)
+    for row in range(len(weights)):
+        others = engine.solve(problem, starts, weights=np.repeat(weights[row : row + 1], len(starts), axis=0))
+        assert found.value[row] <= others.value.min() + 1e-12
+
+
+def test_workers_do_not_change_a_bit() -> None:
+    rows = studies.as_rows(studies.isoflop(1, noise=0.005))
+    found = [surface.fit(rows, engine.Huber(), resamples=600, seed=5, workers=w) for w in (1, 3)]
+    assert isinstance(found[0], surface.Surface)
+    assert isinstance(found[1], surface.Surface)
+    np.testing.assert_array_equal(found[0].draws, found[1].draws)
+    assert found[0].block == found[1].block
+    other = surface.fit(rows, engine.Huber(), resamples=600, seed=6)
+    assert isinstance(other, surface.Surface)
+    assert not np.array_equal(found[0].draws, other.draws)

@@ -1,0 +1,192 @@
+"""The fit command: from files to fit.json and the lines a person reads; findings with their codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import backtest, engine, fit, results
+from tests.analysis import studies
+
+DATA = Path(__file__).parent / "data"
+
+
+def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> results.Fit:
+    table.to_csv(tmp_path / "table.csv", index=False)
+    given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", *arguments]
+    assert fit.main(given) == 0
+    return results.load(tmp_path / "out" / "fit.json")
+
+
+def codes(found: results.Fit) -> set[str]:
+    return {check.code for check in found.checks}
+
+
+def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs" / "isoflop"
+    studies.write_study(folder, studies.isoflop(1, noise=0.003))
+    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=300", "seed=7"]) == 0
+    found = results.load(tmp_path / "out" / "fit.json")
+    assert (found.runs.total, found.runs.used, found.runs.budgets) == (21, 20, 4)
+    assert [(d.code, d.key) for d in found.rows_dropped] == [("failed", "f00000000000")]
+    assert (found.seed, found.resamples, found.kinds.params) == (7, 300, "matmul")
+    assert found.optimizer is not None
+    assert found.optimizer.converged
+    test, plan = found.backtest, found.recommendation
+    assert test is not None
+    assert plan is not None
+    assert len(test.runs) == 5
+    assert abs(test.relative_error) < 0.03
+    assert test.extrapolation_factor == pytest.approx(3.25, rel=1e-6)
+    assert plan.approach == "surface"
+    assert plan.budget_flops == pytest.approx(1.3e14)
+    assert plan.extrapolation_factor == pytest.approx(10)
+    assert set(plan.by_approach) == {"valleys", "surface"}
+    _, A, B, alpha, beta = studies.LAW
+    size = (alpha * A / (beta * B)) ** (1 / (alpha + beta)) * (1.3e14 / 6) ** (beta / (alpha + beta))
+    for proposal in plan.by_approach.values():
+        interval = proposal.intervals["params"]
+        assert interval is not None
+        assert interval[0] < size < interval[1]
+        assert interval[1] / interval[0] < 10
+    table = pd.read_csv(tmp_path / "out" / "runs.csv")
+    assert int(table["used"].sum()) == 20
+    good = table[table["used"]]
+    expected = studies.loss(tuple(found.params[n] for n in ("E", "A", "B", "alpha", "beta")), good.params, good.tokens)
+    np.testing.assert_allclose(good["predicted"], expected, rtol=1e-9)
+    last = capsys.readouterr().out.strip().splitlines()[-6:]
+    assert [line.split("  ")[0] for line in last] == [
+        "fitted law", "frontier", "train next", "expect", "extrapolation", "backtest",
+    ]  # fmt: skip
+
+
+def test_same_seed_same_file(tmp_path: Path) -> None:
+    table = studies.isoflop(2, noise=0.004)
+    one = run(tmp_path, table, "workers=1")
+    two = run(tmp_path, table, "workers=3")
+    assert replace(one, created="") == replace(two, created="")
+
+
+def test_noise_free_backtest_is_exact_by_surface(tmp_path: Path) -> None:
+    found = backtest.backtest(studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15))), engine.Huber())
+    assert found is not None
+    assert found.approach == "surface"
+    assert max(abs(r.relative_error) for r in found.runs) < 1e-6
+    assert abs(found.by_approach["surface"].relative_error) < 2e-3
+    assert found.extrapolation_factor == pytest.approx(10, rel=1e-6)
+    assert backtest.backtest(studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13))), engine.Huber()) is None
+
+
+def test_published_backtest_of_chinchilla_is_about_one_per_cent() -> None:
+    table = studies.chinchilla()
+    train = table["flops"] <= 1e21
+    rows = studies.as_rows(table[train].reset_index(drop=True))
+    held = studies.as_rows(table[~train].reset_index(drop=True))
+    from analysis import surface
+
+    point = surface.point_fit(rows, engine.Huber())
+    assert point is not None
+    error = surface.predict(point.constants, held.params, held.tokens) / held.loss - 1
+    assert float(np.abs(error).mean()) == pytest.approx(0.0105, abs=5e-4)
+    assert float(surface.exponents(point.constants)["a"]) == pytest.approx(0.548, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (studies.isoflop(0, noise=0.002).assign(flops=lambda t: 1.2 * t["flops"]), {"flops_not_6nd"}),
+        (studies.isoflop(0, noise=0.002, budgets=(1e12, 1e13)), {"few_valleys", "no_backtest"}),
+        (studies.isoflop(0, noise=0.002, ratios=(2.5, 10, 40), budgets=(1e12, 1e13, 1e14)), {"low_df"}),
+        (studies.isoflop(0, noise=0.0005, law=(1.9, 60, 110, 0.45, 0.25)), {"asymmetry"}),
+        (studies.isoflop(0, noise=0.002, ratios=(100, 200, 400, 800, 1600)), {"edge_minimum"}),
+        (studies.isoflop(0).iloc[:4], {"no_surface", "no_backtest"}),
+    ],
+)
+def test_findings_have_codes_and_advice(tmp_path: Path, table: pd.DataFrame, expected: set[str]) -> None:
+    found = run(tmp_path, table)
+    assert expected <= codes(found)
+    assert all(check.message and check.advice for check in found.checks)
+
+
+def test_a_clean_study_has_no_findings(tmp_path: Path) -> None:
+    found = run(tmp_path, studies.isoflop(0, noise=0.001, budgets=(1e12, 1e13, 1e14, 1e15, 1e16)))
+    assert codes(found) == set()
+
+
+def test_one_budget_and_few_runs_still_write_what_is_known(tmp_path: Path) -> None:
+    found = run(tmp_path, studies.isoflop(0).iloc[:4])
+    assert (found.status, found.params, found.recommendation) == ("not possible", {}, None)
+    assert found.fits.valleys.valleys
+    assert any(check.level == "error" for check in found.checks)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run=a"], "did you mean runs=?"),
+        (["runs=a", "bugdet=1e9"], "did you mean budget=?"),
+        (["runs=a", "budget=many"], "budget=many: a positive number"),
+        (["runs=a", "budget=-1"], "a positive number"),
+        (["runs=a", "resamples=1.5"], "a whole number"),
+        (["budget=1"], "runs= is missing"),
+        (["runs=a.csv", "delta=0"], "does not exist"),
+        (["runs=/nowhere"], "is no study"),
+        (["runs"], "write runs=VALUE"),
+    ],
+)
+def test_wrong_arguments_name_the_key(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_delta_and_columns_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    studies.isoflop(0).to_csv(tmp_path / "a.csv", index=False)
+    for argument, message in (("delta=0", "delta=0"), ("columns=params", "NAME:VALUE"), ("where=x:1", "no column 'x'")):
+        assert fit.main([f"runs={tmp_path / 'a.csv'}", argument, f"out={tmp_path}"]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "fit.json").exists()
+
+
+def test_squared_loss_is_named(tmp_path: Path) -> None:
+    found = run(tmp_path, studies.isoflop(0, noise=0.004), "delta=squared")
+    assert found.loss_function == "squared(log residual)"
+
+
+def test_import_is_light() -> None:
+    code = "import sys, analysis, analysis.results, analysis.fit; print([m for m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    heavy = {"pandas", "scipy", "statsmodels", "matplotlib", "mlflow", "torch"}
+    assert not heavy & {name.strip("' [],\n").partition(".")[0] for name in out.split(",")}
+
+
+def test_the_example_is_what_the_dataclasses_say() -> None:
+    path = DATA / "fit_example.json"
+    raw = json.loads(path.read_text())
+    assert results.to_json(results.load(path)) == raw
+    assert set(raw) == {f.name for f in fields(results.Fit)}
+
+
+def test_load_says_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "fit.json"
+    with pytest.raises(ValueError, match="does not exist"):
+        results.load(path)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="not JSON"):
+        results.load(path)
+    path.write_text('{"format": 99}')
+    with pytest.raises(ValueError, match="format 99"):
+        results.load(path)
+    raw = json.loads((DATA / "fit_example.json").read_text())
+    del raw["fits"]["valleys"]["form"]
+    path.write_text(json.dumps(raw))
+    with pytest.raises(ValueError, match=r"fits\.valleys has no key 'form'"):
+        results.load(path)

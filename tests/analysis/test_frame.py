@@ -1,0 +1,143 @@
+"""One tidy frame from run folders, MLflow and foreign files; what is not used says why; kinds are never mixed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import frame
+from analysis.rows import clusters
+from tests.analysis import studies
+
+
+def flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a config as the syncer writes it to MLflow."""
+    out: dict[str, str] = {}
+    for name, item in value.items():
+        if isinstance(item, dict):
+            out |= flat(item, f"{prefix}{name}.")
+        else:
+            out[prefix + name] = item if isinstance(item, str) else json.dumps(item)
+    return out
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "isoflop"
+    studies.write_study(folder, studies.isoflop(0, noise=0.004), failed=2, waiting=3)
+    return folder
+
+
+def test_run_folders_become_rows(study: Path) -> None:
+    found = frame.from_runs(study)
+    assert list(found.columns) == list(frame.COLUMNS)
+    assert len(found) == 22
+    assert found.attrs["not_started"] == 3
+    bad = found[~found["used"]]
+    assert bad["drop_code"].tolist() == ["failed", "failed"]
+    assert "no final loss" in bad["drop_reason"].iloc[0]
+    rows = frame.used(found)
+    assert len(rows) == 20
+    np.testing.assert_array_equal(rows.labels, studies.BUDGETS)
+    assert found["params_total"].iloc[0] == found["params"].iloc[0] + 90
+    total = frame.from_runs(study, "total")
+    assert set(total["params_kind"]) == {"total"}
+    assert total["params"].iloc[0] == found["params_total"].iloc[0]
+
+
+def test_mlflow_gives_the_same_frame(study: Path, tmp_path: Path) -> None:
+    from mlflow.entities import Param
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("isoflop", artifact_location=str(tmp_path / "artifacts"))
+    client.create_run(experiment, tags={"role": "study"})
+    for line in (study / "points.jsonl").read_text().splitlines()[:-3]:
+        point = json.loads(line)
+        path = study / point["key"] / "outcome.json"
+        tags = {"role": "run", "point_key": point["key"], "state": "completed" if path.exists() else "failed"}
+        if path.exists():
+            tags["outcome"] = path.read_text()
+        run = client.create_run(experiment, tags=tags)
+        client.log_batch(run.info.run_id, params=[Param(k, v) for k, v in flat(point["config"]).items()])
+    pd.testing.assert_frame_equal(frame.from_mlflow(uri, "isoflop"), frame.from_runs(study))
+    with pytest.raises(ValueError, match="no such experiment"):
+        frame.from_mlflow(uri, "isoflip")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"flop_rule": "6ND"}, "FLOP rules"),
+        ({"fingerprint": "other"}, "validation sets differ"),
+        ({"tokenizer": "bytes257"}, "tokenizers"),
+        ({"sequence_length": 256.0}, "sequence lengths"),
+        ({"params_kind": "total"}, "counts of parameters"),
+        ({"loss_unit": "bits per byte"}, "units of loss"),
+    ],
+)
+def test_kinds_are_not_mixed(study: Path, change: dict[str, Any], message: str) -> None:
+    found = frame.from_runs(study)
+    for column, value in change.items():
+        found.loc[3, column] = value
+    with pytest.raises(ValueError, match=message):
+        frame.used(found)
+    found.loc[3, "used"] = False
+    assert len(frame.used(found)) == 19
+
+
+def test_mid_schedule_and_unreadable_rows_are_listed(tmp_path: Path) -> None:
+    table = studies.isoflop(0).assign(schedule_complete=True)
+    table.loc[0, "schedule_complete"] = False
+    table.loc[1, "loss"] = np.nan
+    table.loc[2, "tokens"] = -1.0
+    table.to_csv(tmp_path / "a.csv", index=False)
+    found = frame.from_csv(tmp_path / "a.csv").set_index("key")
+    codes = found.loc[["row1", "row2", "row3", "row4"], "drop_code"].tolist()
+    assert codes == ["mid_schedule", "not_positive", "not_positive", ""]
+    assert "loss" in str(found.loc["row2", "drop_reason"])
+    assert "tokens" in str(found.loc["row3", "drop_reason"])
+
+
+def test_a_foreign_file_is_mapped_by_name(tmp_path: Path) -> None:
+    table = studies.isoflop(0).rename(columns={"params": "N", "tokens": "D", "loss": "val"})
+    table = table.drop(columns=["flops", "flops_budget"]).assign(split="a")
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_parquet(tmp_path / "a.parquet")
+    columns = {"params": "N", "tokens": "D", "loss": "val"}
+    with pytest.raises(ValueError, match=r"no column 'flops'.*flop_rule=6ND"):
+        frame.from_csv(tmp_path / "a.csv", columns=columns)
+    with pytest.raises(ValueError, match=r"no column 'M'.*it has N, D, val"):
+        frame.from_csv(tmp_path / "a.csv", columns={"params": "M"})
+    with pytest.raises(ValueError, match="no finished run"):
+        frame.used(frame.from_csv(tmp_path / "a.csv", columns=columns, flop_rule="6ND", where={"split": "b"}))
+    found = [frame.from_csv(tmp_path / n, columns=columns, flop_rule="6ND") for n in ("a.csv", "a.parquet")]
+    pd.testing.assert_frame_equal(found[0], found[1])
+    rows = frame.used(found[0])
+    np.testing.assert_allclose(rows.flops, 6 * rows.params * rows.tokens)
+    assert len(rows.labels) == 4
+
+
+def test_text_in_a_number_column_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("params,tokens,flops,loss\n1,2,3,abc\n")
+    with pytest.raises(ValueError, match="column 'loss' holds what is not a number"):
+        frame.from_csv(tmp_path / "a.csv")
+
+
+def test_wrong_sources_say_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no study"):
+        frame.from_runs(tmp_path)
+    with pytest.raises(ValueError, match="does not exist"):
+        frame.from_csv(tmp_path / "none.csv")
+
+
+def test_groups_follow_exact_values_and_do_not_chain() -> None:
+    assert clusters(np.array([1e18, 1.004e18, 2.15e18, 0.998e18]), 1e-2).tolist() == [0, 0, 1, 0]
+    dense = clusters(np.geomspace(1e18, 1e19, 1000), 1e-2)
+    assert dense.max() > 80

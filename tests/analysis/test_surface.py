@@ -1,0 +1,127 @@
+"""The surface: intervals that cover, constants that are not identified, and what is compute-optimal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis import bootstrap, engine, recommend, surface
+from analysis.results import Block
+from tests.analysis import studies
+
+
+def fitted(seed: int, *, noise: float, resamples: int = 200, **study: tuple[float, ...]) -> surface.Surface:
+    rows = studies.as_rows(studies.isoflop(seed, noise=noise, **study))
+    found = surface.fit(rows, engine.Huber(), resamples=resamples, seed=seed)
+    assert isinstance(found, surface.Surface)
+    return found
+
+
+def test_a_floor_that_the_data_cannot_see_is_not_identified() -> None:
+    found = fitted(2, noise=0.02, budgets=(4e11, 8e11, 1.6e12, 3.2e12))
+    verdict = found.block.identified["E"]
+    assert not verdict.identified
+    assert verdict.reason
+    assert verdict.side == "upper"
+    assert verdict.limit is not None
+    assert 0 < verdict.limit < 4.5
+    assert found.block.intervals["E"] is None
+
+
+def test_a_law_without_a_floor_has_an_upper_limit_only() -> None:
+    found = fitted(0, noise=0.005, law=(1e-9, 12.0, 20.0, 0.1, 0.12))
+    verdict = found.block.identified["E"]
+    assert (verdict.identified, verdict.side) == (False, "upper")
+    assert found.block.intervals["E"] is None
+
+
+def test_well_measured_constants_are_identified() -> None:
+    found = fitted(0, noise=0.0005, budgets=(1e12, 1e13, 1e14, 1e15, 1e16, 1e17))
+    assert all(v.identified for v in found.block.identified.values())
+    for name, value in zip(("E", "A", "B", "alpha", "beta"), studies.LAW, strict=True):
+        interval = found.block.intervals[name]
+        assert interval is not None
+        assert interval[0] <= value <= interval[1]
+
+
+def test_too_few_runs_say_why() -> None:
+    rows = studies.as_rows(studies.isoflop(0).iloc[:5])
+    found = surface.fit(rows, engine.Huber(), resamples=10, seed=0)
+    assert isinstance(found, Block)
+    assert found.status == "not possible"
+    assert "5 runs" in found.reason
+
+
+def test_small_study_intervals_cover_the_truth() -> None:
+    hits = {"a": 0, "params": 0, "loss": 0}
+    count, budget, law = 80, 1.3e14, np.array([studies.LAW])
+    for seed in range(count):
+        rows = studies.as_rows(studies.isoflop(seed, noise=0.004))
+        problem = engine.problem(surface.FORM, (rows.params, rows.tokens), rows.loss, engine.Squared())
+        point = engine.fit_point(problem)
+        fitted_loss = problem.y + engine.residuals(problem, point.theta[None])[0]
+        noise = bootstrap.residual_draws(problem.y - fitted_loss, len(rows) - 5, 200, seed)
+        found = engine.fit_many(problem, point, y=fitted_loss + noise)
+        draws = surface.FORM.natural(found.theta, problem.centres)
+        sizes = (float(rows.params.min()), float(rows.params.max()))
+        truth = [float(v[0]) for v in recommend.optimum(law, recommend.cost(rows), budget, sizes)]
+        drawn = recommend.optimum(draws, recommend.cost(rows), budget, sizes)
+        a = surface.exponents(draws)["a"]
+        checks = {"a": (a, 0.30 / 0.63), "params": (drawn[0], truth[0]), "loss": (drawn[2], truth[2])}
+        for name, (values, true) in checks.items():
+            interval = bootstrap.percentile(values)
+            assert interval is not None
+            hits[name] += interval[0] <= true <= interval[1]
+    shares = {name: hit / count for name, hit in hits.items()}
+    assert all(0.86 <= share <= 1.0 for share in shares.values()), shares
+
+
+def test_size_clusters_cover_where_runs_do_not() -> None:
+    base = studies.chinchilla()
+    rows = studies.as_rows(base)
+    law = np.array([1.817218, 477.826, 2143.417, 0.347310, 0.367172])
+    truth = float(surface.exponents(law)["a"])
+    hits = {"sizes": 0, "runs": 0}
+    count = 40
+    for seed in range(count):
+        generator = np.random.default_rng(seed)
+        effect = generator.normal(scale=0.004, size=rows.size.max() + 1)[rows.size]
+        noise = 0.0048 * generator.standard_t(3, size=len(rows)) / np.sqrt(3.0)
+        values = surface.predict(law, rows.params, rows.tokens) * np.exp(effect + noise)
+        problem = engine.problem(surface.FORM, (rows.params, rows.tokens), values, engine.Huber())
+        point = engine.fit_point(problem)
+        for name, groups in (("sizes", rows.size), ("runs", np.arange(len(rows)))):
+            found = engine.fit_many(problem, point, weights=bootstrap.cluster_weights(groups, 250, seed))
+            interval = bootstrap.percentile(surface.exponents(surface.FORM.natural(found.theta, problem.centres))["a"])
+            assert interval is not None
+            hits[name] += interval[0] <= truth <= interval[1]
+    assert hits["sizes"] / count >= 0.88
+    assert hits["sizes"] >= hits["runs"]
+
+
+@pytest.mark.parametrize("budget", [1e14, 1e18])
+def test_the_optimum_is_the_lowest_loss_along_the_budget(budget: float) -> None:
+    rows = studies.as_rows(studies.isoflop(0))
+    dear = recommend.Cost(1e5, 1.0, 0.4, 0.33)
+    for price in (recommend.cost(rows), dear):
+        law = np.array([studies.LAW])
+        size, tokens, value = (float(v[0]) for v in recommend.optimum(law, price, budget, (1e5, 1e6)))
+        logs = np.linspace(size - 1, size + 1, 2001)
+        per_token = price.log_per_token(logs)[0]
+        along = studies.loss(studies.LAW, np.exp(logs), budget / np.exp(per_token))
+        assert logs[np.argmin(along)] == pytest.approx(size, abs=2e-3)
+        assert value <= along.min() + 1e-12
+        assert np.exp(tokens + float(price.log_per_token(np.array([size]))[0][0])) == pytest.approx(budget)
+
+
+def test_chinchilla_optimum_at_the_gopher_budget() -> None:
+    rows = studies.as_rows(studies.chinchilla())
+    found = surface.fit(rows, engine.Huber(), resamples=1000, seed=0)
+    assert isinstance(found, surface.Surface)
+    proposal = recommend.by_surface(found, rows, 5.76e23)
+    assert proposal is not None
+    assert proposal.tokens_per_param == pytest.approx(17.9, rel=0.01)
+    assert proposal.params == pytest.approx(73e9, rel=0.02)
+    interval = proposal.intervals["tokens_per_param"]
+    assert interval is not None
+    np.testing.assert_allclose(interval, (7.3, 35.4), rtol=0.25)
