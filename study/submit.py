@@ -50,12 +50,13 @@ def _show(plan: Plan, states: dict[str, str], times: float, console: Console) ->
     cluster = plan.clusters[0]
     shown = rows(plan.points, states)
     title = f"Study {plan.config.study.name}: {len(plan.points)} points on {cluster.executor}"
-    console.print(table(shown, speed(plan.folder, run, cluster), slots(cluster, run), title))
+    narrow = console.width < 95
+    console.print(table(shown, speed(plan.folder, run, cluster), slots(cluster, run), title, narrow))
     new = sum(row.state == "new" for row in shown)
     done = sum(row.state == "completed" for row in shown)
     text = f"{new} new, {len(shown) - new} of them already in {plan.folder.path} ({done} completed)"
     twice = plan.asked - len(plan.points)
-    console.print(text + (f"; {twice} duplicates dropped." if twice else "."))
+    console.print(text + (f"; {twice} duplicates dropped." if twice else "."), soft_wrap=True)
     if times > 1:
         console.print(f"The longest run reads the training text {times:.1f} times.")
 

@@ -75,11 +75,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"study.sweep: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"study.sweep: {error}", file=sys.stderr)
+        return 1
 
 
 def _hydra(arguments: Arguments) -> int:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     from study.messages import from_hydra
 
@@ -91,7 +95,7 @@ def _hydra(arguments: Arguments) -> int:
             options = [o for o in arguments.options if o not in ("-m", "--multirun", "--run", "-r")]
             return _drive(["--multirun", *options, *arguments.overrides], _never)
         return _drive([*arguments.options, *arguments.overrides], _never)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ValueError(from_hydra(error)) from error
 
 

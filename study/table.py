@@ -84,30 +84,36 @@ def slots(cluster: ClusterConfig, config: RunConfig) -> int:
     return cluster.slots or max(1, len(os.sched_getaffinity(0)) // max(1, config.runtime.threads))
 
 
-def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str) -> Table:
-    """Return the table: one row a point, or one row a budget for more than 40 points."""
+def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str, narrow: bool = False) -> Table:
+    """Return the table: one row a point, or one row a budget for more than 40 points; `narrow` fits 80 columns."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     seconds = [speed.seconds(row) for row in rows]
     wall = max([sum(seconds) / min(at_once, max(1, len(rows))), *seconds], default=0.0)
-    shown = Table(title=title, caption=_caption(rows, seconds, wall, at_once, speed), caption_justify="left")
-    (_full if len(rows) <= FULL_ROWS else _condensed)(shown, rows, seconds)
+    caption = _caption(rows, seconds, wall, at_once, speed)
+    shown = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+    shown.pad_edge, shown.padding = False, (0, 1, 0, 0)
+    if len(rows) <= FULL_ROWS:
+        _full(shown, rows, seconds, narrow)
+    else:
+        _condensed(shown, rows, seconds)
     return shown
 
 
-def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> None:
+def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], narrow: bool) -> None:
     varying = _varying([row.point.overrides for row in rows])
     for name in ("key", "state", "shape"):
         shown.add_column(name, no_wrap=True)
-    for name in ("N matmul", "N total", "D tokens", "D/N", "C FLOPs", "time"):
+    for name in ("N matmul", *(() if narrow else ("N total",)), "D tokens", "D/N", "C FLOPs", "time"):
         shown.add_column(name, justify="right", no_wrap=True)
     if varying:
         shown.add_column("overrides", overflow="fold")
     for row, took in zip(rows, seconds, strict=True):
         model = row.point.config.model
         cells = [row.point.key, row.state, f"{model.width} x {model.layers}"]
-        cells += [human(row.params), human(row.params_total), human(row.tokens), f"{row.ratio:.3g}"]
-        cells += [f"{row.flops:.2e}", duration(took)]
+        cells += [human(row.params), *([] if narrow else [human(row.params_total)]), human(row.tokens)]
+        cells += [f"{row.ratio:.3g}", f"{row.flops:.2e}", duration(took)]
         shown.add_row(*cells, *([" ".join(o for o in row.point.overrides if o in varying)] if varying else []))
 
 

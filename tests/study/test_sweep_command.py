@@ -133,6 +133,10 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["-m", "optim.lr=interval(0.1,1)"], "continuous range"),
         (["model.width=["], "cannot read the override"),
         (["model.width=63"], "model.width=63 is not a multiple of model.head_dim=32"),
+        (["-m", "seed=1,2", "+optim.eps=1e-9"], "An item is already at 'optim.eps'"),
+        (["--config-name", "confg"], "Cannot find primary config 'confg'"),
+        (["--config-dir", "nowhere"], "nowhere"),
+        (["eval.count=${eval.cuont}"], "eval.cuont"),
         (["data=text"], "data.source has no value yet"),
         (["+model.extra=3"], "unknown key 'model.extra'"),
         (["~model.extra"], "unknown key 'model.extra'"),
@@ -164,6 +168,21 @@ def test_yaml_of_ones_own_is_checked_and_found(here: Path, capsys: pytest.Captur
     (here / "mine" / "model" / "wide.yaml").write_text("width: 512\n")
     assert main(["model=wide", "dry_run=true", "--config-dir=mine"]) == 0
     assert "512 x 2" in capsys.readouterr().out
+
+
+def test_broken_yaml_of_ones_own_is_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine" / "model").mkdir(parents=True)
+    (here / "mine" / "model" / "wide.yaml").write_text("width: [512\n")
+    assert main(["--config-dir", "mine", "model=wide", "dry_run=true"]) == 2
+    assert "wide.yaml" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "runs").write_text("a file")
+    assert main(["budget.tokens=12800"]) == 1
+    assert "runs" in capsys.readouterr().err
 
 
 def test_slurm_returns_with_the_next_commands(
@@ -247,6 +266,18 @@ def test_hydras_own_sweeper_drives_our_launcher(here: Path, execution: Execution
     words = ["hydra/sweeper=basic", "cluster=slurm", "budget.tokens=12800", "-m", "seed=1,2", "hydra.sweep.dir=swept"]
     assert main(words) == 0
     assert len(execution.started[0][1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["-m", "model=glob(*)", "budget.tokens=12800"], 7),
+        (["hydra.sweeper.params={seed:'1,2,3'}", "budget.tokens=12800"], 3),
+    ],
+)
+def test_lists_of_every_kind(here: Path, execution: Execution, words: list[str], count: int) -> None:
+    assert main(["cluster=slurm", *words]) == 0
+    assert len(execution.started[0][1]) == count
 
 
 def test_data_is_prepared_first_by_a_process_of_its_own(

@@ -23,8 +23,8 @@ def points(count: int, budget: float = 1e11) -> list[Point]:
     ]
 
 
-def text(shown: object) -> str:
-    console = Console(file=io.StringIO(), width=160)
+def text(shown: object, width: int = 160) -> str:
+    console = Console(file=io.StringIO(), width=width)
     console.print(shown)
     out = console.file
     assert isinstance(out, io.StringIO)
@@ -50,6 +50,13 @@ def test_every_point_is_shown_with_what_tells_it_apart() -> None:
     assert "seed=2" in shown
     assert "study=x" not in shown
     assert "64 x 2" in shown
+
+
+def test_the_narrow_table_fits_80_columns() -> None:
+    made = [freeze(StudyConfig(budget=BudgetConfig(flops=1e11)))]
+    shown = text(table(rows(made, {made[0].key: "completed"}), ASSUMED, 2, "Study x", narrow=True), width=80)
+    assert made[0].key in shown
+    assert "…" not in shown
 
 
 def test_many_points_are_condensed_by_budget() -> None:
