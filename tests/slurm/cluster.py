@@ -225,9 +225,9 @@ class ThrowawayCluster:
         )
         return [JobState(*line.split("|")) for line in text.splitlines() if line.count("|") == 4]
 
-    def queue(self) -> list[JobState]:
-        """Return the jobs that the scheduler still holds as pending, running or completing, array tasks one by one."""
-        text = self.call("squeue", "--noheader", "--array", "--format=%i|%T||%j|%N")
+    def queue(self, *selection: str) -> list[JobState]:
+        """Return the jobs that the controller holds, array tasks one by one; by default those that have not ended."""
+        text = self.call("squeue", "--noheader", "--array", *selection, "--format=%i|%T||%j|%N")
         return [JobState(*line.split("|")) for line in text.splitlines()]
 
 

@@ -171,7 +171,7 @@ class Lab:
         return [event["job_id"] for event in self.ledger(study) if event["event"] == "submitted"]
 
     def tasks(self, study: str) -> list[JobState]:
-        """Return how all tasks of all arrays of a study ended, also of those that the ledger does not know.
+        """Return how all tasks of all arrays of a study ended that began, also those that the ledger does not know.
 
         Accounting hears of a job seconds after the controller: waits until it knows as many as that does.
         """
@@ -179,9 +179,10 @@ class Lab:
         found: list[JobState] = []
 
         def agreed() -> bool:
-            held = self.cluster.call("squeue", "--noheader", "--array", "--states=all", f"--name={names}")
+            held = self.cluster.queue("--states=all", f"--name={names}")
             found[:] = self.cluster.jobs(f"--name={names}", "--starttime=now-1day")
-            return all(task.end for task in found) and len(found) == len(held.splitlines())
+            begun = [task for task in held if task.nodes]
+            return all(task.end for task in [*held, *found]) and len(found) == len(begun)
 
         wait_for(f"accounting to know the jobs of {study}", agreed, every=0.5)
         return found

@@ -37,8 +37,8 @@ def test_cancelled_points_stop_and_carry_on_when_retried(lab: Lab) -> None:
         "one running point", lambda: sorted(p["state"] for p in quick.points("c")) == ["queued", "queued", "running"]
     )
     quick.study("cancel", "c")
-    states = [task.state.split(" ")[0] for task in quick.tasks("c")]
-    assert set(states) <= {"CANCELLED", "FAILED"}, states
+    (begun,) = quick.tasks("c")
+    assert begun.state.startswith("CANCELLED")
     assert {point["state"] for point in quick.points("c")} == {"cancelled"}
     quick.sweep("study.name=c", *TINY, "seed=1,2,3", "wait=true")
     assert {point["state"] for point in quick.points("c")} == {"cancelled"}, "cancelled means not wanted any more"
@@ -48,17 +48,15 @@ def test_cancelled_points_stop_and_carry_on_when_retried(lab: Lab) -> None:
 
 
 def test_dry_run_shows_what_slurm_would_take_and_writes_nothing(lab: Lab) -> None:
-    lab.sweep("study.name=d", *TINY, "seed=1,2", "cluster=local")
-    before = sorted(path.name for path in (lab.folder / "runs").iterdir())
     said = lab.sweep("study.name=e", *TINY, "seed=1,2", "cluster.partition=short", "cluster.mem_gb=1", "dry_run=true")
-    assert sorted(path.name for path in (lab.folder / "runs").iterdir()) == before
+    assert list(lab.folder.iterdir()) == []
     lines = said.splitlines()
     start = lines.index("#!/bin/bash")
     end = max(number for number, line in enumerate(lines) if line.startswith("srun "))
     script = lab.folder / "shown.sh"
     script.write_text("\n".join(lines[start : end + 1]) + "\n", encoding="utf-8")
     lab.cluster.call("sbatch", "--test-only", str(script))
-    assert "#SBATCH --array=0-1" in lines
+    assert "#SBATCH --array=0-1%2" in lines
     assert "#SBATCH --partition=short" in lines
 
 

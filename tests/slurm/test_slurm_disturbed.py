@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.slurm.cluster import wait_for
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
-
-STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,14 @@ class Disturbed:
         self.lab.study("retry", self.study, "--wait", *words)
         assert self.ended() == ("COMPLETED", "0:0")
         assert self.lab.attempt(self.study, 2)["state"] == "completed"
-        assert self.steps_of_latest_attempt() < STEPS
+        assert "resumed from step" in self.lab.study("logs", self.study, self.lab.keys(self.study)[0])
         losses: dict[str, float] = self.lab.outcome(self.study)["loss"]
         return losses
 
-    def steps_of_latest_attempt(self) -> int:
-        """Return how many of the run's steps its latest attempt did itself."""
-        said = self.lab.study("logs", self.study, self.lab.keys(self.study)[0])
-        print(said)
-        return STEPS - 2
+    @property
+    def supervisor(self) -> psutil.Process:
+        """The process of its first attempt that started the trainer."""
+        return psutil.Process(self.lab.attempt(self.study, 1, "job.json")["pid"])
 
 
 Start = Callable[..., Disturbed]
@@ -89,16 +87,43 @@ def start(lab: Lab) -> Start:
     return submit
 
 
-def test_killed_job_is_reported_and_resumed(start: Start, undisturbed: dict[str, float]) -> None:
+def test_job_killed_by_scancel(start: Start, undisturbed: dict[str, float]) -> None:
     run = start("killed", 5)
     run.wait_for_checkpoint()
     run.lab.cluster.call("scancel", "--signal=KILL", run.job)
     assert run.ended() == ("CANCELLED", "0:0")
-    point = run.lab.point("killed")
-    assert point["state"] == "cancelled"
-    assert "SLURM says CANCELLED" in point["why"]
-    assert not (run.attempts / "1" / "outcome.json").exists(), "a job that is killed outright cannot write how it ended"
+    assert run.lab.point("killed")["state"] == "cancelled"
+    outcome = run.attempts / "1" / "outcome.json"
+    # SLURM sends SIGTERM ahead of SIGKILL: the attempt may have had the time to end on its own.
+    assert not outcome.exists() or run.lab.attempt("killed", 1)["state"] == "interrupted"
     assert run.retried("--state=cancelled") == undisturbed
+
+
+def test_trainer_killed_outright(start: Start, undisturbed: dict[str, float]) -> None:
+    run = start("trainer", 5)
+    run.wait_for_checkpoint()
+    (trainer,) = run.supervisor.children()
+    trainer.kill()
+    assert run.ended()[0] == "FAILED"
+    point = run.lab.point("trainer")
+    assert point["state"] == "failed"
+    assert "killed by signal 9 (SIGKILL" in " ".join(point["error"])
+    assert run.lab.attempt("trainer", 1)["signal"] == 9
+    assert run.retried() == undisturbed
+
+
+def test_everything_of_a_job_killed_outright(start: Start, undisturbed: dict[str, float]) -> None:
+    run = start("all", 5)
+    run.wait_for_checkpoint()
+    supervisor = run.supervisor
+    for process in (supervisor, *supervisor.children()):
+        process.kill()
+    assert run.ended()[0] == "FAILED"
+    point = run.lab.point("all")
+    assert point["state"] == "failed"
+    assert "SLURM says FAILED" in point["why"]
+    assert not (run.attempts / "1" / "outcome.json").exists(), "nobody was left to write how it ended"
+    assert run.retried() == undisturbed
 
 
 def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, float]) -> None:
@@ -112,16 +137,16 @@ def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, 
     assert first["job_id"] == second["job_id"] == run.job
     assert (first["restart"], second["restart"]) == (0, 1)
     assert run.lab.point("requeued")["state"] == "completed"
-    print(run.lab.attempt("requeued", 1))
     assert run.lab.outcome("requeued")["loss"] == undisturbed
 
 
 def test_time_limit_with_and_without_a_warning(start: Start, undisturbed: dict[str, float]) -> None:
     warned = start("warned", 4, "cluster.time_minutes=1")
     stopped = start("stopped", 10, "cluster.time_minutes=1", "cluster.signal_seconds=0")
-    for run in (stopped, warned):
-        print(run.study, run.ended(seconds=150), run.lab.point(run.study))
-        print(*(f.read_text() for f in run.attempts.glob("1/outcome.json")))
-        assert run.lab.point(run.study)["state"] == "time_limit"
+    assert warned.ended(seconds=150) == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
+    assert warned.lab.point("warned")["state"] == "time_limit"
+    assert warned.lab.attempt("warned", 1)["state"] == "time_limit"
+    assert stopped.ended(seconds=150) == ("TIMEOUT", "0:0")
+    assert stopped.lab.point("stopped")["state"] == "time_limit"
     for run in (stopped, warned):
         assert run.retried() == undisturbed

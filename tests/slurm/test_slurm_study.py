@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
 
 ISOFLOP = ("study=isoflop", "search.budgets=[1e9,3e9]", "search.ratios=[0.2,1]")
+WHOLE_NODE = "cluster.cpus_per_task=2"
 
 
-def test_isoflop_on_four_nodes_equals_this_machine_to_the_last_bit(lab: Lab) -> None:
+@pytest.fixture
+def own_cluster(slurm_here: None) -> Iterator[ThrowawayCluster]:
+    """A cluster on which no other test has jobs."""
+    with ThrowawayCluster() as own:
+        yield own
+
+
+def test_isoflop_on_four_nodes_equals_this_machine_to_the_last_bit(
+    own_cluster: ThrowawayCluster, tmp_path: Path, corpus: Path
+) -> None:
+    lab = Lab(tmp_path, corpus, own_cluster)
     lab.sweep(*ISOFLOP, "study.name=here", cluster="local")
-    said = lab.sweep(*ISOFLOP, "study.name=there", "wait=true")
+    said = lab.sweep(*ISOFLOP, "study.name=there", WHOLE_NODE, "wait=true")
     assert "4 completed" in said
     assert len(lab.keys("there")) == 4
     assert lab.losses("there") == lab.losses("here")
@@ -21,7 +36,7 @@ def test_isoflop_on_four_nodes_equals_this_machine_to_the_last_bit(lab: Lab) -> 
     assert len(tasks) == 4
     assert {task.nodes for task in tasks} == {"n1", "n2", "n3", "n4"}
     assert len(lab.job_ids("there")) == 1, "one resource shape is one array"
-    assert lab.sweep(*ISOFLOP, "study.name=there", "wait=true")
+    lab.sweep(*ISOFLOP, "study.name=there", WHOLE_NODE, "wait=true")
     assert len(lab.tasks("there")) == 4, "the same command twice does nothing twice"
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-backward: Callable[..., None] = torch.Tensor.backward
+backward: Callable[..., None] = torch.autograd.backward
 steps = itertools.count(1)
 
 
-def slow_backward(self: torch.Tensor, *arguments: Any, **options: Any) -> None:
-    backward(self, *arguments, **options)
+def slow_backward(*arguments: Any, **options: Any) -> None:
+    backward(*arguments, **options)
     if next(steps) <= 2:
         return
     began = time.monotonic()
@@ -35,5 +35,5 @@ def wanted_seconds() -> float:
         return 0.0
 
 
-torch.Tensor.backward = slow_backward  # type: ignore[method-assign]
+torch.autograd.backward = slow_backward
 runpy.run_module("train.run", run_name="__main__", alter_sys=True)
