@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.results import Dropped, Fit, Fits, Kinds, Runs, save, to_json
+from analysis.plain import to_json
+from analysis.results import Dropped, Fit, Fits, Kinds, Runs, save
 
 if TYPE_CHECKING:
     import pandas as pd

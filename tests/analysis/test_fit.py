@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from analysis import backtest, engine, fit, results
+from analysis.plain import to_json
 from tests.analysis import studies
 
 DATA = Path(__file__).parent / "data"
@@ -171,7 +172,7 @@ def test_import_is_light() -> None:
 def test_the_example_is_what_the_dataclasses_say() -> None:
     path = DATA / "fit_example.json"
     raw = json.loads(path.read_text())
-    assert results.to_json(results.load(path)) == raw
+    assert to_json(results.load(path)) == raw
     assert set(raw) == {f.name for f in fields(results.Fit)}
 
 

@@ -1,0 +1,65 @@
+"""Frozen dataclasses as plain JSON values, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """Return dataclasses, tuples and numbers as plain JSON values; what is not finite becomes None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def from_json(kind: type[T], value: Any, where: str = "fit.json") -> T:
+    """Return `value`, as `to_json` wrote it, as an instance of `kind`; ValueError names a key that is missing."""
+    result: T = _build(kind, value, where)
+    return result
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """Return `value` as the type `kind`."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(next(a for a in inner if a is not types.NoneType), value, where)
+    if origin is tuple:
+        each = inner if inner[-1] is not Ellipsis else (inner[0],) * len(value)
+        return tuple(_build(t, item, f"{where}[{i}]") for i, (t, item) in enumerate(zip(each, value, strict=True)))
+    if origin is dict:
+        return {name: _build(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(typing.cast(type, kind), value, where)
+    if kind is float:
+        return math.nan if value is None else float(value)
+    return value
+
+
+def _build_dataclass(kind: type, value: Any, where: str) -> Any:
+    """Return a mapping as the dataclass `kind`; unknown keys are left out, so that newer files stay readable."""
+    hints = typing.get_type_hints(kind)
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(kind):
+        if f.name in value:
+            found[f.name] = _build(hints[f.name], value[f.name], f"{where}.{f.name}")
+        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ValueError(
+                f"{where} has no key {f.name!r}; was it written by another version? run analysis.fit again"
+            )
+    return kind(**found)
