@@ -57,11 +57,17 @@ class Pace:
     interval: float
     failures: int = 0
 
-    def after(self, cost: float, away: bool) -> tuple[float, Pace]:
-        """Return the sleep after a pass that took `cost` seconds of CPU, and the pace from then on."""
-        if away:
-            return min(self.interval * 2**self.failures, LONGEST_SECONDS), replace(self, failures=self.failures + 1)
-        return max(self.interval, min(cost / IDLE_SHARE, LONGEST_SECONDS)), replace(self, failures=0)
+    def idle(self, cost: float) -> tuple[float, Pace]:
+        """Return the sleep after a pass that found nothing in `cost` seconds of CPU, and the pace from then on."""
+        return max(self.interval, min(cost / IDLE_SHARE, LONGEST_SECONDS)), Pace(self.interval)
+
+    def busy(self) -> tuple[float, Pace]:
+        """Return the sleep after a pass that sent something."""
+        return self.interval, Pace(self.interval)
+
+    def away(self) -> tuple[float, Pace]:
+        """Return the sleep after a pass that failed: twice as long each time."""
+        return min(self.interval * 2**self.failures, LONGEST_SECONDS), replace(self, failures=self.failures + 1)
 
 
 def follow(
@@ -80,17 +86,20 @@ def follow(
         begun = time.process_time()
         try:
             syncer = syncer or connect()
-            total = _add(total, syncer.sync(LAST_WAIT_SECONDS if last else interval))
+            done = syncer.sync(LAST_WAIT_SECONDS if last else interval)
+            total = _add(total, done)
+            cost = time.process_time() - begun
+            seconds, pace = pace.busy() if done.calls else pace.idle(cost)
             if trouble:
                 say("the tracking store is back")
             trouble = ""
         except (StoreAwayError, TimeoutError, OSError) as error:
             if not trouble:
-                say(f"{error}; trying again until it works, nothing is lost")
+                say(f"{str(error).partition(chr(10))[0]}; trying again until it works, nothing is lost")
             trouble = str(error)
+            seconds, pace = pace.away()
         if last:
             return total, trouble
-        seconds, pace = pace.after(time.process_time() - begun, bool(trouble))
         alarm.sleep(seconds)
 
 

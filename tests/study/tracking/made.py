@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from study.layout import RunFolder, StudyFolder
 from train.spec.config import RunConfig
 
 T0 = 1_760_000_000.0
+NAN = -0.123456789
 Row = tuple[str, str, float, int, int]
 
 
@@ -119,6 +121,13 @@ def complete(run: RunFolder, state: str = "completed") -> None:
     end_attempt(run, state)
 
 
+def as_stored(value: float) -> float:
+    """Return what MLflow stores: SQL knows no infinities. NaN, which equals nothing, becomes NAN here."""
+    if math.isnan(value):
+        return NAN
+    return max(-sys.float_info.max, min(sys.float_info.max, value))
+
+
 def expected(made: Made) -> list[Row]:
     """Return what the metrics table must hold for the spools as they are: point, name, value, unix ms, step."""
     rows: list[Row] = []
@@ -132,12 +141,12 @@ def expected(made: Made) -> list[Row]:
             if step not in seen:
                 values["tokens"] = entry["tokens"]
             seen.add(step)
-            rows += [(name, k, float(v), stamp, step) for k, v in values.items()]
+            rows += [(name, k, as_stored(float(v)), stamp, step) for k, v in values.items()]
     return sorted(rows)
 
 
 def stored(database: Path, study: str, table: str = "metrics") -> list[Row]:
-    """Return a metrics table as MLflow's database holds it, straight from SQL; NaN comes back as NaN."""
+    """Return a metrics table as MLflow's database holds it, straight from SQL, with NAN for NaN."""
     query = f"""
         select t.value, m.key, m.value, m.timestamp, m.step, m.is_nan from {table} m
         join runs r on r.run_uuid = m.run_uuid and r.lifecycle_stage = 'active'
@@ -145,7 +154,7 @@ def stored(database: Path, study: str, table: str = "metrics") -> list[Row]:
         join tags t on t.run_uuid = m.run_uuid and t.key = 'point_key'"""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
         rows = connection.execute(query, (study,)).fetchall()
-    return sorted((k, name, math.nan if nan else v, stamp, step) for k, name, v, stamp, step, nan in rows)
+    return sorted((k, name, NAN if nan else v, stamp, step) for k, name, v, stamp, step, nan in rows)
 
 
 def latest(rows: list[Row]) -> list[Row]:

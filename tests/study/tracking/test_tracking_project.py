@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from study.standing import ENDED, STATES
 from study.tracking.facts import Facts
+from study.tracking.follow import Pace
 from study.tracking.project import STATUS, FrozenPoint, identity_tags, params, run_card, run_name, study_card
 from study.tracking.redact import redactor
 from study.tracking.shipping import _chunks
@@ -130,3 +131,15 @@ def test_other_addresses_are_refused_with_what_is_allowed(uri: str) -> None:
     with pytest.raises(ValueError, match="sqlite:///") as error:
         resolve(uri, Path("/x"))
     assert "hunter22" not in str(error.value)
+
+
+def test_pace_is_quick_when_busy_light_when_idle_and_patient_when_the_store_is_away() -> None:
+    pace = Pace(5.0)
+    assert pace.busy()[0] == pace.idle(0.001)[0] == 5.0
+    assert pace.idle(0.3)[0] == pytest.approx(30.0)
+    sleeps = []
+    for _ in range(6):
+        seconds, pace = pace.away()
+        sleeps.append(seconds)
+    assert sleeps == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    assert pace.busy()[1].away()[0] == 5.0

@@ -1,0 +1,150 @@
+"""Against a real `mlflow server` on loopback, away for a while; and the command that opens the UI."""
+
+import json
+import math
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.tracking.uri import ui_command
+from tests.study.tracking.conftest import Start
+from tests.study.tracking.made import (
+    append,
+    complete,
+    expected,
+    latest,
+    make_study,
+    record,
+    start_run,
+    stored,
+    wait_for,
+)
+
+SMALL = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def fetch(url: str, body: dict[str, Any] | None = None) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def answers(url: str) -> bool:
+    try:
+        return fetch(f"{url}/health") == b"OK"
+    except OSError:
+        return False
+
+
+@contextmanager
+def served(command: list[str], cwd: Path, url: str) -> Iterator[None]:
+    """Run an MLflow server in a process group of its own and kill all of it in the end."""
+    line = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+    with (cwd / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            line, cwd=cwd, env={**os.environ, **SMALL}, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        wait_for(lambda: answers(url) or process.poll() is not None, 120)
+        assert process.poll() is None, (cwd / "server.log").read_text()[-2000:]
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not answers(url))
+
+
+def server(port: int, database: Path) -> list[str]:
+    text = f"mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri sqlite:///{database}"
+    return [*text.split(), "--artifacts-destination", str(database.parent / "artifacts")]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_away_for_a_while(database: Path, start: Start, tmp_path: Path) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 3)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    for index in (0, 1):
+        start_run(made.run(index))
+        append(made.run(index), 1, 300)
+    away = start("runs/iso", "--uri", f"http://me:hunter22@127.0.0.1:{port}")
+    _, said = away.communicate(timeout=60)
+    assert away.returncode == 75
+    assert f"cannot write to http://***@127.0.0.1:{port}" in said
+    assert "hunter22" not in said
+    assert said.count("\n") == 2
+
+    follower = start("runs/iso", "--uri", url, "--follow", "--interval", "0.2")
+    with served(server(port, database), tmp_path, url):
+        append(made.run(0), 301, 320)
+        wait_for(lambda: stored(database, "iso") == expected(made))
+        have = len(stored(database, "iso"))
+        append(made.run(0), 321, 2500)  # much, so that the server goes away in the middle of it
+        wait_for(lambda: len(stored(database, "iso")) > have)
+    start_run(made.run(2))
+    append(made.run(2), 1, 50)
+    time.sleep(1)
+    assert follower.poll() is None
+    with served(server(port, database), tmp_path, url):
+        append(made.run(1), 301, 310)
+        with made.run(1).metrics.open("a") as file:
+            file.write(record("train", 311, loss=math.nan, lr=math.inf, grad_norm=-math.inf))
+        complete(made.run(1))
+        wait_for(lambda: stored(database, "iso") == expected(made))
+        follower.terminate()
+        out, said = follower.communicate(timeout=60)
+        assert follower.returncode == 0, said
+        assert "3 of 3 runs" in out
+        assert "nothing is lost" in said
+        assert "is back" in said
+        body = {"experiment_ids": ["1"], "filter": f"tags.point_key = '{made.keys[1]}'"}
+        (run,) = json.loads(fetch(f"{url}/api/2.0/mlflow/runs/search", body))["runs"]
+        assert run["info"]["status"] == "FINISHED"
+        assert len(run["data"]["params"]) > 40
+        path = f"{url}/get-artifact?path=config.yaml&run_uuid={run['info']['run_id']}"
+        assert fetch(path) == made.run(1).config.read_bytes()
+    assert stored(database, "iso") == expected(made)
+    assert stored(database, "iso", "latest_metrics") == latest(expected(made))
+
+
+@pytest.mark.slow
+def test_the_ui_opens_with_the_one_command(database: Path, start: Start, tmp_path: Path) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 1)
+    start_run(made.run(0))
+    append(made.run(0), 1, 20)
+    complete(made.run(0))
+    uri = f"sqlite:///{database}"
+    process = start("runs/iso", "--uri", uri)
+    out, said = process.communicate(timeout=60)
+    assert ui_command(uri) in out, said
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with served([*shlex.split(ui_command(uri, port)), "--workers", "1"], tmp_path, url):
+        assert b"<title>MLflow" in fetch(url)
+        body: dict[str, Any] = {"max_results": 10}
+        found = json.loads(fetch(f"{url}/api/2.0/mlflow/experiments/search", body))["experiments"]
+        (study,) = [one for one in found if one["name"] == "iso"]
+        body = {"experiment_ids": [study["experiment_id"]]}
+        runs = json.loads(fetch(f"{url}/api/2.0/mlflow/runs/search", body))["runs"]
+        assert {run["info"]["status"] for run in runs} == {"FINISHED"}
+        run = next(r["info"]["run_id"] for r in runs if r["info"]["run_name"].startswith("seed=0"))
+        assert fetch(f"{url}/get-artifact?path=config.yaml&run_uuid={run}") == made.run(0).config.read_bytes()

@@ -1,0 +1,236 @@
+"""Against MLflow's own SQLite store, in real processes, some of them killed."""
+
+import math
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.study.tracking.conftest import REPOSITORY, Start
+from tests.study.tracking.made import (
+    append,
+    complete,
+    end_attempt,
+    expected,
+    latest,
+    make_study,
+    record,
+    start_run,
+    stored,
+    wait_for,
+)
+
+OFFLINE = """
+import sys
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+        print("NETWORK", event, arguments, file=sys.stderr)
+sys.addaudithook(watch)
+from study.tracking.__main__ import main
+code = main(sys.argv[1:])
+import threading
+print("THREADS", threading.active_count(), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def query(database: Path, text: str, *values: object) -> list[tuple[object, ...]]:
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        return connection.execute(text, values).fetchall()
+
+
+def count(database: Path) -> int:
+    try:
+        return int(str(query(database, "select count(*) from metrics")[0][0]))
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_importing_is_light() -> None:
+    code = "import sys, study.tracking; print([m for m in ('mlflow','pandas','torch','yaml') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 3, "sqlite:///mlflow.db")
+    for index in (0, 1):
+        start_run(made.run(index))
+    append(made.run(0), 1, 400)
+    complete(made.run(0))
+    made.run(1).metrics.write_text(record("train", 1, loss=math.nan, lr=math.inf, grad_norm=-math.inf))
+    end_attempt(made.run(1), "failed", error="boom WANDB_API_KEY=hunter22")
+    report = tmp_path / "reports" / "iso"
+    report.mkdir(parents=True)
+    (report / "valleys.png").write_bytes(b"png")
+    line = [sys.executable, "-c", OFFLINE, "sync", "runs/iso"]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MLFLOW_TRACKING_PASSWORD": "hunter22hunter22"}
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "THREADS 1\n")
+    assert done.stdout.count("\n") == 1
+    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/mlflow.db --host 127.0.0.1" in done.stdout
+
+    database = tmp_path / "mlflow.db"
+    assert stored(database, "iso") == expected(made)
+    assert stored(database, "iso", "latest_metrics") == latest(expected(made))
+    runs = query(database, "select name, status, start_time, end_time from runs order by start_time, name")
+    assert ("iso", "RUNNING") in [run[:2] for run in runs]
+    assert ("seed=0 model.width=64", "FINISHED", 1_760_000_001_000, 1_760_000_900_000) in runs
+    assert ("seed=1 model.width=64", "FAILED", 1_760_000_001_000, 1_760_000_900_000) in runs
+    files = sorted(p.name for p in (tmp_path / "mlartifacts" / "iso").rglob("*") if p.is_file())
+    assert files == ["config.yaml", "config.yaml", "study.yaml", "valleys.png"]
+    assert b"hunter22" not in database.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mlartifacts", "mlflow.db", "reports", "runs"]
+
+
+def test_sending_all_again_changes_nothing(database: Path, start: Start, tmp_path: Path) -> None:
+    """Also NaN, whose key in the database is another one, and after the state file was lost."""
+    made = make_study(tmp_path / "runs" / "iso", 2)
+    for index in (0, 1):
+        start_run(made.run(index))
+        append(made.run(index), 1, 250)
+    with made.run(0).metrics.open("a") as file:
+        file.write(record("train", 251, loss=math.nan, lr=math.inf))
+    tables = ("metrics", "latest_metrics", "params", "tags", "runs")
+    states = []
+    for _ in range(2):
+        process = start("runs/iso", "--uri", f"sqlite:///{database}")
+        assert process.wait(60) == 0, process.communicate()
+        states.append({table: sorted(map(repr, query(database, f"select * from {table}"))) for table in tables})
+        made.folder.tracking.unlink()
+    assert states[0] == states[1]
+    assert len(states[0]["metrics"]) == len(expected(made))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_moments(database: Path, start: Start, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    made = make_study(tmp_path / "runs" / "iso", 6)
+    for kill in range(3):
+        for index in range(6):
+            if kill == 0:
+                start_run(made.run(index))
+            append(made.run(index), kill * 250 + 1, kill * 250 + 250)
+            with made.run(index).metrics.open("a") as file:
+                file.write('{"torn')
+        before = count(database)
+        process = start("runs/iso", "--uri", f"sqlite:///{database}", "--follow", "--interval", "0.1")
+        wait_for(lambda before=before, p=process: count(database) > before or p.poll() is not None)
+        time.sleep(dice.uniform(0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, process.communicate()
+        for index in range(6):
+            text = made.run(index).metrics.read_text()
+            made.run(index).metrics.write_text(text.removesuffix('{"torn'))
+        if kill == 1:
+            made.folder.tracking.unlink()
+    process = start("runs/iso", "--uri", f"sqlite:///{database}")
+    assert process.wait(60) == 0, process.communicate()
+    assert stored(database, "iso") == expected(made)
+    assert stored(database, "iso", "latest_metrics") == latest(expected(made))
+    names = query(database, "select name from runs")
+    assert len(names) == len(set(names)) == 7
+
+
+def test_killed_while_the_database_is_made(tmp_path: Path) -> None:
+    """The file is there whole or not at all, and who comes later makes it."""
+    path = tmp_path / "mlflow.db"
+    code = "import sys; from pathlib import Path; from study.tracking.database import create_database as c; "
+    code += "print(c(Path(sys.argv[1]), ''))"
+    line = [sys.executable, "-c", code, str(path)]
+    for pause in (0.0, 0.3):
+        process = subprocess.Popen(line, cwd=REPOSITORY)
+        wait_for(lambda: any(p.name.endswith(".new") and p.stat().st_size for p in tmp_path.iterdir()))
+        time.sleep(pause)
+        process.kill()
+        process.wait()
+        assert not path.exists()
+    left = [p for p in tmp_path.iterdir() if ".new" in p.name]
+    assert left
+    for file in left:
+        os.utime(file, (0, 0))
+    both = [subprocess.Popen(line, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert sorted(process.communicate()[0] for process in both) == ["False\n", "True\n"]
+    assert [row[0] for row in query(path, "pragma integrity_check")] == ["ok"]
+    assert query(path, "select count(*) from experiments") == [(1,)]
+    assert [p.name for p in tmp_path.iterdir()] == ["mlflow.db"]
+
+
+def test_two_at_once(database: Path, start: Start, tmp_path: Path) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 4)
+    for index in range(4):
+        start_run(made.run(index))
+        append(made.run(index), 1, 300)
+    both = [start("runs/iso", "--uri", f"sqlite:///{database}") for _ in range(2)]
+    said = [process.communicate(timeout=90) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sorted("(4 new" in out for out, _ in said) == [False, True]
+    assert stored(database, "iso") == expected(made)
+    assert query(database, "select count(*) from runs") == [(5,)]
+
+
+def test_following_is_idle_when_nothing_happens_and_ends_with_a_last_pass(
+    database: Path, start: Start, tmp_path: Path
+) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 50)
+    for index in range(50):
+        start_run(made.run(index))
+        append(made.run(index), 1, 2)
+    process = start("runs/iso", "--uri", f"sqlite:///{database}", "--follow", "--interval", "2")
+    wait_for(lambda: stored(database, "iso") == expected(made))
+    time.sleep(1)
+    watched = psutil.Process(process.pid)
+    before, begun = sum(watched.cpu_times()[:2]), time.monotonic()
+    time.sleep(6)
+    used = (sum(watched.cpu_times()[:2]) - before) / (time.monotonic() - begun)
+    assert used < 0.02
+    append(made.run(7), 3, 9)
+    process.terminate()
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "50 of 50 runs" in out
+    assert stored(database, "iso") == expected(made)
+
+
+def test_a_child_ends_when_its_parent_has_gone(database: Path, tmp_path: Path) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 1)
+    start_run(made.run(0))
+    sync = f"{sys.executable} -m study.tracking sync runs/iso --uri sqlite:///{database} --follow --until-idle"
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    parent = subprocess.Popen(
+        ["sh", "-c", f"{sync} & echo $!; wait"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    try:
+        wait_for(lambda: query(database, "select count(*) from runs") == [(2,)])
+        child.send_signal(signal.SIGINT)  # Ctrl-C reaches the whole group: the parent says when to end
+        append(made.run(0), 1, 30)
+        parent.kill()
+        parent.wait()
+        child.wait(timeout=30)
+    finally:
+        if child.is_running():
+            child.kill()
+        parent.stdout.close()
+    assert stored(database, "iso") == expected(made)
+
+
+def test_wrong_arguments_say_what_to_do(start: Start, tmp_path: Path) -> None:
+    nothing = start("runs/nothing")
+    made = make_study(tmp_path / "runs" / "iso", 1, "file:///x")
+    wrong = start("runs/iso")
+    assert "no study at runs/nothing" in nothing.communicate()[1]
+    assert "use sqlite:///FILE" in wrong.communicate()[1]
+    assert (nothing.returncode, wrong.returncode) == (2, 2)
+    made.folder.study.write_text("tracking: {enabled: false}\n")
+    off = start("runs/iso")
+    assert "nothing was sent" in off.communicate()[0]
+    assert off.returncode == 0

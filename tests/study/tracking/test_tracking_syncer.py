@@ -1,0 +1,240 @@
+"""Exactly once, whatever dies when: every call of a sync is cut off before and after its effect."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from study.tracking.redact import redactor
+from study.tracking.store import StoreAwayError
+from study.tracking.syncer import Synced, Syncer
+from tests.study.tracking.fake import FakeStore, Killed
+from tests.study.tracking.made import (
+    Made,
+    append,
+    complete,
+    end_attempt,
+    expected,
+    make_study,
+    record,
+    start_run,
+)
+
+
+def syncer(made: Made, store: FakeStore, name: str = "http://h", report: Path | None = None) -> Syncer:
+    return Syncer(made.folder, store, name, redactor({}), report)
+
+
+def populate(path: Path) -> Made:
+    """Four points: completed with more values than a call takes, failed, running, not started."""
+    made = make_study(path, 4)
+    for index, steps in ((0, 400), (1, 7), (2, 12)):
+        start_run(made.run(index))
+        append(made.run(index), 1, steps)
+    complete(made.run(0))
+    end_attempt(made.run(1), "failed", error="RuntimeError: https://me:hunter22@host broke")
+    made.folder.study.write_text("tracking: {uri: 'http://me:hunter22@host'}\n")
+    return made
+
+
+def test_a_study_becomes_a_parent_and_a_run_for_each_started_point(tmp_path: Path) -> None:
+    made, store = populate(tmp_path / "runs" / "s"), FakeStore()
+    report = tmp_path / "reports" / "s"
+    report.mkdir(parents=True)
+    (report / "report.html").write_text("<html>")
+    done = syncer(made, store).sync()
+    assert store.names() == sorted([*made.keys[:3], "study"])
+    assert store.rows() == expected(made)
+    assert (done.points, done.started, done.created, done.values) == (4, 3, 3, len(expected(made)))
+    runs = {run.tags.get("point_key", "study"): run for run in store.runs.values()}
+    parent = next(name for name, run in store.runs.items() if run.tags["role"] == "study")
+    assert {run.tags.get("mlflow.parentRunId") for run in runs.values()} == {None, parent}
+    assert [runs[key].status for key in made.keys[:2]] == ["FINISHED", "FAILED"]
+    assert runs["study"].status == "RUNNING"
+    assert runs[made.keys[0]].params["model.width"] == "64"
+    assert runs[made.keys[0]].params["data.fingerprint"] == '"123456789012"'
+    assert json.loads(runs[made.keys[0]].tags["outcome"])["loss"]["validation_nats_per_token"] == 2.5
+    assert runs[made.keys[0]].artifacts["./config.yaml"] == made.run(0).config.read_bytes()
+    assert runs["study"].artifacts["report/report.html"] == b"<html>"
+    everything = repr(store.runs) + made.folder.tracking.read_text()
+    assert "hunter22" not in everything
+    assert "https://***@host broke" in everything
+
+
+def test_a_second_sync_writes_nothing(tmp_path: Path) -> None:
+    made, store = populate(tmp_path / "runs" / "s"), FakeStore()
+    one = syncer(made, store)
+    one.sync()
+    before, stamp = store.calls, made.folder.tracking.stat().st_mtime_ns
+    assert one.sync().calls == 0
+    assert store.calls == before
+    assert made.folder.tracking.stat().st_mtime_ns == stamp
+    assert syncer(made, store).sync().calls == 0
+    assert store.calls == before + 1  # a new process looks whether the study's own run is there
+
+
+@pytest.mark.parametrize("forgetful", [False, True], ids=["state kept", "state lost"])
+@pytest.mark.parametrize("after", [False, True], ids=["before the effect", "after the effect"])
+def test_killed_at_every_call(tmp_path: Path, after: bool, forgetful: bool) -> None:
+    count = FakeStore()
+    syncer(populate(tmp_path / "0" / "s"), count).sync()
+    assert count.calls > 20
+    for call in range(1, count.calls + 1):
+        made = populate(tmp_path / str(call) / "s")
+        store = FakeStore(die_at=call, die_after=after)
+        with pytest.raises(Killed):
+            syncer(made, store).sync()
+        if forgetful:
+            made.folder.tracking.unlink()
+        syncer(made, store).sync()
+        assert store.names() == sorted([*made.keys[:3], "study"])
+        assert store.rows() == expected(made)
+        assert syncer(made, store).sync().calls == 0
+
+
+def test_lost_answer_then_the_same_process_goes_on(tmp_path: Path) -> None:
+    """The server did it and the answer was lost, at every call: nothing is made twice."""
+    count = FakeStore()
+    syncer(populate(tmp_path / "0" / "s"), count).sync()
+    for call in range(1, count.calls + 1):
+        made = populate(tmp_path / str(call) / "s")
+        store = FakeStore(die_at=call, die_after=True, error=lambda: StoreAwayError("gone"))
+        one = syncer(made, store)
+        with pytest.raises(StoreAwayError):
+            one.sync()
+        one.sync()
+        assert store.names() == sorted([*made.keys[:3], "study"])
+        assert store.rows() == expected(made)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_growing_study_with_two_syncers_that_die(tmp_path: Path, seed: int) -> None:
+    """Files grow in torn pieces while two processes sync in turns and die at random: the store ends up equal."""
+    dice = random.Random(seed)
+    made, store = make_study(tmp_path / "s", 5), FakeStore()
+    texts = {i: "".join(record("train", s, loss=dice.random()) for s in range(1, 60)).encode() for i in range(5)}
+    written = dict.fromkeys(texts, 0)
+    both = [syncer(made, store), syncer(made, store)]
+    while any(written[i] < len(texts[i]) for i in texts):
+        i = dice.randrange(5)
+        if not made.run(i).path.exists():
+            start_run(made.run(i))
+        size = dice.randrange(900)
+        with made.run(i).metrics.open("ab") as file:
+            file.write(texts[i][written[i] : written[i] + size])
+        written[i] += size
+        store.die_at = store.calls + dice.randrange(1, 12)
+        store.die_after = dice.random() < 0.5
+        which = dice.randrange(2)
+        try:
+            both[which].sync()
+        except Killed:
+            both[which] = syncer(made, store)
+        if dice.random() < 0.05:
+            made.folder.tracking.unlink(missing_ok=True)
+    store.die_at = -1
+    both[0].sync()
+    assert store.names() == sorted([*made.keys, "study"])
+    assert store.rows() == expected(made)
+
+
+def test_another_store_starts_from_zero_and_the_first_is_remembered(tmp_path: Path) -> None:
+    made, one, two = populate(tmp_path / "s"), FakeStore(), FakeStore()
+    syncer(made, one, "http://one").sync()
+    syncer(made, two, "http://two").sync()
+    assert one.rows() == two.rows() == expected(made)
+    assert syncer(made, one, "http://one").sync().calls == 0
+    assert {run.tags["study_id"] for run in one.runs.values()} == {run.tags["study_id"] for run in two.runs.values()}
+
+
+def test_an_emptied_store_is_filled_again(tmp_path: Path) -> None:
+    made, store = populate(tmp_path / "s"), FakeStore()
+    syncer(made, store).sync()
+    fresh = FakeStore()
+    syncer(made, fresh).sync()
+    assert fresh.rows() == expected(made)
+    key = next(name for name, run in fresh.runs.items() if run.tags.get("point_key") == made.keys[2])
+    del fresh.runs[key]
+    append(made.run(2), 13, 14)
+    syncer(made, fresh).sync()
+    assert fresh.rows() == expected(made)
+
+
+def test_a_run_made_twice_becomes_one(tmp_path: Path) -> None:
+    """A server that made the run after all, long after the request was given up."""
+    made, store = populate(tmp_path / "s"), FakeStore()
+    syncer(made, store).sync()
+    first = next(name for name, run in store.runs.items() if run.tags.get("point_key") == made.keys[2])
+    store.runs["late"] = type(store.runs[first])("late", dict(store.runs[first].tags), store.runs[first].started)
+    made.folder.tracking.unlink()
+    start_run(made.run(3))
+    syncer(made, store).sync()
+    assert store.names() == sorted([*made.keys, "study"])
+    assert store.rows() == expected(made)
+
+
+def test_one_refused_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    made, store = populate(tmp_path / "s"), FakeStore()
+    one = syncer(made, store)
+    one.sync()
+    gone = next(run for run in store.runs.values() if run.tags.get("point_key") == made.keys[1])
+    gone.deleted = True  # by a person, in the UI
+    for index in (1, 2):
+        append(made.run(index), 20, 22)
+    done = one.sync()
+    assert [text.partition(":")[0] for text in done.refused] == [made.keys[1]]
+    rows = [row for row in expected(made) if row[0] != made.keys[1]]
+    assert store.rows() == rows
+
+
+def test_a_study_run_again_under_the_same_name_is_another_one(tmp_path: Path) -> None:
+    store = FakeStore()
+    for time in (1.0, 2.0):
+        made = populate(tmp_path / str(time) / "s")
+        event = json.loads(made.folder.ledger.read_text())
+        made.folder.ledger.write_text(json.dumps({**event, "time": time}) + "\n")
+        syncer(made, store).sync()
+    assert store.names().count("study") == 2
+    assert store.names().count(made.keys[0]) == 2
+
+
+def test_states_follow_the_files(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "s", 1), FakeStore()
+    one = syncer(made, store)
+
+    def look() -> tuple[str, str]:
+        one.sync()
+        run = next(run for run in store.runs.values() if run.tags["role"] == "run")
+        return run.tags["state"], run.status
+
+    start_run(made.run(0))
+    assert look() == ("unknown", "RUNNING")  # it runs on another machine
+    end_attempt(made.run(0), "interrupted")
+    assert look() == ("interrupted", "KILLED")
+    start_run(made.run(0), attempt=2)
+    assert look() == ("unknown", "RUNNING")
+    end_attempt(made.run(0), "failed", attempt=2, error="boom")
+    assert look() == ("failed", "FAILED")
+    complete(made.run(0), "diverged")
+    assert look() == ("diverged", "FAILED")
+    parent = next(run for run in store.runs.values() if run.tags["role"] == "study")
+    assert (parent.status, parent.tags["states"]) == ("FAILED", "1 diverged")
+
+
+def test_nothing_submitted_is_nothing_to_sync(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "s", 1), FakeStore()
+    made.folder.points.write_text("")
+    made.folder.ledger.unlink()
+    assert syncer(made, store).sync() == Synced()
+    assert store.runs == {}
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "owner": "", "study_id": "", "stores": {"a": 1}}'])
+def test_a_damaged_state_file_costs_nothing_but_time(tmp_path: Path, text: str) -> None:
+    made, store = populate(tmp_path / "s"), FakeStore()
+    syncer(made, store).sync()
+    made.folder.tracking.write_text(text)
+    syncer(made, store).sync()
+    assert store.names() == sorted([*made.keys[:3], "study"])
+    assert store.rows() == expected(made)
