@@ -26,6 +26,7 @@ from torch import Tensor
 
 from benchmarks.fake_corpus import write_corpus
 from train.distributed import World
+from train.memory import keep_freed_memory
 from train.progress import Progress
 from train.setup import Setup, build
 from train.spec.config import (
@@ -187,6 +188,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="folder for trainer_matmul_ratio.md and .json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     rows = []
     with tempfile.TemporaryDirectory() as root:
         write_corpus(Path(root), vocab_size=4096)

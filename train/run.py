@@ -80,9 +80,11 @@ def _train(config: RunConfig, folder: Path, until: int | None, flag: StopFlag, s
 
     from train import distributed
     from train.loop import End, Loop
+    from train.memory import keep_freed_memory
     from train.setup import build, device_of
 
     torch.set_num_threads(config.runtime.threads)
+    keep_freed_memory()
     world = distributed.world_of()
     device = device_of(config, world)
     if device.type == "cuda":

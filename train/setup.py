@@ -11,6 +11,7 @@ from torch import Tensor
 
 from train.data.loader import TokenSequences
 from train.distributed import World
+from train.memory import micro_batch_sequences
 from train.model.transformer import Transformer, initialise
 from train.optimizer import make_optimizer
 from train.spec.config import SCIENTIFIC, RunConfig
@@ -72,16 +73,8 @@ def build(config: RunConfig, run_folder: Path, world: World, device: torch.devic
     initialise(model, config.seed)
     model.to(device)
     optimizer = make_optimizer(model, config.optim, config.model.tied_embeddings)
-    micro = config.parallel.micro_batch_sequences or default_micro(config, device)
+    micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config.model, length, device.type)
     return Setup(config, run_folder, world, device, model, optimizer, data, validation, manifest, micro)
-
-
-def default_micro(config: RunConfig, device: torch.device) -> int:
-    """Return sequences per forward pass: on a CPU what stays near its caches, on a GPU about 4 GiB of activations."""
-    width, layers = config.model.width, config.model.layers
-    per_token = 4 * 34 * width * layers  # about what one block keeps for its backward pass, fp32 [bytes]
-    memory = 64 << 20 if device.type == "cpu" else 4 << 30
-    return max(1, memory // (per_token * config.data.sequence_length))
 
 
 def _check_data(config: RunConfig, manifest: Manifest, where: Path) -> None:
