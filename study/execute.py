@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from study import code_version, ledger
 from study.config import ClusterConfig
 from study.executors import query
-from study.executors.local import longest_first, slot_count
+from study.executors.local import longest_first, slot_count, write_batch
 from study.executors.local import script as local_script
 from study.files import locked
 from study.follow import follow
@@ -17,6 +18,7 @@ from study.freeze import load_points
 from study.layout import StudyFolder
 from study.observe import Observer
 from study.reconcile import WINDOW_SECONDS, Abandon, Action, Confirm, Leave, Submit, decide
+from study.submission import reference
 
 __all__ = ["follow", "script", "settle", "start"]
 
@@ -46,7 +48,9 @@ def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
     folder.path.mkdir(parents=True, exist_ok=True)
     try:
         with locked(folder.submitting, SUBMITTER_SECONDS):
-            for action in settle(folder, keys, outside):
+            actions, states = settle(folder, keys, outside)
+            _say_what_stays(folder, keys, states, outside)
+            for action in actions:
                 if isinstance(action, Submit):
                     _submit(folder, action.keys, cluster, outside)
                 elif isinstance(action, Leave):
@@ -71,8 +75,8 @@ def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> 
     return "\n".join(slurm.render(folder, cluster, name, len(array), parallel) for array in arrays)
 
 
-def settle(folder: StudyFolder, wanted: Sequence[str], outside: Outside) -> list[Action]:
-    """Settle ambiguous submissions and return what is left to do.
+def settle(folder: StudyFolder, wanted: Sequence[str], outside: Outside) -> tuple[list[Action], dict[str, str]]:
+    """Settle ambiguous submissions; return what is left to do, and the points' states.
 
     Waits out the short window in which a submission may still be on its way. For the holder of the submit lock.
     """
@@ -97,8 +101,18 @@ def settle(folder: StudyFolder, wanted: Sequence[str], outside: Outside) -> list
                 on_its_way |= isinstance(action, Leave) and lookups[action.name].answer == "absent"
                 left.append(action)
         if not on_its_way or outside.clock() > limit:
-            return left
+            return left, states
         outside.sleep(RETRY_SECONDS)
+
+
+def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[str, str], outside: Outside) -> None:
+    """Say which points are not submitted again because only a person can tell whether they should be."""
+    counts = Counter(states.get(key) for key in dict.fromkeys(keys))
+    stay = [state for state in ("failed", "cancelled") if counts[state]]
+    if stay:
+        said = " and ".join(f"{counts[state]:,} {state}" for state in stay)
+        again = f"python -m study retry {reference(folder)} --state {','.join(stay)}"
+        outside.say(f"{said}: left as they are; {again} tries them again")
 
 
 def _look_up(folder: StudyFolder, batch: ledger.Batch, outside: Outside) -> query.Lookup:
@@ -122,17 +136,9 @@ def _submit(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, ou
     code_version.save(version, folder)
     ordered = longest_first(keys, points)
     if cluster.executor == "local":
-        _submit_local(folder, ordered, version.id)
+        write_batch(folder, ordered, version.id)
     else:
         _submit_slurm(folder, ordered, cluster, version.id, outside)
-
-
-def _submit_local(folder: StudyFolder, keys: Sequence[str], code: str) -> None:
-    from uuid import uuid4
-
-    name = f"local.{uuid4().hex[:10]}"
-    ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources={}, code=code)
-    ledger.append(folder, "submitted", name=name, job_id="local")
 
 
 def _submit_slurm(

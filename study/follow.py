@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
@@ -13,7 +14,7 @@ from typing import Self
 
 from study import outcomes
 from study.config import ClusterConfig
-from study.executors.local import Slots, estimated_flops, slot_count
+from study.executors.local import Slots, estimated_flops, slot_count, write_batch
 from study.files import last_lines, locked
 from study.job import HELD
 from study.layout import StudyFolder
@@ -58,6 +59,7 @@ class Controller:
         self.slots = slots
         self._broken: dict[tuple[str | None, str], int] = {}
         self._batches: dict[str, str | None] = {}
+        self._adopted: set[str] = set()
 
     def step(self, statuses: Sequence[PointStatus], starting: bool) -> list[PointStatus]:
         """Reap, start what fits, and return the statuses with what only this process knows."""
@@ -65,6 +67,8 @@ class Controller:
             self._broken[self._batches[key], key] = code
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
+        if starting and (again := self._carry_on(seen, busy)):
+            seen = [replace(s, state="pending") if s.key in again else s for s in seen]
         free = self.slots.count - len(busy)
         waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy]
         if starting and free > 0 and waiting:
@@ -86,6 +90,17 @@ class Controller:
         assert batch is not None
         self._batches[status.key] = batch.name
         self.slots.start(status.key, batch.name, batch.keys.index(status.key))
+
+    def _carry_on(self, seen: Sequence[PointStatus], busy: AbstractSet[str]) -> list[str]:
+        """Write down a new try of runs that an earlier process left behind and that have saved; return their keys."""
+        self._adopted |= busy - self._batches.keys()
+        left = [s.key for s in seen if s.key in self._adopted and s.key not in busy]
+        again = [s.key for s in seen if s.key in left and s.state == "interrupted"]
+        self._adopted.difference_update(left)
+        if again:
+            batch = self._observer.known.batch(again[0])
+            write_batch(self._observer.folder, again, batch.code if batch else None)
+        return again
 
     def _amended(self, status: PointStatus) -> PointStatus:
         """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""

@@ -186,11 +186,6 @@ def _describe(
         if record:
             step, tokens = record.get("step"), int(record.get("tokens") or 0)
             loss = (record.get("metrics") or {}).get("loss")
-    error: tuple[str, ...] = ()
-    if standing.state in ("failed", "unknown") and attempt is not None:
-        written = (attempt.ended or {}).get("error")
-        error = tuple(str(written).splitlines()) if written else ()
-        error = error or tuple(last_lines(run.attempt(attempt.number).stderr(0)))
     return PointStatus(
         key=point.key,
         state=standing.state,
@@ -205,8 +200,24 @@ def _describe(
         budget_tokens=point.config.budget.tokens or 0,
         loss=loss,
         seconds=_seconds(attempt),
-        error=error,
+        error=_error(run, seen) if standing.state in ("failed", "unknown") else (),
     )
+
+
+def _error(run: RunFolder, seen: Evidence) -> tuple[str, ...]:
+    """Return the last lines that say why: of the attempt, or of the job where that ended before one began."""
+    attempt, batch = seen.attempt, seen.batch
+    if attempt is not None and (batch is None or attempt.batch == batch.name):
+        written = (attempt.ended or {}).get("error")
+        return tuple(str(written).splitlines() if written else last_lines(run.attempt(attempt.number).stderr(0)))
+    return tuple(last_lines(job_log(StudyFolder(run.path.parent), batch, run.path.name))) if batch else ()
+
+
+def job_log(folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:
+    """Return where a point's job writes before and after its attempt: the job's own log."""
+    if batch.executor == "local":
+        return folder.jobs / "local.log"
+    return folder.jobs / f"{batch.job_id}_{batch.keys.index(key)}_0_log.out"
 
 
 def _seconds(attempt: Attempt | None) -> float | None:

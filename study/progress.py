@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from study.observe import PointStatus
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 LINE_SECONDS = 10.0
 SHOWN_RUNS = 12
@@ -125,13 +125,13 @@ class Lines:
 class Panel:
     """Progress as a live panel of a terminal."""
 
-    def __init__(self, pace: Pace, name: str) -> None:
+    def __init__(self, pace: Pace, name: str, console: Console | None = None) -> None:
         from rich.live import Live
 
         self._pace = pace
         self._name = name
         self._begun = time.time()
-        self._live = Live(auto_refresh=False, transient=False)
+        self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -170,7 +170,9 @@ class Panel:
             rows.add_row(Text(f"and {more} more", style="dim"))
         bad = summary.counts.get("failed", 0)
         head = Text(f"{self._name}  ", style="bold") + Text(summary.line(stage), style="red" if bad else "")
-        return Group(head, ProgressBar(total=1.0, completed=summary.share, width=72), rows)
+        whole = Table.grid()
+        whole.add_row(ProgressBar(total=1.0, completed=summary.share, width=72))
+        return Group(head, whole, rows)
 
 
 def display(pace: Pace, name: str) -> Display:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from study import ledger
 from study.commands import add_study
 from study.layout import AttemptFolder, StudyFolder
-from study.observe import PointStatus, observe
+from study.observe import PointStatus, job_log, observe
 from study.selection import by_key
 from study.submission import find_study, reference
 
@@ -36,6 +37,11 @@ def run(options: argparse.Namespace) -> int:
         print(_listing(folder, statuses))
         return 0
     status = by_key(statuses, options.point)
+    if status.attempt is None and status.state == "failed":
+        batch = ledger.read(folder).batch(status.key)
+        assert batch is not None, "what was never submitted cannot fail"
+        _copy(job_log(folder, batch, status.key))
+        return 0
     attempt = _attempt(folder, status, options.attempt)
     files = (attempt.stdout(options.rank), attempt.stderr(options.rank))
     if not any(path.exists() for path in files):

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from study import ledger
 from study.config import ClusterConfig
 from study.layout import StudyFolder
 from study.point import Point
@@ -52,6 +54,13 @@ class Slots:
         for process in self._running.values():
             if process.poll() is None:
                 process.send_signal(number)
+
+
+def write_batch(folder: StudyFolder, keys: Sequence[str], code: str | None) -> None:
+    """Write down that these keys are to be run on this machine, by whoever holds the controller's lock."""
+    name = f"local.{uuid.uuid4().hex[:10]}"
+    ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources={}, code=code)
+    ledger.append(folder, "submitted", name=name, job_id="local")
 
 
 def slot_count(cluster: ClusterConfig, points: Sequence[Point]) -> int:

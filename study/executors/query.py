@@ -96,13 +96,15 @@ def run(command: Sequence[str]) -> Answer:
 def look(ids: Sequence[str], runner: Runner = run) -> View:
     """Return the scheduler's view of these jobs (array ids), from one squeue and one sacct.
 
-    squeue outranks sacct, whose records may lag; a sacct that is switched off is not a problem.
+    squeue outranks sacct, whose records may lag; a sacct that is switched off is not a problem. Of a job that ended
+    sacct knows the exit code.
     """
     if not ids:
         return View()
     queue = read_squeue(runner(squeue_command(ids)))
     history = read_sacct(runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--jobs={','.join(ids)}"]))
-    jobs = {**_settled(history, queue), **queue.jobs}
+    jobs = dict(_settled(history, queue))
+    jobs |= {i: job for i, job in queue.jobs.items() if i not in jobs or jobs[i].state != job.state}
     return View(jobs, queue.complete and history.complete, (*queue.problems, *history.problems))
 
 

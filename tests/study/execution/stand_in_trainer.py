@@ -34,6 +34,7 @@ def main() -> int:
         return failure
     for step in range(begun, STEPS):
         if stopped:
+            time.sleep(4.0 if seed == 300 else 0.0)
             note(run, f"saved {step}")
             checkpoint.write_text(str(step))
             return 75

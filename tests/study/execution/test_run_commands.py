@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -7,11 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from study import ledger
 from study.layout import StudyFolder
 from study.observe import PointStatus
-from study.progress import Pace, closing, duration, summarise
+from study.progress import Pace, Panel, closing, duration, summarise
 from study.selection import by_key, choose, parse_states
 from tests.study.execution.studies import FAILS, environment, make_study, run_to_end, study_command
 
@@ -170,6 +172,17 @@ def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
     assert summary.share == pytest.approx(0.625)
     assert summary.left == pytest.approx(30.0)
     assert summary.line("train") == "[30 s] train: 1/2 done, 1 running, loss 2.000 (a), about 30 s left"
+
+
+def test_the_panel_shows_each_running_point_on_a_line_of_its_own() -> None:
+    console = Console(width=80, file=io.StringIO())
+    with Panel(Pace({"a": 1.0}), "s", console) as panel:
+        panel.update([status("aaa", "running", 40, 3.25, overrides=("seed=1",)), status("b", "completed")])
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "s  [0 s] train: 1/2 done, 1 running, loss 3.250 (aaa)"
+    assert lines[2].split()[:2] == ["aaa", "seed=1"]
+    assert lines[2].split()[-3:] == ["40%", "loss", "3.250"]
 
 
 def test_closing_lines_name_what_needs_a_look() -> None:

@@ -13,6 +13,7 @@ from study.observe import observe
 from tests.study.execution.studies import (
     DIVERGES,
     FAILS,
+    SAVES_SLOWLY,
     SLOW,
     begin,
     diary,
@@ -49,7 +50,9 @@ def test_a_failing_point_does_not_stop_the_others_and_makes_the_exit_code_1(tmp_
     found = states(study)
     assert [found[key] for key in keys.values()] == ["failed", "completed", "diverged", "completed"]
     assert "RuntimeError: the sun was in my eyes" in said
-    assert run_to_end(study)[0] == 1, "it still failed"
+    code, said = run_to_end(study)
+    assert code == 1, "it still failed"
+    assert said.startswith("1 failed: left as they are; python -m study retry s --runs ")
     assert diary(study, keys[FAILS]) == ["begin 0"], "but it is not tried again unless asked to"
 
 
@@ -113,12 +116,25 @@ def test_kill_9_of_the_controller_loses_nothing_and_runs_nothing_twice(tmp_path:
         assert len(begun) == 1 + sum(line.startswith("saved") for line in lines), "resumed, never begun beside itself"
 
 
+def test_run_again_at_once_after_kill_9_takes_over_what_still_saves(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [SAVES_SLOWLY])
+    key = keys[SAVES_SLOWLY]
+    process = begin(study)
+    wait_until("it trains", study.run(key).metrics.exists)
+    end_group(process)
+    assert states(study)[key] == "running", "it is writing its checkpoint"
+    again = begin(study)
+    wait_until("it goes on", lambda: len(diary(study, key)) == 3)
+    os.kill(again.pid, signal.SIGINT)
+    assert again.wait(60) == 130
+    assert diary(study, key)[2] == f"begin {diary(study, key)[1].split()[1]}"
+
+
 def test_a_second_controller_only_watches(tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "s", [SLOW])
     first = begin(study)
     wait_until("it trains", study.run(keys[SLOW]).metrics.exists)
     second = begin(study)
-    wait_until("the second is there", lambda: psutil.Process(second.pid).num_fds() > 3 and second.poll() is None)
     wait_until("it has read its handlers", lambda: _handles_interrupt(second.pid))
     os.kill(second.pid, signal.SIGINT)
     said, _ = second.communicate(timeout=60)

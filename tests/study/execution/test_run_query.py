@@ -104,6 +104,11 @@ def test_squeue_outranks_sacct_which_fills_in_what_squeue_forgot() -> None:
     assert len(scheduler.asked) == 2, "one squeue and one sacct"
 
 
+def test_the_exit_code_of_a_job_that_ended_comes_from_accounting() -> None:
+    view = look(["7"], Scheduler(Answer(0, "7|0|FAILED|NonZeroExitCode|s\n"), Answer(0, "7_0|FAILED|76:0|n1|s\n")))
+    assert view.jobs["7_0"].reason == "exit code 76:0"
+
+
 def test_a_silent_controller_leaves_accounting_as_it_is() -> None:
     view = look(["7"], Scheduler(DOWN, Answer(0, SACCT)))
     assert view.jobs["7_1"].state == "queued"
