@@ -6,11 +6,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
 import pytest
 
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
-from tests.slurm.lab import TINY, Lab, write_text
+from tests.slurm.lab import TINY, Lab, prepare, write_text
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put these tests first, the longest ahead: mostly they wait, and others can run meanwhile."""
+    items.sort(key=lambda item: (item.get_closest_marker("slurm") is None, "time_limit" not in item.name))
 
 
 def require_slurm() -> None:
@@ -30,21 +36,29 @@ def slurm_here() -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(slurm_here: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayCluster]:
-    """The session's cluster: nodes n1 … n4 with 2 CPUs each, in use by the tests of other workers as well."""
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of the test session share."""
     base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # each worker has a folder of its own in the session's
-    running = ThrowawayCluster.shared(base / "slurm-cluster")
+    # Under xdist each worker has a folder of its own in the session's.
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def cluster(slurm_here: None, session_folder: Path) -> Iterator[ThrowawayCluster]:
+    """The session's cluster: nodes n1 … n4 with 2 CPUs each, in use by the tests of other workers as well."""
+    running = ThrowawayCluster.shared(session_folder / "slurm-cluster")
     yield running
     running.stop()
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with a small corpus in text/, prepared by the first study that needs it."""
-    folder = tmp_path_factory.mktemp("corpus")
-    write_text(folder / "text")
+def corpus(session_folder: Path) -> Path:
+    """Folder with a small corpus in text/, prepared in text-bytes257/ as TEXT says."""
+    folder = session_folder / "slurm-corpus"
+    with filelock.FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            write_text(folder / "text")
+            prepare(folder)
     return folder
 
 
@@ -55,9 +69,12 @@ def lab(tmp_path: Path, corpus: Path, cluster: ThrowawayCluster) -> Lab:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, corpus: Path, cluster: ThrowawayCluster) -> dict[str, float]:
+def undisturbed(session_folder: Path, corpus: Path, cluster: ThrowawayCluster) -> dict[str, float]:
     """The losses of the TINY run in one process of this machine that nobody disturbs."""
-    lab = Lab(tmp_path_factory.mktemp("undisturbed"), corpus, cluster)
-    lab.sweep("study.name=undisturbed", *TINY, cluster="local")
+    lab = Lab(session_folder / "slurm-undisturbed", corpus, cluster)
+    with filelock.FileLock(lab.folder.with_suffix(".lock")):
+        if not lab.folder.exists():
+            lab.folder.mkdir()
+            lab.sweep("study.name=undisturbed", *TINY, cluster="local")
     losses: dict[str, float] = lab.outcome("undisturbed")["loss"]
     return losses

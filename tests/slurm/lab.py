@@ -50,6 +50,20 @@ def write_text(folder: Path) -> None:
         (folder / f"{number}.txt").write_text(f"{body} {number}\n", encoding="utf-8")
 
 
+def prepare(folder: Path) -> None:
+    """Make shards of the text in folder/text, as the studies of TEXT want them."""
+    keys = [word for word in TEXT if word.startswith("data.")]
+    words = ["data.name=text", f"data.source={folder / 'text'}", *keys]
+    subprocess.run(
+        [sys.executable, "-m", "train.prepare", "--root", str(folder), "--set", *words],
+        check=True,
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=COMMAND_SECONDS,
+    )
+
+
 @dataclass(frozen=True)
 class Lab:
     """Where a test works: its own folder, the session's corpus, the session's cluster."""

@@ -109,3 +109,21 @@ def test_stop_cleans_up_after_a_killed_supervisor(slurm_here: None, tmp_path: Pa
     own.stop()
     assert processes_of(folder) == []
     assert not folder.exists()
+
+
+def test_make_slurm_runs_a_command_or_waits_for_ctrl_c(slurm_here: None) -> None:
+    start = [sys.executable, "-m", "tests.slurm"]
+    done = subprocess.run([*start, "sinfo", "--version"], check=False, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "slurm" in done.stdout
+    staying = subprocess.Popen(start, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert staying.stdout is not None
+    export = next(line for line in staying.stdout if "export SLURM_CONF=" in line)
+    folder = Path(export.strip().partition("=")[2]).parent
+    assert processes_of(folder) != []
+    staying.send_signal(signal.SIGINT)
+    said, _ = staying.communicate(timeout=30)
+    assert staying.returncode == 0
+    assert "nothing is left of it" in said
+    assert processes_of(folder) == []
+    assert not folder.exists()

@@ -46,9 +46,10 @@ def test_two_nodes_of_two_tasks_equal_one_process(lab: Lab, undisturbed: dict[st
     outcome = lab.outcome("wide")
     assert outcome["world_size"] == 4
     assert len(lab.attempt("wide", 1, "job.json")["nodes"]) == 2
-    for name, loss in undisturbed.items():
-        assert outcome["loss"][name] == pytest.approx(loss, abs=1e-6)
-    print("bitwise equal" if outcome["loss"] == undisturbed else "equal within 1e-6, not bitwise")
+    difference = max(abs(outcome["loss"][name] - loss) for name, loss in undisturbed.items())
+    print(f"largest difference to one process: {difference:.1e}")
+    # Not bitwise: four ranks add the same gradients in another order.
+    assert difference < 1e-6
 
 
 def test_submitting_from_inside_a_job(lab: Lab) -> None:
