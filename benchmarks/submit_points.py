@@ -73,7 +73,7 @@ def submit_points(folder: StudyFolder, count: int) -> None:
 def run_command(folder: Path, count: int, text: Path) -> None:
     command = [sys.executable, "-m", "study.sweep", f"paths.runs={folder}", f"runtime.data_root={text}/prepared"]
     command += ["cluster=slurm", "cluster.mem_gb=0.1", "data=text", f"data.source={text}", "data.name=bench"]
-    command += ["data.tokenizer=bytes", "data.validation_fraction=0.3", "budget.tokens=12800", "-m"]
+    command += ["data.tokenizer=bytes", "data.validation_fraction=0.3", "budget.tokens=12800", "eval.sequences=8", "-m"]
     command += [f"seed=range(0,{count})"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 

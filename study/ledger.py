@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -118,16 +118,6 @@ def append(folder: StudyFolder, event: str, now: float | None = None, **fields: 
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def index_of(batch: Batch, key: str) -> int:
-    """Return the array index of a key in its batch."""
-    return batch.keys.index(key)
-
-
-def latest(events: Sequence[Event], kind: str) -> Event | None:
-    """Return the last event of a kind."""
-    return next((event for event in reversed(events) if event["event"] == kind), None)
 
 
 def _end_of_whole_lines(descriptor: int) -> int:
