@@ -10,6 +10,8 @@ from typing import Any
 
 STALE_SECONDS = 600.0
 CACHE_KIB = 65_536
+LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
+SIDECARS = ("-journal", "-wal", "-shm")
 
 
 def create_database(path: Path, artifacts: str) -> bool:
@@ -27,7 +29,8 @@ def create_database(path: Path, artifacts: str) -> bool:
         _schema(staged, artifacts)
         return _publish(staged, path)
     finally:
-        staged.unlink(missing_ok=True)
+        for ending in ("", *SIDECARS):
+            staged.with_name(staged.name + ending).unlink(missing_ok=True)
 
 
 def tune() -> None:
@@ -63,8 +66,44 @@ def _schema(path: Path, artifacts: str) -> None:
         store.engine.dispose()
     finally:
         sqlalchemy.event.remove(sqlalchemy.engine.Engine, "connect", hasten)
+    if write_ahead_is_safe(path):
+        _write_ahead(path)
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def write_ahead_is_safe(path: Path) -> bool:
+    """Return whether the file lies on a local file system: SQLite's write-ahead log shares memory between processes."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return file_system(mounts, path.absolute().resolve()) in LOCAL_FILE_SYSTEMS
+
+
+def file_system(mounts: str, path: Path) -> str:
+    """Return the type of the file system that holds the absolute path, by the text of `/proc/self/mountinfo`."""
+    best, kind = Path(), ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split(" ")[4].encode().decode("unicode_escape"))
+        if path.is_relative_to(point) and len(point.parts) >= len(best.parts):
+            best, kind = point, after.split(" ")[0]
+    return kind
+
+
+def _write_ahead(path: Path) -> None:
+    """Switch the file to write-ahead logging, for good: a commit then waits for the disk once instead of four times.
+
+    It is as durable as before (SQLite's `synchronous` stays FULL), and readers such as the UI never wait for writers.
+    """
+    import sqlite3
+
+    connection = sqlite3.connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    finally:
+        connection.close()
 
 
 def _publish(staged: Path, path: Path) -> bool:
@@ -80,7 +119,12 @@ def _publish(staged: Path, path: Path) -> bool:
 
 
 def _sweep(path: Path) -> None:
-    """Remove what killed processes left behind."""
+    """Remove what killed processes left behind: half-made files, and what belonged to a database that was removed.
+
+    A log that outlives its database would be taken for the new one's.
+    """
+    for sidecar in SIDECARS:
+        path.with_name(path.name + sidecar).unlink(missing_ok=True)
     for left in path.parent.glob(f".{path.name}.*.new*"):
         try:
             if time.time() - left.stat().st_mtime > STALE_SECONDS:

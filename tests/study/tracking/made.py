@@ -7,6 +7,7 @@ import math
 import sqlite3
 import sys
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,7 @@ def stored(database: Path, study: str, table: str = "metrics") -> list[Row]:
         join runs r on r.run_uuid = m.run_uuid and r.lifecycle_stage = 'active'
         join experiments e on e.experiment_id = r.experiment_id and e.name = ?
         join tags t on t.run_uuid = m.run_uuid and t.key = 'point_key'"""
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as connection:
         rows = connection.execute(query, (study,)).fetchall()
     return sorted((k, name, NAN if nan else v, stamp, step) for k, name, v, stamp, step, nan in rows)
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -42,7 +43,7 @@ sys.exit(code)
 
 
 def query(database: Path, text: str, *values: object) -> list[tuple[object, ...]]:
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as connection:
         return connection.execute(text, values).fetchall()
 
 

@@ -74,6 +74,16 @@ def test_a_second_sync_writes_nothing(tmp_path: Path) -> None:
     assert store.calls == before + 1  # a new process looks whether the study's own run is there
 
 
+def test_two_processes_in_turns_read_each_others_progress(tmp_path: Path) -> None:
+    made, store = populate(tmp_path / "runs" / "s"), FakeStore()
+    one, two = syncer(made, store), syncer(made, store)
+    one.sync()
+    assert two.sync().calls == 0
+    append(made.run(2), 13, 14)
+    assert two.sync().calls == 1
+    assert one.sync().calls == 0
+
+
 @pytest.mark.parametrize("forgetful", [False, True], ids=["state kept", "state lost"])
 @pytest.mark.parametrize("after", [False, True], ids=["before the effect", "after the effect"])
 def test_killed_at_every_call(tmp_path: Path, after: bool, forgetful: bool) -> None:
