@@ -30,7 +30,7 @@ study: .venv/ready
 
 test: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import require_slurm
 from tests.slurm import install
-from tests.slurm.conftest import require_slurm
 
 ABSENT = "no-such-daemon"
 

@@ -1,0 +1,147 @@
+"""Every command block of the README is run as it stands, in a checkout whose main study is made small."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import ThrowawayCluster
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+SMALL = {
+    "budgets: [8.0e+10, 2.53e+11, 8.0e+11, 2.53e+12]": "budgets: [4.0e+9, 8.0e+9, 1.6e+10]",
+    "ratios: [2, 5, 12, 30, 75]": "ratios: [0.5, 2, 6]",
+}
+
+
+def block(first: str) -> str:
+    """Return the one block that holds this text."""
+    found = [text for text in BLOCKS if first in text]
+    assert len(found) == 1, f"{first!r} is in {len(found)} blocks of the README"
+    return str(found[0])
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git would clone, with this environment as its .venv and a small main study."""
+    path = tmp_path_factory.mktemp("readme") / "scaling study"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, path / name)
+    subprocess.run(["git", "init", "-q", "."], cwd=path, check=True)
+    (path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    for stamp in ("ready", "ready-dev"):
+        os.utime(path / "pyproject.toml", (0, 0))
+        os.utime(path / "constraints.txt", (0, 0))
+        if not (path / ".venv" / stamp).exists():
+            (path / ".venv" / stamp).touch()
+    study = path / "conf" / "study" / "isoflop.yaml"
+    text = study.read_text()
+    for large, small in SMALL.items():
+        assert large in text, f"conf/study/isoflop.yaml no longer says {large!r}"
+        text = text.replace(large, small)
+    study.write_text(text)
+    data = path / "conf" / "data" / "code_small.yaml"
+    data.write_text(data.read_text().replace("40000000", "4000000"))
+    return path
+
+
+def run(text: str, checkout: Path, **environment: str) -> str:
+    """Run a block in bash, stopping at the first error; return what it printed."""
+    path = f"{checkout / '.venv' / 'bin'}:{os.environ['PATH']}"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SLURM", "COV"))}
+    done = subprocess.run(  # noqa: PLW1510 (its output says more than the exception would)
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=checkout,
+        env={**clean, "PATH": path, "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert done.returncode == 0, f"$ {text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def test_every_block_is_run_here() -> None:
+    """A block that a reader can copy and no test runs would rot."""
+    text = Path(__file__).read_text()
+    for one in BLOCKS:
+        lines = [line.split("#")[0].strip() for line in one.splitlines()]
+        assert any(f'block("{line}")' in text for line in lines), f"no test runs the README's block:\n{one}"
+
+
+@pytest.mark.slow
+def test_the_main_job_and_its_second_run_and_a_changed_value(checkout: Path) -> None:
+    shutil.rmtree(checkout / "runs", ignore_errors=True)
+    said = run(block("make study"), checkout)
+    assert "train next" in said
+    assert "report.html" in said
+    assert "mlflow ui" in said
+    assert (checkout / "reports" / "isoflop" / "report.html").stat().st_size > 10_000
+    outcomes = checkout / "runs" / "isoflop" / "outcomes.jsonl"
+    before = outcomes.read_text().splitlines()
+    assert len(before) == 9
+
+    again = run("dvc repro", checkout)
+    assert "up to date" in again
+    assert again.count("Running stage") == 0
+
+    study = checkout / "conf" / "study" / "isoflop.yaml"
+    study.write_text(study.read_text().replace("[4.0e+9, 8.0e+9, 1.6e+10]", "[4.0e+9, 8.0e+9, 1.6e+10, 3.2e+10]"))
+    run(block("dvc repro"), checkout)
+    after = outcomes.read_text().splitlines()
+    assert len(after) == 12
+    assert set(before) < set(after), "runs that were done are untouched, attempts and seconds included"
+
+
+def test_the_other_make_targets_are_what_they_say(checkout: Path) -> None:
+    for line in block("make test").splitlines():
+        target = line.split("#")[0].strip()
+        if target:
+            run(f"{target} --dry-run", checkout)
+
+
+def test_dry_run_prints_the_script(checkout: Path) -> None:
+    said = run(block("python -m study.sweep study=isoflop cluster=slurm dry_run=true"), checkout)
+    assert "#SBATCH --array=0-" in said
+    assert not (checkout / "runs" / "isoflop" / "jobs").exists() or "nothing was submitted" in said
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_the_same_study_on_a_cluster(checkout: Path, cluster: ThrowawayCluster) -> None:
+    shutil.rmtree(checkout / "runs", ignore_errors=True)
+    said = run(block("python -m study watch isoflop"), checkout, **cluster.environment)
+    assert "completed" in said
+    run(block("python -m analysis.fit runs=runs/isoflop out=reports/isoflop"), checkout)
+
+
+def test_sweep_anything(checkout: Path) -> None:
+    said = run(block("python -m study.sweep study=smoke --cfg job"), checkout)
+    assert "6 points" in said
+
+
+def test_own_data(checkout: Path) -> None:
+    run(block("data.source=study"), checkout)
+    assert (checkout / "data" / "mine-bpe512" / "manifest.json").is_file()
+
+
+def test_runs_from_elsewhere(checkout: Path) -> None:
+    said = run(block("runs=docs/example-runs.csv"), checkout)
+    assert "train next" in said
