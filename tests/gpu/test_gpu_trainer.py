@@ -1,0 +1,49 @@
+"""The same run on a GPU: the CPU's losses in fp32, close to them in bf16, and on from a checkpoint after a kill."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.runs import finish, read_outcome, records, start, with_runtime, write_config
+from train.spec.config import PrecisionConfig, RunConfig
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+
+def losses(folder: Path) -> list[float]:
+    return [r["metrics"]["loss"] for r in records(folder) if r["kind"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> list[float]:
+    folder = tmp_path_factory.mktemp("gpu") / "cpu"
+    finish(start(write_config(folder, tiny)))
+    return losses(folder)
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-4), ("bf16", 3e-2)])
+def test_losses_are_those_of_the_cpu(
+    tmp_path: Path, tiny: RunConfig, on_cpu: list[float], precision: str, bound: float
+) -> None:
+    folder = tmp_path / precision
+    config = replace(with_runtime(tiny, device="cuda"), precision=PrecisionConfig(name=precision))
+    finish(start(write_config(folder, config)))
+    assert losses(folder) == pytest.approx(on_cpu, abs=bound)
+    assert read_outcome(folder)["device"].startswith("cuda")
+
+
+def test_killed_and_resumed(tmp_path: Path, tiny: RunConfig, on_cpu: list[float]) -> None:
+    folder = tmp_path / "killed"
+    config = write_config(folder, with_runtime(tiny, device="cuda", checkpoint_seconds=0.0))
+    process = start(config)
+    while not (folder / "metrics.jsonl").exists() or len(records(folder)) < 8:
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert "resumed" in finish(start(config))
+    assert losses(folder) == pytest.approx(on_cpu, abs=2e-4)
