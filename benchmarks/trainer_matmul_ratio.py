@@ -3,7 +3,8 @@
 For each shape, one process times whole optimiser steps (data, forward, loss, backward, clipping, AdamW) and, in turn
 with them, only the matrix products of such a step through torch.mm and torch.bmm, into outputs allocated beforehand:
 every weight's three products on a micro-batch, and attention's six over the full square. The ratio is products' time
-over step time. A causal kernel computes half of attention's square, so the ratio has no ceiling of exactly 1.
+over step time. A causal kernel computes half of attention's square, so the ratio has no ceiling of exactly 1. With one
+thread both are CPU time, which neighbours on a busy machine do not change; with more, wall-clock time.
 
     python -m benchmarks.trainer_matmul_ratio [--widths 64 128 256] [--layers 4] [--write benchmarks/results]
 """
@@ -137,13 +138,14 @@ def measure(width: int, layers: int, sequences: int, *, micro: int | None, secon
 
     for warm in (whole, only, whole):
         warm()
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {"step": [], "matmul": []}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times["step"]) < 3:
         for name, job in (("step", whole), ("matmul", only)):
-            began = time.perf_counter()
+            began = clock()
             job()
-            times[name].append(time.perf_counter() - began)
+            times[name].append(clock() - began)
     step_s, matmul_s = (float(np.median(times[name])) for name in ("step", "matmul"))
     flops = flops_per_token(config.model, config.data.vocab_size, length) * sequences * length
     return Row(

@@ -6,7 +6,6 @@ The wall clock decides when checkpoints and progress lines happen, never what is
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,11 +46,10 @@ class Loop:
         self.speed = Speed()
         self.started = started
         self.saved_at = time.perf_counter()
-        self.saved_step = -1
+        self.saved = (-1, -1)
 
     def run(self, until: int) -> End:
-        """Train to `until` tokens (at most the budget), from the newest checkpoint if there is one."""
-        self._restore()
+        """Train to `until` tokens (at most the budget) from where `restore` found the run."""
         config, progress = self.setup.config, self.progress
         budget = config.budget.tokens
         assert budget is not None
@@ -72,7 +70,8 @@ class Loop:
                 return End.INTERRUPTED
             if not self._step(budget):
                 return self._finish("diverged")
-        self._save(keep=1 if progress.tokens == budget else 2)
+        if self.saved != (progress.step, progress.evaluated):
+            self._save(keep=1 if progress.tokens == budget else 2)
         return self._finish("completed") if progress.tokens == budget else End.REACHED
 
     def close(self) -> None:
@@ -133,7 +132,7 @@ class Loop:
 
     def _save_due(self) -> bool:
         """Say whether the clock of the writing rank asks for a checkpoint here."""
-        if not self.setup.world.writes or self.progress.step == self.saved_step:
+        if not self.setup.world.writes or self.progress.step == self.saved[0]:
             return False
         return time.perf_counter() - self.saved_at >= self.setup.config.runtime.checkpoint_seconds
 
@@ -159,13 +158,13 @@ class Loop:
                     identity=setup.identity,
                     keep=keep,
                 )
-        self.saved_at, self.saved_step = time.perf_counter(), progress.step
+        self.saved_at, self.saved = time.perf_counter(), (progress.step, progress.evaluated)
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Go to the newest whole checkpoint if there is one; ValueError if it belongs to another config."""
         setup = self.setup
         found = checkpoint.newest(setup.folder / "checkpoints")
         if found is None:
-            self.progress.evaluated = 0
             return
         _check_identity(found, setup.identity)
         state = found.load()
@@ -175,7 +174,7 @@ class Loop:
             _set_random_state(state["random"][setup.world.rank], setup.device)
         self.progress = Progress(**found.progress)
         self.started -= self.progress.seconds["total"]
-        self.saved_step = self.progress.step
+        self.saved = (self.progress.step, self.progress.evaluated)
         self.speed = Speed(self.progress.tokens, self.progress.seconds["train"])
         if setup.world.writes:
             print(f"resumed from {found.folder.name} at {self.progress.tokens:,} tokens", flush=True)
@@ -221,8 +220,3 @@ def _set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> N
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def complain(error: BaseException) -> None:
-    """Print an error for a user: no traceback where the message says what to do."""
-    print(f"error: {error}", file=sys.stderr)

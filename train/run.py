@@ -10,9 +10,13 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from train.signals import StopFlag
 from train.spec.config import RunConfig
+
+if TYPE_CHECKING:
+    from train.loop import Loop
 
 REACHED, FAILED, DIVERGED, INTERRUPTED = 0, 1, 3, 75
 
@@ -27,31 +31,20 @@ def main(arguments: list[str] | None = None) -> int:
         ended = _ended(options.config.parent / "outcome.json")
         if ended is not None:
             return ended
-        config = load(options.config)
-        return _train(config, options.config.parent, options.until, flag, started)
-    except ValueError as error:
-        if type(error) is not ValueError:
-            raise
+        loop = _prepared(load(options.config), options.config.parent, flag, started)
+    except ValueError as error:  # what a user can put right; anything later is a traceback
         print(f"error: {error}", file=sys.stderr)
         return FAILED
+    return _train(loop, options.until)
 
 
 def load(path: Path) -> RunConfig:
     """Return the resolved config in a YAML file; ValueError that names the file or key where it cannot be read."""
-    import yaml
-
     from train.spec.read import read
     from train.spec.resolve import resolve
+    from train.yamlfile import read_mapping
 
-    try:
-        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"--config {path}: there is no such file") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"--config {path} is not YAML: {error}") from None
-    if not isinstance(mapping, dict):
-        raise ValueError(f"--config {path} holds no mapping of sections (model, data, budget, ...)")
-    return resolve(read(RunConfig, mapping))
+    return resolve(read(RunConfig, read_mapping(path)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,11 +68,12 @@ def _ended(path: Path) -> int | None:
     return DIVERGED if outcome["state"] == "diverged" else REACHED
 
 
-def _train(config: RunConfig, folder: Path, until: int | None, flag: StopFlag, started: float) -> int:
+def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -> Loop:
+    """Return the run's loop, restored from its newest checkpoint."""
     import torch
 
     from train import distributed
-    from train.loop import End, Loop
+    from train.loop import Loop
     from train.memory import keep_freed_memory
     from train.setup import build, device_of
 
@@ -91,14 +85,25 @@ def _train(config: RunConfig, folder: Path, until: int | None, flag: StopFlag, s
         torch.cuda.set_device(device)
     distributed.join(world, device)
     loop = Loop(build(config, folder, world, device), flag, started)
-    assert config.budget.tokens is not None
+    loop.restore()
+    return loop
+
+
+def _train(loop: Loop, until: int | None) -> int:
+    """Train and return the exit code."""
+    from train import distributed
+    from train.loop import End
+
+    budget = loop.setup.config.budget.tokens
+    assert budget is not None
     try:
-        end = loop.run(config.budget.tokens if until is None else until)
+        end = loop.run(budget if until is None else until)
     finally:
         loop.close()
-    distributed.leave(world)
-    if flag and world.writes and end is End.INTERRUPTED:
-        print(f"stopped by {flag.received.name if flag.received else 'another rank'} at step {loop.progress.step}")
+    distributed.leave(loop.setup.world)
+    if end is End.INTERRUPTED and loop.setup.world.writes:
+        by = loop.flag.received.name if loop.flag.received else "a signal to another rank"
+        print(f"stopped by {by} at step {loop.progress.step}, checkpoint saved", flush=True)
     return {End.REACHED: REACHED, End.DIVERGED: DIVERGED, End.INTERRUPTED: INTERRUPTED}[end]
 
 

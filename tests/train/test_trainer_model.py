@@ -122,7 +122,7 @@ def test_initialisation_is_scaled_by_depth_and_seeded() -> None:
     config = ModelConfig(width=128, layers=8, head_dim=32)
     model = Transformer(config, 1000, 8)
     initialise(model, 5)
-    std = {name: float(weight.std()) for name, weight in model.named_parameters() if weight.dim() == 2}
+    std = {name: weight.std().item() for name, weight in model.named_parameters() if weight.dim() == 2}
     base = 128**-0.5
     for name, value in std.items():
         wanted = base

@@ -123,3 +123,11 @@ def test_errors_name_the_key_and_show_no_traceback(tmp_path: Path, tiny: RunConf
     assert "data.fingerprint='000000000000'" in message(write_config(tmp_path / "b", stale))
     replicas = replace(tiny, parallel=replace(tiny.parallel, dp_replicate=2))
     assert "parallel.dp_replicate=2" in message(write_config(tmp_path / "c", replicas))
+
+
+def test_numbers_are_read_as_people_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("optim: {lr: 1e-3, weight_decay: 5E-2}\nbudget: {tokens: 1.28e5}\nmodel: {rope_theta: 1e+4}\n")
+    config = run.load(path)
+    assert (config.optim.lr, config.optim.weight_decay) == (1e-3, 0.05)
+    assert (config.budget.tokens, config.model.rope_theta) == (128_000, 10_000.0)

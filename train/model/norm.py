@@ -43,7 +43,8 @@ class _RMSNormCPU(torch.autograd.Function):
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         rstd = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, rstd)
-        return (x * rstd).mul_(weight)
+        normed: Tensor = (x * rstd).mul_(weight)
+        return normed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
