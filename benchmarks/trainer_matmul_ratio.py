@@ -28,7 +28,7 @@ from torch import Tensor
 from benchmarks.fake_corpus import write_corpus
 from train.distributed import World
 from train.memory import keep_freed_memory
-from train.progress import Progress
+from train.progress import Progress, parts
 from train.setup import Setup, build
 from train.spec.config import (
     BatchConfig,
@@ -64,7 +64,7 @@ class Row:
 def products(setup: Setup, sequences: int) -> Callable[[], None]:
     """Return a function that does one step's matrix products, and nothing else."""
     config, length = setup.config, setup.config.data.sequence_length
-    micro = min(setup.micro, sequences)
+    micro = max(parts(sequences, setup.micro))
     tokens, model = micro * length, config.model
     width, hidden, dim = model.width, mlp_width(model), model.head_dim
     heads, groups = width // dim, kv_heads(model)
@@ -152,7 +152,7 @@ def measure(width: int, layers: int, sequences: int, *, micro: int | None, secon
         width=width,
         layers=layers,
         sequences=sequences,
-        micro=min(setup.micro, sequences),
+        micro=max(parts(sequences, setup.micro)),
         step_ms=1e3 * step_s,
         matmul_ms=1e3 * matmul_s,
         ratio=matmul_s / step_s,

@@ -19,7 +19,7 @@ from train import checkpoint, outcome
 from train.evaluate import bits_per_byte, evaluate
 from train.metrics import MetricsFile
 from train.progress import Progress, evaluation_due
-from train.report import Speed, line
+from train.report import Speed, line, say
 from train.setup import Setup
 from train.signals import StopFlag
 from train.spec.counts import flops_per_token
@@ -107,7 +107,7 @@ class Loop:
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
         self.metrics.write("train", progress.step, progress.tokens, finite)
         if self.speed.print_due(progress.tokens == config.budget.tokens):
-            print(line(progress, config, loss, lr, rate), flush=True)
+            say(line(progress, config, loss, lr, rate))
 
     def _evaluate(self) -> bool:
         """Validate and record it; return False if a stop signal came first."""
@@ -120,7 +120,7 @@ class Loop:
         if self.metrics is not None and math.isfinite(loss):
             bits = bits_per_byte(loss, setup.manifest.bytes_per_token)
             self.metrics.write("validation", progress.step, progress.tokens, {"loss": loss, "bits_per_byte": bits})
-            print(f"step {progress.step} validation {loss:.4f} nats/token, {bits:.4f} bits/byte", flush=True)
+            say(f"step {progress.step} validation {loss:.4f} nats/token, {bits:.4f} bits/byte")
         return True
 
     def _finish(self, state: str) -> End:
@@ -177,7 +177,7 @@ class Loop:
         self.saved = (self.progress.step, self.progress.evaluated)
         self.speed = Speed(self.progress.tokens, self.progress.seconds["train"])
         if setup.world.writes:
-            print(f"resumed from {found.folder.name} at {self.progress.tokens:,} tokens", flush=True)
+            say(f"resumed from {found.folder.name} at {self.progress.tokens:,} tokens")
 
     def _sync_metrics(self) -> None:
         if self.metrics is not None:

@@ -9,7 +9,7 @@ from train.spec.config import ModelConfig
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP = 1 << 30
 
-ACTIVATION_BYTES = {"cpu": 512 << 20, "cuda": 8 << 30}
+ACTIVATION_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
 """What the activations of one micro-batch may take by default, by device type [bytes]."""
 
 
@@ -38,7 +38,7 @@ def micro_batch_sequences(model: ModelConfig, sequence_length: int, device: str)
     exist as a whole (train.loss). On a CPU there is no more to win past `CPU_TOKENS`.
     """
     per_token = 4 * 34 * model.width * model.layers
-    tokens = ACTIVATION_BYTES.get(device, 512 << 20) // per_token
+    tokens = ACTIVATION_BYTES.get(device, 1 << 30) // per_token
     if device == "cpu":
         tokens = min(tokens, CPU_TOKENS)
     return max(1, tokens // sequence_length)

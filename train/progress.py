@@ -29,6 +29,12 @@ def evaluation_due(before: int, after: int, budget: int, count: int) -> bool:
     return after * count // budget > before * count // budget
 
 
+def parts(count: int, most: int) -> list[int]:
+    """Return `count` sequences cut into the fewest micro-batches of at most `most`, as equal as can be."""
+    passes = -(-count // most)
+    return [count * (i + 1) // passes - count * i // passes for i in range(passes)]
+
+
 def batch_sequences(batch_tokens: int, budget: int, tokens: int, sequence_length: int) -> int:
     """Return how many sequences the step after `tokens` takes: the batch, or what is left of the budget."""
     return min(batch_tokens, budget - tokens) // sequence_length

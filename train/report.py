@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from train.progress import Progress
 from train.spec.config import RunConfig
 
 PRINT_SECONDS = 2.0
+
+
+def say(text: str) -> None:
+    """Print a line at once. A reader that went away, or a full disk under a log, does not end a training run."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 class Speed:

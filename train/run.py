@@ -93,6 +93,7 @@ def _train(loop: Loop, until: int | None) -> int:
     """Train and return the exit code."""
     from train import distributed
     from train.loop import End
+    from train.report import say
 
     budget = loop.setup.config.budget.tokens
     assert budget is not None
@@ -103,7 +104,7 @@ def _train(loop: Loop, until: int | None) -> int:
     distributed.leave(loop.setup.world)
     if end is End.INTERRUPTED and loop.setup.world.writes:
         by = loop.flag.received.name if loop.flag.received else "a signal to another rank"
-        print(f"stopped by {by} at step {loop.progress.step}, checkpoint saved", flush=True)
+        say(f"stopped by {by} at step {loop.progress.step}, checkpoint saved")
     return {End.REACHED: REACHED, End.DIVERGED: DIVERGED, End.INTERRUPTED: INTERRUPTED}[end]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from train.loss import linear_cross_entropy
 from train.optimizer import set_lr
-from train.progress import Progress, batch_sequences
+from train.progress import Progress, batch_sequences, parts
 from train.schedule import factor
 from train.setup import Setup
 
@@ -32,9 +32,7 @@ def accumulate(setup: Setup, start: int, count: int) -> Tensor:
     rows = torch.from_numpy(setup.data.sequences(start + share.start, len(share)))
     if setup.device.type == "cuda":
         rows = rows.pin_memory().to(setup.device, non_blocking=True)
-    for part in torch.split(rows, setup.micro):
-        if len(part) == 0:  # a rank without sequences in a short last step
-            continue
+    for part in torch.split(rows, parts(len(rows), setup.micro)):  # none in a short last step's idle rank
         with setup.autocast:
             hidden = setup.model(part[:, :-1]).flatten(0, 1)
             loss = linear_cross_entropy(hidden, setup.model.head, part[:, 1:].reshape(-1), scale)

@@ -131,3 +131,12 @@ def test_numbers_are_read_as_people_write_them(tmp_path: Path) -> None:
     config = run.load(path)
     assert (config.optim.lr, config.optim.weight_decay) == (1e-3, 0.05)
     assert (config.budget.tokens, config.model.rope_theta) == (128_000, 10_000.0)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, tiny: RunConfig) -> None:
+    folder = tmp_path / "run"
+    process = start(write_config(folder, tiny))
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(120) == 0
+    assert read_outcome(folder)["state"] == "completed"

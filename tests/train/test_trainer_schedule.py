@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.progress import batch_sequences, evaluation_due
+from train.progress import batch_sequences, evaluation_due, parts
 from train.schedule import factor
 from train.spec.config import ScheduleConfig
 
@@ -78,3 +78,12 @@ def test_steps_spend_exactly_the_budget_and_evaluations_end_on_it(
     steps = math.ceil(budget / batch)
     if count <= steps and batch <= budget / count:
         assert len(at) == count
+
+
+@given(count=st.integers(0, 500), most=st.integers(1, 100))
+def test_micro_batches_are_few_equal_and_whole(count: int, most: int) -> None:
+    sizes = parts(count, most)
+    assert sum(sizes) == count
+    assert len(sizes) == math.ceil(count / most)
+    assert all(0 < size <= most for size in sizes)
+    assert not sizes or max(sizes) - min(sizes) <= 1
