@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Command = importlib.import_module(f"study.commands.{name}")
     parser = argparse.ArgumentParser(prog=f"python -m study {name}", description=COMMANDS[name])
     command.add_arguments(parser)
-    options = parser.parse_args(given[1:])
+    options = parser.parse_intermixed_args(given[1:])
     try:
         code = command.run(options)
         sys.stdout.flush()

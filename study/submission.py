@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def find_study(name: str, runs: Path) -> StudyFolder:
 
 
 def reference(folder: StudyFolder) -> str:
-    """Return what names the study in a command: its name, and --runs where it does not lie in ./runs."""
+    """Return what names the study in a command: its name, and --runs where it does not lie in ./runs; shell-quoted."""
     runs = folder.path.absolute().parent
-    return folder.name if runs == Path("runs").absolute() else f"{folder.name} --runs {runs}"
+    words = [folder.name] if runs == Path("runs").absolute() else [folder.name, "--runs", str(runs)]
+    return shlex.join(words)

@@ -11,7 +11,8 @@ COMMANDS = {
     "watch": "the same, live, until all runs ended; Ctrl-C only stops watching",
     "logs": "what a point printed; without a point, which points have logs",
     "cancel": "stop points: running ones write a checkpoint, waiting ones are not started",
-    "retry": "points that failed, were killed or ran out of time go on from their checkpoints",
+    "retry": "points that failed, were killed or ran out of time go on from their checkpoints; "
+    "those that were cancelled with --state cancelled",
     "sync": "bring MLflow up to date",
     "reproduce": "the whole pipeline, data -> sweep -> fit -> report, as make study runs it",
 }

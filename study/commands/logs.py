@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from study import ledger
@@ -47,11 +49,34 @@ def run(options: argparse.Namespace) -> int:
     if not any(path.exists() for path in files):
         raise ValueError(f"{attempt.path} has no log of rank {options.rank}: {_ranks(attempt)}")
     if options.follow:
-        _follow(files, attempt.outcome.exists)
+        _follow(files, Ended(folder, status.key, attempt))
     else:
         for path in files:
             _copy(path)
     return 0
+
+
+@dataclass
+class Ended:
+    """Whether an attempt has ended: it wrote so, or was killed outright, which the point's state tells now and then."""
+
+    folder: StudyFolder
+    key: str
+    attempt: AttemptFolder
+    looked: float = float("-inf")
+
+    def __call__(self) -> bool:
+        """Return it."""
+        if self.attempt.outcome.exists():
+            return True
+        if time.monotonic() - self.looked < STATUS_SECONDS:
+            return False
+        self.looked = time.monotonic()
+        status = by_key(observe(self.folder), self.key)
+        return (
+            status.state not in ("running", "unknown")
+            or self.folder.run(self.key).attempt(status.attempt or 0) != self.attempt
+        )
 
 
 def _listing(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
@@ -77,29 +102,30 @@ def _ranks(attempt: AttemptFolder) -> str:
 
 def _copy(path: Path) -> None:
     if path.exists():
-        with path.open(errors="replace") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             shutil.copyfileobj(file, sys.stdout)
 
 
 def _follow(files: Sequence[Path], ended: Callable[[], bool]) -> None:
-    """Print what the files hold and what is added, until the attempt has written its outcome."""
+    """Print what the files hold and what is added, until the attempt has ended."""
     offsets = dict.fromkeys(files, 0)
+    decoders = {path: codecs.getincrementaldecoder("utf-8")("replace") for path in files}
     while True:
         last = ended()
         for path in files:
-            offsets[path] = _print_from(path, offsets[path])
+            data = _read_from(path, offsets[path])
+            offsets[path] += len(data)
+            sys.stdout.write(decoders[path].decode(data, final=last))
         if last:
             return
         sys.stdout.flush()
         time.sleep(POLL_SECONDS)
 
 
-def _print_from(path: Path, offset: int) -> int:
+def _read_from(path: Path, offset: int) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            data = file.read()
+            return file.read()
     except FileNotFoundError:
-        return offset
-    sys.stdout.write(data.decode(errors="replace"))
-    return offset + len(data)
+        return b""

@@ -18,7 +18,12 @@ RETRIABLE = frozenset({"failed", "interrupted", "time_limit", "cancelled", "unkn
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
-    parser.add_argument("--state", default=DEFAULT_STATES, help=f"points in these states; default: {DEFAULT_STATES}")
+    parser.add_argument(
+        "--state",
+        default=DEFAULT_STATES,
+        help=f"points in these states; default: {DEFAULT_STATES}; --state cancelled takes back a cancel, and unknown "
+        "is for points of which nobody can say more",
+    )
     parser.add_argument("--point", action="append", default=[], metavar="KEY", help="this point only; may be repeated")
     parser.add_argument("--wait", action="store_true", help="slurm: stay with live progress (local always stays)")
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -109,6 +110,36 @@ def test_logs(ended: tuple[StudyFolder, dict[int, str]]) -> None:
         "no log of rank 3: its ranks are 0"
         in study_command("logs", "mixed", keys[1], "--rank", "3", cwd=root(study)).stderr
     )
+
+
+def test_the_point_may_stand_behind_the_folder_of_all_studies(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("logs", "mixed", "--runs", study.path.parent, keys[1], cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("training seed 1 ")
+
+
+def test_the_commands_that_are_named_work_from_anywhere_also_with_spaces_in_the_path(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "all my runs" / "s", [FAILS])
+    said = run_to_end(study)[1].splitlines()[-1]
+    named = said.removeprefix("look:  python -m study ").partition("      again:")[0].replace("KEY", keys[FAILS])
+    done = study_command(*shlex.split(named), cwd="/")
+    assert (done.returncode, "the sun was in my eyes" in done.stdout) == (0, True), done.stderr
+
+
+def test_following_the_log_of_an_attempt_that_was_killed_outright_ends(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "killed", [1])
+    assert run_to_end(study)[0] == 0
+    run = study.run(keys[1])
+    run.outcome.unlink()
+    run.attempt(1).outcome.unlink()
+    run.attempt(1).stdout(0).write_text("half of an \u00e9clair")
+    done = study_command("logs", "killed", keys[1], "-f", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "half of an \u00e9clair")
+
+
+def test_retry_says_how_to_take_back_a_cancel(tmp_path: Path) -> None:
+    assert "--state cancelled" in study_command("retry", "--help", cwd=tmp_path).stdout
 
 
 def test_cancel_when_nothing_runs(tmp_path: Path) -> None:
