@@ -7,14 +7,25 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from analysis import bootstrap
+from analysis import bootstrap, human
+from analysis import surface as law
+from analysis.recommend import Clash
 from analysis.results import Backtest, Block, Check, Dropped, Recommendation
 from analysis.rows import Rows
 
+ASSUMED = ("", "given", "6ND")
+"""FLOP rules that say nothing about attention; any other counts it and need not be 6 N D."""
 
-def data(rows: Rows, dropped: Iterable[Dropped]) -> list[Check]:
-    """Return findings about the rows: what was left out, whether the counts agree, how few there are."""
+
+def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", waiting: int = 0) -> list[Check]:
+    """Return findings about the rows: what was left out, whether the counts agree, how few there are.
+
+    `waiting` points of the study never started.
+    """
     out = []
+    if waiting:
+        text = f"{waiting} points of the study have not started"
+        out.append(Check("not_started", text, "the laws rest on part of the design: fit again when they are done"))
     counts = Counter(d.code for d in dropped)
     if counts:
         total = sum(counts.values())
@@ -25,17 +36,21 @@ def data(rows: Rows, dropped: Iterable[Dropped]) -> list[Check]:
         out.append(Check("mid_schedule", text, "losses in mid-schedule are 1 to 2 % too high: let the runs finish"))
     ratio = rows.flops / (6.0 * rows.params * rows.tokens)
     if np.abs(ratio - 1.0).max() > 0.05:
-        text = f"FLOPs differ from 6 N D by {100 * (ratio.min() - 1):+.1f} to {100 * (ratio.max() - 1):+.1f} %"
+        between = f"{100 * (ratio.min() - 1):+.1f} to {100 * (ratio.max() - 1):+.1f} %"
+        text, level = f"FLOPs differ from 6 N D by {between}", "warning"
         advice = "attention or another count of N: exact FLOPs are used, do not mix with results that assume 6 N D"
-        out.append(Check("flops_not_6nd", text, advice))
+        if flop_rule not in ASSUMED:
+            text, level = f"FLOPs by {flop_rule} differ from 6 N D by {between}, as they should", "note"
+            advice = "the exact count is used everywhere; results that assume 6 N D cannot be compared with these"
+        out.append(Check("flops_not_6nd", text, advice, level))
     if (np.bincount(rows.budget) < 3).all():
         text = "no budget has three runs: the runs do not form isoFLOP groups"
         out.append(Check("not_isoflop", text, "the surface is the approach for such runs", "note"))
     return out
 
 
-def surface(block: Block, rows: Rows) -> list[Check]:
-    """Return findings about the surface: convergence, degrees of freedom, identification, asymmetry."""
+def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]:
+    """Return findings about the surface: convergence, degrees of freedom, identification, fit, asymmetry."""
     if block.status != "ok" or block.optimizer is None:
         return [Check("no_surface", f"no surface was fitted: {block.reason}", "finish or add runs")]
     out = []
@@ -55,8 +70,9 @@ def surface(block: Block, rows: Rows) -> list[Check]:
             limit = f": {side} {verdict.limit:.4g}" if side and verdict.limit is not None else ""
             text = f"{name} is not identified{limit} ({verdict.reason})"
             out.append(Check("not_identified", text, "do not quote it; add larger budgets or a wider range of sizes"))
+    out += _misfit(block, rows, clash)
     alpha, beta = block.params["alpha"], block.params["beta"]
-    known = all(block.identified[n].identified for n in ("alpha", "beta"))
+    known = clash is None and all(block.identified[n].identified for n in ("alpha", "beta"))
     if known and beta > 0 and not 0.8 <= alpha / beta <= 1.25:
         text = f"alpha/beta is {alpha / beta:.2f}: parabolas of the valleys are biased on such a surface"
         out.append(Check("asymmetry", text, "prefer the surface's N* and D* to the valleys'"))
@@ -68,13 +84,48 @@ def surface(block: Block, rows: Rows) -> list[Check]:
     return out
 
 
+def _misfit(block: Block, rows: Rows, clash: Clash | None) -> list[Check]:
+    """Return findings that the surface's form does not follow the runs, which no interval of it can show."""
+    out = []
+    shares = _budget_errors(block, rows)
+    if shares is not None:
+        errors = ", ".join(f"{100 * share:+.1f}" for share in shares)
+        text = f"the surface misses whole budgets: its mean errors are {errors} % by rising budget"
+        advice = "the form does not hold over this range: leave out the smallest budgets or add larger ones"
+        out.append(Check("lack_of_fit", text, advice))
+    if clash is not None:
+        text = (
+            f"at {human.flops(clash.budget)} the surface puts the best size at {human.count(clash.surface)} "
+            f"parameters, the runs put it at {human.count(clash.valley)} "
+            f"({human.interval(clash.interval, human.count)})"
+        )
+        out.append(Check("surface_off", text, "the valleys' N* and D* are recommended instead of the surface's"))
+    return out
+
+
+def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
+    """Return the surface's mean log error of each budget where these differ more than runs do (F test, 1 %)."""
+    from scipy.stats import f
+
+    counts = np.bincount(rows.budget)
+    df = len(rows) - len(counts)
+    if len(counts) < 3 or counts.min() < 2 or df < 5:
+        return None
+    constants = np.array([block.params[name] for name in law.FORM.names])
+    errors = np.log(law.predict(constants, rows.params, rows.tokens) / rows.loss)
+    means = np.bincount(rows.budget, errors) / counts
+    within = float(((errors - means[rows.budget]) ** 2).sum()) / df
+    between = float((counts * (means - errors.mean()) ** 2).sum()) / (len(counts) - 1)
+    return means.tolist() if between > within * float(f.ppf(0.99, len(counts) - 1, df)) else None
+
+
 def outlook(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
     """Return findings about the recommendation and the backtest."""
     out = []
     if plan is None:
         out.append(Check("no_recommendation", "no approach can recommend a size", "finish or add runs", "error"))
     elif plan.disagreement is not None and plan.disagreement > 1.5:
-        sizes = ", ".join(f"{name} {p.params:.3g}" for name, p in plan.by_approach.items())
+        sizes = ", ".join(f"{name} {human.count(p.params)}" for name, p in plan.by_approach.items())
         text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g} ({sizes})"
         out.append(Check("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
     if plan is not None and plan.extrapolation_factor > 30:

@@ -132,12 +132,13 @@ def fit(frame: pd.DataFrame, options: Options) -> Fit:
     valley_fit = valleys.fit(rows, resamples=options.resamples, seed=options.seed)
     law = frontier.fit(rows, valley_fit)
     budget = options.budget or 10.0 * float(rows.labels.max())
-    plan = recommend.recommend(
-        rows, valley_fit, law, surface=found if isinstance(found, surface.Surface) else None, budget=budget
-    )
+    fitted = found if isinstance(found, surface.Surface) else None
+    plan = recommend.recommend(rows, valley_fit, law, surface=fitted, budget=budget)
     test = backtest.backtest(rows, loss)
-    at_data = tuple(checks.data(rows, dropped))
-    block = dataclasses.replace(block, checks=tuple(checks.surface(block, rows)), rows_dropped=dropped)
+    kinds, waiting = _kinds(frame), int(frame.attrs.get("not_started", 0))
+    at_data = tuple(checks.data(rows, dropped, flop_rule=kinds.flops, waiting=waiting))
+    at_surface = tuple(checks.surface(block, rows, recommend.clash(rows, valley_fit, fitted)))
+    block = dataclasses.replace(block, checks=at_surface, rows_dropped=dropped)
     front = law.block if isinstance(law, frontier.FrontierFit) else law
     every = (*at_data, *valley_fit.block.checks, *block.checks, *checks.outlook(plan, test))
     shared = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
@@ -146,7 +147,7 @@ def fit(frame: pd.DataFrame, options: Options) -> Fit:
         study=_name(options, frame),
         source=options.runs,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        kinds=_kinds(frame),
+        kinds=kinds,
         interval_method=f"surface: {bootstrap.plan(rows).text}; valleys: residual bootstrap, pooled over budgets",
         confidence=bootstrap.CONFIDENCE,
         resamples=options.resamples,

@@ -17,6 +17,19 @@ from analysis.valleys import ValleyFit
 SEARCH = 1e4
 """The surface's optimum is searched for within this factor of the sizes swept."""
 
+CLASH = 1.5
+"""The surface may miss the best size of a budget that was run by this factor."""
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A budget [FLOPs] that was run, its best size and interval by its valley, and the best size by the surface."""
+
+    budget: float
+    valley: float
+    interval: Interval
+    surface: float
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -114,13 +127,35 @@ def by_valleys(
     return _proposal(np.array([*best, loss]), np.stack(drawn), losses)
 
 
+def clash(rows: Rows, fit: ValleyFit, surface: Surface | None) -> Clash | None:
+    """Return the largest budget with a minimum if the surface puts its best size elsewhere; None if it agrees.
+
+    Elsewhere is outside the valley's interval and off by more than CLASH, which is far more than what parabolas are
+    biased by: the form of the surface then does not follow these runs, whatever its intervals say.
+    """
+    minima = [v for v in fit.block.valleys if v.params_opt is not None and v.params_interval is not None]
+    if surface is None or not minima:
+        return None
+    last = max(minima, key=lambda v: v.flops)
+    assert last.params_opt is not None
+    assert last.params_interval is not None
+    sizes = (float(rows.params.min()), float(rows.params.max()))
+    size = float(np.exp(optimum(surface.constants[None], cost(rows), last.flops, sizes)[0][0]))
+    low, high = last.params_interval
+    if not np.isfinite(size):
+        return None
+    near = max(size / last.params_opt, last.params_opt / size) <= CLASH
+    return None if near or low <= size <= high else Clash(last.flops_budget, last.params_opt, (low, high), size)
+
+
 def recommend(
     rows: Rows, valley_fit: ValleyFit, frontier: FrontierFit | Frontier, *, surface: Surface | None, budget: float
 ) -> Recommendation | None:
     """Return both proposals and the one to follow, None where there is neither.
 
     The surface rests on all runs and on their residual degrees of freedom, so it is followed where it identifies the
-    exponent of N* and its interval closes; else the valleys, which need no form of the loss, are.
+    exponent of N*, its interval closes and it does not clash with the best sizes that were seen; else the valleys,
+    which need no form of the loss, are.
     """
     found = {
         "valleys": by_valleys(valley_fit, frontier, surface, budget),
@@ -129,7 +164,7 @@ def recommend(
     proposals = {name: proposal for name, proposal in found.items() if proposal is not None}
     if not proposals:
         return None
-    chosen = _chosen(proposals, surface)
+    chosen = _chosen(proposals, surface, clash(rows, valley_fit, surface))
     p = proposals[chosen]
     sizes = [q.params for q in proposals.values()]
     return Recommendation(
@@ -146,12 +181,12 @@ def recommend(
     )
 
 
-def _chosen(proposals: Mapping[str, Proposal], surface: Surface | None) -> str:
+def _chosen(proposals: Mapping[str, Proposal], surface: Surface | None, clash: Clash | None) -> str:
     """Return the name of the proposal to follow."""
     if len(proposals) == 1 or surface is None:
         return next(iter(proposals))
     closes = {name: p.intervals["params"] is not None for name, p in proposals.items()}
-    known = surface.block.identified["a"].identified and closes["surface"]
+    known = surface.block.identified["a"].identified and closes["surface"] and clash is None
     return "surface" if known or not closes["valleys"] else "valleys"
 
 

@@ -66,8 +66,8 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
 `recommendation` (:class:`Recommendation`)::
 
     approach            which approach the figures below are from: the surface where it identifies the exponent
-                        of N* and its interval closes, else the valleys; the loss at this N and D is the surface's where
-                        there is a surface, else the frontier's
+                        of N*, its interval closes and it finds the best size of the largest budget run, else the
+                        valleys; the loss at this N and D is the surface's where there is one, else the frontier's
     budget_flops, params, tokens, tokens_per_param, loss
     intervals           {params, tokens, tokens_per_param, loss} -> [low, high] | null
     extrapolation_factor   budget / largest exact flops of the rows used

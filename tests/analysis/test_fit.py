@@ -118,6 +118,31 @@ def test_findings_have_codes_and_advice(tmp_path: Path, table: pd.DataFrame, exp
     assert all(check.message and check.advice for check in found.checks)
 
 
+def test_a_surface_that_contradicts_the_minima_is_not_followed(tmp_path: Path) -> None:
+    """Twenty measured runs whose smallest budgets are too early in training for the law to hold."""
+    found = run(tmp_path, pd.read_csv(DATA / "early_training.csv"))
+    assert {"surface_off", "lack_of_fit"} <= codes(found)
+    assert "asymmetry" not in codes(found)
+    plan, last = found.recommendation, found.fits.valleys.valleys[-1]
+    assert plan is not None
+    assert last.params_opt is not None
+    assert plan.by_approach["surface"].params < last.params_opt  # at ten times its budget
+    assert (plan.approach, plan.params) == ("valleys", plan.by_approach["valleys"].params)
+    assert plan.params > 2 * last.params_opt
+    exact = next(check for check in found.checks if check.code == "flops_not_6nd")
+    assert exact.level == "note"
+    floor = found.fits.frontier.identified["L_inf"]
+    assert (floor.identified, floor.side, floor.limit) == (False, None, None)
+
+
+def test_points_that_never_started_are_said(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "isoflop"
+    studies.write_study(folder, studies.isoflop(1, noise=0.003), failed=0, waiting=3)
+    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=50"]) == 0
+    found = results.load(tmp_path / "out" / "fit.json")
+    assert [c.message for c in found.checks if c.code == "not_started"] == ["3 points of the study have not started"]
+
+
 def test_a_clean_study_has_no_findings(tmp_path: Path) -> None:
     found = run(tmp_path, studies.isoflop(0, noise=0.001, budgets=(1e12, 1e13, 1e14, 1e15, 1e16)))
     assert codes(found) == set()
