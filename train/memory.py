@@ -15,13 +15,13 @@ ACTIVATION_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
 
 CPU_TOKENS = 4096
 """Tokens of a micro-batch on a CPU. At width 128, 4 layers, 1 thread: 512 tokens at once take 11 % longer per token,
-1,024 take 5 %, 2,048 take 2 %, 8,192 and more win nothing (at width 64 they lose 3-6 %: they outgrow the caches)."""
+1,024 take 2-3 %, 8,192 and more win nothing (at width 64 they lose 2-6 %: they outgrow the caches)."""
 
 
 def keep_freed_memory() -> bool:
     """Ask glibc to keep blocks below 1 GiB for the next tensor instead of returning them to the system.
 
-    A step frees and allocates the same tensors again; fresh pages cost a fault each, 3-5 % of a step on a CPU.
+    A step frees and allocates the same tensors again; fresh pages cost a fault each, up to 7 % of a step on a CPU.
     Returns whether the C library took it; others than glibc are left as they are.
     """
     try:
