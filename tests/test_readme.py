@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
 SMALL = {
     "budgets: [8.0e+10, 2.53e+11, 8.0e+11, 2.53e+12]": "budgets: [4.0e+9, 8.0e+9, 1.6e+10]",
-    "ratios: [2, 5, 12, 30, 75]": "ratios: [0.5, 2, 6]",
+    "ratios: [4, 10, 25, 60, 150]": "ratios: [1, 5, 25]",
 }
 
 
@@ -56,7 +56,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert large in text, f"conf/study/isoflop.yaml no longer says {large!r}"
         text = text.replace(large, small)
     study.write_text(text)
-    data = path / "conf" / "data" / "code_small.yaml"
+    data = path / "conf" / "data" / "bytes.yaml"
     data.write_text(data.read_text().replace("40000000", "4000000"))
     return path
 
