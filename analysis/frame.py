@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,8 +48,7 @@ def from_runs(folder: Path, params_kind: str = "matmul") -> pd.DataFrame:
     if not points.is_file():
         raise ValueError(f"runs={folder} is no study (no points.jsonl); give runs/STUDY, mlflow:NAME or a file")
     records, waiting = [], 0
-    for line in points.read_text().splitlines():
-        point = json.loads(line)
+    for point in _points(points):
         run = folder / point["key"]
         if not (run / "outcome.json").exists() and not (run / "attempts").is_dir():
             waiting += 1
@@ -59,25 +60,67 @@ def from_runs(folder: Path, params_kind: str = "matmul") -> pd.DataFrame:
 
 
 def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul") -> pd.DataFrame:
-    """Return the frame of an MLflow experiment that the study's syncer wrote; raises ValueError if there is none."""
+    """Return the frame of an MLflow experiment that the study's syncer wrote.
+
+    A study that was removed and run again under its name is another study in the same experiment: the latest counts.
+    Raises ValueError where the store cannot be read or has no such experiment.
+    """
+    from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
-        raise ValueError(f"runs=mlflow:{experiment}: {uri} has no such experiment; see mlflow experiments search")
-    records, page = [], None
+    # MLflow's own patience with a server that is away, several minutes without a word, is for jobs, not for people.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    shown = re.sub(r"://[^/@]*@", "://***@", uri)
+    file = Path(uri.removeprefix("sqlite:///"))
+    if uri.startswith("sqlite:///") and not file.exists():  # MLflow would make an empty one
+        raise ValueError(f"uri={uri}: there is no database {file}; give uri=sqlite:///FILE or uri=http://HOST:PORT")
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            raise ValueError(f"runs=mlflow:{experiment}: {shown} has no such experiment; see mlflow experiments search")
+        studies = _search(client, found.experiment_id, "study")
+        runs = _search(client, found.experiment_id, "run")
+    except MlflowException as error:
+        first = str(error).strip().splitlines()[0][:300]
+        raise ValueError(f"runs=mlflow:{experiment}: {shown} cannot be read: {first}") from None
+    latest = max(studies, key=lambda run: run.info.start_time or 0, default=None)
+    if latest is not None and latest.data.tags.get("study_id"):
+        runs = [run for run in runs if run.data.tags.get("study_id") == latest.data.tags["study_id"]]
+    records = []
+    for run in runs:
+        tags = run.data.tags
+        outcome = json.loads(tags["outcome"]) if tags.get("outcome") else None
+        state = outcome["state"] if outcome else tags.get("state", "unknown")
+        config = _nested({name: _parsed(value) for name, value in run.data.params.items()})
+        records.append(_record(tags["point_key"], experiment, state, config, outcome, kind=params_kind))
+    points = int(latest.data.tags.get("points", 0)) if latest is not None else 0
+    return _finish(records, max(0, points - len(records)))
+
+
+def _search(client: Any, experiment: str, role: str) -> list[Any]:
+    """Return all runs of an experiment with this role, page by page."""
+    found, page = [], None
     while True:
-        runs = client.search_runs([found.experiment_id], "tags.role = 'run'", max_results=1000, page_token=page)
-        for run in runs:
-            tags = run.data.tags
-            outcome = json.loads(tags["outcome"]) if tags.get("outcome") else None
-            state = outcome["state"] if outcome else tags.get("state", "unknown")
-            config = _nested({name: _parsed(value) for name, value in run.data.params.items()})
-            records.append(_record(tags["point_key"], experiment, state, config, outcome, kind=params_kind))
+        runs = client.search_runs([experiment], f"tags.role = '{role}'", max_results=1000, page_token=page)
+        found += runs
         page = runs.token
         if not page:
-            return _finish(records, 0)
+            return found
+
+
+def _points(path: Path) -> list[dict[str, Any]]:
+    """Return the points of a study, each once; a last line that is being appended is left for later."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
+            break
+        try:
+            point = json.loads(line)
+            found.setdefault(str(point["key"]), point)
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path}: line {number} is not a point: {line[:60]!r}; restore or remove it") from None
+    return list(found.values())
 
 
 def from_csv(
@@ -120,6 +163,11 @@ def from_csv(
     missing = {name: value for name, value in defaults.items() if name not in out}
     out = out.assign(**missing)
     out["key"] = out["key"].astype(str)
+    repeats = out.groupby("key").cumcount()
+    out["key"] = out["key"].where(repeats == 0, out["key"] + "#" + (repeats + 1).astype(str))
+    for name in COLUMNS:
+        if name in out and name not in (*_TEXT, *REQUIRED, "schedule_complete"):
+            out[name] = _number(out, name, path)
     return _finish(_records(out), 0)
 
 
@@ -223,7 +271,8 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def _judge(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return why a row takes no part in fits, as code and reason; empty where it does."""
     if row["state"] != "completed":
-        return str(row["state"]), f"the run is {row['state']}: it has no final loss"
+        state = str(row["state"]) or "unknown"
+        return state, f"the run is {state}: it has no final loss"
     bad = [name for name in REQUIRED if not _positive(row[name])]
     if bad:
         return "not_positive", f"{', '.join(bad)} must be positive numbers, found {', '.join(str(row[n]) for n in bad)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,51 @@ def test_mlflow_gives_the_same_frame(study: Path, tmp_path: Path) -> None:
         frame.from_mlflow(uri, "isoflip")
 
 
+def test_a_study_run_again_under_its_name_is_not_mixed_with_the_old_one(study: Path, tmp_path: Path) -> None:
+    from mlflow.entities import Param
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("isoflop", artifact_location=str(tmp_path / "artifacts"))
+    point = json.loads((study / "points.jsonl").read_text().splitlines()[0])
+    text = (study / point["key"] / "outcome.json").read_text()
+    for number, name in enumerate(("old", "new"), start=1):
+        client.create_run(experiment, number, tags={"role": "study", "study_id": name, "points": str(number)})
+        tags = {"role": "run", "study_id": name, "point_key": point["key"], "outcome": text}
+        run = client.create_run(experiment, number, tags=tags)
+        client.log_batch(run.info.run_id, params=[Param(k, v) for k, v in flat(point["config"]).items()])
+    found = frame.from_mlflow(uri, "isoflop")
+    assert (len(found), found.attrs["not_started"]) == (1, 1)
+
+
+def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no database"):
+        frame.from_mlflow(f"sqlite:///{tmp_path / 'mlflow.db'}", "isoflop")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_away_is_said_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    with socket.socket() as taken:  # bound, never listening: refuses every connection
+        taken.bind(("127.0.0.1", 0))
+        uri = f"http://me:hunter22@127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ValueError, match="cannot be read") as error:
+            frame.from_mlflow(uri, "isoflop")
+    assert "hunter22" not in str(error.value)
+
+
+def test_points_are_counted_once_and_torn_lines_wait(study: Path) -> None:
+    path = study / "points.jsonl"
+    first = path.read_text().splitlines(keepends=True)[0]
+    before = frame.from_runs(study)
+    path.write_text(path.read_text() + first + first[:40])
+    pd.testing.assert_frame_equal(frame.from_runs(study), before)
+    path.write_text("{broken\n" + first)
+    with pytest.raises(ValueError, match="line 1 is not a point"):
+        frame.from_runs(study)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -128,6 +174,17 @@ def test_text_in_a_number_column_names_it(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("params,tokens,flops,loss\n1,2,3,abc\n")
     with pytest.raises(ValueError, match="column 'loss' holds what is not a number"):
         frame.from_csv(tmp_path / "a.csv")
+
+
+def test_every_number_column_is_named_and_every_row_keeps_its_own_key(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("key,params,tokens,flops,loss,state,seed\na,1,2,3,4,completed,0\na,1,2,3,4,,1\n")
+    found = frame.from_csv(path)
+    assert found["key"].tolist() == ["a", "a#2"]
+    assert found["drop_code"].tolist() == ["", "unknown"]
+    path.write_text("params,tokens,flops,loss,seed\n1,2,3,4,first\n")
+    with pytest.raises(ValueError, match="column 'seed' holds what is not a number"):
+        frame.from_csv(path)
 
 
 def test_wrong_sources_say_what_to_give(tmp_path: Path) -> None:
