@@ -70,7 +70,7 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul") -> pd.Da
 
     # MLflow's own patience with a server that is away, several minutes without a word, is for jobs, not for people.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    shown = re.sub(r"://[^/@]*@", "://***@", uri)
+    shown = _without_password(uri)
     file = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:///") and not file.exists():  # MLflow would make an empty one
         raise ValueError(f"uri={uri}: there is no database {file}; give uri=sqlite:///FILE or uri=http://HOST:PORT")
@@ -82,7 +82,7 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul") -> pd.Da
         studies = _search(client, found.experiment_id, "study")
         runs = _search(client, found.experiment_id, "run")
     except MlflowException as error:
-        first = str(error).strip().splitlines()[0][:300]
+        first = _without_password(str(error).strip().splitlines()[0])[:300]
         raise ValueError(f"runs=mlflow:{experiment}: {shown} cannot be read: {first}") from None
     latest = max(studies, key=lambda run: run.info.start_time or 0, default=None)
     if latest is not None and latest.data.tags.get("study_id"):
@@ -96,6 +96,10 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul") -> pd.Da
         records.append(_record(tags["point_key"], experiment, state, config, outcome, kind=params_kind))
     points = int(latest.data.tags.get("points", 0)) if latest is not None else 0
     return _finish(records, max(0, points - len(records)))
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"://[^/@\s]*@", "://***@", text)
 
 
 def _search(client: Any, experiment: str, role: str) -> list[Any]:
