@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def tail(path: Path, size: int = 8192) -> str:
-    """Return the last `size` bytes of a text file, from its first whole line on; "" where it is absent."""
+    """Return the last `size` bytes of a text file, from the first whole line in them; "" where it is absent."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -44,7 +44,8 @@ def tail(path: Path, size: int = 8192) -> str:
     except OSError:
         return ""
     text = data.decode("utf-8", errors="replace")
-    return text if end <= size else text.partition("\n")[2]
+    # The end of one very long line still says more than nothing.
+    return text if end <= size else text.partition("\n")[2] or text
 
 
 def last_lines(path: Path, count: int = 12) -> list[str]:

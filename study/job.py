@@ -23,7 +23,7 @@ from study import ledger
 from study.files import RunLock, last_lines, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
 from study.place import Place, find_place, rendezvous
-from study.supervise import Ending, Signals, classify, spawn, trainer_command
+from study.supervise import INTERRUPTED, Ending, Signals, classify, spawn, trainer_command
 
 HELD, NOT_WANTED = 76, 77
 LOCK_SECONDS = 60.0
@@ -109,11 +109,15 @@ def lead(work: Work, signals: Signals) -> int:
     job = describe(work, started)
     write_json(attempt.job, job)
     print(f"{work.key}: attempt {number} on {job['host']}", flush=True)
-    if signals.received:
-        ending = classify(75, signals.received, None, _cancelled(work), _time_left(work, started))
+    # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
+    if signals.received or _cancelled(work):
+        ending = classify(INTERRUPTED, signals.received, None, _cancelled(work), _time_left(work, started))
     else:
-        returncode = _advance(work, config, attempt, job, signals, inherit=(lock.fileno(),))
-        ending = conclude(work, attempt, returncode, signals, started)
+        try:
+            returncode = _advance(work, config, attempt, job, signals, inherit=(lock.fileno(),))
+            ending = conclude(work, attempt, returncode, signals, started)
+        except OSError as error:
+            ending = Ending("failed", why=f"the trainer could not be run: {error}")
     _write_ending(attempt, ending, started)
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
+from study.files import read_json, write_atomic
 from study.layout import StudyFolder
 
 
@@ -16,15 +15,10 @@ def export(folder: StudyFolder) -> int:
     """
     lines = []
     for path in sorted(folder.path.glob("*/outcome.json")):
-        outcome = json.loads(path.read_text())
-        lines.append(json.dumps({"key": path.parent.name, **outcome}, sort_keys=True) + "\n")
+        outcome = read_json(path)
+        if outcome is not None:  # what is no outcome to `study status` is none here
+            lines.append(json.dumps({"key": path.parent.name, **outcome}, sort_keys=True) + "\n")
     text = "".join(lines)
-    if not folder.outcomes.is_file() or folder.outcomes.read_text() != text:
-        _replace(folder.outcomes, text)
+    if not folder.outcomes.is_file() or folder.outcomes.read_text(encoding="utf-8") != text:
+        write_atomic(folder.outcomes, text)
     return len(lines)
-
-
-def _replace(path: Path, text: str) -> None:
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_text(text)
-    staged.replace(path)

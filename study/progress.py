@@ -195,7 +195,7 @@ def duration(seconds: float) -> str:
 def closing(statuses: Sequence[PointStatus], name: str, called: str) -> list[str]:
     """Return the lines that close a study (`called` so in commands): the counts, and each point that needs a look."""
     counts = Counter(status.state for status in statuses)
-    lines = [f"{name}: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())]
+    lines = [f"{name}: " + (", ".join(f"{n} {state}" for state, n in counts.most_common()) or "no points")]
     for status in [s for s in statuses if s.state in BAD][:SHOWN_RUNS]:
         lines.append(f"  {status.key} {status.state}" + (f" ({status.why})" if status.why else ""))
         lines += [f"      {line}" for line in status.error[-3:]]

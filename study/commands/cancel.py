@@ -33,7 +33,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
         return 0
     ledger.append(folder, "cancelled", keys=[status.key for status in chosen])
-    stopped = terminate([s for s in chosen if s.state == "running"], observer)
+    # Looked at anew: one that began meanwhile has either read the ledger since or is seen to run.
+    keys = {status.key for status in chosen}
+    stopped = terminate([s for s in observer.statuses() if s.key in keys and s.state == "running"], observer)
     stopped += _cancel_jobs(observer, chosen)
     print(f"{folder.name}: {len(chosen)} points cancelled, {stopped} of them told to stop; their checkpoints stay")
     print(f"python -m study retry {reference(folder)} --state cancelled    # carries on with them")

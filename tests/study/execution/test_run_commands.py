@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from study import ledger
+from study.files import last_lines
 from study.layout import StudyFolder
 from study.observe import PointStatus
 from study.progress import Pace, Panel, closing, duration, summarise
@@ -214,6 +215,16 @@ def test_the_panel_shows_each_running_point_on_a_line_of_its_own() -> None:
     assert lines[0] == "s  [0 s] train: 1/2 done, 1 running, loss 3.250 (aaa)"
     assert lines[2].split()[:2] == ["aaa", "seed=1"]
     assert lines[2].split()[-3:] == ["40%", "loss", "3.250"]
+
+
+def test_the_end_of_one_long_line_is_shown_and_not_nothing(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text("x" * 9000 + " boom\n")
+    (line,) = last_lines(tmp_path / "stderr")
+    assert line.endswith(" boom")
+
+
+def test_a_study_without_points_says_so() -> None:
+    assert closing([], "s", "s") == ["s: no points"]
 
 
 def test_closing_lines_name_what_needs_a_look() -> None:

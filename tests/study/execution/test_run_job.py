@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from study import ledger
+from study import job, ledger
 from study.files import RunLock
 from study.job import HELD, NOT_WANTED
-from study.layout import StudyFolder
+from study.layout import AttemptFolder, RunFolder, StudyFolder
+from study.supervise import Signals
 from tests.study.execution.studies import (
     DIVERGES,
     FAILS,
@@ -163,6 +165,30 @@ def test_cancelled_or_replaced_points_are_not_started(tmp_path: Path) -> None:
     assert not study.run(key).path.exists()
 
 
+def test_a_point_that_is_cancelled_while_its_job_begins_is_not_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, key = prepared(tmp_path, 1)
+    monkeypatch.setenv("STUDY_TRAINER", environment()["STUDY_TRAINER"])
+    claim = job.claim
+
+    def cancelled_meanwhile(run: RunFolder) -> tuple[int, AttemptFolder]:
+        ledger.append(study, "cancelled", keys=[key])
+        return claim(run)
+
+    monkeypatch.setattr(job, "claim", cancelled_meanwhile)
+    monkeypatch.setattr(Signals, "install", lambda signals: None)
+    assert job.main([str(study.path), "--name", "b", "--index", "0"]) == 75
+    assert (ending(study, key)["state"], diary(study, key)) == ("cancelled", [])
+
+
+def test_a_trainer_that_cannot_be_run_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    study, key = prepared(tmp_path, 1)
+    code, _ = run_job(study, STUDY_TRAINER="/no/such/launcher")
+    assert (code, ending(study, key)["state"]) == (1, "failed")
+    assert "/no/such/launcher" in ending(study, key)["error"]
+
+
 def ranks(study: StudyFolder, count: int) -> list[subprocess.Popen[str]]:
     variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_JOB_ID": "8", "SLURM_NTASKS": str(count)}
     return [
@@ -175,15 +201,15 @@ def test_ranks_find_the_attempt_of_their_job_and_meet(tmp_path: Path) -> None:
     for process in ranks(study, 3):
         assert process.wait(60) == 0
     attempt = study.run(key).attempt(1)
-    job = json.loads(attempt.job.read_text())
+    written = json.loads(attempt.job.read_text())
     assert json.loads(attempt.stdout(2).read_text()) == {
         "RANK": "2",
         "WORLD_SIZE": "3",
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(job["port"]),
+        "MASTER_PORT": str(written["port"]),
     }
-    assert (job["job_id"], job["world"]) == ("7_0", 3)
+    assert (written["job_id"], written["world"]) == ("7_0", 3)
     assert [p.name for p in study.run(key).attempts.iterdir()] == ["1"]
 
 

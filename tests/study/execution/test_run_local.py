@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from study import ledger
+from study import ledger, outcomes
+from study.executors.local import write_batch
 from study.observe import observe
 from tests.study.execution.studies import (
     DIVERGES,
@@ -143,6 +144,21 @@ def test_a_second_controller_only_watches(tmp_path: Path) -> None:
     assert states(study)[keys[SLOW]] == "running", "stopping to watch harms nothing"
     os.kill(first.pid, signal.SIGINT)
     assert first.wait(60) == 130
+
+
+def test_points_that_nobody_starts_are_not_called_a_success(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    write_batch(study, list(keys.values()), None)
+    done = study_command("watch", study.path, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "s: 1 pending")
+
+
+def test_a_damaged_outcome_does_not_hide_the_others(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    assert run_to_end(study)[0] == 0
+    study.run(keys[1]).outcome.write_text('{"format": 1, "st')
+    assert outcomes.export(study) == 1
+    assert keys[2] in study.outcomes.read_text()
 
 
 def test_a_run_that_was_killed_outright_is_resumed(tmp_path: Path) -> None:
