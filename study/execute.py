@@ -27,6 +27,10 @@ SUBMITTER_SECONDS = 120.0
 RETRY_SECONDS = 2.0
 
 
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
 @dataclass(frozen=True)
 class Outside:
     """What a submission uses of the world: the scheduler's commands, a clock, and a voice."""
@@ -34,18 +38,20 @@ class Outside:
     runner: query.Runner = query.run
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    say: Say = print
+    say: Say = _say
 
 
-def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside | None = None) -> None:
+def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside | None = None) -> int:
     """Submit what is wanted and not yet submitted, and settle what an earlier process left unclear. Idempotent.
 
+    Returns how many points were submitted by this call.
     Points that were interrupted or stopped by a time limit are submitted again and resume; failed, diverged and
     cancelled ones stay as they are until they are retried. For local runs this only writes down what
     :func:`study.follow.follow` starts. Raises ValueError where the scheduler refuses or gives no answer.
     """
     outside = outside or Outside()
     folder.path.mkdir(parents=True, exist_ok=True)
+    submitted = 0
     try:
         with locked(folder.submitting, SUBMITTER_SECONDS):
             actions, states = settle(folder, keys, outside)
@@ -53,6 +59,7 @@ def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
             for action in actions:
                 if isinstance(action, Submit):
                     _submit(folder, action.keys, cluster, outside)
+                    submitted += len(action.keys)
                 elif isinstance(action, Leave):
                     outside.say(f"{action.name}: left as it is: {action.why}")
     except TimeoutError:
@@ -60,6 +67,7 @@ def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
             f"study {folder.name}: another process has been submitting it for {SUBMITTER_SECONDS:.0f} s "
             f"(it holds {folder.submitting}): look at it, then give the command again"
         ) from None
+    return submitted
 
 
 def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> str:

@@ -27,7 +27,9 @@ def submit(composed: Sequence[Composed]) -> int:
     """Show the points and submit them; return the exit code. With `dry_run` nothing is submitted or written."""
     from rich.console import Console
 
-    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else 140, highlight=False)
+    width = None if sys.stdout.isatty() else 140
+    # Paths and overrides are shown as they are: a [ or a : in them is no markup.
+    console = Console(soft_wrap=False, width=width, highlight=False, markup=False, emoji=False)
     config = common(composed)
     settled = [settle(one.config, one.overrides) for one in composed]
     corpora = gather(settled, console.print, config.dry_run)
@@ -121,19 +123,22 @@ def _execute(plan: Plan, console: Console) -> int:
     from study import execute
 
     batches = plan.batches()
-    for cluster, keys in batches.items():
-        execute.start(plan.folder, keys, cluster)
-    stays = [c for c in batches if plan.config.wait or c.executor == "local"]
-    code = max([execute.follow(plan.folder, cluster) for cluster in stays], default=0)
-    if not stays:
-        _next_commands(plan, console)
-    return code
+    submitted = sum(execute.start(plan.folder, keys, cluster) for cluster, keys in batches.items())
+    # Following is for the whole study, so once; local runs are started by the one who follows, in its slots.
+    stays = sorted((c for c in batches if plan.config.wait or c.executor == "local"), key=lambda c: c.executor)
+    if stays:
+        return execute.follow(plan.folder, stays[0])
+    _next_commands(plan, submitted, console)
+    return 0
 
 
-def _next_commands(plan: Plan, console: Console) -> None:
+def _next_commands(plan: Plan, submitted: int, console: Console) -> None:
+    from rich.text import Text
+
     study = reference(plan.folder)
-    console.print("Submitted; the jobs need this process no more. Next:")
+    head = "Submitted; the jobs need this process no more." if submitted else "Nothing new to submit."
+    console.print(f"{head} Next:")
     for command, what in (("status", "what each point is doing"), ("watch", "the same, live"), ("logs", "the output")):
         key = f" {plan.points[0].key}" if command == "logs" else ""
-        name, _, rest = study.partition(" ")
-        console.print(f"  python -m study {command} {name}{key}{' ' + rest if rest else ''}  [dim]# {what}[/dim]")
+        line = Text(f"  python -m study {command} {study}{key}  ").append(f"# {what}", style="dim")
+        console.print(line, soft_wrap=True)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import yaml
 from study import corpus, execute
 from study.config import ClusterConfig
 from study.freeze import load_points
+from study.help import HEAD
 from study.layout import StudyFolder
 from study.sweep import main, split
 from train.spec.config import DataConfig
@@ -56,9 +59,10 @@ class Execution:
         self.prepared: list[str] = []
         self.code = 0
 
-    def start(self, folder: StudyFolder, keys: list[str], cluster: ClusterConfig) -> None:
+    def start(self, folder: StudyFolder, keys: list[str], cluster: ClusterConfig) -> int:
         assert folder.study.exists() and set(keys) <= set(load_points(folder)), "written before anything starts"
         self.started.append((folder.name, list(keys), cluster))
+        return len(set(keys) - {key for _, before, _ in self.started[:-1] for key in before})
 
     def follow(self, folder: StudyFolder, cluster: ClusterConfig) -> int:
         self.followed.append(cluster.executor)
@@ -103,7 +107,8 @@ def test_dry_run_from_another_directory_shows_and_writes_nothing(tmp_path: Path)
 
 
 def test_dry_run_prints_the_sbatch_script(tmp_path: Path) -> None:
-    done = run(tmp_path, "study=isoflop", "cluster=slurm", "dry_run=true", "-m", "model.width=512,768")
+    words = ["study=isoflop", "cluster=slurm", "dry_run=true", "model.head_dim=64", "-m", "model.width=512,768"]
+    done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "#SBATCH" in done.stdout
     assert "512 x" in done.stdout
@@ -214,11 +219,15 @@ def test_the_same_command_twice_writes_nothing_twice(
     assert main(command) == 0
     files = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (here / "runs").rglob("*.[jy]*")}
     assert files
+    assert "Submitted; the jobs need this process no more." in capsys.readouterr().out
     assert main(command) == 0
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in files} == files
     assert execution.prepared == ["code"]
     assert execution.started[0] == execution.started[1]
-    assert "0 new, 9 of them already in" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "0 new, 9 of them already in" in shown
+    assert "Nothing new to submit." in shown
+    assert "Submitted" not in shown
 
 
 def test_reading_the_text_more_than_once_is_said(
@@ -245,6 +254,19 @@ def test_wait_stays_with_slurm(here: Path, execution: Execution) -> None:
     execution.code = 1
     assert main(["budget.tokens=12800", "cluster=slurm", "wait=true"]) == 1
     assert execution.followed == ["slurm"]
+
+
+def test_points_on_several_clusters_are_followed_once_as_one_study(here: Path, execution: Execution) -> None:
+    words = ["wait=true", "-m", "seed=1,2", "cluster.time_minutes=${seed}", "budget.tokens=12800"]
+    assert main(["cluster=slurm", *words]) == 0
+    assert [cluster.time_minutes for _, _, cluster in execution.started] == [1, 2]
+    assert execution.followed == ["slurm"], "Ctrl-C is said once"
+
+
+def test_a_path_is_shown_as_it_is(here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster=slurm", "budget.tokens=12800", "paths.runs='my [old] runs'"]) == 0
+    named = [line.strip() for line in capsys.readouterr().out.splitlines() if "study status" in line]
+    assert named == [f"python -m study status default --runs '{here}/my [old] runs'  # what each point is doing"]
 
 
 def test_points_of_different_resources_are_started_apart(here: Path, execution: Execution) -> None:
@@ -321,6 +343,14 @@ def test_help_is_quick_to_read_and_needs_no_hydra(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith("Make the points of a study")
     code = "import sys; from study.sweep import main; main(['--help']); assert 'hydra' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+EXAMPLES = re.findall(r"^  python -m study\.sweep ((?:-m |'?[\w.]+=\S+ ?)+)", HEAD, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_help_work(here: Path, example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*shlex.split(example), "dry_run=true"]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.slow
