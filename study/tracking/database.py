@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,29 @@ def create_database(path: Path, artifacts: str) -> bool:
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
-    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.new")
+    with _alone(path.parent):
+        if path.exists():  # made by another process meanwhile: its log is not to be swept
+            return False
+        _sweep(path)
+        staged = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.new")
+        try:
+            _schema(staged, artifacts)
+            return _publish(staged, path)
+        finally:
+            for ending in ("", *SIDECARS):
+                staged.with_name(staged.name + ending).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold an advisory lock on the folder itself, which leaves no file behind; without one where there are none."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _schema(staged, artifacts)
-        return _publish(staged, path)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
-        for ending in ("", *SIDECARS):
-            staged.with_name(staged.name + ending).unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def tune() -> None:

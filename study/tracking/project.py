@@ -27,6 +27,9 @@ STATUS = {
 }
 """MLflow's status of each state. Absence is not evidence: what is unknown counts as running."""
 
+PARENT = "mlflow.parentRunId"
+"""The tag by which MLflow shows a run below another."""
+
 PARAM_LENGTH = 6000
 TAG_LENGTH = 8000
 NAME_LENGTH = 120
@@ -70,7 +73,7 @@ def identity_tags(study_id: str, parent: str | None, key: str | None, user: str)
     """Return the tags that a run is born with and found again by."""
     tags = {"study_id": study_id, "role": "run" if key else "study", "mlflow.user": user}
     if key and parent:
-        tags |= {"point_key": key, "mlflow.parentRunId": parent}
+        tags |= {"point_key": key, PARENT: parent}
     return tags
 
 

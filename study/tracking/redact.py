@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 
 Redact = Callable[[str], str]
 
-_NAME = r"(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_KEY|ACCESS_KEY|PRIVATE_KEY)"
+_NAME = r"(?:TOKEN(?![A-Z])|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_KEY|ACCESS_KEY|PRIVATE_KEY)"
 _USERINFO = re.compile(r"(\b[a-zA-Z][\w+.-]*://)[^/\s'\"]*@")
 _QUERY = re.compile(r"([?&](?:[\w-]*(?:token|secret|password|passwd|key|signature|sig))=)[^&\s'\"]+", re.I)
 _ASSIGNMENT = re.compile(rf"\b([A-Z0-9_]*{_NAME}[A-Z0-9_]*\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s;&'\"]+)")
 _BEARER = re.compile(r"\b((?:Bearer|Basic)\s+)[\w.~+/=-]{8,}")
 _SECRET_NAME = re.compile(rf"{_NAME}$|{_NAME}[_A-Z0-9]*$")
 _SHORTEST = 6
-"""A shorter value in a variable called TOKEN is more likely a word of the text than a secret."""
+"""A shorter value in a variable called TOKEN is more likely a word of the text than a secret.
+
+Names like MAX_TOKENS and TOKENIZERS_PARALLELISM hold settings: here tokens are what models read.
+"""
 
 HIDDEN = "***"
 

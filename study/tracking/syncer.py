@@ -8,19 +8,19 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.files import locked
 from study.layout import StudyFolder
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
-from study.tracking.project import Card, FrozenPoint, identity_tags, run_card, run_name, study_card
+from study.tracking.project import PARENT, Card, FrozenPoint, identity_tags, run_card, run_name, study_card
 from study.tracking.redact import Redact, redactor
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
-from study.tracking.store import RunGoneError, RunRefusedError, Store
+from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError
 from study.tracking.uri import identity
 
 SAVE_SECONDS = 2.0
@@ -89,7 +89,11 @@ class Syncer:
             shipper = Shipper(self._store, self._redact)
             started = self._source.started()
             created = sum(self._sync_run(target, key, shipper) for key in started)
-            self._sync_parent(target, shipper)
+            try:
+                self._sync_parent(target, shipper)
+            except (RunGoneError, RunRefusedError) as error:  # removed meanwhile: the next pass looks and makes it anew
+                self._verified = False
+                raise StoreAwayError(f"the study's own run cannot be written: {error}") from None
             return Synced(
                 points=len(self._source.points),
                 started=len(self._states),
@@ -158,6 +162,8 @@ class Syncer:
         if key in self._refused:
             return 0
         card = run_card(facts, *self._source.latest(), self._redact)
+        # A parent that was removed is made anew: its runs follow it.
+        card = replace(card, tags={**card.tags, PARENT: target.parent})
         point = self._source.points[key]
         try:
             try:

@@ -41,7 +41,11 @@ class FakeStore:
         return self._call(lambda: f"x-{name}")
 
     def alive(self, run: str, study_id: str) -> bool:
-        return self._call(lambda: run in self.runs and self.runs[run].tags["study_id"] == study_id)
+        def look() -> bool:
+            found = self.runs.get(run)
+            return found is not None and not found.deleted and found.tags["study_id"] == study_id
+
+        return self._call(look)
 
     def find(self, experiment: str, study_id: str, role: str) -> list[StoredRun]:
         def search() -> list[StoredRun]:

@@ -107,10 +107,18 @@ def test_secrets_are_hidden(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["budget.tokens=100", "tokens: 12", "a@b.c", "http://host:5000/#/x", "sqlite:////a.db"]
+    "text",
+    [
+        "budget.tokens=100",
+        "tokens: 12",
+        "a@b.c",
+        "http://host:5000/#/x",
+        "sqlite:////a.db",
+        "export MAX_TOKENS=1048576",
+    ],
 )
 def test_plain_text_stays(text: str) -> None:
-    assert redactor({"TOKEN": "1"})(text) == text
+    assert redactor({"TOKEN": "1", "BATCH_TOKENS": "1048576"})(text) == text
 
 
 def test_addresses() -> None:

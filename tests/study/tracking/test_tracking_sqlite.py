@@ -1,5 +1,6 @@
 """Against MLflow's own SQLite store, in real processes, some of them killed."""
 
+import fcntl
 import math
 import os
 import random
@@ -162,6 +163,24 @@ def test_killed_while_the_database_is_made(tmp_path: Path) -> None:
     assert [row[0] for row in query(path, "pragma integrity_check")] == ["ok"]
     assert query(path, "select count(*) from experiments") == [(1,)]
     assert [p.name for p in tmp_path.iterdir()] == ["mlflow.db"]
+
+
+def test_the_log_of_a_database_that_another_process_just_made_is_not_swept(tmp_path: Path) -> None:
+    database, log = tmp_path / "mlflow.db", tmp_path / "mlflow.db-wal"
+    log.write_bytes(b"log")
+    descriptor = os.open(tmp_path, os.O_RDONLY)  # stands for the other process, about to publish
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    code = "import sys; from pathlib import Path; from study.tracking.database import create_database as c; "
+    code += "print('started', flush=True); sys.exit(c(Path(sys.argv[1]), 'file:///nowhere'))"
+    command = [sys.executable, "-c", code, str(database)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.3)
+        database.write_bytes(b"database")
+        os.close(descriptor)
+        assert process.wait(60) == 0  # False: it was made by another
+    assert (database.read_bytes(), log.read_bytes()) == (b"database", b"log")
 
 
 def test_two_at_once(database: Path, start: Start, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from study.tracking.redact import redactor
 from study.tracking.store import StoreAwayError
 from study.tracking.syncer import Synced, Syncer
-from tests.study.tracking.fake import FakeStore, Killed
+from tests.study.tracking.fake import FakeRun, FakeStore, Killed
 from tests.study.tracking.made import (
     Made,
     append,
@@ -169,6 +169,28 @@ def test_an_emptied_store_is_filled_again(tmp_path: Path) -> None:
     append(made.run(2), 13, 14)
     syncer(made, fresh).sync()
     assert fresh.rows() == expected(made)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_parent_removed_while_following_is_made_anew_and_its_runs_follow(tmp_path: Path, gone: bool) -> None:
+    made, store = populate(tmp_path / "runs" / "s"), FakeStore()
+    one = syncer(made, store)
+    one.sync()
+    first = next(name for name, run in store.runs.items() if run.tags["role"] == "study")
+    if gone:
+        del store.runs[first]
+        store.runs["spare"] = FakeRun("other", {"study_id": "x", "role": "study"}, 0)  # keeps the fake's ids apart
+    else:
+        store.delete(first)
+    complete(made.run(2))  # the study's own run changes with it
+    with pytest.raises(StoreAwayError, match="own run"):
+        one.sync()
+    one.sync()
+    live = {name: run for name, run in store.runs.items() if not run.deleted and name != "spare"}
+    parent = next(name for name, run in live.items() if run.tags["role"] == "study")
+    assert parent != first
+    assert {run.tags["mlflow.parentRunId"] for run in live.values() if run.tags["role"] == "run"} == {parent}
+    assert store.rows() == expected(made)
 
 
 def test_a_run_made_twice_becomes_one(tmp_path: Path) -> None:
