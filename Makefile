@@ -3,9 +3,13 @@
 # make check   ruff, mypy --strict, import-linter
 # make slurm   a throwaway SLURM cluster to play with
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# pip's hundreds of lines as one that counts; errors go to the terminal as they are.
+COUNT := awk '/^(Collecting|Processing|Requirement)/ {n++; if (n % 10 == 0) {printf "\r   %d packages found", n; fflush()}} \
+  /^Installing collected/ {printf "\r   installing %d packages, a minute or so", n; fflush()} END {print ""}'
 
 .PHONY: study test check slurm lock clean help
 .DEFAULT_GOAL := help
@@ -17,12 +21,12 @@ help: ## say what there is
 	@echo "== set-up: .venv from constraints.txt"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed: on Debian or Ubuntu, apt-get install python3-venv"; exit 1; }
-	$(PIP) --editable .
+	@$(PIP) --editable . | $(COUNT)
 	@touch $@
 
 .venv/ready-dev: .venv/ready
 	@echo "== set-up: tools for tests and checks"
-	$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev]' | $(COUNT)
 	@touch $@
 
 study: .venv/ready
