@@ -19,6 +19,7 @@ from study.layout import StudyFolder
 
 SOURCE_SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ".json", ".html", ".css"}
 MAX_SOURCE_BYTES = 1 << 20
+GIT_SECONDS = 60.0
 PACKAGES = ("study", "train", "sweeps", "kernels", "analysis", "hydra_plugins", "conf")
 
 
@@ -124,15 +125,18 @@ def _hash(data: bytes) -> str:
 
 def _git(root: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "", check: bool = True) -> str:
     """Return what git prints; with `check`, ValueError with its message where it fails, else an empty text."""
-    done = subprocess.run(
-        ["git", "-c", "core.quotepath=off", *arguments],
-        cwd=root,
-        env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
-        input=stdin.encode(errors="surrogateescape"),
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.quotepath=off", *arguments],
+            cwd=root,
+            env={**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
+            input=stdin.encode(errors="surrogateescape"),
+            capture_output=True,
+            check=False,
+            timeout=GIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"git {arguments[0]} gave no answer in {GIT_SECONDS:.0f} s in {root}: look why") from None
     if done.returncode != 0:
         if not check:
             return ""

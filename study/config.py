@@ -52,7 +52,7 @@ class ClusterConfig:
     constraint: str | None = key(None, "node features wanted, as sbatch --constraint")
     exclude: str | None = key(None, "nodes not wanted, as sbatch --exclude")
     reservation: str | None = key(None, "SLURM reservation")
-    array_parallelism: int = key(256, "jobs of one array that may run at once")
+    array_parallelism: int = key(256, "jobs of one submission that may run at once")
     setup: tuple[str, ...] = key((), "shell lines run in the job before Python starts (modules, exports)")
     master_addr: str | None = key(None, "rendezvous address of multi-node runs; null: the first node")
     poll_seconds: float = key(10.0, "shortest time between two looks at the scheduler [s]")
@@ -129,16 +129,17 @@ def sections(kind: type = StudyConfig, path: str = "", help: str = "") -> Iterat
 
 def defaults() -> dict[str, Any]:
     """Return the schema's defaults as plain dicts and lists: what Hydra composes everything else onto."""
-    plain = _plain(asdict(StudyConfig()))
-    assert isinstance(plain, dict)
-    return plain
+    made = plain(asdict(StudyConfig()))
+    assert isinstance(made, dict)
+    return made
 
 
 def _key(spec: Field[Any], where: str, kind: Any) -> Key:
     return Key(where, kind, spec.default, spec.metadata.get("help", ""), spec.metadata.get("choices", ()))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return dataclasses' values as YAML and JSON hold them: tuples become lists."""
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -47,15 +47,15 @@ def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool) -> dict[Corpus, M
     runs = list(runs)
     found = {}
     for corpus in dict.fromkeys(map(corpus_of, runs)):
-        manifest = corpus.find()
+        manifest, wanted = corpus.find(), folder(corpus.data, corpus.root)
         if manifest is None and not dry_run:
-            say(f"Preparing data={corpus.data.name} ({corpus.data.tokenizer}) in {corpus.root}")
+            say(f"Preparing the corpus {wanted.name} in {corpus.root}")
             prepare(corpus)
             manifest = corpus.find()
             if manifest is None:
-                raise ValueError(f"{folder(corpus.data, corpus.root)} was prepared with other data.* settings")
+                raise ValueError(f"{wanted} was prepared with other data.* settings")
         if manifest is None:
-            say(f"data={corpus.data.name} is not prepared in {corpus.root}: the keys below will change when it is.")
+            say(f"The corpus {wanted.name} is not prepared in {corpus.root}: the keys below will change when it is.")
         else:
             found[corpus] = manifest
     for run in runs:

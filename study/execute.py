@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from study import code_version, ledger
 from study.config import ClusterConfig
 from study.executors import query
-from study.executors.local import longest_first, slot_count, write_batch
-from study.executors.local import script as local_script
+from study.executors.local import longest_first, write_batch
 from study.files import locked
 from study.follow import follow
 from study.freeze import load_points
@@ -72,9 +71,6 @@ def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
 
 def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> str:
     """Return the exact sbatch scripts that would be submitted, but for the end of the job name; needs no SLURM."""
-    if cluster.executor == "local":
-        points = load_points(folder)
-        return local_script(folder, keys, slot_count(cluster, [points[k] for k in keys if k in points]))
     from study.executors import slurm
 
     arrays = list(slurm.chunks(keys))

@@ -153,7 +153,8 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True) ->
         if control and any(batch.executor == "local" for batch in observer.known.batches.values()):
             try:
                 stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
-                controller = Controller(observer, Slots(folder, slot_count(cluster, points)))
+                count = slot_count(cluster, [point.config for point in points])
+                controller = Controller(observer, Slots(folder, count))
             except TimeoutError:
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
         with display(pace, folder.name) as shown:

@@ -39,13 +39,16 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
     if not composed:
         raise ValueError("the search makes no points: give a value to each list after -m")
     first = composed[0].config
-    if not all(c.isalnum() or c in "._-" for c in first.study.name) or first.study.name.strip(".") == "":
-        raise ValueError(f"study.name={first.study.name!r} is not a folder name: use letters, digits, '.', '_' and '-'")
-    for name in ("study", "tracking", "paths", "dry_run", "wait"):
-        said = [str(v) for v in dict.fromkeys(_plain_text(getattr(one.config, name)) for one in composed)]
+    name = first.study.name
+    if not all(c.isalnum() or c in "._-" for c in name) or name.strip(".") == "" or name.startswith("-"):
+        raise ValueError(
+            f"study.name={name!r} is not a folder name: use letters, digits, '.', '_' and '-', the '-' not first"
+        )
+    for part in ("study", "tracking", "paths", "dry_run", "wait"):
+        said = [str(v) for v in dict.fromkeys(_plain_text(getattr(one.config, part)) for one in composed)]
         if len(said) > 1:
             raise ValueError(
-                f"{name} differs between points ({said[0]} and {said[1]}): "
+                f"{part} differs between points ({said[0]} and {said[1]}): "
                 "it is one setting of the whole study, so it cannot be in a list after -m"
             )
     return first
@@ -65,15 +68,19 @@ def make_plan(composed: Sequence[Composed], settled: Sequence[RunConfig], finger
 
 
 def _shared(overrides: Sequence[Sequence[str]]) -> frozenset[str]:
-    """Return the overrides that all points have, which therefore name none of them; none for a single point."""
-    if len(overrides) < 2:
-        return frozenset()
+    """Return the overrides that name no point, because all have them; of a single point those of its data."""
+    if len(overrides) == 1:
+        return frozenset(o for o in overrides[0] if _head(o) == "data")
     return frozenset(set.intersection(*(set(o) for o in overrides)))
 
 
 def _recognisable(overrides: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
-    heads = tuple(o.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0] for o in overrides)
-    return tuple(o for o, head in zip(overrides, heads, strict=True) if head in SCIENTIFIC and o not in shared)
+    return tuple(o for o in overrides if _head(o) in SCIENTIFIC and o not in shared)
+
+
+def _head(override: str) -> str:
+    """Return the section or group that an override is about."""
+    return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0]
 
 
 def _plain_text(section: Any) -> str:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.compose import Composed
-from study.config import StudyConfig
+from study.config import StudyConfig, plain
 from study.corpus import epochs, gather
 from study.files import write_atomic
 from study.freeze import absolute, append_points, known_keys, settle
 from study.plan import Plan, common, make_plan
 from study.submission import reference
 from study.table import rows, slots, speed, table
+from study.tracking.uri import resolve
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,10 +32,13 @@ def submit(composed: Sequence[Composed]) -> int:
     # Paths and overrides are shown as they are: a [ or a : in them is no markup.
     console = Console(soft_wrap=False, width=width, highlight=False, markup=False, emoji=False)
     config = common(composed)
+    # What cannot be is said before anything is done.
+    resolve(config.tracking.uri, Path.cwd())
+    at_once = slots(config.cluster, config.run())
     settled = [settle(one.config, one.overrides) for one in composed]
     corpora = gather(settled, console.print, config.dry_run)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
-    _show(plan, _states(plan), epochs(settled, corpora), console)
+    _show(plan, at_once, epochs(settled, corpora), console)
     if config.dry_run:
         _show_jobs(plan, console)
         return 0
@@ -47,16 +51,15 @@ def _states(plan: Plan) -> dict[str, str]:
     return {key: "completed" if plan.folder.run(key).outcome.exists() else "known" for key in known_keys(plan.folder)}
 
 
-def _show(plan: Plan, states: dict[str, str], times: float, console: Console) -> None:
-    run = plan.config.run()
+def _show(plan: Plan, at_once: int, times: float, console: Console) -> None:
     cluster = plan.clusters[0]
-    shown = rows(plan.points, states)
+    shown = rows(plan.points, _states(plan))
     title = f"Study {plan.config.study.name}: {len(plan.points)} points on {cluster.executor}"
     narrow = console.width < 95
-    console.print(table(shown, speed(plan.folder, run, cluster), slots(cluster, run), title, narrow))
+    console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, narrow))
     new = sum(row.state == "new" for row in shown)
     done = sum(row.state == "completed" for row in shown)
-    text = f"{new} new, {len(shown) - new} of them already in {plan.folder.path} ({done} completed)"
+    text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({done} completed)"
     twice = plan.asked - len(plan.points)
     console.print(text + (f"; {twice} duplicates dropped." if twice else "."), soft_wrap=True)
     if times > 1:
@@ -94,29 +97,14 @@ def _write(plan: Plan) -> None:
 
 def _settings(plan: Plan) -> dict[str, Any]:
     config = plan.config
-    plain = {f.name: _plain(asdict(getattr(config, f.name))) for f in fields(StudyConfig) if _is_setting(f.name)}
-    plain["tracking"]["uri"] = _absolute_uri(config.tracking.uri)
-    plain["paths"]["runs"] = str(plan.folder.path.parent)
-    run = {name: _plain(value) for name, value in asdict(absolute(config.run())).items()}
-    return {**plain, "run_defaults": run}
+    settings = {f.name: plain(asdict(getattr(config, f.name))) for f in fields(StudyConfig) if _is_setting(f.name)}
+    settings["tracking"]["uri"] = resolve(config.tracking.uri, Path.cwd())
+    settings["paths"]["runs"] = str(plan.folder.path.parent)
+    return {**settings, "run_defaults": plain(asdict(absolute(config.run())))}
 
 
 def _is_setting(name: str) -> bool:
     return name in ("study", "cluster", "tracking", "search", "paths")
-
-
-def _absolute_uri(uri: str) -> str:
-    """Return the tracking URI with an absolute path where it is a SQLite file of this folder."""
-    prefix, path = "sqlite:///", uri.removeprefix("sqlite:///")
-    if not uri.startswith(prefix) or path.startswith("/") or path in ("", ":memory:"):
-        return uri
-    return f"{prefix}{Path(path).absolute()}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _execute(plan: Plan, console: Console) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from study.config import ClusterConfig
+from study.executors.local import slot_count
 from study.layout import StudyFolder
 from study.point import Point
 from train.spec.config import RunConfig
@@ -81,7 +81,7 @@ def slots(cluster: ClusterConfig, config: RunConfig) -> int:
     """Return how many runs are executed at once at most."""
     if cluster.executor == "slurm":
         return cluster.array_parallelism
-    return cluster.slots or max(1, len(os.sched_getaffinity(0)) // max(1, config.runtime.threads))
+    return slot_count(cluster, [config])
 
 
 def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str, narrow: bool = False) -> Table:

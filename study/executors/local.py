@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from study import ledger
@@ -17,8 +17,6 @@ from study.point import Point
 from study.supervise import spawn
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token
-
-Log = Callable[[str], None]
 
 
 class Slots:
@@ -63,13 +61,13 @@ def write_batch(folder: StudyFolder, keys: Sequence[str], code: str | None) -> N
     ledger.append(folder, "submitted", name=name, job_id="local")
 
 
-def slot_count(cluster: ClusterConfig, points: Sequence[Point]) -> int:
+def slot_count(cluster: ClusterConfig, runs: Iterable[RunConfig]) -> int:
     """Return how many runs fit at once: as said, or one for each `runtime.threads` cores."""
     if cluster.slots is not None:
         if cluster.slots < 1:
             raise ValueError(f"cluster.slots={cluster.slots} is not allowed: it takes 1 or more, or null")
         return cluster.slots
-    threads = max((point.config.runtime.threads for point in points), default=1)
+    threads = max((run.runtime.threads for run in runs), default=1)
     return max(1, len(os.sched_getaffinity(0)) // max(1, threads))
 
 
@@ -88,10 +86,3 @@ def job_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a local run: this one, with this package importable from any directory."""
     root = str(Path(__file__).resolve().parents[2])
     return {**environment, "PYTHONPATH": os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)}
-
-
-def script(folder: StudyFolder, keys: Sequence[str], slots: int) -> str:
-    """Return what a local submission would run, for a dry run."""
-    job = f"{sys.executable} -u -m study.job {folder.path.absolute()} --name BATCH --index"
-    lines = [f"# {len(keys)} runs on this machine, {slots} at once, longest first"]
-    return "\n".join([*lines, *(f"{job} {index}  # {key}" for index, key in enumerate(keys))]) + "\n"

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from study import code_version
 from study.code_version import CodeVersion, current, load, save
 from study.layout import StudyFolder
 
@@ -28,6 +29,16 @@ def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
     version = current(checkout)
     assert version.id == f"{git(checkout, 'rev-parse', '--short=12', 'HEAD').strip()}-clean"
     assert not version.dirty
+
+
+def test_a_git_that_gives_no_answer_is_said(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").write_text("#!/bin/sh\nexec sleep 20\n")
+    (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(code_version, "GIT_SECONDS", 0.2)
+    with pytest.raises(ValueError, match="git rev-parse gave no answer in"):
+        current(checkout)
 
 
 def test_the_patch_restores_changed_new_and_removed_files(checkout: Path, tmp_path: Path) -> None:

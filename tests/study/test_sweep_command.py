@@ -225,7 +225,7 @@ def test_the_same_command_twice_writes_nothing_twice(
     assert execution.prepared == ["code"]
     assert execution.started[0] == execution.started[1]
     shown = capsys.readouterr().out
-    assert "0 new, 9 of them already in" in shown
+    assert "0 new, 9 already in" in shown
     assert "Nothing new to submit." in shown
     assert "Submitted" not in shown
 
@@ -282,6 +282,29 @@ def test_points_of_different_resources_are_started_apart(here: Path, execution: 
 def test_a_wrong_config_fails_before_the_data_is_prepared(here: Path, execution: Execution) -> None:
     assert main(["model.width=63"]) == 2
     assert execution.prepared == []
+
+
+@pytest.mark.parametrize("word", ["tracking.uri=ftp://host/x", "cluster.slots=0", "study.name=-x"])
+def test_settings_that_cannot_be_are_refused_before_anything_is_written(
+    here: Path, execution: Execution, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["budget.tokens=12800", word]) == 2
+    assert capsys.readouterr().err.startswith(f"study.sweep: {word.partition('=')[0]}=")
+    assert (list(here.iterdir()), execution.prepared) == ([], [])
+
+
+def test_a_corpus_that_is_not_prepared_is_named(
+    here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data.vocab_size=512", "budget.tokens=12800", "dry_run=true"]) == 0
+    assert "The corpus code-bpe512 is not prepared" in capsys.readouterr().out
+
+
+def test_one_point_is_not_named_by_its_data(here: Path, execution: Execution) -> None:
+    words = ["data=bytes", "data.validation_fraction=0.1", "model.width=96", "budget.tokens=12800"]
+    assert main(["cluster=slurm", *words]) == 0
+    (point,) = load_points(StudyFolder(here / "runs" / "default")).values()
+    assert point.overrides == ("model.width=96", "budget.tokens=12800")
 
 
 def test_hydras_own_sweeper_drives_our_launcher(here: Path, execution: Execution) -> None:

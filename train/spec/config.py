@@ -41,7 +41,7 @@ class ModelConfig:
 class DataConfig:
     """Which prepared corpus is read, and how it is cut into sequences."""
 
-    name: str = key("code", "corpus name; its shards lie in <paths.data>/<name>-<tokenizer><vocab_size>")
+    name: str = key("code", "corpus name; its shards lie in <runtime.data_root>/<name>-<tokenizer><vocab_size>")
     source: str | None = key(None, "folder of the raw text; null: the Python sources of this environment")
     text_column: str = key("text", "column (parquet) or field (jsonl) that holds the text")
     tokenizer: str = key("bpe", "how text becomes tokens", ("bpe", "bytes"))
