@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 from typing import IO
 
+from study.layout import StudyFolder
+from study.progress import duration
+
 LOCK = Path(".dvc/tmp/reproduce.lock")
 
 
@@ -31,8 +34,9 @@ def reproduce(root: Path, report: Path, arguments: list[str]) -> int:
             "The study is not finished: what ran is kept, and the same command carries on from there.", file=sys.stderr
         )
         return code
+    _show_report(root, report)
     _answer(root, report)
-    print(f"Done in {_duration(time.monotonic() - begun)}.")
+    print(f"Done in {duration(time.monotonic() - begun)}.")
     return 0
 
 
@@ -74,16 +78,22 @@ def _allow_no_git(root: Path) -> None:
         local.write_text("[core]\n    no_scm = true\n")
 
 
+def _show_report(root: Path, report: Path) -> None:
+    """Send a report that is newer than what MLflow has of its study: it is made after the runs were followed."""
+    study, page = StudyFolder(root / "runs" / report.name), root / report / "report.html"
+    if page.is_file() and study.tracking.is_file() and page.stat().st_mtime > study.tracking.stat().st_mtime:
+        command = [sys.executable, "-m", "study.tracking", "sync", str(study.path)]
+        # A store that is away is said on stderr; the report lies on disk in any case.
+        subprocess.run(command, cwd=root, stdout=subprocess.DEVNULL, check=False)
+
+
 def _answer(root: Path, report: Path) -> None:
     from analysis.summary import summary
 
+    if not (root / report / "fit.json").is_file():
+        return  # only the first stages were asked for
     fit = json.loads((root / report / "fit.json").read_text())
     print()
     print(summary(fit))
     print(f"Report   {root / report / 'report.html'}")
     print("Runs     .venv/bin/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///mlflow.db")
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
