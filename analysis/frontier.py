@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, engine
+from analysis import bootstrap, engine, human
 from analysis.forms import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
 from analysis.results import Frontier, FrontierPoint, Identified
 from analysis.rows import Array, Rows
@@ -48,7 +48,7 @@ def fit(rows: Rows, valleys: ValleyFit) -> FrontierFit | Frontier:
             approach="frontier",
             loss_function=engine.Squared().text,
             status="not possible",
-            reason=f"{len(points)} budgets with at least two runs; a law needs two, with a floor four",
+            reason=f"{human.counted(len(points), 'budget')} with at least two runs; a law needs two, with a floor four",
             points=points,
             points_are=what,
         )

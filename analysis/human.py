@@ -45,6 +45,11 @@ def count(value: object, digits: int = 3) -> str:
     return _trim(number(x, digits))
 
 
+def counted(value: int, noun: str) -> str:
+    """Return so many of something: 1 run, 5 runs."""
+    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
+
+
 def scientific(value: object, digits: int = 2) -> str:
     """Return mantissa and exponent: 3.4e12, 1e18, 2.5e-5."""
     x = finite(value)

@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis import bootstrap, engine
 from analysis.forms import SURFACE
-from analysis.results import Identified
+from analysis.results import Identified, Interval
 from analysis.rows import Array, Rows
 
 EXPONENTS = np.concatenate(([0.01], np.geomspace(0.02, 3.0, 31)))
@@ -34,12 +34,12 @@ def surface(rows: Rows, point: engine.PointFit, draws: Mapping[str, Array]) -> d
     if found["E"].limit is not None:
         found["E"] = Identified(False, found["E"].reason, found["E"].side, float(np.exp(found["E"].limit)))
     found["E"] = _on_bound(found["E"], draws["E"], lowest)
-    found["A"] = _follows(found["alpha"], "alpha", draws["A"], "A")
-    found["B"] = _follows(found["beta"], "beta", draws["B"], "B")
     for name in ("alpha", "beta"):
         found[name] = _closes(found[name], draws[name], name)
+    found["A"] = _follows(found["alpha"], "alpha", draws["A"], "A")
+    found["B"] = _follows(found["beta"], "beta", draws["B"], "B")
     for name in ("a", "b"):
-        found[name] = _ratio(draws[name], name)
+        found[name] = ratio(bootstrap.percentile(draws[name]), name) if len(draws[name]) else Identified(True)
     return {name: found[name] for name in (*SURFACE.names, "a", "b")}
 
 
@@ -104,17 +104,17 @@ def _closes(found: Identified, draws: Array, name: str) -> Identified:
     if low <= EXPONENTS[0] and high >= EXPONENTS[-1]:
         return Identified(False, f"the interval of {name} does not close")
     if low <= EXPONENTS[0]:
-        return Identified(False, f"the interval of {name} reaches its lower limit", "upper", float(high))
+        return Identified(
+            False, f"the interval of {name} reaches its lower limit", "upper", max(float(high), float(EXPONENTS[0]))
+        )
     if high >= EXPONENTS[-1]:
         return Identified(False, f"the interval of {name} reaches its upper limit", "lower", float(low))
     return found
 
 
-def _ratio(draws: Array, name: str) -> Identified:
-    """Return the verdict on a or b: an interval within (0, 1) that says something."""
-    if not len(draws):
-        return Identified(True)
-    low, high = bootstrap.percentile(draws) or (-np.inf, np.inf)
+def ratio(interval: Interval | None, name: str) -> Identified:
+    """Return the verdict on the exponents a or b of N* or D*: an interval within (0, 1) that says something."""
+    low, high = interval or (-np.inf, np.inf)
     if low <= 0.0 or high >= 1.0 or high - low > 0.8:
         return Identified(False, f"the interval of {name} covers most of 0 to 1")
     return Identified(True)

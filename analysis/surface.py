@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis import bootstrap, engine, identify
+from analysis import bootstrap, engine, human, identify
 from analysis.forms import SURFACE
 from analysis.results import Block, Identified
 from analysis.rows import Array, Rows
@@ -49,7 +49,7 @@ def fit(rows: Rows, loss: engine.Loss, *, resamples: int, seed: int, workers: in
             approach="surface",
             loss_function=loss.text,
             status="not possible",
-            reason=f"{len(rows)} runs of {len(np.unique(rows.size))} sizes; "
+            reason=f"{human.counted(len(rows), 'run')} of {human.counted(len(np.unique(rows.size)), 'size')}; "
             f"{len(FORM.names)} constants need at least {FEWEST} runs of 3 sizes",
         )
     problem = engine.problem(FORM, (rows.params, rows.tokens), rows.loss, loss)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap
+from analysis import bootstrap, human, identify
 from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
 from analysis.rows import Array, Mask, Rows
 
@@ -84,17 +84,21 @@ def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
     flops = np.array([p.flops for p in minima])
     drawn = np.stack([draws[i] for i in range(len(minima))], axis=1) if minima else np.empty((0, 0, 3))
     exponents = _exponents(flops, best, drawn)
+    quoted = (("a", "params"), ("b", "tokens")) if exponents else ()
+    identified = {name: _identified(exponents[q], name) for name, q in quoted}
     block = Valleys(
         form=FORM,
         approach="valleys",
         loss_function=LOSS,
         status="ok" if exponents else "not possible",
-        reason="" if exponents else f"{len(minima)} budgets have a minimum inside their sizes; exponents need two",
+        reason=""
+        if exponents
+        else f"{human.counted(len(minima), 'budget')} with a minimum inside the sizes; exponents need two",
         objective=float(sum((p.residual**2).sum() for p in parabolas)) if parabolas else None,
-        params={name: exponents[q].exponent for name, q in (("a", "params"), ("b", "tokens")) if exponents},
-        intervals={name: exponents[q].exponent_interval for name, q in (("a", "params"), ("b", "tokens")) if exponents},
-        identified=_identified(exponents),
-        checks=tuple(_checks(valleys)),
+        params={name: exponents[q].exponent for name, q in quoted},
+        intervals={n: exponents[q].exponent_interval if identified[n].identified else None for n, q in quoted},
+        identified=identified,
+        checks=(*_checks(valleys), *_far(rows, valleys)),
         rows_used=sum(len(p.keys) for p in minima),
         valleys=tuple(valleys),
         exponents=dict(exponents),
@@ -248,7 +252,8 @@ def _too_few(rows: Rows, mask: Mask) -> Valley:
     logs = np.log(rows.params[index])
     return Valley(
         float(rows.labels[rows.budget[index[0]]]), float(np.exp(np.log(rows.flops[index]).mean())), "too_few",
-        f"{sizes} sizes: a parabola needs at least three", len(index), tuple(rows.keys[i] for i in index),
+        f"{human.counted(sizes, 'size')}: a parabola needs at least three", len(index),
+        tuple(rows.keys[i] for i in index),
         (float(rows.params[index].min()), float(rows.params[index].max())), float(logs.mean()),
     )  # fmt: skip
 
@@ -262,16 +267,21 @@ def _exponents(flops: Array, best: Array, draws: Array) -> dict[str, PowerLaw]:
     return {n: power_law(reference, log_flops, best[:, i], draws[..., i]) for i, n in enumerate(("params", "tokens"))}
 
 
-def _identified(exponents: Mapping[str, PowerLaw]) -> dict[str, Identified]:
-    """Return whether the exponents have an interval."""
-    out = {}
-    for name, quantity in (("a", "params"), ("b", "tokens")):
-        if quantity in exponents:
-            law = exponents[quantity]
-            known = law.exponent_interval is not None
-            reason = "" if known else "no degrees of freedom for an interval, or resamples without a minimum"
-            out[name] = Identified(known, reason)
-    return out
+def _identified(law: PowerLaw, name: str) -> Identified:
+    """Return whether an exponent has an interval that says something."""
+    if law.exponent_interval is None:
+        return Identified(False, "no degrees of freedom for an interval, or resamples without a minimum")
+    return identify.ratio(law.exponent_interval, name)
+
+
+def _far(rows: Rows, valleys: Sequence[Valley]) -> list[Check]:
+    """Return a finding about the runs of budgets with a parabola that are too far from its best size to be in it."""
+    count = sum(int((rows.budget == g).sum()) for g in range(len(rows.labels)) if (rows.budget == g).sum() >= 2)
+    left = count - sum(v.points for v in valleys)
+    if not left:
+        return []
+    text = f"{human.counted(left, 'run')} of other sizes than {WINDOW:g} times around the best of the budget"
+    return [Check("outside_window", f"parabolas leave out {text}", "the surface rests on these runs too", "note")]
 
 
 def _checks(valleys: Sequence[Valley]) -> list[Check]:
@@ -295,7 +305,7 @@ def _checks(valleys: Sequence[Valley]) -> list[Check]:
             out += [Check(code, text, advice[status]) for text in texts]
     minima = [v for v in valleys if v.status == "minimum"]
     if 0 < len(minima) < 3:
-        text = f"only {len(minima)} budgets have a minimum"
+        text = f"only {human.counted(len(minima), 'budget')} with a minimum"
         out.append(Check("few_valleys", text, "run more budgets; exponents of two points have no check"))
     off = [v for v in minima if _offset(v) > 0.7]
     if off:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis import bootstrap, engine, recommend, surface
+from analysis import bootstrap, engine, identify, recommend, surface
 from analysis.results import Block
 from tests.analysis import studies
 
@@ -42,6 +42,16 @@ def test_well_measured_constants_are_identified() -> None:
         interval = found.block.intervals[name]
         assert interval is not None
         assert interval[0] <= value <= interval[1]
+
+
+def test_a_coefficient_is_no_better_known_than_its_exponent() -> None:
+    found = surface.fit(studies.as_rows(studies.isoflop(0).assign(loss=2.0)), engine.Huber(), resamples=50, seed=0)
+    assert isinstance(found, surface.Surface)
+    verdicts = found.block.identified
+    assert [verdicts[name].identified for name in ("alpha", "A", "beta", "B")] == [False] * 4
+    for name in ("alpha", "beta"):
+        limit = verdicts[name].limit
+        assert limit is None or limit >= identify.EXPONENTS[0]
 
 
 def test_too_few_runs_say_why() -> None:

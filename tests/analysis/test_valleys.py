@@ -77,6 +77,24 @@ def test_a_valley_within_its_noise_is_flat() -> None:
     assert [v.status for v in found.valleys] == ["flat", "minimum", "minimum"]
 
 
+def test_an_exponent_that_two_noisy_valleys_leave_open_is_not_identified() -> None:
+    found = valleys.fit(studies.as_rows(studies.isoflop(0, noise=0.004).iloc[:10]), resamples=200, seed=0)
+    assert len(found.flops) == 2
+    law = found.block.exponents["params"]
+    assert law.exponent_interval is not None
+    assert law.exponent_interval[0] < 0
+    assert not found.block.identified["a"].identified
+    assert found.block.intervals["a"] is None
+
+
+def test_runs_outside_the_window_are_counted() -> None:
+    found = valleys.fit(studies.as_rows(studies.isoflop(0, ratios=(0.02, 2.5, 5, 10, 20, 40))), resamples=0, seed=0)
+    assert [c.message[:30] for c in found.block.checks if c.code == "outside_window"] == [
+        "parabolas leave out 4 runs of "
+    ]
+    assert {v.points for v in found.block.valleys} == {5}
+
+
 def test_no_valley_at_all_says_so() -> None:
     found = valleys.fit(studies.as_rows(quadratic([1e2], 0.1)), resamples=50, seed=0).block
     assert found.status == "not possible"
