@@ -119,6 +119,7 @@ class Observer:
             alive=None if attempt is None or attempt.ended is not None else is_alive(attempt.job),
             job=job,
             problem="; ".join(self.view.problems),
+            queue_complete=self.view.queue_complete,
         )
         status = _describe(point, run, seen, judge(seen), outcome)
         if status.state in ("completed", "diverged"):

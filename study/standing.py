@@ -46,6 +46,7 @@ class Evidence:
 
     outcome: state in the run's outcome.json. alive: whether the local process of the attempt lives (None: cannot be
     told from here). job: SLURM's view (None: it did not say). problem: why the scheduler's view is incomplete.
+    queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs.
     """
 
     batch: Batch | None = None
@@ -55,6 +56,7 @@ class Evidence:
     alive: bool | None = None
     job: Job | None = None
     problem: str = ""
+    queue_complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
             return Standing("cancelled")
         if seen.job is not None and seen.job.state == "time_limit":
             return Standing("time_limit")
+        if seen.job is None and not seen.queue_complete:
+            return Standing("unknown", f"its attempt was interrupted, and SLURM may have requeued it: {seen.problem}")
         return Standing("interrupted", "preempted" if state == "preempted" else "")
     return Standing(state if state in STATES else "unknown")
 

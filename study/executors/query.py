@@ -62,12 +62,13 @@ class View:
     """All that one look at the scheduler gave.
 
     `complete`: the scheduler answered and every line was understood; only then may absence mean something.
-    `problems`: why not, in words.
+    `problems`: why not, in words. `queue_complete`: the same of squeue alone, which knows all that waits or runs.
     """
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
     complete: bool = True
     problems: tuple[str, ...] = ()
+    queue_complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def look(ids: Sequence[str], runner: Runner = run) -> View:
     history = read_sacct(runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--jobs={','.join(ids)}"]))
     jobs = dict(_settled(history, queue))
     jobs |= {i: job for i, job in queue.jobs.items() if i not in jobs or jobs[i].state != job.state}
-    return View(jobs, queue.complete and history.complete, (*queue.problems, *history.problems))
+    problems = (*queue.problems, *history.problems)
+    return View(jobs, queue.complete and history.complete, problems, queue_complete=queue.complete)
 
 
 def find(name: str, since: float, runner: Runner = run) -> Lookup:

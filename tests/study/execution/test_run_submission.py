@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
@@ -148,6 +149,23 @@ def test_while_the_scheduler_is_silent_nothing_is_touched(tools: Path, tmp_path:
     submit(study, keys)
     assert len(submitted(tools)) == 1
     assert live(study) == {keys[1]: "1"}
+
+
+def test_a_requeued_job_is_not_submitted_beside_while_the_scheduler_is_silent(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    submit(study, keys)
+    attempt = study.run(keys[1]).attempt(1)
+    attempt.path.mkdir(parents=True)
+    (name,) = ledger.read(study).batches
+    attempt.job.write_text(json.dumps({"name": name, "job_id": "1_0", "executor": "slurm"}))
+    attempt.outcome.write_text(json.dumps({"state": "interrupted"}))
+    (tools / "down").touch()
+    submit(study, keys)
+    assert len(submitted(tools)) == 1, "absence is not evidence"
+    (tools / "jobs").write_text("")
+    (tools / "down").unlink()
+    submit(study, keys)
+    assert len(submitted(tools)) == 1, "squeue answered, and it is not there: it is due"
 
 
 @pytest.mark.parametrize("mode", ["kill-before", "kill-after"])
