@@ -122,7 +122,8 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
             return Standing("cancelled")
         if seen.job is not None and seen.job.state == "time_limit":
             return Standing("time_limit")
-        if seen.job is None and not seen.queue_complete:
+        slurm = seen.batch is not None and seen.batch.executor == "slurm"
+        if slurm and seen.job is None and not seen.queue_complete:
             return Standing("unknown", f"its attempt was interrupted, and SLURM may have requeued it: {seen.problem}")
         return Standing("interrupted", "preempted" if state == "preempted" else "")
     return Standing(state if state in STATES else "unknown")

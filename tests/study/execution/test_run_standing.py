@@ -40,6 +40,7 @@ def job(state: str, word: str = "WORD", reason: str = "") -> Job:
         (Evidence(batch=LOCAL, attempt=attempt(), alive=False, cancelled=True), "cancelled"),
         (Evidence(batch=LOCAL, attempt=attempt("failed"), alive=None), "failed"),
         (Evidence(batch=LOCAL, attempt=attempt("interrupted"), cancelled=True), "cancelled"),
+        (Evidence(batch=LOCAL, attempt=attempt("interrupted"), queue_complete=False), "interrupted"),
         (Evidence(batch=LOCAL, attempt=attempt("failed", name="earlier")), "pending"),
         (Evidence(batch=LOCAL, attempt=attempt(name="earlier"), alive=True), "running"),
         # SLURM says
