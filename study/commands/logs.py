@@ -14,7 +14,7 @@ from pathlib import Path
 from study import ledger
 from study.commands import add_study
 from study.layout import AttemptFolder, StudyFolder
-from study.observe import PointStatus, job_log, observe
+from study.observe import PointStatus, job_log, latest_attempt, observe
 from study.selection import by_key
 from study.submission import find_study, reference
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         print(_listing(folder, statuses))
         return 0
     status = by_key(statuses, options.point)
-    if status.attempt is None and status.state == "failed":
+    if status.state == "failed" and options.attempt is None and not _began(folder, status):
         batch = ledger.read(folder).batch(status.key)
         assert batch is not None, "what was never submitted cannot fail"
         _copy(job_log(folder, batch, status.key))
@@ -84,6 +84,12 @@ def _listing(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
     if not rows:
         return f"{folder.name}: no point has begun, so there are no logs yet"
     return "\n".join([*rows, "", f"python -m study logs {reference(folder)} KEY    # the beginning of a key is enough"])
+
+
+def _began(folder: StudyFolder, status: PointStatus) -> bool:
+    """Whether the job that the point's state is about made an attempt; the latest one may be an earlier job's."""
+    attempt = latest_attempt(folder.run(status.key))
+    return attempt is not None and attempt.batch == status.batch
 
 
 def _attempt(folder: StudyFolder, status: PointStatus, number: int | None) -> AttemptFolder:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from study import ledger
+from study.__main__ import main
 from study.config import ClusterConfig
 from study.execute import Outside, start
 from study.executors.query import Answer
@@ -149,6 +150,21 @@ def test_while_the_scheduler_is_silent_nothing_is_touched(tools: Path, tmp_path:
     submit(study, keys)
     assert len(submitted(tools)) == 1
     assert live(study) == {keys[1]: "1"}
+
+
+def test_logs_of_a_job_that_failed_before_its_attempt_are_the_jobs_own(
+    tools: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    submit(study, keys)
+    earlier = study.run(keys[1]).attempt(1)
+    earlier.path.mkdir(parents=True)
+    earlier.job.write_text(json.dumps({"name": "an earlier batch", "job_id": "0_0", "executor": "slurm"}))
+    earlier.stdout(0).write_text("of the attempt before\n")
+    (study.jobs / "1_0_0_log.out").write_text("slurmstepd: error: no such module\n")
+    (tools / "squeue").write_text("#!/bin/bash\necho '1|0|FAILED|NonZeroExitCode|s'\n")
+    assert main(["logs", str(study.path), keys[1]]) == 0
+    assert capsys.readouterr().out == "slurmstepd: error: no such module\n"
 
 
 def test_a_requeued_job_is_not_submitted_beside_while_the_scheduler_is_silent(tools: Path, tmp_path: Path) -> None:
