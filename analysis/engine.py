@@ -97,11 +97,6 @@ def problem(form: Form, columns: Sequence[Array], losses: Array, loss: Loss) -> 
     return Problem(form, logs - centres[:, None], centres, np.log(np.asarray(losses, dtype=np.float64)), loss)
 
 
-def residuals(p: Problem, theta: Array) -> Array:
-    """Return ln predicted - ln loss (R, n) at `theta` (R, p)."""
-    return p.form.log_value(theta, p.x) - p.y
-
-
 def evaluate(p: Problem, theta: Array, weights: Array | None = None, y: Array | None = None) -> tuple[Array, Array]:
     """Return the summed objective (R,) and its gradient (R, p); where it overflows, infinity and no gradient."""
     with np.errstate(over="ignore", invalid="ignore"):

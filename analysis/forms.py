@@ -44,9 +44,6 @@ class Form(Protocol):
     def log_value_and_pull(self, theta: Array, x: Array) -> tuple[Array, Pull]:
         """Return ln loss (R, n) and the map from weights (R, n) to the weighted sum of its gradients (R, p)."""
 
-    def log_jacobian(self, theta: Array, x: Array) -> Array:
-        """Return d ln loss / d theta (R, n, p)."""
-
     def basis(self, exponents: Array, x: Array) -> Array:
         """Return the columns (G, n, m) in which the loss is linear, for fixed exponents (G, q)."""
 
@@ -55,9 +52,6 @@ class Form(Protocol):
 
     def natural(self, theta: Array, centres: Array) -> Array:
         """Return the constants (R, p) as people quote them, from `theta` (R, p) and the centres (k,)."""
-
-    def internal(self, constants: Array, centres: Array) -> Array:
-        """Return `theta` (R, p) from constants (R, p): the inverse of `natural`."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +114,6 @@ class SumOfPowers:
 
         return np.log(value), pull
 
-    def log_jacobian(self, theta: Array, x: Array) -> Array:
-        """Return the shares of the terms, times 1 or -x."""
-        terms = self._terms(theta, x)
-        value = np.maximum(sum(terms[1:], terms[0]), TINY)
-        shares = [np.broadcast_to(term / value, (theta.shape[0], x.shape[1])) for term in terms]
-        tail = [-share * x[i] for i, share in enumerate(shares[-len(self.powers) :])]
-        return np.stack([*shares, *tail], axis=2)
-
     def basis(self, exponents: Array, x: Array) -> Array:
         """Return 1 and the powers at these exponents."""
         head = 1 if self.floor else 0
@@ -148,14 +134,6 @@ class SumOfPowers:
         out[:, head : head + q] += theta[:, head + q :] * centres
         with np.errstate(over="ignore"):
             out[:, : head + q] = np.exp(out[:, : head + q])
-        return out
-
-    def internal(self, constants: Array, centres: Array) -> Array:
-        """Return logs of the coefficients at the centre, then the exponents."""
-        out = np.array(constants, dtype=np.float64)
-        head, q = (1 if self.floor else 0), len(self.powers)
-        out[:, : head + q] = np.log(np.maximum(out[:, : head + q], TINY))
-        out[:, head : head + q] -= out[:, head + q :] * centres
         return out
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis import bootstrap, engine, human, identify
 from analysis.forms import SURFACE
-from analysis.results import Block, Identified
+from analysis.results import Block
 from analysis.rows import Array, Rows
 
 FORM = SURFACE
@@ -98,6 +98,3 @@ def _draws(
 
 def _log(values: Array) -> Array:
     return np.log(np.maximum(values, 1e-300))
-
-
-__all__ = ["FORM", "Identified", "Surface", "exponents", "fit", "point_fit", "predict"]

@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Curve:
-    """Validation losses of one run by training tokens; compute is `flops` times the share of the run's tokens."""
+    """Validation losses of one run by training tokens; the budget is in FLOPs."""
 
     key: str
     budget: float

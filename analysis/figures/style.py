@@ -1,7 +1,7 @@
 """How all figures look: one palette, log ticks that read as numbers, and no global state.
 
-Colours are the colour-blind-safe set of Okabe and Ito (2008); budgets, which are ordered, take steps of one
-lightness ramp. Every colour reads on white and on near-black, because the report follows the reader's scheme.
+Colours are near the colour-blind-safe set of Okabe and Ito (2008); budgets, which are ordered, take steps of one ramp
+of hues. All are of middle lightness, to be read on white and on near-black: the report follows the reader's scheme.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RC: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
 }
-"""Settings a figure is drawn and saved under (see analysis.figures.page)."""
+"""Settings a figure is drawn and saved under (see analysis.figures.canvas)."""
 
 
 def ramp(count: int) -> list[str]:

@@ -69,7 +69,7 @@ def test_small_study_intervals_cover_the_truth() -> None:
         rows = studies.as_rows(studies.isoflop(seed, noise=0.004))
         problem = engine.problem(surface.FORM, (rows.params, rows.tokens), rows.loss, engine.Squared())
         point = engine.fit_point(problem)
-        fitted_loss = problem.y + engine.residuals(problem, point.theta[None])[0]
+        fitted_loss = problem.form.log_value(point.theta[None], problem.x)[0]
         noise = bootstrap.residual_draws(problem.y - fitted_loss, len(rows) - 5, 200, seed)
         found = engine.fit_many(problem, point, y=fitted_loss + noise)
         draws = surface.FORM.natural(found.theta, problem.centres)
