@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
 SMALL = {
     "budgets: [8.0e+10, 2.53e+11, 8.0e+11, 2.53e+12]": "budgets: [4.0e+9, 8.0e+9, 1.6e+10]",
-    "ratios: [4, 10, 25, 60, 150]": "ratios: [1, 5, 25]",
+    "ratios: [6, 14, 32, 70, 150]": "ratios: [1, 5, 25]",
+    "  count: 4": "  count: 1\n  sequences: 64",
 }
 
 
@@ -61,14 +64,19 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(text: str, checkout: Path, **environment: str) -> str:
-    """Run a block in bash, stopping at the first error; return what it printed."""
+def clean_environment(checkout: Path) -> dict[str, str]:
+    """Return the environment of someone who has activated the checkout's .venv."""
     path = f"{checkout / '.venv' / 'bin'}:{os.environ['PATH']}"
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SLURM", "COV"))}
+    return {**clean, "PATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def run(text: str, checkout: Path, **environment: str) -> str:
+    """Run a block in bash, stopping at the first error; return what it printed."""
     done = subprocess.run(  # noqa: PLW1510 (its output says more than the exception would)
         ["bash", "-euo", "pipefail", "-c", text],
         cwd=checkout,
-        env={**clean, "PATH": path, "OMP_NUM_THREADS": "1", **environment},
+        env=clean_environment(checkout) | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -80,10 +88,10 @@ def run(text: str, checkout: Path, **environment: str) -> str:
 
 def test_every_block_is_run_here() -> None:
     """A block that a reader can copy and no test runs would rot."""
-    text = Path(__file__).read_text()
+    run_here = re.findall(r'run\(block\("(.+?)"\)', Path(__file__).read_text())
+    run_here += [target for target in ("make test",) if f'block("{target}").splitlines()' in Path(__file__).read_text()]
     for one in BLOCKS:
-        lines = [line.split("#")[0].strip() for line in one.splitlines()]
-        assert any(f'block("{line}")' in text for line in lines), f"no test runs the README's block:\n{one}"
+        assert any(text in one for text in run_here), f"no test runs the README's block:\n{one}"
 
 
 @pytest.mark.slow
@@ -103,11 +111,36 @@ def test_the_main_job_and_its_second_run_and_a_changed_value(checkout: Path) -> 
     assert again.count("Running stage") == 0
 
     study = checkout / "conf" / "study" / "isoflop.yaml"
-    study.write_text(study.read_text().replace("[4.0e+9, 8.0e+9, 1.6e+10]", "[4.0e+9, 8.0e+9, 1.6e+10, 3.2e+10]"))
-    run(block("dvc repro"), checkout)
+    small = study.read_text()
+    study.write_text(small.replace("[4.0e+9, 8.0e+9, 1.6e+10]", "[4.0e+9, 8.0e+9, 1.6e+10, 3.2e+10]"))
+    try:
+        run(block("dvc repro"), checkout)
+    finally:
+        study.write_text(small)
     after = outcomes.read_text().splitlines()
     assert len(after) == 12
     assert set(before) < set(after), "runs that were done are untouched, attempts and seconds included"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_in_the_middle_the_main_job_carries_on(checkout: Path, number: signal.Signals) -> None:
+    shutil.rmtree(checkout / "runs", ignore_errors=True)
+    command = ["bash", "-c", block("make study")]
+    started = subprocess.Popen(
+        command, cwd=checkout, env=clean_environment(checkout), start_new_session=True, stdout=subprocess.DEVNULL
+    )
+    while len(list((checkout / "runs").glob("isoflop/*/outcome.json"))) < 2:
+        assert started.poll() is None, "it ended before it could be stopped"
+        time.sleep(0.05)
+    os.killpg(started.pid, number)
+    assert started.wait(timeout=60) != 0
+    done = {path: path.read_bytes() for path in (checkout / "runs").glob("isoflop/*/outcome.json")}
+    assert 2 <= len(done) < 9
+
+    assert "train next" in run(block("make study"), checkout)
+    assert len(list((checkout / "runs").glob("isoflop/*/outcome.json"))) == 9
+    assert all(path.read_bytes() == content for path, content in done.items()), "what was done was not done again"
 
 
 def test_the_other_make_targets_are_what_they_say(checkout: Path) -> None:
