@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HELP = {
     "runs": "runs/STUDY, mlflow:EXPERIMENT, or a .csv or .parquet file (required)",
     "uri": "MLflow server or database of mlflow:EXPERIMENT (default sqlite:///mlflow.db)",
+    "points": "of a study: all, or latest: those that its latest command asked for (default all)",
     "out": "folder for fit.json and runs.csv (default reports/STUDY)",
     "budget": "FLOPs to recommend a run for (default 10 times the largest run)",
     "resamples": "bootstrap resamples (default 1000)",
@@ -42,6 +43,7 @@ class Options:
 
     runs: str
     uri: str = "sqlite:///mlflow.db"
+    points: str = "all"
     out: str = ""
     budget: float | None = None
     resamples: int = 1000
@@ -106,7 +108,7 @@ def load_frame(options: Options) -> pd.DataFrame:
             loss_unit=options.loss_unit,
             where=_pairs("where", options.where),
         )
-    return frame.from_runs(path, options.params or "matmul")
+    return frame.from_runs(path, options.params or "matmul", options.points)
 
 
 def _pairs(name: str, text: str) -> dict[str, str]:

@@ -39,16 +39,27 @@ ONE_KIND = {
 _TEXT = ("key", "study", "state", "params_kind", "flop_rule", "loss_unit", "tokenizer", "fingerprint", "schedule")
 
 
-def from_runs(folder: Path, params_kind: str = "matmul") -> pd.DataFrame:
+def from_runs(folder: Path, params_kind: str = "matmul", which: str = "all") -> pd.DataFrame:
     """Return the frame of a study's folder; points that never started are not rows (attrs["not_started"] counts them).
 
-    Raises ValueError where the folder is no study or `params_kind` is none of PARAMS_KINDS.
+    A study keeps the points of every command that named it; with `which` "latest" only those of its latest command are
+    taken, so that a changed setting does not leave the runs of the old one in the fit. Raises ValueError where the
+    folder is no study, `params_kind` is none of PARAMS_KINDS or `which` is neither "all" nor "latest".
     """
+    if which not in ("all", "latest"):
+        raise ValueError(f"points={which} is not allowed: all, or latest (what the study's latest command asked for)")
     points = folder / "points.jsonl"
     if not points.is_file():
         raise ValueError(f"runs={folder} is no study (no points.jsonl); give runs/STUDY, mlflow:NAME or a file")
     records, waiting = [], 0
+    latest = _read(folder / "latest.json") if which == "latest" else None
+    if which == "latest" and latest is None:
+        raise ValueError(
+            f"points=latest: {folder / 'latest.json'} is missing or damaged: give the study's command again"
+        )
     for point in _points(points):
+        if latest is not None and point["key"] not in latest["keys"]:
+            continue
         run = folder / point["key"]
         if not (run / "outcome.json").exists() and not (run / "attempts").is_dir():
             waiting += 1

@@ -40,7 +40,7 @@ from train.spec.config import (
     RunConfig,
     RuntimeConfig,
 )
-from train.spec.counts import flops_per_token, kv_heads, mlp_width
+from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width
 from train.spec.resolve import resolve
 from train.step import step
 
@@ -66,7 +66,7 @@ def products(setup: Setup, sequences: int) -> Callable[[], None]:
     config, length = setup.config, setup.config.data.sequence_length
     micro = max(parts(sequences, setup.micro))
     tokens, model = micro * length, config.model
-    width, hidden, dim = model.width, mlp_width(model), model.head_dim
+    width, hidden, dim = model.width, mlp_width(model), head_dim(model)
     heads, groups = width // dim, kv_heads(model)
     linears = [((heads + 2 * groups) * dim, width), (width, width), (2 * hidden, width), (width, hidden)]
     jobs = [

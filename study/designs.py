@@ -60,6 +60,8 @@ def isoflop(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
 def family(config: StudyConfig, layers: int | None = None) -> list[Shape]:
     """Return the shapes that the search may pick: multiples of the width step, depth by aspect ratio."""
     step, head = config.search.width_step, config.model.head_dim
+    if head is None:
+        head = 2
     if step <= 0 or step % head:
         raise ValueError(
             f"search.width_step={step} is not a multiple of model.head_dim={head}: "

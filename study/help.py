@@ -22,7 +22,7 @@ Examples
   python -m study.sweep study=isoflop                          run the main study on this machine
   python -m study.sweep model=small budget.flops=1e15          one point
   python -m study.sweep -m model.width=64,96,128 seed=range(3) all combinations: nine points
-  python -m study.sweep study=isoflop cluster=slurm model.head_dim=64 -m model.width=512,768,1024
+  python -m study.sweep study=isoflop cluster=slurm -m model.width=512,768,1024
                                                                SLURM job arrays; returns at once
   python -m study.sweep study.name=mine search=isoflop 'search.budgets=[1e12,1e13]' 'search.ratios=[5,20,80]'
   python -m study status isoflop                               then: watch, logs, cancel, retry, sync

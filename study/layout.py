@@ -103,6 +103,11 @@ class StudyFolder:
         return self.path / "outcomes.jsonl"
 
     @property
+    def latest(self) -> Path:
+        """Keys of the points that the latest command asked for: a study keeps what earlier ones made."""
+        return self.path / "latest.json"
+
+    @property
     def lock(self) -> Path:
         """Held while the ledger or the points are appended to."""
         return self.path / "ledger.lock"

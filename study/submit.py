@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -90,9 +91,14 @@ def _write(plan: Plan) -> None:
 
     plan.folder.path.mkdir(parents=True, exist_ok=True)
     append_points(plan.folder, plan.points)
-    settings = yaml.safe_dump(_settings(plan), sort_keys=False)
-    if not plan.folder.study.exists() or plan.folder.study.read_text(encoding="utf-8") != settings:
-        write_atomic(plan.folder.study, settings)
+    _update(plan.folder.study, yaml.safe_dump(_settings(plan), sort_keys=False))
+    _update(plan.folder.latest, json.dumps({"keys": sorted(point.key for point in plan.points)}) + "\n")
+
+
+def _update(path: Path, text: str) -> None:
+    """Write a file, unless it says so already."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_atomic(path, text)
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

@@ -117,6 +117,18 @@ def test_points_are_counted_once_and_torn_lines_wait(study: Path) -> None:
         frame.from_runs(study)
 
 
+def test_only_what_the_latest_command_asked_for(study: Path) -> None:
+    with pytest.raises(ValueError, match=r"latest.json is missing"):
+        frame.from_runs(study, which="latest")
+    every = frame.from_runs(study)
+    keys = sorted(every["key"])[:15]
+    (study / "latest.json").write_text(json.dumps({"keys": keys}))
+    assert sorted(frame.from_runs(study, which="latest")["key"]) == keys
+    assert len(frame.from_runs(study)) == len(every)
+    with pytest.raises(ValueError, match="points=newest is not allowed: all, or latest"):
+        frame.from_runs(study, which="newest")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

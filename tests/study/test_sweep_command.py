@@ -107,7 +107,7 @@ def test_dry_run_from_another_directory_shows_and_writes_nothing(tmp_path: Path)
 
 
 def test_dry_run_prints_the_sbatch_script(tmp_path: Path) -> None:
-    words = ["study=isoflop", "cluster=slurm", "dry_run=true", "model.head_dim=64", "-m", "model.width=512,768"]
+    words = ["study=isoflop", "cluster=slurm", "dry_run=true", "-m", "model.width=512,768"]
     done = run(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "#SBATCH" in done.stdout

@@ -14,11 +14,12 @@ from train.model.norm import rms_norm
 from train.model.rope import rotate, rotations
 from train.model.transformer import Transformer, initialise
 from train.spec.config import ModelConfig
+from train.spec.counts import head_dim
 
 
 def plain_attention(layer: Attention, x: Tensor, config: ModelConfig) -> Tensor:
     """Attention for one sequence (length, width), one head and one position at a time, in fp64."""
-    dim, heads, groups = config.head_dim, layer.query_heads, layer.kv_heads
+    dim, heads, groups = head_dim(config), layer.query_heads, layer.kv_heads
     projected = (x @ layer.qkv.double().t()).view(len(x), -1, dim)
 
     def turned(vector: Tensor, position: int, weight: Tensor | None) -> Tensor:

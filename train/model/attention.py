@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from train.model.norm import RMSNorm
 from train.model.rope import rotate
 from train.spec.config import ModelConfig
-from train.spec.counts import kv_heads
+from train.spec.counts import head_dim, kv_heads
 
 
 class Attention(nn.Module):
@@ -17,14 +17,14 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
-        self.query_heads = config.width // config.head_dim
+        self.head_dim = head_dim(config)
+        self.query_heads = config.width // self.head_dim
         self.kv_heads = kv_heads(config)
-        rows = (self.query_heads + 2 * self.kv_heads) * config.head_dim
+        rows = (self.query_heads + 2 * self.kv_heads) * self.head_dim
         self.qkv = nn.Parameter(torch.empty(rows, config.width))
         self.out = nn.Parameter(torch.empty(config.width, config.width))
-        self.query_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
-        self.key_norm = RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.query_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None
+        self.key_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None
 
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
         """Return attention's output for x (batch, length, width); turns as train.model.rope.rotations gives."""

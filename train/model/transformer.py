@@ -11,6 +11,7 @@ from train.model.mlp import MLP
 from train.model.norm import RMSNorm
 from train.model.rope import rotations
 from train.spec.config import ModelConfig
+from train.spec.counts import head_dim
 
 
 class Block(nn.Module):
@@ -47,7 +48,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.output = None if config.tied_embeddings else nn.Parameter(torch.empty(vocab_size, config.width))
-        self.register_buffer("turns", rotations(length, config.head_dim, config.rope_theta), persistent=False)
+        self.register_buffer("turns", rotations(length, head_dim(config), config.rope_theta), persistent=False)
 
     @property
     def head(self) -> Tensor:

@@ -30,17 +30,24 @@ def mlp_width(model: ModelConfig) -> int:
     return model.mlp_width if model.mlp_width is not None else -(-8 * model.width // 48) * 16
 
 
+def head_dim(model: ModelConfig) -> int:
+    """Return the width of one attention head: the largest even divisor of the width up to 64, unless it is given."""
+    if model.head_dim is not None:
+        return model.head_dim
+    return max((d for d in range(2, min(model.width, 64) + 1, 2) if model.width % d == 0), default=model.width)
+
+
 def kv_heads(model: ModelConfig) -> int:
     """Return the number of key/value heads: one per query head unless it is given."""
-    return model.kv_heads if model.kv_heads is not None else model.width // model.head_dim
+    return model.kv_heads if model.kv_heads is not None else model.width // head_dim(model)
 
 
 def params(model: ModelConfig, vocab_size: int) -> Params:
     """Return the parameter counts of a model with this vocabulary [tokens]."""
-    attention = 2 * model.width * model.width + 2 * model.width * kv_heads(model) * model.head_dim
+    attention = 2 * model.width * model.width + 2 * model.width * kv_heads(model) * head_dim(model)
     mlp = 3 * model.width * mlp_width(model)
     matrices = model.layers * (attention + mlp)
-    norms = model.layers * (2 * model.width + (2 * model.head_dim if model.qk_norm else 0)) + model.width
+    norms = model.layers * (2 * model.width + (2 * head_dim(model) if model.qk_norm else 0)) + model.width
     embedding = vocab_size * model.width
     head = 0 if model.tied_embeddings else embedding
     return Params(

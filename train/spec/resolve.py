@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from train.spec import rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
-from train.spec.counts import flops_per_token, kv_heads, mlp_width, params
+from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width, params
 
 BYTE_VOCABULARY = 257
 
@@ -56,21 +56,23 @@ def _resolve_data(data: DataConfig) -> DataConfig:
 
 
 def _resolve_model(model: ModelConfig) -> ModelConfig:
-    for name in ("width", "layers", "head_dim"):
-        _check_positive(f"model.{name}", getattr(model, name))
-    if model.head_dim % 2:
-        raise ValueError(f"model.head_dim={model.head_dim} is odd: rotary embedding turns pairs of channels")
-    if model.width % model.head_dim:
+    _check_positive("model.width", model.width)
+    _check_positive("model.layers", model.layers)
+    head = head_dim(model)
+    _check_positive("model.head_dim", head)
+    if head % 2:
+        raise ValueError(f"model.head_dim={head} is odd: rotary embedding turns pairs of channels")
+    if model.width % head:
         raise ValueError(
-            f"model.width={model.width} is not a multiple of model.head_dim={model.head_dim}: "
-            f"take width {max(1, round(model.width / model.head_dim)) * model.head_dim} or another head_dim"
+            f"model.width={model.width} is not a multiple of model.head_dim={head}: "
+            f"take width {max(1, round(model.width / head)) * head} or another head_dim"
         )
-    heads, groups = model.width // model.head_dim, kv_heads(model)
+    heads, groups = model.width // head, kv_heads(model)
     _check_positive("model.kv_heads", groups)
     if heads % groups:
         raise ValueError(f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim)")
     std = model.init_std if model.init_std is not None else float(f"{model.width**-0.5:.6g}")
-    return replace(model, kv_heads=groups, mlp_width=mlp_width(model), init_std=std)
+    return replace(model, head_dim=head, kv_heads=groups, mlp_width=mlp_width(model), init_std=std)
 
 
 def _tokens(budget: BudgetConfig, model: ModelConfig, data: DataConfig) -> int:

@@ -40,6 +40,14 @@ def test_two_ways_of_saying_a_run_are_one_run() -> None:
     assert resolve(explicit) == by_ratio
 
 
+@pytest.mark.parametrize(
+    ("width", "head"), [(12, 12), (24, 24), (60, 60), (84, 42), (96, 48), (108, 54), (512, 64), (768, 64), (1000, 50)]
+)
+def test_the_derived_head_is_the_largest_even_divisor_up_to_64(width: int, head: int) -> None:
+    model = resolve(replace(config(tokens=10**6), model=ModelConfig(width=width, head_dim=None))).model
+    assert model.head_dim == head
+
+
 def test_lr_scale_multiplies_the_rule_once() -> None:
     plain = resolve(config(tokens=10**6)).optim
     scaled = resolve(replace(config(tokens=10**6), optim=OptimConfig(lr_scale=0.5))).optim
