@@ -28,6 +28,7 @@ def reproduce(root: Path, report: Path, arguments: list[str]) -> int:
     begun = time.monotonic()
     _allow_no_git(root)
     with _lock(root / LOCK) as held:
+        forget_the_dead(root / ".dvc" / "tmp" / "rwlock")
         code = _dvc(root, arguments, held)
     if code != 0:
         print(
@@ -69,6 +70,32 @@ def _lock(path: Path) -> IO[str]:
     held.write(f"{os.getpid()}\n")
     held.flush()
     return held
+
+
+def forget_the_dead(path: Path) -> None:
+    """Remove DVC's file of read and write locks if nobody who is named in it is alive, or if it was cut off.
+
+    DVC forgets the dead by itself, but takes one that was killed and that nobody has reaped for the living.
+    """
+    try:
+        locks = json.loads(path.read_text())
+        holders = [*locks.get("write", {}).values(), *(one for many in locks.get("read", {}).values() for one in many)]
+    except FileNotFoundError:
+        return
+    except ValueError:
+        holders = []
+    if not any(_is_dvc(int(holder["pid"])) for holder in holders):
+        path.unlink()
+
+
+def _is_dvc(pid: int) -> bool:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "dvc" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _allow_no_git(root: Path) -> None:

@@ -12,7 +12,7 @@ from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
 
-ISOFLOP = ("study=isoflop", "search.budgets=[1e9,3e9]", "search.ratios=[0.2,1]")
+ISOFLOP = ("study=isoflop", "search.width_step=16", "search.budgets=[1e9,3e9]", "search.ratios=[0.2,1]")
 WHOLE_NODE = "cluster.cpus_per_task=2"
 
 

@@ -1,64 +1,49 @@
-"""What `make study` does after the pipeline: the report goes to MLflow, and nothing is done twice."""
+"""What a killed pipeline leaves behind does not stop the next one, and what a living one holds is respected."""
 
-import os
+from __future__ import annotations
+
+import json
 import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
-from study import reproduce
-from study.layout import StudyFolder
-
-REPORT = Path("reports/isoflop")
+from study.reproduce import forget_the_dead
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout whose pipeline ends well at once."""
-    (tmp_path / ".dvc").mkdir()
-    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    monkeypatch.setattr(reproduce, "_dvc", lambda root, arguments, held: 0)
-    return tmp_path
+def write_locks(path: Path, write: int, read: int) -> None:
+    holder = {"cmd": "dvc repro"}
+    locks = {"write": {"a": {"pid": write, **holder}}, "read": {"b": [{"pid": read, **holder}]}}
+    path.write_text(json.dumps(locks))
 
 
-@pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    given: list[list[str]] = []
-    run = subprocess.run
-
-    def note(command: list[str], **options: Any) -> Any:
-        given.append(command[1:])
-        return run(["true"], check=False)
-
-    monkeypatch.setattr(subprocess, "run", note)
-    return given
+def test_a_dead_process_that_nobody_reaped_holds_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "rwlock"
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    while psutil.Process(dead.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    write_locks(path, dead.pid, dead.pid)
+    forget_the_dead(path)
+    assert not path.exists()
+    dead.wait()
 
 
-def written(path: Path, seconds: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{}")
-    os.utime(path, (seconds, seconds))
+def test_the_living_keep_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "rwlock"
+    with subprocess.Popen([sys.executable, "-c", "input() # dvc"], stdin=subprocess.PIPE) as living:
+        write_locks(path, 2**22 + 1, living.pid)
+        forget_the_dead(path)
+        assert path.exists()
+        living.communicate(b"\n")
 
 
-def test_a_new_report_is_sent_to_mlflow_and_an_old_one_is_not(checkout: Path, commands: list[list[str]]) -> None:
-    study = StudyFolder(checkout / "runs" / "isoflop")
-    written(checkout / REPORT / "report.html", 2000.0)
-    assert reproduce.reproduce(checkout, REPORT, []) == 0
-    assert commands == [], "a study that is not tracked stays so"
-    written(study.tracking, 1000.0)
-    assert reproduce.reproduce(checkout, REPORT, []) == 0
-    assert commands == [["-m", "study.tracking", "sync", str(study.path)]]
-    written(study.tracking, 3000.0)
-    assert reproduce.reproduce(checkout, REPORT, []) == 0
-    assert len(commands) == 1
-
-
-def test_the_first_stages_alone_have_no_answer_yet(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce.reproduce(checkout, REPORT, ["prepare"]) == 0
-    assert capsys.readouterr().out.startswith("Done in ")
-
-
-def test_a_folder_without_the_pipeline_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no dvc\.yaml in"):
-        reproduce.reproduce(tmp_path, REPORT, [])
+@pytest.mark.parametrize("text", ["", '{"write": {"a": {"pi'])
+def test_a_file_that_was_cut_off_is_removed(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rwlock"
+    path.write_text(text)
+    forget_the_dead(path)
+    assert not path.exists()
+    forget_the_dead(path)
