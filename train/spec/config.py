@@ -27,7 +27,7 @@ class ModelConfig:
 
     width: int = key(64, "residual stream width [channels], a multiple of head_dim")
     layers: int = key(2, "number of transformer blocks")
-    head_dim: int | None = key(32, "width of one attention head [channels]; null: largest even divisor of width to 64")
+    head_dim: int | None = key(32, "width of one attention head [channels]; null: an eighth of width, 12 to 64")
     kv_heads: int | None = key(None, "key/value heads for grouped-query attention; null: one per query head")
     mlp_width: int | None = key(None, "SwiGLU hidden width [channels]; null: 8/3 width, rounded up to 16")
     qk_norm: bool = key(True, "RMSNorm on queries and keys, per head")

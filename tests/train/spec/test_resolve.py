@@ -41,9 +41,10 @@ def test_two_ways_of_saying_a_run_are_one_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "head"), [(12, 12), (24, 24), (60, 60), (84, 42), (96, 48), (108, 54), (512, 64), (768, 64), (1000, 50)]
+    ("width", "head"),
+    [(12, 12), (24, 12), (60, 12), (84, 12), (108, 12), (32, 8), (256, 32), (512, 64), (768, 64), (1000, 50)],
 )
-def test_the_derived_head_is_the_largest_even_divisor_up_to_64(width: int, head: int) -> None:
+def test_the_derived_head_is_an_even_divisor_near_an_eighth_of_the_width(width: int, head: int) -> None:
     model = resolve(replace(config(tokens=10**6), model=ModelConfig(width=width, head_dim=None))).model
     assert model.head_dim == head
 
