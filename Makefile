@@ -51,4 +51,4 @@ lock: .venv/ready-dev ## write constraints.txt from what is installed
 	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.txt
 
 clean: ## remove what a study made; never touches .venv
-	rm -rf data runs reports mlflow.db dvc.lock
+	rm -rf data runs reports mlflow.db mlflow.db-* mlartifacts dvc.lock
