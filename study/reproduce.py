@@ -13,6 +13,8 @@ from typing import IO
 
 from study.layout import StudyFolder
 from study.progress import duration
+from study.submission import load_submission
+from study.tracking.uri import ui_command
 
 LOCK = Path(".dvc/tmp/reproduce.lock")
 
@@ -123,4 +125,5 @@ def _answer(root: Path, report: Path) -> None:
     print()
     print(summary(fit))
     print(f"Report   {root / report / 'report.html'}")
-    print("Runs     .venv/bin/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///mlflow.db")
+    opened = ui_command(load_submission(StudyFolder(root / "runs" / report.name)).tracking.uri)
+    print(f"Runs     {'.venv/bin/' if opened.startswith('mlflow ') else ''}{opened}")

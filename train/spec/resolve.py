@@ -7,8 +7,7 @@ from dataclasses import replace
 from train.spec import rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width, params
-
-BYTE_VOCABULARY = 257
+from train.spec.manifest import BYTES_VOCABULARY
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -48,8 +47,8 @@ def _resolve_data(data: DataConfig) -> DataConfig:
         _check_positive(f"data.{name}", getattr(data, name))
     if not 0 < data.validation_fraction < 1:
         raise ValueError(f"data.validation_fraction={data.validation_fraction} is not between 0 and 1")
-    if data.tokenizer == "bytes" and data.vocab_size != BYTE_VOCABULARY:
-        return replace(data, vocab_size=BYTE_VOCABULARY)
+    if data.tokenizer == "bytes" and data.vocab_size != BYTES_VOCABULARY:
+        return replace(data, vocab_size=BYTES_VOCABULARY)
     if data.vocab_size > 65536:
         raise ValueError(f"data.vocab_size={data.vocab_size} is too large: shards hold 16-bit tokens, at most 65536")
     return data
