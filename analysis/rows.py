@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ SAME_BUDGET = 1e-2
 class Rows:
     """n runs: parameters, tokens, exact FLOPs, loss; `budget` and `size` are group numbers, rising.
 
-    `labels` are the budgets' nominal FLOPs (or the exact ones where none were given), by group number.
+    `labels` are the budgets' nominal FLOPs (or the exact ones where none were given), by group number. `run` numbers
+    the runs where several rows are checkpoints of one, and is None where every row is a run of its own. `extra` holds
+    further columns by name (unique_tokens, lr, batch_tokens and whatever else a law reads), NaN where a row has none.
     """
 
     keys: tuple[str, ...]
@@ -30,6 +33,18 @@ class Rows:
     budget: Index
     size: Index
     labels: Array
+    run: Index | None = None
+    extra: Mapping[str, Array] = field(default_factory=dict)
+
+    def column(self, name: str) -> Array:
+        """Return a column (n,) by name: params, tokens, flops, loss or one of `extra`; ValueError where it is not."""
+        if name in ("params", "tokens", "flops", "loss"):
+            values: Array = getattr(self, name)
+            return values
+        if name not in self.extra:
+            held = ", ".join(("params", "tokens", "flops", "loss", *self.extra))
+            raise ValueError(f"the runs have no column {name!r}; map it with columns={name}:COLUMN (there are {held})")
+        return self.extra[name]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -48,19 +63,35 @@ class Rows:
             np.asarray(budget, dtype=np.int64),
             np.asarray(size, dtype=np.int64),
             self.labels[labels],
+            None if self.run is None else np.asarray(np.unique(self.run[index], return_inverse=True)[1], np.int64),
+            {name: values[index] for name, values in self.extra.items()},
         )
 
 
 def rows(
-    keys: tuple[str, ...], *, params: Array, tokens: Array, flops: Array, loss: Array, nominal: Array | None = None
+    keys: tuple[str, ...],
+    *,
+    params: Array,
+    tokens: Array,
+    flops: Array,
+    loss: Array,
+    nominal: Array | None = None,
+    size: Index | None = None,
+    run: Index | None = None,
+    extra: Mapping[str, Array] | None = None,
 ) -> Rows:
-    """Return the rows with their groups; `nominal` holds FLOP budgets, NaN where a run has none."""
+    """Return the rows with their groups.
+
+    `nominal` holds FLOP budgets, NaN where a run has none; `size` the groups of one model size, where they are known
+    better than by equal parameters; `run` and `extra` as in :class:`Rows`.
+    """
     values = [np.asarray(a, dtype=np.float64) for a in (params, tokens, flops, loss)]
     asked = np.full(len(keys), np.nan) if nominal is None else np.asarray(nominal, dtype=np.float64)
     budget = clusters(np.where(np.isfinite(asked), asked, values[2]), SAME_BUDGET)
     count = int(budget.max(initial=-1)) + 1
     labels = np.array([_label(values[2][budget == g], asked[budget == g]) for g in range(count)])
-    return Rows(keys, values[0], values[1], values[2], values[3], budget, clusters(values[0], SAME_SIZE), labels)
+    sizes = clusters(values[0], SAME_SIZE) if size is None else size
+    return Rows(keys, values[0], values[1], values[2], values[3], budget, sizes, labels, run, dict(extra or {}))
 
 
 def _label(exact: Array, nominal: Array) -> float:
