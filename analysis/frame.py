@@ -10,41 +10,60 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.rows import Rows, rows
+from analysis import foreign
+from analysis.rows import Index, Rows, rows
 
 PARAMS_KINDS = ("matmul", "total", "non_embedding")
 LOSS_UNIT = "nats per token"
 COLUMNS = (
-    "key", "study", "state", "params", "params_kind", "params_matmul", "params_total", "params_non_embedding", "tokens",
-    "flops", "flop_rule", "flops_budget", "loss", "loss_unit", "bits_per_byte", "seed", "width", "layers", "lr",
-    "batch_tokens", "sequence_length", "tokenizer", "fingerprint", "schedule", "schedule_complete", "used",
-    "drop_code", "drop_reason",
+    "key", "study", "state", "run", "size_group", "params", "params_kind", "params_matmul", "params_total",
+    "params_non_embedding", "tokens", "unique_tokens", "flops", "flop_rule", "flops_budget", "loss", "loss_unit",
+    "bits_per_byte", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens", "sequence_length", "tokenizer",
+    "fingerprint", "validation", "schedule", "schedule_complete", "used", "drop_code", "drop_reason",
 )  # fmt: skip
 REQUIRED = ("params", "tokens", "flops", "loss")
+BITS_PER_BYTE = "bits per byte"
+OPTIONAL = tuple(c for c in COLUMNS if c not in (*REQUIRED, "used", "drop_code", "drop_reason"))
+DONE = ("completed", "complete", "finished", "done", "success", "succeeded", "ok")
+LABEL_SLACK = 0.05
+"""A nominal budget that the exact FLOPs miss by more than this is a rounded label; the exact ones group the runs."""
 ONE_KIND = {
     "params_kind": "counts of parameters",
     "flop_rule": "FLOP rules",
     "loss_unit": "units of loss",
     "tokenizer": "tokenizers (their losses per token cannot be compared)",
     "fingerprint": "prepared corpora (their validation sets differ)",
+    "validation": "validation sets",
     "sequence_length": "sequence lengths (they change the loss and the FLOPs)",
 }
-_TEXT = ("key", "study", "state", "params_kind", "flop_rule", "loss_unit", "tokenizer", "fingerprint", "schedule")
+_COMPARABLE_IN_BITS = ("tokenizer", "fingerprint", "validation")
+EXTRA = (
+    "unique_tokens", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens", "sequence_length",
+    "bits_per_byte",
+)  # fmt: skip
+"""Number columns of ours that laws may read besides params, tokens, flops and loss."""
+_TEXT = (
+    "key", "study", "state", "run", "size_group", "params_kind", "flop_rule", "loss_unit", "tokenizer", "fingerprint",
+    "validation", "schedule",
+)  # fmt: skip
 
 
-def from_runs(folder: Path, params_kind: str = "matmul", which: str = "all") -> pd.DataFrame:
+def from_runs(
+    folder: Path, params_kind: str = "matmul", which: str = "all", loss_unit: str = LOSS_UNIT
+) -> pd.DataFrame:
     """Return the frame of a study's folder; points that never started are not rows (attrs["not_started"] counts them).
 
     A study keeps the points of every command that named it; with `which` "latest" only those of its latest command are
-    taken, so that a changed setting does not leave the runs of the old one in the fit. Raises ValueError where the
-    folder is no study, `params_kind` is none of PARAMS_KINDS or `which` is neither "all" nor "latest".
+    taken, so that a changed setting does not leave the runs of the old one in the fit. `loss_unit` is nats per token or
+    bits per byte. Raises ValueError where the folder is no study, `params_kind` is none of PARAMS_KINDS or `which` is
+    neither "all" nor "latest".
     """
     if which not in ("all", "latest"):
         raise ValueError(f"points={which} is not allowed: all, or latest (what the study's latest command asked for)")
@@ -66,11 +85,12 @@ def from_runs(folder: Path, params_kind: str = "matmul", which: str = "all") -> 
             continue
         outcome = _read(run / "outcome.json")
         state = outcome["state"] if outcome else _attempt_state(run)
-        records.append(_record(point["key"], folder.resolve().name, state, point["config"], outcome, kind=params_kind))
+        where = (point["key"], folder.resolve().name, state)
+        records.append(_record(*where, point["config"], outcome, kind=params_kind, unit=loss_unit))
     return _finish(records, waiting)
 
 
-def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul") -> pd.DataFrame:
+def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_unit: str = LOSS_UNIT) -> pd.DataFrame:
     """Return the frame of an MLflow experiment that the study's syncer wrote.
 
     A study that was removed and run again under its name is another study in the same experiment: the latest counts.
@@ -104,7 +124,8 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul") -> pd.Da
         outcome = json.loads(tags["outcome"]) if tags.get("outcome") else None
         state = outcome["state"] if outcome else tags.get("state", "unknown")
         config = _nested({name: _parsed(value) for name, value in run.data.params.items()})
-        records.append(_record(tags["point_key"], experiment, state, config, outcome, kind=params_kind))
+        where = (tags["point_key"], experiment, state)
+        records.append(_record(*where, config, outcome, kind=params_kind, unit=loss_unit))
     points = int(latest.data.tags.get("points", 0)) if latest is not None else 0
     return _finish(records, max(0, points - len(records)))
 
@@ -144,84 +165,155 @@ def from_csv(
     columns: Mapping[str, str] | None = None,
     params_kind: str = "given",
     flop_rule: str = "given",
-    loss_unit: str = LOSS_UNIT,
+    loss_unit: str = "",
+    tokenizer: str = "",
+    validation: str = "",
     where: Mapping[str, str] | None = None,
+    need: Sequence[str] = REQUIRED,
 ) -> pd.DataFrame:
-    """Return the frame of a foreign CSV or Parquet file.
+    """Return the frame of a foreign table: CSV, TSV, JSON lines or Parquet.
 
-    `columns` maps our names to the file's; params, tokens, flops and loss are needed, the others of COLUMNS are taken
-    where they are there. `where` keeps the rows whose column has this text. FLOPs are computed only on the explicit
-    flop_rule="6ND". Raises ValueError naming the column that is missing or unreadable.
+    `columns` maps our names to the file's, or to COLUMN*FACTOR; those of `need` have to be there, the others of COLUMNS
+    are taken where they are, and further number columns are kept under their own names. `where` keeps the rows whose
+    column has this value (see :func:`analysis.foreign.filtered`). Of params, tokens and flops one that is not there is
+    computed only on the explicit flop_rule="6ND". Rows of one `run` at several token counts are its checkpoints:
+    without a column schedule_complete only the last is final. Raises ValueError naming the column that is missing or
+    unreadable.
     """
-    try:
-        raw = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except FileNotFoundError:
-        raise ValueError(f"runs={path} does not exist; give runs/STUDY, mlflow:NAME or a .csv") from None
-    for name, text in (where or {}).items():
-        _has(raw, name, path)
-        raw = raw[raw[name].astype(str) == text]
-    for name, column in (columns or {}).items():
-        _has(raw, column, path)
-        raw = raw.assign(**{name: raw[column]})
-    if "flops" not in raw and flop_rule == "6ND":
-        raw = raw.assign(flops=6.0 * _number(raw, "params", path) * _number(raw, "tokens", path))
-    for name in REQUIRED:
-        raw = raw.assign(**{name: _number(raw, name, path)})
-    raw = raw.reset_index(drop=True)
-    given = {name: raw[name] for name in COLUMNS if name in raw and name not in ("used", "drop_code", "drop_reason")}
-    out = pd.DataFrame(given, index=raw.index)
+    raw = foreign.mapped(foreign.read(path), columns or {}, COLUMNS, path)
+    raw = foreign.filtered(raw, where or {}, path).reset_index(drop=True)
+    source = (columns or {}).get("loss", "loss")
+    if any(word in foreign.plain(source) for word in ("ppl", "perplexity")):
+        raise ValueError(
+            f"columns=loss:{source} looks like a perplexity; give its natural logarithm, in nats per token"
+        )
+    if not loss_unit:
+        loss_unit = BITS_PER_BYTE if any(w in foreign.plain(source) for w in ("bpb", "bitsperbyte")) else LOSS_UNIT
+    raw = _with_6nd(raw, path) if flop_rule == "6ND" else raw
+    absent = [name for name in need if name not in raw]
+    if absent:
+        raise ValueError(foreign.missing(raw, absent, path))
+    out, unread = _columns(raw, path)
     defaults: dict[str, Any] = {
-        "key": [f"row{i + 1}" for i in range(len(raw))], "study": path.stem, "state": "completed",
+        "key": [f"row{i + 1}" for i in raw.index], "study": path.name.partition(".")[0], "state": "completed",
         "params_kind": params_kind, "flop_rule": flop_rule, "loss_unit": loss_unit, "flops_budget": np.nan,
-        "schedule_complete": True,
+        "tokenizer": tokenizer, "validation": validation,
     }  # fmt: skip
-    missing = {name: value for name, value in defaults.items() if name not in out}
-    out = out.assign(**missing)
+    out = out.assign(**{name: value for name, value in defaults.items() if name not in out}).reset_index(drop=True)
     out["key"] = out["key"].astype(str)
     repeats = out.groupby("key").cumcount()
     out["key"] = out["key"].where(repeats == 0, out["key"] + "#" + (repeats + 1).astype(str))
-    for name in COLUMNS:
-        if name in out and name not in (*_TEXT, *REQUIRED, "schedule_complete"):
-            out[name] = _number(out, name, path)
-    return _finish(_records(out), 0)
+    rounded = (out["flops_budget"] / out.get("flops", np.nan) - 1).abs() > LABEL_SLACK
+    out.loc[rounded.to_numpy(bool), "flops_budget"] = np.nan
+    for name in REQUIRED:
+        if name not in out:
+            out[name] = np.nan
+    final, why = _final(out)
+    out["schedule_complete"] = final
+    copies = raw.duplicated().to_numpy(bool)
+    faults = dict.fromkeys(np.flatnonzero(copies), "it repeats another row of the file in every column")
+    frame = _finish(_records(out), 0, need, unread=unread, copies=faults, checkpoints=why)
+    taken = {*(columns or {}).values(), *(where or {}), *COLUMNS, *foreign_kinds(raw)}
+    frame.attrs["settings"] = foreign.settings(raw, sorted(taken))
+    return frame
+
+
+def foreign_kinds(raw: pd.DataFrame) -> list[str]:
+    """Return the file's own columns that were taken as kinds."""
+    return [c for c in raw.columns if any(foreign.plain(c) in names for names in foreign.KIND_COLUMNS.values())]
+
+
+def _with_6nd(raw: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Return the table with the one of params, tokens and flops that is not there from C = 6 N D."""
+    there = [name for name in ("params", "tokens", "flops") if name in raw]
+    if len(there) == 3:
+        return raw
+    if len(there) < 2:
+        raise ValueError(foreign.missing(raw, [n for n in ("params", "tokens") if n not in raw], path))
+    first, second = (foreign.numbers(raw, name, path)[0] for name in there)
+    if "flops" not in raw:
+        return raw.assign(flops=6.0 * first * second)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return raw.assign(**{"tokens" if "params" in raw else "params": second / (6.0 * first)})
+
+
+def _columns(raw: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, dict[int, str]]:
+    """Return the columns that are ours and all further number columns, and why rows with unreadable cells go."""
+    reserved = ("used", "drop_code", "drop_reason", "predicted")
+    out, unread = {}, {}
+    for name in raw.columns:
+        if name in reserved:
+            continue
+        if name in _TEXT or name == "schedule_complete":
+            out[name] = raw[name].to_numpy()
+            if name in _TEXT:
+                out[name] = np.array(["" if _missing(v) or v is None else str(v) for v in out[name]], dtype=object)
+        elif name in COLUMNS:
+            out[name], bad = foreign.numbers(raw, name, path)
+            unread |= {i: f"{name} is {text!r}, which is not a number" for i, text in bad.items()}
+        elif pd.api.types.is_numeric_dtype(raw[name]) and not pd.api.types.is_bool_dtype(raw[name]):
+            out[name] = raw[name].to_numpy(dtype=np.float64, na_value=np.nan)
+    return pd.DataFrame(out, index=raw.index), unread
+
+
+def _final(frame: pd.DataFrame) -> tuple[list[bool], dict[int, str]]:
+    """Return whether each row's schedule was finished, and the checkpoints of a run before its last, by row."""
+    if "schedule_complete" in frame:
+        return [str(v).strip().lower() not in ("false", "0", "0.0", "no") for v in frame["schedule_complete"]], {}
+    why: dict[int, str] = {}
+    if "run" in frame:
+        last = frame.groupby("run")["tokens"].transform("max")
+        early = (frame["tokens"] < last) & (frame["run"] != "")
+        why = {int(i): f"a checkpoint of run {frame['run'].iloc[i]} before its last" for i in np.flatnonzero(early)}
+    return [i not in why for i in range(len(frame))], why
 
 
 def used(frame: pd.DataFrame) -> Rows:
     """Return the rows that fits use, by budget and size; ValueError where kinds are mixed or none is left."""
-    good = frame[frame["used"]]
+    return _rows(frame, frame["used"])
+
+
+def checkpoints(frame: pd.DataFrame) -> Rows:
+    """Return the rows that fits use and the runs' earlier checkpoints: learning curves, for envelopes."""
+    return _rows(frame, frame["used"] | (frame["drop_code"] == "mid_schedule"))
+
+
+def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
+    good = frame[mask]
     if not len(good):
         counts = ", ".join(f"{n} {code}" for code, n in frame["drop_code"].value_counts().items()) or "no run at all"
         raise ValueError(f"there is no finished run to fit ({counts}); wait for the study to end, or see its status")
     for column, what in ONE_KIND.items():
+        if column in _COMPARABLE_IN_BITS and (good["loss_unit"] == BITS_PER_BYTE).all():
+            continue
         kinds = sorted({str(v) for v in good[column] if not _missing(v)})
         if len(kinds) > 1:
             raise ValueError(
                 f"the runs mix {what}: {column} is {', '.join(kinds)}; fit them apart (where={column}:VALUE on a file)"
+                + ("; losses in bits per byte can be compared" if column in _COMPARABLE_IN_BITS else "")
             )
     good = good.sort_values(["flops", "params", "key"], kind="stable")
     values = [good[name].to_numpy(dtype=np.float64) for name in (*REQUIRED, "flops_budget")]
+    known = {name for name in COLUMNS if name not in EXTRA}
+    further = {str(name): good[name] for name in good.columns if name not in known}
     return rows(
-        tuple(good["key"]), params=values[0], tokens=values[1], flops=values[2], loss=values[3], nominal=values[4]
+        tuple(good["key"]),
+        params=values[0],
+        tokens=values[1],
+        flops=values[2],
+        loss=values[3],
+        nominal=values[4],
+        size=_groups(good["size_group"]),
+        run=_groups(good["run"]),
+        extra={name: v.to_numpy(dtype=np.float64) for name, v in further.items() if v.notna().any()},
     )
 
 
-def _has(raw: pd.DataFrame, name: str, path: Path) -> None:
-    if name not in raw:
-        raise ValueError(f"{path} has no column {name!r}; it has {', '.join(map(str, raw.columns[:30]))}")
-
-
-def _number(raw: pd.DataFrame, name: str, path: Path) -> pd.Series[float]:
-    """Return a column as floats."""
-    if name not in raw:
-        hint = "; flop_rule=6ND computes them from params and tokens" if name == "flops" else ""
-        raise ValueError(
-            f"{path} has no column {name!r}; map it with columns={name}:COLUMN{hint}. "
-            f"The file has {', '.join(map(str, raw.columns[:30]))}"
-        )
-    try:
-        return pd.to_numeric(raw[name]).astype(float)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: column {name!r} holds what is not a number ({error})") from None
+def _groups(column: pd.Series[Any]) -> Index | None:
+    """Return group numbers of the texts; None where any is empty."""
+    if (column == "").any():
+        return None
+    return np.asarray(pd.factorize(column, sort=True)[0], dtype=np.int64)
 
 
 def _read(path: Path) -> Any:
@@ -240,11 +332,20 @@ def _attempt_state(run: Path) -> str:
 
 
 def _record(
-    key: str, study: str, state: str, config: Mapping[str, Any], outcome: Mapping[str, Any] | None, *, kind: str
+    key: str,
+    study: str,
+    state: str,
+    config: Mapping[str, Any],
+    outcome: Mapping[str, Any] | None,
+    *,
+    kind: str,
+    unit: str = LOSS_UNIT,
 ) -> dict[str, Any]:
     """Return a run as a row: sizes and losses from its outcome, the rest from its config."""
     if kind not in PARAMS_KINDS:
         raise ValueError(f"params={kind} is not a count of parameters: use one of {', '.join(PARAMS_KINDS)}")
+    if unit not in (LOSS_UNIT, BITS_PER_BYTE):
+        raise ValueError(f"loss_unit={unit}: a study's runs hold {LOSS_UNIT} and {BITS_PER_BYTE}")
     model, data = config["model"], config["data"]
     reached = outcome or {}
     counts, losses = reached.get("params") or {}, reached.get("loss") or {}
@@ -252,8 +353,9 @@ def _record(
         "key": key, "study": study, "state": state, "params": counts.get(kind), "params_kind": kind,
         **{f"params_{name}": counts.get(name) for name in PARAMS_KINDS},
         "tokens": reached.get("tokens"), "flops": reached.get("flops"), "flop_rule": reached.get("flop_rule") or "",
-        "flops_budget": config["budget"].get("flops"), "loss": losses.get("validation_nats_per_token"),
-        "loss_unit": LOSS_UNIT, "bits_per_byte": losses.get("validation_bits_per_byte"), "seed": config.get("seed"),
+        "flops_budget": config["budget"].get("flops"),
+        "loss": losses.get(f"validation_{unit.replace(' ', '_')}"), "loss_unit": unit,
+        "warmup_tokens": None, "bits_per_byte": losses.get("validation_bits_per_byte"), "seed": config.get("seed"),
         "width": model.get("width"), "layers": model.get("layers"), "lr": config["optim"].get("lr"),
         "batch_tokens": config["batch"].get("tokens"), "sequence_length": data.get("sequence_length"),
         "tokenizer": f"{data.get('tokenizer')}{data.get('vocab_size')}", "fingerprint": data.get("fingerprint") or "",
@@ -261,15 +363,33 @@ def _record(
     }  # fmt: skip
 
 
-def _finish(records: Iterable[Mapping[str, Any]], waiting: int) -> pd.DataFrame:
-    """Return the records as a frame with fixed columns, kinds and order, every row judged."""
-    frame = pd.DataFrame(list(records)).reindex(columns=list(COLUMNS))
-    for name in COLUMNS:
+def _finish(
+    records: Iterable[Mapping[str, Any]],
+    waiting: int,
+    need: Sequence[str] = REQUIRED,
+    *,
+    unread: Mapping[int, str] | None = None,
+    copies: Mapping[int, str] | None = None,
+    checkpoints: Mapping[int, str] | None = None,
+) -> pd.DataFrame:
+    """Return the records as a frame with fixed columns, kinds and order, every row judged.
+
+    Rows by number that a reader found wanting, with the reason: cells that are no numbers, copies, checkpoints.
+    """
+    rows = list(records)
+    more = dict.fromkeys(name for record in rows for name in record if name not in COLUMNS)
+    frame = pd.DataFrame(rows).reindex(columns=[*COLUMNS, *more])
+    for name in frame.columns:
         if name in _TEXT:
             frame[name] = frame[name].astype(object).where(frame[name].notna(), "")
         elif name not in ("schedule_complete", "used", "drop_code", "drop_reason"):
             frame[name] = pd.to_numeric(frame[name]).astype(float)
-    judged = [_judge(record) for record in _records(frame)]
+    judged = []
+    for i, record in enumerate(_records(frame)):
+        found = _judge(record, need, (checkpoints or {}).get(i, ""))
+        if i in (copies or {}) and not found[0]:
+            found = "duplicate", (copies or {})[i]
+        judged.append(("not_a_number", (unread or {})[i]) if i in (unread or {}) else found)
     frame["schedule_complete"] = frame["schedule_complete"].fillna(False).astype(bool)
     frame["drop_code"] = pd.Series([code for code, _ in judged], dtype=object)
     frame["drop_reason"] = pd.Series([reason for _, reason in judged], dtype=object)
@@ -283,16 +403,17 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in record.items()} for record in frame.to_dict("records")]
 
 
-def _judge(row: Mapping[str, Any]) -> tuple[str, str]:
+def _judge(row: Mapping[str, Any], need: Sequence[str] = REQUIRED, checkpoint: str = "") -> tuple[str, str]:
     """Return why a row takes no part in fits, as code and reason; empty where it does."""
-    if row["state"] != "completed":
+    if str(row["state"]).lower() not in DONE:
         state = str(row["state"]) or "unknown"
         return state, f"the run is {state}: it has no final loss"
-    bad = [name for name in REQUIRED if not _positive(row[name])]
+    bad = [name for name in need if not _positive(row[name])]
     if bad:
         return "not_positive", f"{', '.join(bad)} must be positive numbers, found {', '.join(str(row[n]) for n in bad)}"
     if str(row["schedule_complete"]) in ("False", "0", "0.0", "false"):
-        return "mid_schedule", "the learning-rate schedule was not finished, which biases the loss upwards"
+        reason = "the learning-rate schedule was not finished, which biases the loss upwards"
+        return "mid_schedule", f"{checkpoint}: {reason}" if checkpoint else reason
     return "", ""
 
 
