@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from train.progress import batch_sequences, evaluation_due, parts
-from train.schedule import factor
-from train.spec.config import ScheduleConfig
+from train.schedule import batch_tokens, branch_decay_fraction, check_branch, factor
+from train.spec.config import BatchConfig, ScheduleConfig
 
-NAMES = ("cosine", "wsd", "constant")
+NAMES = ("cosine", "wsd", "linear", "constant")
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,9 @@ NAMES = ("cosine", "wsd", "constant")
         ("wsd", 800, 1.0),
         ("wsd", 900, 0.55),
         ("wsd", 1000, 0.1),
+        ("linear", 100, 1.0),
+        ("linear", 550, 0.55),
+        ("linear", 1000, 0.1),
         ("constant", 50, 0.5),
         ("constant", 100, 1.0),
         ("constant", 1000, 1.0),
@@ -36,6 +40,42 @@ NAMES = ("cosine", "wsd", "constant")
 def test_table(name: str, tokens: int, wanted: float) -> None:
     schedule = ScheduleConfig(name=name, warmup_fraction=0.1, decay_fraction=0.2, final_lr_fraction=0.1)
     assert factor(schedule, tokens, 1000) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(("tokens", "wanted"), [(800, 1.0), (850, 0.55), (900, 1 - 0.9 * 0.5**0.5), (1000, 0.1)])
+def test_a_cooldown_may_fall_as_one_minus_the_root(tokens: int, wanted: float) -> None:
+    schedule = ScheduleConfig("wsd", 0.1, 0.2, 0.1, decay_shape="sqrt")
+    assert factor(schedule, tokens, 1000) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wanted"),
+    [(0, 8), (24, 8), (25, 16), (49, 16), (50, 24), (75, 32), (99, 32), (100, 32), (999, 32)],
+)
+def test_ramp_table(tokens: int, wanted: int) -> None:
+    batch = BatchConfig(tokens=32, ramp_from=8, ramp_fraction=0.1)
+    assert batch_tokens(batch, 1000, tokens) == wanted
+
+
+@given(sizes=st.integers(1, 20), first=st.integers(1, 50), share=st.floats(0, 1), data=st.data())
+def test_a_ramp_never_shrinks_and_ends_at_the_batch(sizes: int, first: int, share: float, data: st.DataObject) -> None:
+    budget = data.draw(st.integers(1, 10**13))
+    batch = BatchConfig(tokens=first * sizes, ramp_from=first, ramp_fraction=share)
+    a, b = sorted(data.draw(st.tuples(st.integers(0, budget), st.integers(0, budget))))
+    low, high = batch_tokens(batch, budget, a), batch_tokens(batch, budget, b)
+    assert first <= low <= high <= first * sizes
+    assert low % first == 0
+    assert batch_tokens(batch, budget, budget) == first * sizes
+
+
+def test_a_branch_must_leave_room_for_its_cooldown() -> None:
+    schedule = ScheduleConfig(name="wsd", warmup_fraction=0.1, decay_fraction=0.2, parent="runs/s/k")
+    check_branch(schedule, 800, 1000)
+    with pytest.raises(ValueError, match=r"at most 0\.1$"):
+        check_branch(schedule, 900, 1000)
+    check_branch(replace(schedule, decay_fraction=branch_decay_fraction(900, 1000)), 900, 1000)
+    with pytest.raises(ValueError, match="budget.tokens=1000"):
+        check_branch(replace(schedule, name="cosine"), 1000, 1000)
 
 
 @given(

@@ -35,6 +35,8 @@ class ModelConfig:
     rope_theta: float = key(10000.0, "base of the rotary embedding's wavelengths")
     norm_eps: float = key(1e-6, "epsilon inside every RMSNorm")
     init_std: float | None = key(None, "std of matrix initialisation; null: 1/sqrt(width)")
+    mup_base_width: int | None = key(None, "width at which lr was tuned, for muP transfer to this width; null: no muP")
+    mup_base_head_dim: int | None = key(None, "muP: head_dim at that width; null: as head_dim is derived there")
 
 
 @dataclass(frozen=True)
@@ -57,36 +59,100 @@ class BatchConfig:
     """The global batch."""
 
     tokens: int | None = key(None, "global batch [tokens per step]; null: by train.spec.rules.batch_tokens")
+    ramp_from: int | None = key(None, "first batch of a ramp up to `tokens`, which is a multiple of it; null: no ramp")
+    ramp_fraction: float = key(0.1, "length of the ramp, as a share of the token budget")
 
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """AdamW with decoupled weight decay on matrices only."""
+    """AdamW, Muon (matrices; AdamW for the rest) or SGD, with decoupled weight decay by group."""
 
-    lr: float | None = key(None, "peak learning rate; null: by train.spec.rules.peak_lr")
+    name: str = key(
+        "adamw", "rule of the update; muon: Muon for matrices, AdamW for the rest", ("adamw", "muon", "sgd")
+    )
+    lr: float | None = key(None, "peak learning rate; null: by train.spec.rules.peak_lr (adamw, and muon by match_rms)")
     lr_scale: float = key(1.0, "factor on the rule's learning rate; 1 once lr is given")
-    beta1: float = key(0.9, "decay of the first moment")
-    beta2: float = key(0.95, "decay of the second moment")
-    eps: float = key(1e-8, "epsilon of AdamW")
-    weight_decay: float = key(0.1, "decoupled weight decay, times the learning rate")
+    embedding_lr_scale: float = key(1.0, "factor on the learning rate of the input embedding")
+    head_lr_scale: float = key(1.0, "factor on the learning rate of the output head (of a tied embedding, too)")
+    norm_lr_scale: float = key(1.0, "factor on the learning rate of norm weights")
+    beta1: float = key(0.9, "adamw: decay of the first moment")
+    beta2: float = key(0.95, "adamw: decay of the second moment")
+    eps: float = key(1e-8, "adamw: epsilon")
+    momentum: float = key(0.95, "muon, sgd: decay of the momentum; 0: none")
+    nesterov: bool = key(True, "muon, sgd: Nesterov momentum")
+    muon_scale: str = key(
+        "match_rms",
+        "muon: size of an orthogonal update (rows, columns); match_rms: 0.2 sqrt(max), as AdamW's; "
+        "spectral: sqrt(max(1, rows / columns))",
+        ("match_rms", "spectral"),
+    )
+    muon_iterations: int = key(5, "muon: Newton-Schulz iterations")
+    weight_decay: float = key(0.1, "decoupled weight decay of matrices, times the learning rate")
+    head_decay: float | None = key(None, "weight decay of the output head, tied or not; null: weight_decay")
+    embedding_decay: float = key(0.0, "weight decay of an input embedding that is only looked up")
+    norm_decay: float = key(0.0, "weight decay of norm weights")
+    independent_decay: bool = key(False, "weight decay times the schedule's factor alone, not times the learning rate")
     grad_clip: float = key(1.0, "clip the global gradient norm to this; 0: off")
+    nonfinite: str = key(
+        "skip",
+        "a step whose loss or gradient norm is not finite; skip: leave weights and moments as they are and go on; "
+        "stop: the run has diverged",
+        ("skip", "stop"),
+    )
+    nonfinite_limit: int = key(5, "skip: this many such steps in a row and the run has diverged [steps]")
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
     """Learning-rate schedule; its horizon is the token budget."""
 
-    name: str = key("cosine", "shape after warm-up", ("cosine", "wsd", "constant"))
+    name: str = key("cosine", "shape after warm-up", ("cosine", "wsd", "linear", "constant"))
     warmup_fraction: float = key(0.05, "linear warm-up, as a share of the token budget")
-    decay_fraction: float = key(0.2, "wsd: linear cooldown, as a share of the token budget")
+    decay_fraction: float = key(0.2, "wsd: cooldown, as a share of the token budget")
     final_lr_fraction: float = key(0.1, "learning rate at the end, as a share of the peak")
+    decay_shape: str = key("linear", "wsd: shape of the cooldown; sqrt: 1 - sqrt(share done)", ("linear", "sqrt"))
+    parent: str | None = key(
+        None,
+        "checkpoint (or run folder: its newest) that the run branches from, as a cooldown does; null: from scratch",
+    )
+
+
+@dataclass(frozen=True)
+class SpikesConfig:
+    """Loss spikes: when loss or gradient norm counts as one, and what is done."""
+
+    policy: str = key(
+        "log",
+        "on a spike; rollback: go back to the checkpoint before it and skip its batches; stop: the run has diverged",
+        ("log", "rollback", "stop"),
+    )
+    threshold: float = key(6.0, "a step is high above this many standard deviations of the window; 0: never")
+    window: int = key(128, "steps whose loss and gradient norm are the measure [steps]")
+    warmup_steps: int = key(64, "no step is high before the window holds this many [steps]")
+    persistence: int = key(3, "a spike is this many high steps in a row [steps]")
+    limit: int = key(3, "rollback: after this many the run has diverged")
 
 
 @dataclass(frozen=True)
 class PrecisionConfig:
     """Number formats."""
 
-    name: str = key("fp32", "format of matrix products; weights and moments stay fp32", ("fp32", "bf16"))
+    name: str = key(
+        "fp32",
+        "format of matrix products and of the residual stream; fp8: the blocks' products, the rest in bf16; "
+        "weights and gradients stay fp32",
+        ("fp32", "bf16", "fp16", "fp8"),
+    )
+    reduce: str = key("fp32", "format in which sharded gradients are summed over ranks", ("fp32", "bf16"))
+    optimizer_state: str = key("fp32", "format of AdamW's moments; bf16: rounded stochastically", ("fp32", "bf16"))
+    loss_scale: float = key(65536.0, "fp16: first factor on the loss, a power of two")
+    loss_scale_steps: int = key(1000, "fp16: double the factor after this many steps without overflow [steps]")
+    fp8_scaling: str = key(
+        "tensorwise", "fp8: one factor a tensor, or one a row of each factor", ("tensorwise", "rowwise")
+    )
+    fp8_keep_blocks: int = key(0, "fp8: blocks at each end that stay bf16, as embedding and head always do")
+    fp8_history: int = key(0, "fp8: scale by the largest value of this many past steps; 0: by the tensor itself")
+    fp8_gather: bool = key(False, "fp8: all-gather sharded weights in fp8 (parallel: fsdp)")
 
 
 @dataclass(frozen=True)
@@ -115,6 +181,36 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class MemoryConfig:
+    """What is kept for the backward pass and what waits on the CPU. Not part of a point's key."""
+
+    checkpointing: str = key(
+        "none",
+        "activations computed again in the backward pass; full: every block; every: one block in `every`; selective: "
+        "all but matrix products and attention; budget: as few as the device's memory allows",
+        ("none", "full", "every", "selective", "budget"),
+    )
+    every: int = key(2, "checkpointing=every: one block in this many")
+    budget_gib: float | None = key(None, "checkpointing=budget: memory to fill [GiB]; null: 92 % of the device's")
+    offload: str = key(
+        "none",
+        "what lies on the CPU; optimizer: moments, fetched for the update; parameters: sharded weights, gradients and "
+        "moments, updated there",
+        ("none", "optimizer", "parameters"),
+    )
+
+
+@dataclass(frozen=True)
+class CompileConfig:
+    """torch.compile, block by block. Not part of a point's key: the arithmetic is the same up to its order."""
+
+    blocks: bool = key(False, "compile every block; all of them share one graph")
+    cache: str | None = key(None, "folder of compiled code that jobs share; null: torch's own, of this machine")
+    cuda_graphs: bool = key(False, "replay each block as a CUDA graph (shapes are static)")
+    warmup_steps: int = key(2, "steps in which graphs may be compiled; later is an error; -1: never an error")
+
+
+@dataclass(frozen=True)
 class RuntimeConfig:
     """Where and how the process runs. Not part of a point's key."""
 
@@ -123,6 +219,30 @@ class RuntimeConfig:
     data_root: str = key("data", "folder of prepared corpora")
     checkpoint_seconds: float = key(30.0, "time between checkpoints [s]; 0: after every step")
     log_steps: int = key(10, "steps between training metrics [steps]")
+    deterministic: bool = key(False, "bitwise repeatable on one device and across restarts; refuses what cannot be")
+    measure_peak: bool = key(False, "measure the device's matrix-product rate at the start, for mfu_measured")
+
+
+@dataclass(frozen=True)
+class HealthConfig:
+    """Looking inside a run at an interval, changing nothing. Not part of a point's key."""
+
+    statistics_steps: int = key(0, "steps between statistics of each layer's gradients, weights, updates; 0: never")
+    activations: bool = key(False, "statistics of each block's output too: an extra forward pass of one micro-batch")
+    desync_steps: int = key(0, "steps between comparisons of what ranks hold as copies, by hash; 0: never")
+    probe_steps: int = key(0, "steps between repetitions of a step's gradients, compared bitwise; 0: never")
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """Profiler and memory history. Not part of a point's key."""
+
+    start: int | None = key(None, "first step that torch.profiler records, after one of warm-up; null: off")
+    steps: int = key(3, "steps recorded")
+    every: int | None = key(None, "record again every so many steps [steps]; null: once")
+    ranks: str = key("first", "which ranks record", ("first", "all"))
+    nvtx: bool = key(False, "mark the phases of a step as NVTX ranges (Nsight Systems)")
+    memory_history: bool = key(False, "remember who allocated what, for the snapshot at an out-of-memory error")
 
 
 @dataclass(frozen=True)
@@ -135,10 +255,15 @@ class RunConfig:
     optim: OptimConfig = section(OptimConfig, "the optimizer")
     schedule: ScheduleConfig = section(ScheduleConfig, "the learning-rate schedule")
     precision: PrecisionConfig = section(PrecisionConfig, "number formats")
+    spikes: SpikesConfig = section(SpikesConfig, "loss spikes")
     budget: BudgetConfig = section(BudgetConfig, "how long it trains")
     eval: EvalConfig = section(EvalConfig, "validation")
     seed: int = key(0, "seed of initialisation and of the data order")
     parallel: ParallelConfig = section(ParallelConfig, "mesh axes (not part of the key)")
+    health: HealthConfig = section(HealthConfig, "statistics and checks at an interval (not part of the key)")
+    profile: ProfileConfig = section(ProfileConfig, "profiler (not part of the key)")
+    memory: MemoryConfig = section(MemoryConfig, "activations and offload (not part of the key)")
+    compile: CompileConfig = section(CompileConfig, "torch.compile (not part of the key)")
     runtime: RuntimeConfig = section(RuntimeConfig, "device, threads, folders (not part of the key)")
 
 
@@ -149,6 +274,7 @@ SCIENTIFIC: tuple[str, ...] = (
     "optim",
     "schedule",
     "precision",
+    "spikes",
     "budget",
     "eval",
     "seed",

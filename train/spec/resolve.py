@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from train.spec import rules
+from train.spec import mup, recipe, rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width, params
 from train.spec.manifest import BYTES_VOCABULARY
@@ -15,6 +15,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
     Idempotent, so a frozen config resolves to itself.
     """
+    recipe.check_mup(config)
     data = _resolve_data(config.data)
     model = _resolve_model(config.model)
     tokens = _tokens(config.budget, model, data)
@@ -28,15 +29,16 @@ def resolve(config: RunConfig) -> RunConfig:
             f"batch.tokens={batch} is not a multiple of data.sequence_length={data.sequence_length}: "
             f"the nearest is {max(1, round(batch / data.sequence_length)) * data.sequence_length}"
         )
-    lr = config.optim.lr if config.optim.lr is not None else rules.peak_lr(n, tokens)
-    _check_positive("optim.lr", lr)
-    _check_schedule(config)
+    optim = recipe.optimizer(config, n, tokens)
+    recipe.check_schedule(config)
+    recipe.check_ramp(config, min(batch, tokens))
+    recipe.check_watching(config)
     return replace(
         config,
         model=model,
         data=data,
         batch=replace(config.batch, tokens=min(batch, tokens)),
-        optim=replace(config.optim, lr=lr * config.optim.lr_scale, lr_scale=1.0),
+        optim=optim,
         budget=BudgetConfig(tokens=tokens, flops=config.budget.flops, tokens_per_param=None),
         eval=replace(config.eval, count=max(1, config.eval.count)),
     )
@@ -71,7 +73,10 @@ def _resolve_model(model: ModelConfig) -> ModelConfig:
     if heads % groups:
         raise ValueError(f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim)")
     std = model.init_std if model.init_std is not None else float(f"{model.width**-0.5:.6g}")
-    return replace(model, head_dim=head, kv_heads=groups, mlp_width=mlp_width(model), init_std=std)
+    base = None if model.mup_base_width is None else mup.base_head_dim(model)
+    return replace(
+        model, head_dim=head, kv_heads=groups, mlp_width=mlp_width(model), init_std=std, mup_base_head_dim=base
+    )
 
 
 def _tokens(budget: BudgetConfig, model: ModelConfig, data: DataConfig) -> int:
@@ -92,16 +97,6 @@ def _tokens(budget: BudgetConfig, model: ModelConfig, data: DataConfig) -> int:
         if other is not None and abs(other - tokens) > max(data.sequence_length, 1e-9 * other):
             raise ValueError(f"{' and '.join('budget.' + g for g in given)} disagree: give only one of them")
     return tokens
-
-
-def _check_schedule(config: RunConfig) -> None:
-    schedule = config.schedule
-    for name in ("warmup_fraction", "decay_fraction", "final_lr_fraction"):
-        value = getattr(schedule, name)
-        if not 0 <= value <= 1:
-            raise ValueError(f"schedule.{name}={value} is not allowed: it is a share between 0 and 1")
-    if schedule.name == "wsd" and schedule.warmup_fraction + schedule.decay_fraction > 1:
-        raise ValueError("schedule.warmup_fraction + schedule.decay_fraction exceed 1: the phases overlap")
 
 
 def _check_positive(name: str, value: float) -> None:

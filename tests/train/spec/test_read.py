@@ -27,7 +27,7 @@ def test_defaults_survive_a_round_trip() -> None:
         ({"model": {"width": True}}, ["model.width=True", "a whole number"]),
         ({"model": {"qk_norm": 1}}, ["model.qk_norm=1", "true or false"]),
         ({"optim": {"eps": float("nan")}}, ["optim.eps=nan", "a finite number"]),
-        ({"schedule": {"name": "cosin"}}, ["schedule.name='cosin'", "cosine, wsd, constant"]),
+        ({"schedule": {"name": "cosin"}}, ["schedule.name='cosin'", "cosine, wsd, linear, constant"]),
         ({"model": 3}, ["model=3", "a section with keys of its own"]),
     ],
 )
