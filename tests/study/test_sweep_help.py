@@ -77,7 +77,7 @@ def test_interpolations_are_shown_or_resolved() -> None:
     [
         ("model.widht", "did you mean model.width?"),
         ("width", "did you mean model.width?"),
-        ("optim.learning", "the keys of optim are lr, lr_scale"),
+        ("optim.learning", "the keys of optim are name, lr, lr_scale"),
         ("modle.width", "did you mean model.width?"),
         ("dryrun", "did you mean dry_run?"),
         ("qqqqqqqq", "--help lists every key"),

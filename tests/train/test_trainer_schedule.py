@@ -74,7 +74,7 @@ def test_a_branch_must_leave_room_for_its_cooldown() -> None:
     with pytest.raises(ValueError, match=r"at most 0\.1$"):
         check_branch(schedule, 900, 1000)
     check_branch(replace(schedule, decay_fraction=branch_decay_fraction(900, 1000)), 900, 1000)
-    with pytest.raises(ValueError, match="budget.tokens=1000"):
+    with pytest.raises(ValueError, match=r"budget\.tokens=1000"):
         check_branch(replace(schedule, name="cosine"), 1000, 1000)
 
 

@@ -40,6 +40,17 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class SourceConfig:
+    """One corpus of a mixture."""
+
+    name: str = key("code", "the corpus' own name; its shards lie beside the mixture's folder")
+    weight: float = key(1.0, "share of the training rows, relative to the other sources")
+    source: str | None = key(None, "folder of its raw text; null: the Python sources of this environment")
+    text_column: str = key("text", "column (parquet) or field (jsonl) that holds the text")
+    max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Which prepared corpus is read, and how it is cut into sequences."""
 
@@ -50,6 +61,13 @@ class DataConfig:
     vocab_size: int = key(4096, "vocabulary size [tokens], the document separator included; bytes: 257")
     validation_fraction: float = key(0.02, "share of documents held out, chosen by content hash")
     max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
+    tokenizer_from: str | None = key(None, "bpe: use the tokenizer of this corpus, or this tokenizer.json; null: train")
+    sources: tuple[SourceConfig, ...] = key((), "corpora mixed by weight [{name, weight, source}]; none: `source` alone")
+    packing: str = key(
+        "concatenate",
+        "rows of running text; the same, attention kept within documents; or whole documents fitted into padded rows",
+        ("concatenate", "mask", "fit"),
+    )
     sequence_length: int = key(128, "training sequence length [tokens]")
     fingerprint: str | None = key(None, "first 12 hex digits of the manifest's hash; null: read when frozen")
 
@@ -67,9 +85,7 @@ class BatchConfig:
 class OptimConfig:
     """AdamW, Muon (matrices; AdamW for the rest) or SGD, with decoupled weight decay by group."""
 
-    name: str = key(
-        "adamw", "rule of the update; muon: Muon for matrices, AdamW for the rest", ("adamw", "muon", "sgd")
-    )
+    name: str = key("adamw", "rule of the update; muon: matrices by Muon, the rest by AdamW", ("adamw", "muon", "sgd"))
     lr: float | None = key(None, "peak learning rate; null: by train.spec.rules.peak_lr (adamw, and muon by match_rms)")
     lr_scale: float = key(1.0, "factor on the rule's learning rate; 1 once lr is given")
     embedding_lr_scale: float = key(1.0, "factor on the learning rate of the input embedding")
@@ -113,7 +129,7 @@ class ScheduleConfig:
     decay_shape: str = key("linear", "wsd: shape of the cooldown; sqrt: 1 - sqrt(share done)", ("linear", "sqrt"))
     parent: str | None = key(
         None,
-        "checkpoint (or run folder: its newest) that the run branches from, as a cooldown does; null: from scratch",
+        "checkpoint (or run folder: its newest) that this run branches from, as a cooldown does; null: none",
     )
 
 

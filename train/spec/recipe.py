@@ -27,9 +27,7 @@ def _rule(config: RunConfig, params_matmul: int, tokens: int) -> float:
     elif optim.name == "muon" and optim.muon_scale != "match_rms":
         why = "the rule holds for AdamW and for muon with optim.muon_scale=match_rms"
     elif config.model.mup_base_width is not None:
-        why = (
-            "muP transfers the learning rate that was found best at model.mup_base_width: the rule would scale it again"
-        )
+        why = "muP transfers the learning rate tuned at model.mup_base_width: the rule would scale it again"
     if why is not None:
         raise ValueError(f"optim.lr=null has no rule here ({why}): give optim.lr")
     return rules.peak_lr(params_matmul, tokens)
@@ -87,7 +85,7 @@ def check_watching(config: RunConfig) -> None:
         raise ValueError(f"spikes.threshold={spikes.threshold} is not allowed: it is 0 (never) or positive")
     if not 2 <= spikes.warmup_steps <= spikes.window:
         raise ValueError(
-            f"spikes.warmup_steps={spikes.warmup_steps} is not allowed: at least 2, at most spikes.window={spikes.window}"
+            f"spikes.warmup_steps={spikes.warmup_steps} is not allowed: 2 to spikes.window={spikes.window}"
         )
     for name in ("statistics_steps", "desync_steps", "probe_steps"):
         value = getattr(health, name)
@@ -113,15 +111,11 @@ def check_mup(config: RunConfig) -> None:
     base = config.model.mup_base_width
     if base is None:
         if config.model.mup_base_head_dim is not None:
-            raise ValueError(
-                "model.mup_base_head_dim is given but not model.mup_base_width: there is no muP without it"
-            )
+            raise ValueError("model.mup_base_head_dim is given without model.mup_base_width: there is no muP then")
         return
     _positive("model.mup_base_width", base)
     if mup.base_head_dim(config.model) <= 0:
-        raise ValueError(
-            f"model.mup_base_head_dim={config.model.mup_base_head_dim} is not allowed: it must be positive"
-        )
+        raise ValueError(f"model.mup_base_head_dim={config.model.mup_base_head_dim} must be positive")
 
 
 def _share(name: str, value: float) -> None:
