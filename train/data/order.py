@@ -15,6 +15,9 @@ import numpy.typing as npt
 UIntArray: TypeAlias = npt.NDArray[np.uint64]
 
 _ROUNDS = 6
+_BLOCK = 4096
+"""Positions whose numbers are worked out together, so that the arithmetic of the order costs little per step."""
+
 _WORD = (1 << 64) - 1
 
 
@@ -32,6 +35,52 @@ def permuted(indices: npt.ArrayLike, size: int, seed: int, epoch: int) -> npt.ND
         values[outside] = _feistel(values[outside], half, keys)
         outside = outside[values[outside] >= limit]
     return values.astype(np.int64)
+
+
+def hashed(indices: npt.ArrayLike, seed: int, block: int) -> UIntArray:
+    """Return 64 well-mixed bits for each index, a function of (index, seed, block) alone."""
+    return _mixed(np.array(indices, dtype=np.uint64) + _keys(seed, block)[0])
+
+
+class SeededOrder:
+    """Numbers below `size` in an endless order: every epoch holds each once, permuted by (seed, epoch)."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        assert size > 0
+        self.size, self.seed = size, seed
+        self._span = min(_BLOCK, size)  # so a block touches two epochs at most
+        self._block: tuple[int, npt.NDArray[np.int64]] = (-1, np.empty(0, dtype=np.int64))
+
+    def run(self, start: int, count: int) -> npt.NDArray[np.int64]:
+        """Return the numbers at positions start to start + count."""
+        numbers = np.empty(count, dtype=np.int64)
+        done = 0
+        while done < count:
+            block, first = divmod(start + done, self._span)
+            take = min(count - done, self._span - first)
+            numbers[done : done + take] = self._ordered(block)[first : first + take]
+            done += take
+        return numbers
+
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the numbers at these positions, which may be in any order but are best near to each other."""
+        numbers = np.empty(len(positions), dtype=np.int64)
+        blocks, insides = np.divmod(positions, self._span)
+        for block in np.unique(blocks):
+            here = blocks == block
+            numbers[here] = self._ordered(int(block))[insides[here]]
+        return numbers
+
+    def _ordered(self, block: int) -> npt.NDArray[np.int64]:
+        if self._block[0] != block:
+            positions = np.arange(block * self._span, (block + 1) * self._span, dtype=np.int64)
+            epochs, indices = np.divmod(positions, self.size)
+            numbers = np.empty(self._span, dtype=np.int64)
+            for epoch in np.unique(epochs):
+                inside = epochs == epoch
+                numbers[inside] = permuted(indices[inside], self.size, self.seed, int(epoch))
+            self._block = (block, numbers)
+        return self._block[1]
 
 
 def _feistel(values: UIntArray, half: int, keys: list[np.uint64]) -> UIntArray:

@@ -3,8 +3,12 @@
 Standard library only, so that the command line reads it without loading torch or numpy.
 
 A prepared folder ``<data_root>/<name>-<tokenizer><vocab_size>`` holds ``manifest.json``, ``tokenizer.json`` (bpe only)
-and, for both splits, shards ``train-00000.bin`` (tokens, uint16 little-endian; every document is followed by the
-separator token) with ``train-00000.idx`` (uint64 little-endian: the first token of each document, then the end).
+and, for both splits, shards ``train-00000.bin`` (tokens, little-endian: uint16, above a
+vocabulary of 65,536 uint32; every document is followed by the separator token) with ``train-00000.idx``
+(uint64 little-endian: the first token of each document, then the end).
+
+A mixture's folder holds only ``manifest.json`` and ``tokenizer.json``: its shards are those of its sources, whose
+folders lie beside it.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,6 @@ from train.spec.read import read
 FORMAT = 1
 FILE = "manifest.json"
 SPLITS = ("train", "validation")
-TOKEN_BYTES = 2
 OFFSET_BYTES = 8
 BYTES_VOCABULARY = 257
 
@@ -69,6 +72,16 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class SourceSettings:
+    """The keys of a mixture's source that decide what is prepared: all but its weight."""
+
+    name: str
+    source: str | None
+    text_column: str
+    max_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Settings:
     """The keys of DataConfig that decide what is prepared; `source` is an absolute path or None (environment)."""
 
@@ -78,6 +91,18 @@ class Settings:
     vocab_size: int
     validation_fraction: float
     max_bytes: int | None
+    tokenizer_from: str | None = None
+    sources: tuple[SourceSettings, ...] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One source of a mixture: its name, its folder (beside the mixture's) and the fingerprint of what it held."""
+
+    name: str
+    folder: str
+    fingerprint: str
+    bytes_per_token: float
 
 
 @dataclass(frozen=True)
@@ -87,6 +112,7 @@ class Manifest:
     `bytes_per_token` is that of the validation split: nats per token / ln 2 / bytes_per_token = bits per byte.
     `fingerprint` (12 hex digits) depends on the tokenizer and the tokens only: not on time, paths or the name.
     `skipped` lists the first 100 documents left out (broken ones first), `skipped_counts` counts all of them by reason.
+    `members` are the sources of a mixture, in the order of data.sources; a corpus of its own has none.
     """
 
     format: int
@@ -100,10 +126,42 @@ class Manifest:
     skipped: tuple[Skipped, ...]
     skipped_counts: dict[str, int]
     fingerprint: str
+    members: tuple[Member, ...] = ()
 
     def dumps(self) -> str:
         """Return the manifest as JSON text."""
         return json.dumps(asdict(self), indent=1) + "\n"
+
+
+def token_bytes(vocab_size: int) -> int:
+    """Return the bytes of one token in a shard: 2 up to a vocabulary of 65,536, else 4."""
+    return 2 if vocab_size <= 1 << 16 else 4
+
+
+def beginning(path: Path, count: int = 16) -> str:
+    """Return the first `count` bytes of a file in hexadecimal, and what they look like where that is known."""
+    try:
+        with path.open("rb") as stream:
+            found = stream.read(max(count, 64))
+    except OSError as error:
+        return f"(cannot be read: {error.strerror})"
+    if not found:
+        return "nothing (it is empty)"
+    known = next((f" ({name})" for start, name in _BEGINNINGS.items() if found.startswith(start)), "")
+    if not known and not any(found):
+        known = " (zeros: a write that never reached the disk)"
+    return found[:count].hex(" ") + known
+
+
+_BEGINNINGS = {
+    b"version https://git-lfs": "a Git LFS pointer, not the file itself",
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+    b"PAR1": "parquet",
+    b"\x93NUMPY": "a .npy file",
+    b"<": "a web page or XML",
+    b"{": "JSON",
+}
 
 
 def folder(config: DataConfig, root: str | Path) -> Path:
@@ -113,15 +171,59 @@ def folder(config: DataConfig, root: str | Path) -> Path:
 
 def settings_of(config: DataConfig) -> Settings:
     """Return the keys of `config` that decide what is prepared."""
-    source = None if config.source is None else str(Path(config.source).expanduser().resolve())
     return Settings(
-        source=source,
+        source=_absolute(config.source),
         text_column=config.text_column,
         tokenizer=config.tokenizer,
         vocab_size=config.vocab_size,
         validation_fraction=config.validation_fraction,
         max_bytes=config.max_bytes,
+        tokenizer_from=config.tokenizer_from,
+        sources=tuple(
+            SourceSettings(one.name, _absolute(one.source), one.text_column, one.max_bytes) for one in config.sources
+        ),
     )
+
+
+def _absolute(source: str | None) -> str | None:
+    return None if source is None else str(Path(source).expanduser().resolve())
+
+
+def sources_of(config: DataConfig) -> tuple[DataConfig, ...]:
+    """Return the data sections of a mixture's sources: like the mixture's own, sharing the first one's tokenizer."""
+    sections = []
+    for number, one in enumerate(config.sources):
+        tokenizer_from = config.tokenizer_from
+        if config.tokenizer == "bpe" and number and tokenizer_from is None:
+            tokenizer_from = config.sources[0].name
+        section = replace(
+            config,
+            name=one.name,
+            source=one.source,
+            text_column=one.text_column,
+            max_bytes=one.max_bytes,
+            tokenizer_from=tokenizer_from,
+            sources=(),
+        )
+        sections.append(section)
+    return tuple(sections)
+
+
+def members(place: str | Path, manifest: Manifest) -> list[tuple[str, Path]]:
+    """Return name and folder of every corpus behind a prepared folder: its own, or those of a mixture's sources.
+
+    Raises ValueError when a source was prepared anew since the mixture was.
+    """
+    place = Path(place)
+    if not manifest.members:
+        return [(manifest.name, place)]
+    found = []
+    for member in manifest.members:
+        where = place.parent / member.folder
+        if read_manifest(where).fingerprint != member.fingerprint:
+            raise ValueError(f"{where} was prepared anew since the mixture {place} was: {_again(place)}")
+        found.append((member.name, where))
+    return found
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -175,7 +277,7 @@ def check_sizes(folder: str | Path, manifest: Manifest, splits: tuple[str, ...] 
         if size is not None and found != size:
             raise ValueError(
                 f"{path} was changed after preparation: it has {found} bytes, the manifest says {size}; "
-                f"{_again(path.parent)}"
+                f"it begins with {beginning(path)}; {_again(path.parent)}"
             )
 
 
@@ -196,7 +298,7 @@ def verify(folder: str | Path, progress: Callable[[str, float], None] = lambda s
         if found != sha256:
             raise ValueError(
                 f"{path} was changed after preparation: its sha256 is {found}, the manifest says {sha256}; "
-                f"{_again(path.parent)}"
+                f"it begins with {beginning(path)}; {_again(path.parent)}"
             )
         done += size or 0
         progress("verifying", done / total)
@@ -207,9 +309,10 @@ def _files(folder: Path, manifest: Manifest, splits: tuple[str, ...]) -> Iterato
     """Yield path, size [bytes] (None: not recorded) and sha256 of every file of these splits."""
     if manifest.tokenizer.file is not None:
         yield folder / manifest.tokenizer.file, None, manifest.tokenizer.sha256
+    width = token_bytes(manifest.tokenizer.vocab_size)
     for name in splits:
         for shard in manifest.splits[name].shards:
-            yield folder / shard.file, shard.tokens * TOKEN_BYTES, shard.sha256
+            yield folder / shard.file, shard.tokens * width, shard.sha256
             yield folder / shard.index, (shard.documents + 1) * OFFSET_BYTES, shard.index_sha256
 
 
@@ -232,6 +335,7 @@ def _parse(mapping: Mapping[str, Any]) -> Manifest:
         skipped=tuple(read(Skipped, one, "skipped") for one in mapping["skipped"]),
         skipped_counts=dict(mapping["skipped_counts"]),
         fingerprint=mapping["fingerprint"],
+        members=tuple(read(Member, one, "members") for one in mapping.get("members", ())),
     )
 
 

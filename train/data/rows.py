@@ -1,0 +1,78 @@
+"""What one read gives: training rows as numpy arrays, before they go to a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+IGNORED = -100
+"""Target of a position that is not trained on (padding)."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one length: inputs and targets (rows, length) int64; a target of -100 is not trained on.
+
+    positions and documents (rows, length) int64: each position's distance from the start of its document, and the
+    document's number within the row; both None where attention may cross documents and positions count from the row's
+    start.
+    """
+
+    inputs: Integers
+    targets: Integers
+    positions: Integers | None = None
+    documents: Integers | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def valid(self) -> int:
+        """How many positions are trained on."""
+        return int((self.targets != IGNORED).sum())
+
+    def part(self, which: slice) -> Rows:
+        """Return some of the rows, without copying."""
+        positions = None if self.positions is None else self.positions[which]
+        documents = None if self.documents is None else self.documents[which]
+        return Rows(self.inputs[which], self.targets[which], positions, documents)
+
+
+def from_windows(windows: Integers) -> Rows:
+    """Return windows (rows, length + 1) as inputs and the targets one token later: views, nothing is copied."""
+    return Rows(windows[:, :-1], windows[:, 1:])
+
+
+def masked(rows: Rows, separator: int) -> Rows:
+    """Return the rows with positions and documents: a document begins with the separator that precedes it.
+
+    So the separator is the first token of its document and predicts the first word; the last word predicts the next
+    separator. Every position is trained on, none across a boundary.
+    """
+    begins = rows.inputs == separator
+    documents = np.cumsum(begins, axis=1, dtype=np.int64)
+    here = np.arange(rows.inputs.shape[1], dtype=np.int64)
+    start = np.maximum.accumulate(np.where(begins, here, 0), axis=1)
+    return Rows(rows.inputs, rows.targets, here - start, documents)
+
+
+def merged(pieces: list[tuple[Integers, Rows]], count: int) -> Rows:
+    """Return one set of `count` rows from pieces, each with the places of its rows."""
+    first = pieces[0][1]
+    if len(pieces) == 1 and len(first) == count and bool((pieces[0][0] == np.arange(count)).all()):
+        return first
+
+    def field(name: str) -> Integers:
+        whole = np.empty((count, first.inputs.shape[1]), dtype=np.int64)
+        for places, rows in pieces:
+            whole[places] = getattr(rows, name)
+        return whole
+
+    if first.documents is None:
+        return Rows(field("inputs"), field("targets"))
+    return Rows(field("inputs"), field("targets"), field("positions"), field("documents"))
