@@ -128,10 +128,20 @@ def _run_config(config: Mapping[str, Any]) -> RunConfig:
     """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
     hints = get_type_hints(RunConfig)
     try:
-        parts = {n: hints[n](**v) if isinstance(v, dict) else v for n, v in config.items()}
+        parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
         return RunConfig(**parts)
     except (TypeError, KeyError):
         return read(RunConfig, config)
+
+
+def _values(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section's values with JSON's lists as tuples; TypeError where one holds sections of its own."""
+    values = {}
+    for name, value in section.items():
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            raise TypeError(name)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return values
 
 
 def _absolute(path: str) -> str:
