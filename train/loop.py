@@ -9,11 +9,8 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
-from typing import Any
-
-import torch
 
 from train import checkpoint, outcome
 from train.evaluate import bits_per_byte, evaluate
@@ -47,6 +44,8 @@ class Loop:
         self.started = started
         self.saved_at = time.perf_counter()
         self.saved = (-1, -1)
+        self.root = setup.folder / "checkpoints"
+        self.saver = checkpoint.Saver(self.root, setup.world.rank, setup.world.size)
 
     def run(self, until: int) -> End:
         """Train to `until` tokens (at most the budget) from where `restore` found the run."""
@@ -65,13 +64,14 @@ class Loop:
                 break
             stop, save = self.setup.world.any((bool(self.flag), self._save_due()))
             if stop or save:
-                self._save()
+                self._save(wait=stop)
             if stop:
                 return End.INTERRUPTED
             if not self._step(budget):
                 return self._finish("diverged")
         if self.saved != (progress.step, progress.evaluated):
-            self._save(keep=1 if progress.tokens == budget else 2)
+            self._save(keep=1 if progress.tokens == budget else None)
+        self.saver.wait()
         return self._finish("completed") if progress.tokens == budget else End.REACHED
 
     def close(self) -> None:
@@ -124,6 +124,7 @@ class Loop:
         return True
 
     def _finish(self, state: str) -> End:
+        self.saver.settle()
         self._count_total()
         if self.setup.world.writes:
             self._sync_metrics()
@@ -132,51 +133,40 @@ class Loop:
 
     def _save_due(self) -> bool:
         """Say whether the clock of the writing rank asks for a checkpoint here."""
-        if not self.setup.world.writes or self.progress.step == self.saved[0]:
+        if not self.setup.world.writes or self.progress.step == self.saved[0] or self.saver.busy:
             return False
         return time.perf_counter() - self.saved_at >= self.setup.config.runtime.checkpoint_seconds
 
-    def _save(self, keep: int = 2) -> None:
-        """Save a checkpoint of this step; every rank takes part, one writes."""
+    def _save(self, keep: int | None = None, wait: bool = True) -> None:
+        """Save a checkpoint of this step; every rank takes part. With `wait` it is whole when this returns."""
         setup, progress = self.setup, self.progress
         with self._timed("checkpoint"):
-            random = setup.world.gather(_random_state(setup.device))
             self._count_total()
-            if setup.world.writes:
-                self._sync_metrics()
-                state = {
-                    "model": setup.model.state_dict(),
-                    "optimizer": setup.optimizer.state_dict(),
-                    "random": random,
-                }
-                root = setup.folder / "checkpoints"
-                checkpoint.save(
-                    root,
-                    progress.step,
-                    state=state,
-                    progress=asdict(progress),
-                    identity=setup.identity,
-                    keep=keep,
-                )
+            self._sync_metrics()
+            state = checkpoint.collect([setup.model], [setup.optimizer])
+            random = checkpoint.random_states(setup.device)
+            state |= {f"random.{setup.world.rank}.{name}": value for name, value in random.items()}
+            manifest = {"progress": asdict(progress), "identity": setup.identity}
+            retention = None if keep is None else replace(self.saver.retention, newest=keep)
+            self.saver.save(progress.step, state, manifest, retention)
+            if wait:
+                self.saver.wait()
         self.saved_at, self.saved = time.perf_counter(), (progress.step, progress.evaluated)
 
     def restore(self) -> None:
         """Go to the newest whole checkpoint if there is one; ValueError if it belongs to another config."""
-        setup = self.setup
-        found = checkpoint.newest(setup.folder / "checkpoints")
+        setup, world = self.setup, self.setup.world
+        found = checkpoint.newest(self.root, world.rank, world.size, world.gather)
         if found is None:
             return
-        _check_identity(found, setup.identity)
-        state = found.load()
-        setup.model.load_state_dict(state["model"])
-        setup.optimizer.load_state_dict(state["optimizer"])
-        if setup.world.rank < len(state["random"]):
-            _set_random_state(state["random"][setup.world.rank], setup.device)
+        checkpoint.check_identity(found, setup.identity)
+        checkpoint.restore(found, [setup.model], [setup.optimizer])
+        checkpoint.set_random_states(checkpoint.random_state(found, world.rank), setup.device)
         self.progress = Progress(**found.progress)
         self.started -= self.progress.seconds["total"]
         self.saved = (self.progress.step, self.progress.evaluated)
         self.speed = Speed(self.progress.tokens, self.progress.seconds["train"])
-        if setup.world.writes:
+        if world.writes:
             say(f"resumed from {found.folder.name} at {self.progress.tokens:,} tokens")
 
     def _sync_metrics(self) -> None:
@@ -191,32 +181,3 @@ class Loop:
         began = time.perf_counter()
         yield
         self.progress.seconds[kind] += time.perf_counter() - began
-
-
-def _check_identity(found: checkpoint.Checkpoint, identity: dict[str, Any]) -> None:
-    differing = sorted(_differences("", found.identity, identity))
-    if differing:
-        raise ValueError(
-            f"checkpoint {found.folder} belongs to another config ({'; '.join(differing)}): "
-            "use a run folder of its own, or remove the checkpoints to train anew"
-        )
-
-
-def _differences(where: str, a: Any, b: Any) -> list[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        keys = a.keys() | b.keys()
-        return [d for k in keys for d in _differences(f"{where}.{k}".lstrip("."), a.get(k), b.get(k))]
-    return [] if a == b else [f"{where} was {a!r}, is {b!r}"]
-
-
-def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from train.checkpoint import write_atomic
 from train.evaluate import bits_per_byte
+from train.files import write_atomic
 from train.progress import Progress
 from train.setup import Setup
 from train.spec.counts import FLOP_RULE, flops_per_token, params

@@ -92,6 +92,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
 def _train(loop: Loop, until: int | None) -> int:
     """Train and return the exit code."""
     from train import distributed
+    from train.checkpoint import SaveError
     from train.loop import End
     from train.report import say
 
@@ -99,6 +100,9 @@ def _train(loop: Loop, until: int | None) -> int:
     assert budget is not None
     try:
         end = loop.run(budget if until is None else until)
+    except SaveError as error:
+        print(f"error: the run's state could not be saved: {error}", file=sys.stderr)
+        return FAILED
     finally:
         loop.close()
     distributed.leave(loop.setup.world)

@@ -1,52 +1,77 @@
-"""Checkpoints: whole or absent."""
+"""Checkpoints: whole or absent, kept by policy, read back exactly."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.train.runs import REPOSITORY
-from train import checkpoint
+from train.checkpoint import Checkpoint, Retention, SaveError, Saver, collect, newest, pin, read_all, restore
 
 
-def save(root: Path, step: int, **options: Any) -> Path:
+def write(root: Path, step: int, retention: Retention | None = None) -> Path:
+    saver = Saver(root, retention=retention)
     state = {"weights": torch.full((1000,), float(step))}
-    return checkpoint.save(
-        root, step, state=state, progress={"step": step}, identity={"config": {"seed": 0}}, **options
-    )
+    saver.save(step, state, {"progress": {"step": step}, "identity": {"config": {"seed": 0}}})
+    saver.wait()
+    return root / f"step-{step:09d}"
+
+
+def whole(root: Path) -> Checkpoint:
+    found = newest(root)
+    assert found is not None
+    return found
+
+
+def names(root: Path) -> list[str]:
+    return sorted(p.name for p in root.iterdir())
 
 
 def test_the_newest_is_found_and_two_are_kept(tmp_path: Path) -> None:
-    assert checkpoint.newest(tmp_path) is None
+    assert newest(tmp_path) is None
     for step in (9, 10, 100):
-        save(tmp_path, step)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000000010", "step-000000100"]
-    found = checkpoint.newest(tmp_path)
-    assert found is not None
+        write(tmp_path, step)
+    assert names(tmp_path) == ["step-000000010", "step-000000100"]
+    found = whole(tmp_path)
     assert found.progress == {"step": 100}
     assert found.identity == {"config": {"seed": 0}}
-    assert torch.equal(found.load()["weights"], torch.full((1000,), 100.0))
-    save(tmp_path, 101, keep=1)
-    assert [p.name for p in tmp_path.iterdir()] == ["step-000000101"]
+    assert torch.equal(read_all(found)["weights"], torch.full((1000,), 100.0))
+    write(tmp_path, 101, Retention(newest=1))
+    assert names(tmp_path) == ["step-000000101"]
+
+
+def test_permanent_and_pinned_checkpoints_stay(tmp_path: Path) -> None:
+    policy = Retention(newest=1, permanent_steps=10)
+    pin(write(tmp_path, 7, policy))
+    for step in (10, 15, 20, 21, 22):
+        write(tmp_path, step, policy)
+    assert names(tmp_path) == [f"step-{s:09d}" for s in (7, 10, 20, 22)]
+    assert whole(tmp_path).progress == {"step": 22}
+    pin(tmp_path / "step-000000007", pinned=False)
+    write(tmp_path, 7, policy)  # saved again without its pin it is an old one among newer
+    assert names(tmp_path) == [f"step-{s:09d}" for s in (10, 20, 22)]
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
-    (save(tmp_path, 3) / "state.pt").write_bytes(b"torn")
-    assert checkpoint.newest(tmp_path) is None
-    save(tmp_path, 3)
-    assert checkpoint.newest(tmp_path) is not None
+    (write(tmp_path, 3) / "__0_0.distcp").write_bytes(b"torn")
+    assert newest(tmp_path) is None
+    write(tmp_path, 3)
+    whole(tmp_path)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -54,8 +79,8 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
 def test_a_torn_file_means_the_previous_checkpoint(tmp_path: Path, data: st.DataObject) -> None:
     root = tmp_path / "checkpoints"
     shutil.rmtree(root, ignore_errors=True)
-    save(root, 1)
-    victim = save(root, 2) / data.draw(st.sampled_from(["state.pt", "manifest.json"]))
+    write(root, 1)
+    victim = write(root, 2) / data.draw(st.sampled_from(["__0_0.distcp", ".metadata", "manifest.json"]))
     content = victim.read_bytes()
     kind = data.draw(st.sampled_from(["truncate", "flip", "remove", "zero"]))
     at = data.draw(st.integers(0, len(content) - 2))
@@ -69,28 +94,108 @@ def test_a_torn_file_means_the_previous_checkpoint(tmp_path: Path, data: st.Data
         victim.write_bytes(bytes(len(content)))
     else:
         victim.unlink()
-    found = checkpoint.newest(root)
-    assert found is not None
+    found = whole(root)
     assert found.progress == {"step": 1}
-    assert torch.equal(found.load()["weights"], torch.full((1000,), 1.0))
+    assert torch.equal(read_all(found)["weights"], torch.full((1000,), 1.0))
 
 
 def test_another_format_is_passed_over_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = save(tmp_path, 2) / "manifest.json"
+    manifest = write(tmp_path, 2) / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
-    assert checkpoint.newest(tmp_path) is None
+    assert newest(tmp_path) is None
     assert "99" in capsys.readouterr().err
+
+
+def test_what_is_saved_is_the_state_at_that_moment(tmp_path: Path) -> None:
+    weights = torch.zeros(2_000_000)
+    saver = Saver(tmp_path)
+    saver.save(1, {"weights": weights}, {"progress": {}, "identity": {}})
+    weights.fill_(7.0)  # training goes on while the thread writes
+    saver.wait()
+    assert not read_all(whole(tmp_path))["weights"].any()
+
+
+def trained(optimizer: str, steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+    kinds = {
+        "fused": lambda w: torch.optim.AdamW(w, fused=True),
+        "plain": lambda w: torch.optim.AdamW(w, foreach=False),
+        "momentum": lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9),
+        "averaged": torch.optim.ASGD,
+    }
+    made = kinds[optimizer](model.parameters())
+    for _ in range(steps):
+        step(model, made)
+    return model, made
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    torch.autograd.backward(model(torch.ones(2, 4)).square().sum())
+    optimizer.step()
+
+
+@pytest.mark.parametrize("optimizer", ["fused", "plain", "momentum", "averaged"])
+def test_model_and_optimizer_go_on_bitwise(tmp_path: Path, optimizer: str) -> None:
+    model, made = trained(optimizer, 3)
+    saver = Saver(tmp_path)
+    saver.save(3, collect([model], [made]), {"progress": {}, "identity": {}})
+    saver.wait()
+    other, fresh = trained(optimizer, 1)  # moments of its own, to be replaced
+    restore(whole(tmp_path), [other], [fresh])
+    for pair in ((model, made), (other, fresh)):
+        step(*pair)
+        step(*pair)
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_another_model_is_refused_by_the_weight_that_differs(tmp_path: Path) -> None:
+    model, made = trained("plain", 1)
+    saver = Saver(tmp_path)
+    saver.save(1, collect([model], [made]), {"progress": {}, "identity": {}})
+    saver.wait()
+    wider = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 5))
+    with pytest.raises(ValueError, match=r"1\.weight is \(3, 6\) in the checkpoint and \(5, 6\) here"):
+        restore(whole(tmp_path), [wider], [])
+    deeper = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(3, 3))
+    with pytest.raises(ValueError, match=r"the checkpoint has no 2\.weight"):
+        restore(whole(tmp_path), [deeper], [])
+
+
+@contextmanager
+def no_room(size: int) -> Iterator[None]:
+    """Make the kernel refuse to let a file grow past `size` bytes, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_room_fails_the_save_and_keeps_the_last_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, 1)
+    with no_room(1000), pytest.raises(SaveError, match=r"rank 0: .*File too large"):
+        write(tmp_path, 2)
+    assert names(tmp_path) == ["step-000000001"]
+    assert "checkpoint of step 2 was not saved" in capfd.readouterr().err
+    assert whole(tmp_path).progress == {"step": 1}
+    write(tmp_path, 3)
+    assert whole(tmp_path).progress == {"step": 3}
 
 
 SAVER = """
 import sys, torch
 from pathlib import Path
-from train import checkpoint
+from train.checkpoint import Saver
 step = int(sys.argv[2])
+saver = Saver(Path(sys.argv[1]))
 while True:
     step += 1
-    state = {"weights": torch.full((200_000,), float(step))}
-    checkpoint.save(Path(sys.argv[1]), step, state=state, progress={"step": step}, identity={})
+    saver.save(step, {"weights": torch.full((200_000,), float(step))}, {"progress": {"step": step}, "identity": {}})
+    saver.wait()
     print(step, flush=True)
 """
 
@@ -111,9 +216,8 @@ def test_killed_while_saving_the_newest_is_whole_and_none_is_lost(tmp_path: Path
         os.kill(process.pid, signal.SIGKILL)
         rest, _ = process.communicate()
         confirmed = max([confirmed, *(int(line) for line in rest.splitlines())])
-        found = checkpoint.newest(tmp_path)
-        assert found is not None
+        found = whole(tmp_path)
         step = found.progress["step"]
         assert step in (confirmed, confirmed + 1)
-        assert torch.equal(found.load()["weights"], torch.full((200_000,), float(step)))
+        assert torch.equal(read_all(found)["weights"], torch.full((200_000,), float(step)))
         confirmed = step

@@ -1,0 +1,27 @@
+"""Distributed checkpoints: sharded, written beside training, atomic, checksummed, read on any mesh.
+
+`Saver` writes what `collect` names; `newest` finds the newest whole checkpoint; `restore` reads it.
+"""
+
+from train.checkpoint.identity import check_identity
+from train.checkpoint.layout import Checkpoint, Retention, newest, pin
+from train.checkpoint.load import random_state, read_all, restore
+from train.checkpoint.random import random_states, set_random_states
+from train.checkpoint.save import SaveError, Saver
+from train.checkpoint.state import collect
+
+__all__ = [
+    "Checkpoint",
+    "Retention",
+    "SaveError",
+    "Saver",
+    "check_identity",
+    "collect",
+    "newest",
+    "pin",
+    "random_state",
+    "random_states",
+    "read_all",
+    "restore",
+    "set_random_states",
+]

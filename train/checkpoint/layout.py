@@ -1,0 +1,182 @@
+"""Checkpoints as folders: their names, their manifest, which of them is whole, which of them stay.
+
+A checkpoint is a folder `step-<n>` with the shards that the ranks wrote (`__<rank>_0.distcp`), their index
+(`.metadata`) and `manifest.json`: progress, what it belongs to, and size and sha256 of every file. It is written as a
+staging folder and moved in by one rename, so a killed save leaves a folder that nobody reads. What a crash of the
+machine or a full disk tears is caught by size and hash. No torch here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from train.files import describe, sync_folder, write_synced
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+PIN = "pinned"
+"""A file of this name in a checkpoint keeps it for good; it is no part of the checkpoint."""
+_STAGING = ".staging-"
+_PREFIX = "step-"
+
+T = TypeVar("T")
+Gather = Callable[[Any], list[Any]]
+"""Returns every rank's thing in the order of ranks, on every rank."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay: the newest `newest`, those of every `permanent_steps` steps (0: none), pinned ones."""
+
+    newest: int = 2
+    permanent_steps: int = 0
+
+    def kept(self, steps: Iterable[int], pinned: Iterable[int] = ()) -> set[int]:
+        """Return which of these steps' checkpoints stay."""
+        have = sorted(steps)
+        regular = {s for s in have if self.permanent_steps and s and s % self.permanent_steps == 0}
+        return set(have[-self.newest :]) | regular | (set(pinned) & set(have))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint on disk; `manifest` is what was handed to the save, and `files`."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        """The run's progress at this step."""
+        return dict(self.manifest["progress"])
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the checkpoint belongs to: scientific config and data."""
+        return dict(self.manifest["identity"])
+
+
+def folder_of(root: Path, step: int) -> Path:
+    """Return where the checkpoint of a step lies."""
+    return root / f"{_PREFIX}{step:09d}"
+
+
+def staging_of(root: Path, step: int) -> Path:
+    """Return where the checkpoint of a step is written before it is whole."""
+    return root / f"{_STAGING}{_PREFIX}{step:09d}"
+
+
+def stage(root: Path, step: int) -> Path:
+    """Make and return an empty staging folder for a step, after removing what killed saves left."""
+    root.mkdir(parents=True, exist_ok=True)
+    discard(root)
+    staging = staging_of(root, step)
+    staging.mkdir()
+    return staging
+
+
+def discard(root: Path) -> None:
+    """Remove every staging folder."""
+    for left in root.glob(f"{_STAGING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def commit(root: Path, step: int, manifest: Mapping[str, Any], files: Mapping[str, Any], retention: Retention) -> Path:
+    """Make the staged step a checkpoint in one rename, remove what retention does not keep, return its folder."""
+    staging, place = staging_of(root, step), folder_of(root, step)
+    write_synced(staging / MANIFEST, json.dumps({"format": FORMAT, **manifest, "files": dict(files)}, indent=1) + "\n")
+    sync_folder(staging)
+    if place.exists():  # only a torn one, or one that is being replaced by its equal
+        if (place / PIN).exists():
+            (staging / PIN).touch()
+        shutil.rmtree(place)
+    staging.rename(place)
+    sync_folder(root)
+    prune(root, retention)
+    return place
+
+
+def prune(root: Path, retention: Retention) -> None:
+    """Remove the checkpoints that retention does not keep."""
+    folders = {_step(folder): folder for folder in _folders(root)}
+    kept = retention.kept(folders, (s for s, folder in folders.items() if (folder / PIN).exists()))
+    for step in folders.keys() - kept:
+        shutil.rmtree(folders[step])
+
+
+def pin(folder: Path, pinned: bool = True) -> None:
+    """Keep a checkpoint whatever the retention says, or end that."""
+    if pinned:
+        write_synced(folder / PIN, "")
+    else:
+        (folder / PIN).unlink(missing_ok=True)
+
+
+def newest(root: Path, rank: int = 0, size: int = 1, gather: Gather | None = None) -> Checkpoint | None:
+    """Return the newest whole checkpoint under `root`; torn ones are named on standard error and passed over.
+
+    With several ranks each of them calls this with a `gather`: the files are hashed once, shared out over the ranks,
+    and all return the same.
+    """
+    together = gather or (lambda thing: [thing])
+    names = together([folder.name for folder in sorted(_folders(root), reverse=True)] if rank == 0 else None)[0]
+    for name in names:
+        folder = root / name
+        manifest, why = _attempt(lambda folder=folder: read_manifest(folder))  # type: ignore[misc]
+        if manifest is not None:
+            why = verify(folder, manifest, share(manifest["files"], rank, size))
+        whys = [w for w in together(why) if w is not None]
+        if not whys and manifest is not None:
+            return Checkpoint(folder, manifest)
+        if rank == 0:
+            print(f"checkpoint {folder} is not whole ({whys[0]}): an older one is used", file=sys.stderr)
+    return None
+
+
+def share(files: Mapping[str, Any], rank: int, size: int) -> list[str]:
+    """Return which files a rank hashes: the largest first, dealt round."""
+    return sorted(files, key=lambda name: (-files[name]["bytes"], name))[rank::size]
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return a checkpoint's manifest; ValueError, KeyError, TypeError or OSError where it is not one."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"format {manifest['format']!r}, this version reads {FORMAT}")
+    for name in ("progress", "identity"):
+        dict(manifest[name])
+    for described in manifest["files"].values():
+        int(described["bytes"])
+    return dict(manifest)
+
+
+def verify(folder: Path, manifest: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Return what is wrong with these files of a checkpoint, None where they are what was written."""
+    for name in names:
+        described, why = _attempt(lambda name=name: describe(folder / name))  # type: ignore[misc]
+        if why is not None:
+            return why
+        if described != manifest["files"][name]:
+            return f"{name} is not what was written"
+    return None
+
+
+def _attempt(call: Callable[[], T]) -> tuple[T | None, str | None]:
+    try:
+        return call(), None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return None, str(error) or type(error).__name__
+
+
+def _folders(root: Path) -> list[Path]:
+    return [folder for folder in root.glob(f"{_PREFIX}*") if folder.name.removeprefix(_PREFIX).isdigit()]
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix(_PREFIX))

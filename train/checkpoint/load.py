@@ -1,0 +1,64 @@
+"""Loading: each rank reads the parts that it needs, from a checkpoint of any mesh."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from train.checkpoint.layout import Checkpoint
+from train.checkpoint.random import RandomState
+from train.checkpoint.state import Optimizers, put_back, wanted
+
+
+def stored(found: Checkpoint) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return shape and dtype of every tensor in a checkpoint."""
+    metadata = dcp.FileSystemReader(found.folder).read_metadata().state_dict_metadata
+    return {
+        name: (entry.size, entry.properties.dtype)
+        for name, entry in metadata.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+
+
+def read(found: Checkpoint, state: Mapping[str, Tensor]) -> None:
+    """Read the tensors of these names in place; DTensors get their part."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
+        # no_dist: a rank needs nobody else to find its parts, and the files were hashed before
+        dcp.load(dict(state), storage_reader=dcp.FileSystemReader(found.folder), no_dist=True)
+
+
+def restore(found: Checkpoint, parts: Sequence[nn.Module], optimizers: Optimizers) -> None:
+    """Bring the model parts of this rank and their optimizers to the checkpoint's state.
+
+    ValueError where the checkpoint is one of another model.
+    """
+    state = wanted(parts, optimizers, stored(found))
+    read(found, state)
+    put_back(parts, optimizers, state)
+
+
+def random_state(found: Checkpoint, rank: int) -> RandomState:
+    """Return the random states that a rank had; empty where the checkpoint's mesh had no such rank."""
+    prefix = f"random.{rank}."
+    state = {name: torch.zeros(*about[0], dtype=about[1]) for name, about in _random(stored(found), prefix).items()}
+    if state:
+        read(found, state)
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def read_all(found: Checkpoint) -> dict[str, Tensor]:
+    """Return every tensor of a checkpoint, whole, on the CPU."""
+    state = {name: torch.zeros(tuple(shape), dtype=dtype) for name, (shape, dtype) in stored(found).items()}
+    read(found, state)
+    return state
+
+
+def _random(entries: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name: about for name, about in entries.items() if name.startswith(prefix)}

@@ -1,0 +1,151 @@
+"""Saving: the training loop hands over copies and goes on; a thread writes, checks and moves in the checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from train.checkpoint.layout import Retention, commit, discard, stage, staging_of
+from train.checkpoint.staging import StagedPlanner, Staging
+from train.files import describe
+
+WRITE_TIMEOUT = timedelta(minutes=30)
+"""How long ranks wait for one another while they write; disks are slower than networks."""
+
+
+class SaveError(Exception):
+    """A checkpoint could not be written; the ones before it are untouched."""
+
+
+class Saver:
+    """Writes checkpoints under `root`, at most one at a time, on every rank alike.
+
+    Several ranks need an initialised process group; the saver makes a gloo group of its own, so that its messages
+    never meet the training's. `background=False` writes before `save` returns.
+    """
+
+    def __init__(
+        self, root: Path, rank: int = 0, size: int = 1, *, retention: Retention | None = None, background: bool = True
+    ) -> None:
+        self._root, self._rank, self._size = root, rank, size
+        self.retention = retention or Retention()
+        self._background = background
+        self._staging = Staging()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        # every rank of the job takes part, in the same order as everything else that makes groups
+        self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT) if size > 1 else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def save(
+        self, step: int, state: Mapping[str, Tensor], manifest: Mapping[str, Any], retention: Retention | None = None
+    ) -> None:
+        """Start to write the checkpoint of a step; `manifest` has progress and identity, the first rank's counts.
+
+        `state` is by train.checkpoint.state. Waits for the save before this one. A failure is said on standard error
+        when it happens and raised by `wait`.
+        """
+        self.settle()
+        self._failure = None
+        copies = self._staging.copy(state)
+        kept = retention or self.retention
+        if not self._background:
+            self._write(step, state, copies, manifest, kept)
+            return
+        work = (step, dict(state), copies, dict(manifest), kept)
+        self._thread = threading.Thread(target=self._write, args=work, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def before_update(self) -> None:
+        """Call before weights or moments change: the GPU's copies of them are made first."""
+        self._staging.before_update()
+
+    def settle(self) -> None:
+        """Wait until nothing is being written, whatever became of it."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def wait(self) -> None:
+        """Wait until nothing is being written; SaveError where the latest save failed."""
+        self.settle()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise SaveError(str(failure)) from failure
+
+    def _write(
+        self,
+        step: int,
+        state: Mapping[str, Tensor],
+        copies: Mapping[str, Tensor],
+        manifest: Mapping[str, Any],
+        retention: Retention,
+    ) -> None:
+        try:
+            self._staging.arrived()
+            self._agreed(lambda: stage(self._root, step) if self._rank == 0 else None)
+            self._write_shards(step, state, copies)
+            files = self._agreed(lambda: self._described(step))
+            every = {name: described for part in files for name, described in part.items()}
+            self._agreed(lambda: commit(self._root, step, manifest, every, retention) if self._rank == 0 else None)
+        except Exception as error:
+            self._failure = error
+            if self._rank == 0:
+                discard(self._root)
+                print(f"checkpoint of step {step} was not saved: {error}", file=sys.stderr, flush=True)
+
+    def _write_shards(self, step: int, state: Mapping[str, Tensor], copies: Mapping[str, Tensor]) -> None:
+        writer = dcp.FileSystemWriter(staging_of(self._root, step), sync_files=True)
+        planner = StagedPlanner(copies)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
+            alone = self._group is None
+            try:
+                dcp.save(dict(state), storage_writer=writer, planner=planner, process_group=self._group, no_dist=alone)
+            except CheckpointException as error:  # no Exception, and its text is a traceback
+                rank, (failure, _) = min(error.failures.items())
+                raise SaveError(_words(rank, failure)) from error
+
+    def _described(self, step: int) -> dict[str, Any]:
+        """Return size and hash of the files that this rank wrote."""
+        mine = sorted(staging_of(self._root, step).glob(f"__{self._rank}_*"))
+        if self._rank == 0:
+            mine.append(staging_of(self._root, step) / ".metadata")
+        return {path.name: describe(path) for path in mine}
+
+    def _agreed(self, act: Callable[[], Any]) -> list[Any]:
+        """Do something on every rank and return all results; raise on every rank what failed on one."""
+        try:
+            mine: tuple[Any, Exception | None] = (act(), None)
+        except Exception as error:
+            mine = (None, error)
+        if self._group is None:
+            every = [mine]
+        else:
+            every = [mine] * self._size
+            dist.all_gather_object(every, mine, group=self._group)
+        for rank, (_, error) in enumerate(every):
+            if error is not None:
+                raise SaveError(_words(rank, error)) from error
+        return [result for result, _ in every]
+
+
+def _words(rank: int, error: BaseException) -> str:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "; free space there, the last good checkpoint is kept" if full else ""
+    return f"rank {rank}: {error}{hint}"

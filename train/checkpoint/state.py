@@ -1,0 +1,115 @@
+"""The tensors of a run by fully qualified name, the same names whatever the mesh: what makes resharding possible.
+
+Weights are `model.<name>`, an optimizer's tensors `optimizer.<name of the weight>.<what>`, random states
+`random.<rank>.<device>`. A sharded tensor is a DTensor and says itself which part of the whole it is, so a checkpoint
+of one mesh is read on any other; a pipeline stage simply has fewer names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Optimizers = Sequence[torch.optim.Optimizer]
+State = dict[str, Tensor]
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+_NUMBER = "number:"
+"""Marks an optimizer's plain numbers, which are kept as tensors of one element."""
+
+
+def plain_name(name: str) -> str:
+    """Return a weight's name without what wrappers around modules (compile, checkpointing, DDP) put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name.removeprefix("module.")
+
+
+def weights_of(parts: Sequence[nn.Module]) -> State:
+    """Return weights and persistent buffers of the model parts of this rank, by name."""
+    return {plain_name(name): value for part in parts for name, value in part.state_dict().items()}
+
+
+def collect(parts: Sequence[nn.Module], optimizers: Optimizers) -> State:
+    """Return the tensors of the model parts of this rank and of their optimizers; they are not copied."""
+    # state_dict comes first: it makes FSDP put its sharded weights, which the optimizers know, back in their places.
+    state = {f"model.{name}": value for name, value in weights_of(parts).items()}
+    for name, weight, optimizer, _ in _steered(parts, optimizers):
+        for key, value in optimizer.state.get(weight, {}).items():
+            if isinstance(value, Tensor):
+                state[f"optimizer.{name}.{key}"] = value
+            elif isinstance(value, int | float):
+                state[f"optimizer.{name}.{_NUMBER}{key}"] = torch.tensor(float(value), dtype=torch.float64)
+    return {name: value.detach() for name, value in state.items()}
+
+
+def wanted(parts: Sequence[nn.Module], optimizers: Optimizers, stored: Mapping[str, tuple[Any, ...]]) -> State:
+    """Return tensors for `stored` (name to shape and dtype) to be read into; the weights' own, new ones for moments.
+
+    ValueError where a weight is not stored, or has another shape.
+    """
+    state = {f"model.{name}": value.detach() for name, value in weights_of(parts).items()}
+    _check_stored(state, stored)
+    kept = _kept(stored)
+    for name, weight, _, group in _steered(parts, optimizers):
+        for key in kept.get(name, ()):
+            full = f"optimizer.{name}.{key}"
+            shape, dtype = stored[full]
+            if tuple(shape) == tuple(weight.shape):
+                state[full] = torch.zeros_like(weight, dtype=dtype).detach()
+            else:
+                on_device = group.get("fused") or group.get("capturable") or len(shape) > 0
+                device = weight.device if on_device and not key.startswith(_NUMBER) else torch.device("cpu")
+                state[full] = torch.zeros(tuple(shape), dtype=dtype, device=device)
+    return state
+
+
+def put_back(parts: Sequence[nn.Module], optimizers: Optimizers, state: Mapping[str, Tensor]) -> None:
+    """Hand the optimizers the moments that were read; the weights were read in place."""
+    kept = _kept(state)
+    for name, weight, optimizer, _ in _steered(parts, optimizers):
+        found = optimizer.state[weight]
+        found.clear()
+        for key in kept.get(name, ()):
+            value = state[f"optimizer.{name}.{key}"]
+            if key.startswith(_NUMBER):
+                number = float(value)
+                found[key.removeprefix(_NUMBER)] = int(number) if number.is_integer() else number
+            else:
+                found[key] = value
+        if not found:
+            del optimizer.state[weight]
+
+
+def _steered(
+    parts: Sequence[nn.Module], optimizers: Optimizers
+) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer, Mapping[str, Any]]]:
+    """Yield every weight that an optimizer steps: its name, itself, the optimizer and its group there."""
+    names = {id(w): plain_name(name) for part in parts for name, w in part.named_parameters()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                assert id(weight) in names, "an optimizer steps a weight that no model part has"
+                yield names[id(weight)], weight, optimizer, group
+
+
+def _kept(stored: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return what is kept of each weight's optimizer state: name to keys."""
+    kept: dict[str, list[str]] = {}
+    for full in stored:
+        if full.startswith("optimizer."):
+            name, _, key = full.removeprefix("optimizer.").rpartition(".")
+            kept.setdefault(name, []).append(key)
+    return kept
+
+
+def _check_stored(state: Mapping[str, Tensor], stored: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, value in state.items():
+        if name not in stored:
+            raise ValueError(f"the checkpoint has no {name.removeprefix('model.')}: it is one of another model")
+        shape = tuple(stored[name][0])
+        if shape != tuple(value.shape):
+            short = name.removeprefix("model.")
+            raise ValueError(f"{short} is {shape} in the checkpoint and {tuple(value.shape)} here: another model")

@@ -1,0 +1,39 @@
+"""Small files that are whole or absent, whatever is killed when, and what a file's content is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a small file and wait until it is on disk."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a small file in one step: a reader finds the old one or the new one, never a part."""
+    staged = path.with_name(f".{path.name}.staging")
+    write_synced(staged, text)
+    staged.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return the size [bytes] and the sha256 of a file."""
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
