@@ -1,0 +1,88 @@
+"""Products in fp8: close to the exact ones forward and backward, scaled by what they are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from train.precision.fp8 import BACKWARD, FORWARD, convert, narrowed, rowwise, tensorwise
+from train.spec.config import PrecisionConfig
+
+FP8 = PrecisionConfig(name="fp8")
+
+
+def error(got: Tensor, wanted: Tensor) -> float:
+    return float((got.detach().double() - wanted.detach().double()).norm() / wanted.detach().double().norm())
+
+
+@pytest.mark.parametrize("product", [tensorwise, rowwise])
+def test_product_and_its_gradients_are_near_the_exact_ones(product: object) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 24, 64), torch.randn(48, 64) / 8
+    upstream = torch.randn(2, 24, 48)
+    exact = [t.double().requires_grad_() for t in (x, weight)]
+    F.linear(*exact).backward(upstream.double())
+    ours = [t.requires_grad_() for t in (x, weight)]
+    y = product(*ours)  # type: ignore[operator]
+    y.backward(upstream)
+    # One rounding to 3 bits of mantissa is off by 2 to 3 % (e5m2: 5 %) of a normal number; a product has two.
+    assert 1e-3 < error(y, F.linear(*exact)) < 0.05
+    assert error(ours[0].grad, exact[0].grad) < 0.08  # type: ignore[arg-type]
+    assert error(ours[1].grad, exact[1].grad) < 0.08  # type: ignore[arg-type]
+    assert y.dtype is torch.float32 and ours[1].grad.shape == weight.shape  # type: ignore[union-attr]
+
+
+def test_rowwise_is_finer_where_one_token_is_an_outlier() -> None:
+    torch.manual_seed(1)
+    x, weight = torch.randn(32, 64), torch.randn(48, 64)
+    x[0] *= 1e5
+    exact = F.linear(x, weight)
+    assert error(rowwise(x, weight)[1:], exact[1:]) < 0.06
+    assert error(tensorwise(x, weight)[1:], exact[1:]) > 0.15
+
+
+def test_under_autocast_the_product_comes_out_in_its_format() -> None:
+    x, weight = torch.randn(16, 32), nn.Parameter(torch.randn(32, 32))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = tensorwise(x, weight)
+    y.float().sum().backward()
+    assert y.dtype is torch.bfloat16
+    assert weight.grad is not None and weight.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", [FORWARD, BACKWARD])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_largest_magnitude_fills_the_format(dtype: torch.dtype, scale: float) -> None:
+    x = torch.tensor([-3.0, 1.5, 0.0]) * scale
+    values, factor = narrowed(x, dtype)
+    if scale > 1e-20:  # below, the factor ends at its smallest so that zeros do not divide by zero
+        assert float(values.float().abs().max()) == torch.finfo(dtype).max
+        assert (values.float() * factor).tolist() == pytest.approx(x.tolist(), rel=1e-6)
+    assert torch.isfinite(values.float()).all()
+
+
+def test_zeros_stay_zeros() -> None:
+    assert not tensorwise(torch.zeros(16, 32), torch.randn(16, 32)).any()
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = F.linear
+
+
+def test_blocks_at_the_ends_keep_their_products() -> None:
+    blocks = [nn.Sequential(Layer(), Layer()) for _ in range(4)]
+    assert convert(blocks, replace(FP8, fp8_keep_blocks=1)) == 4
+    assert [block[0].linear is tensorwise for block in blocks] == [False, True, True, False]
+    assert convert(blocks, replace(FP8, fp8_scaling="rowwise")) == 8
+    assert all(layer.linear is rowwise for block in blocks for layer in block)  # type: ignore[union-attr]
+
+
+def test_keeping_all_blocks_is_refused_with_what_would_do() -> None:
+    with pytest.raises(ValueError, match=r"fp8_keep_blocks=2 keeps all 4 blocks.*at most 1"):
+        convert([nn.Sequential(Layer()) for _ in range(4)], replace(FP8, fp8_keep_blocks=2))

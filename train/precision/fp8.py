@@ -1,0 +1,150 @@
+"""Matrix products in fp8 (Micikevicius et al. 2022, "FP8 formats for deep learning") through torch._scaled_mm.
+
+A factor of a product is divided by its largest magnitude, so that it fills the format's range, and rounded to 8 bits:
+e4m3 (4 bits of exponent, largest 448) for activations and weights, e5m2 (largest 57,344) for gradients, which spread
+wider. Scaling is dynamic: by the tensor as it is now. All three products of a linear layer are narrowed; sums
+inside a product are fp32 and results come out in the compute format.
+
+tensorwise: one factor for a tensor. What was narrowed for the forward pass serves the backward pass, too, so that
+half as much is kept. rowwise: one factor for a row, finer against outliers, but the backward pass sums over rows and
+has to narrow again, from what is kept in full; the weight's gradient is made in the compute format.
+Products on an NVIDIA GPU want both axes in multiples of 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from train.spec.config import PrecisionConfig
+
+FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
+_TINY = 1e-12
+Narrowed: TypeAlias = tuple[Tensor, Tensor]
+"""Numbers in fp8 and the fp32 factor that brings them back."""
+
+
+class Product(Protocol):
+    """What a layer applies its weight with: x (..., columns) and weight (rows, columns) to (..., rows)."""
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return x @ weight.T."""
+
+
+def narrowed(x: Tensor, dtype: torch.dtype, dim: int | None = None) -> Narrowed:
+    """Return x in fp8 and the fp32 factor that brings it back: of all of x, or one per row along `dim` (kept).
+
+    The factor is the largest magnitude over the format's largest number; zeros stay zeros.
+    """
+    largest = x.abs().amax() if dim is None else x.abs().amax(dim=dim, keepdim=True)
+    limit = torch.finfo(dtype).max
+    factor = largest.float().clamp(min=_TINY) / limit
+    return (x.float() / factor).clamp(-limit, limit).to(dtype), factor
+
+
+def convert(blocks: Sequence[nn.Module], config: PrecisionConfig) -> int:
+    """Give the products of all blocks but `fp8_keep_blocks` at each end to fp8; return how many layers took it.
+
+    A layer takes part by having an attribute `linear`. ValueError where no block is left to convert.
+    """
+    keep = config.fp8_keep_blocks
+    inner = blocks[keep : len(blocks) - keep] if keep >= 0 else []
+    if len(blocks) and not len(inner):
+        raise ValueError(
+            f"precision.fp8_keep_blocks={keep} keeps all {len(blocks)} blocks in bf16: at most "
+            f"{(len(blocks) - 1) // 2} leaves one in fp8, or use precision=bf16"
+        )
+    product: Product = rowwise if config.fp8_scaling == "rowwise" else tensorwise
+    layers = [module for block in inner for module in block.modules() if hasattr(module, "linear")]
+    for layer in layers:
+        layer.linear = product  # type: ignore[assignment]
+    return len(layers)
+
+
+def tensorwise(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x @ weight.T in fp8 with one factor a tensor; x (..., columns), weight (rows, columns)."""
+    return _apply(_Tensorwise, x, weight)
+
+
+def rowwise(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x @ weight.T in fp8 with one factor for each token and each output; the weight's gradient is not fp8."""
+    return _apply(_Rowwise, x, weight)
+
+
+def _apply(function: Any, x: Tensor, weight: Tensor) -> Tensor:
+    """Apply to x as rows, in the compute format; products outside of a format that fp8 widens to are not narrowed."""
+    dtype = _compute_dtype(x)
+    if dtype is torch.float16:
+        return F.linear(x, weight)
+    with torch.autocast(x.device.type, enabled=False):
+        out: Tensor = function.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight.to(dtype))
+    return out.view(*x.shape[:-1], weight.shape[0])
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def _product(a: Narrowed, b: Narrowed, dtype: torch.dtype, fast: bool) -> Tensor:
+    """Return a @ b in `dtype`; a's rows and b's columns are contiguous in memory, as the hardware reads them.
+
+    fast: sums of a few products at a time in lower precision (Hopper's fp8 units), enough for a forward pass.
+    """
+    return torch._scaled_mm(a[0], b[0], scale_a=a[1], scale_b=b[1], out_dtype=dtype, use_fast_accum=fast)
+
+
+def _columns_first(x: Tensor) -> Tensor:
+    """Return x with its columns contiguous in memory: the same numbers, another layout."""
+    return x.t().contiguous().t()
+
+
+class _Tensorwise(torch.autograd.Function):
+    """x (tokens, columns) @ weight (rows, columns).T with one factor a tensor in all three products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        x8, x_factor = narrowed(x, FORWARD)
+        w8, w_factor = narrowed(weight, FORWARD)
+        ctx.save_for_backward(x8, x_factor, w8, w_factor)
+        ctx.dtype = x.dtype
+        return _product((x8, x_factor), (w8.t(), w_factor), x.dtype, fast=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x8, x_factor, w8, w_factor = ctx.saved_tensors
+        g8, g_factor = narrowed(grads[0], BACKWARD)
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = _product((g8, g_factor), (_columns_first(w8), w_factor), ctx.dtype, fast=False)
+        if ctx.needs_input_grad[1]:
+            rows = g8.t().contiguous()
+            grad_weight = _product((rows, g_factor), (_columns_first(x8), x_factor), ctx.dtype, fast=False)
+        return grad_x, grad_weight
+
+
+class _Rowwise(torch.autograd.Function):
+    """The same with a factor for each row of x and of weight; see the module's text for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        x8, x_factor = narrowed(x, FORWARD, dim=1)
+        w8, w_factor = narrowed(weight, FORWARD, dim=1)
+        return _product((x8, x_factor), (w8.t(), w_factor.t()), x.dtype, fast=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            g8, g_factor = narrowed(grads[0], FORWARD, dim=1)
+            w8, w_factor = narrowed(weight, FORWARD, dim=0)
+            grad_x = _product((g8, g_factor), (_columns_first(w8), w_factor), x.dtype, fast=False)
+        if ctx.needs_input_grad[1]:
+            grad_weight = grads[0].t() @ x
+        return grad_x, grad_weight

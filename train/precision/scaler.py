@@ -1,0 +1,87 @@
+"""Dynamic loss scaling for fp16 (Micikevicius et al. 2018, "Mixed precision training", section 3.2), on the device.
+
+fp16 gradients below 6e-8 are zero. The loss is multiplied by a power of two, the gradients are divided by it again,
+and where one of them overflowed, the step is skipped and the factor halved; after `growth_steps` steps without an
+overflow it is doubled. Nothing here waits for the device: the factor, the count and the verdict stay tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+_STATE = ("scale", "good_steps", "overflows", "smallest")
+
+
+class LossScaler:
+    """The factor on the loss and its history; the state is four scalars on the device."""
+
+    def __init__(self, device: torch.device, scale: float, growth_steps: int, enabled: bool = True) -> None:
+        """`scale` is the first factor; disabled, the factor is 1 and gradients are only looked at."""
+        self.enabled = enabled
+        self.growth_steps = growth_steps
+        self.scale = torch.full((), scale if enabled else 1.0, dtype=torch.float32, device=device)
+        self.good_steps = torch.zeros((), dtype=torch.int32, device=device)
+        self.overflows = torch.zeros((), dtype=torch.int64, device=device)
+        self.smallest = self.scale.clone()
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return the loss times the factor, to be differentiated."""
+        return loss * self.scale.to(loss.dtype) if self.enabled else loss
+
+    @torch.no_grad()
+    def unscale_(self, grads: Sequence[Tensor], groups: Sequence[dist.ProcessGroup] = ()) -> Tensor:
+        """Divide gradients by the factor in place; return 1.0 if any of them, on any rank, is not finite, else 0.0.
+
+        fp32 scalar on the device. `groups` are the process groups over which ranks hold different gradients; ranks that
+        hold copies of the same agree anyway.
+        """
+        found = torch.zeros((), dtype=torch.float32, device=self.scale.device)
+        inverse = self.scale.reciprocal()
+        by_device: dict[torch.device, list[Tensor]] = {}
+        for grad in grads:
+            local = grad.to_local() if isinstance(grad, DTensor) else grad
+            if local.numel():
+                by_device.setdefault(local.device, []).append(local)
+        for device, tensors in by_device.items():
+            bad, factor = found.to(device, copy=True), inverse.to(device)
+            torch._amp_foreach_non_finite_check_and_unscale_(tensors, bad, factor)
+            found = torch.maximum(found, bad.to(found.device))
+        for group in groups:
+            dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
+        return found
+
+    @torch.no_grad()
+    def update(self, found: Tensor) -> None:
+        """Move the factor after a step: half of it where `found` is not 0, twice after enough steps where it is 0."""
+        if not self.enabled:
+            return
+        overflow = found.to(self.scale.device) != 0
+        self.overflows += overflow
+        self.good_steps = torch.where(overflow, 0, self.good_steps + 1)
+        grow = self.good_steps >= self.growth_steps
+        largest = torch.finfo(torch.float32).max / 2
+        grown = torch.where(grow & (self.scale < largest), self.scale * 2, self.scale)
+        self.scale = torch.where(overflow, (self.scale / 2).clamp_min(2.0**-24), grown)
+        self.good_steps = torch.where(grow, 0, self.good_steps)
+        self.smallest = torch.minimum(self.smallest, self.scale)
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return the factor of the next step, its smallest so far and the steps lost to overflow, on the device."""
+        if not self.enabled:
+            return {}
+        return {"loss_scale": self.scale, "loss_scale_smallest": self.smallest, "overflows": self.overflows}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs; empty where there is nothing to scale."""
+        return {name: getattr(self, name).clone() for name in _STATE} if self.enabled else {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from a checkpoint's state."""
+        for name in _STATE if self.enabled else ():
+            getattr(self, name)  # a state that this class does not know is a bug of the caller
+            setattr(self, name, state[name].to(self.scale.device).clone())
