@@ -1,0 +1,113 @@
+"""Four gloo ranks step sharded weights to the numbers of one process, whatever cuts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.train.runs import REPOSITORY
+from tests.train.test_trainer_distributed import environments
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.fsdp import fully_shard
+from tests.train.optim.test_optim_rules import MODEL, SHAPES, weights
+from train.optim import make_optimizer
+from train.optim.shards import local, whole
+from train.spec.config import OptimConfig
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+
+class Bare(nn.Module):
+    # As the trainer's weights are: named parameters of one module.
+    def __init__(self, named):
+        super().__init__()
+        for name, weight in named.items():
+            self.register_parameter(name.replace(".", "/"), weight)
+
+def plain(mesh, placements):
+    return {n: nn.Parameter(distribute_tensor(w.detach(), mesh, placements)) for n, w in weights().items()}
+
+def tensor_parallel(mesh):
+    cut = {"embedding.weight": 0, "blocks.0.attention.qkv": 0, "blocks.0.attention.out": 1,
+           "blocks.0.mlp.gate_up": 1, "blocks.0.mlp.down": 1, "output.weight": 0}
+    return {n: nn.Parameter(distribute_tensor(w.detach(), mesh, [Shard(cut[n]) if n in cut else Replicate()]))
+            for n, w in weights().items()}
+
+def fsdp(named, mesh):
+    module = Bare(named)
+    fully_shard(module, mesh=mesh)
+    return {n.replace("/", "."): w for n, w in module.named_parameters()}
+
+flat = init_device_mesh("cpu", (4,), mesh_dim_names=("dp_shard",))
+grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard", "tp"))
+hybrid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+layouts = {
+    "fsdp": lambda: fsdp(weights(), flat),
+    "hsdp": lambda: fsdp(weights(), hybrid),
+    "tp": lambda: tensor_parallel(grid["tp"]),
+    "fsdp_tp": lambda: fsdp(tensor_parallel(grid["tp"]), grid["dp_shard"]),
+    "shards": lambda: plain(flat, [Shard(0)]),
+}
+for algorithm in ("adamw", "muon", "sgd"):
+    optim = OptimConfig(name=algorithm, lr=0.01)
+    reference = weights()
+    alone = make_optimizer(reference.items(), MODEL, optim)
+    for step in range(4):
+        for weight, drawn in zip(reference.values(), weights(1000 + step).values(), strict=True):
+            weight.grad = drawn.detach()
+        if step != 2:
+            alone.step()
+    for layout, make in layouts.items():
+        named = make()
+        optimizer = make_optimizer(named.items(), MODEL, optim)
+        for step in range(4):
+            for name, weight in named.items():
+                full = weights(1000 + step)[name].detach()
+                if step == 2:
+                    full = full * float("nan")
+                if isinstance(weight, DTensor):
+                    from train.optim.shards import part_of
+                    part = part_of(full, weight).contiguous()
+                    weight.grad = DTensor.from_local(part, weight.device_mesh, weight.placements, run_check=False,
+                                                     shape=weight.shape, stride=weight.stride())
+                else:
+                    weight.grad = full
+            optimizer.step(skip=torch.tensor(float(step == 2)))
+        worst = max(
+            ((weight.full_tensor() if isinstance(weight, DTensor) else weight) - reference[name]).norm().item()
+            / reference[name].norm().item()
+            for name, weight in named.items()
+        )
+        if dist.get_rank() == 0:
+            print(algorithm, layout, f"{worst:.1e}", "bitwise" if worst == 0 else "")
+        assert worst < 1e-5, (algorithm, layout, worst)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_every_layout_steps_as_one_process(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            cwd=REPOSITORY,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for env in environments(4)
+    ]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    print(outputs[0][0])
+    for process, (_, err) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, err[-4000:]
+    assert len(outputs[0][0].splitlines()) == 15

@@ -1,0 +1,99 @@
+"""AdamW (Loshchilov and Hutter 2019) on this rank's shards, in one fused call for all weights of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from train.optim.shards import local
+
+
+class Kernel(Protocol):
+    """One AdamW step in place over lists of tensors of one device and format; torch's fused one is the default.
+
+    steps already count this step. found_inf: a float scalar on the device, 1 to leave everything as it is.
+    """
+
+    def __call__(
+        self,
+        weights: list[Tensor],
+        grads: list[Tensor],
+        exp_avgs: list[Tensor],
+        exp_avg_sqs: list[Tensor],
+        steps: list[Tensor],
+        *,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        found_inf: Tensor | None,
+    ) -> None: ...
+
+
+def fused(  # noqa: PLR0917 - the protocol's lists
+    weights: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    steps: list[Tensor],
+    **options: Any,
+) -> None:
+    """Torch's fused AdamW kernel: weights, gradients and moments of one format."""
+    torch._fused_adamw_(weights, grads, exp_avgs, exp_avg_sqs, [], steps, amsgrad=False, maximize=False, **options)
+
+
+def update(
+    group: Mapping[str, Any],
+    weights: Sequence[Tensor],
+    state: Mapping[Tensor, dict[str, Any]],
+    skip: Tensor | None,
+    kernel: Kernel = fused,
+) -> None:
+    """Take one step of a group. Elementwise, so that working on shards gives the numbers of the whole."""
+    beta1, beta2 = group["betas"]
+    dtype = group["state_dtype"]
+    for weight in weights:
+        own = state[weight]
+        if not own:
+            own["step"] = torch.zeros((), dtype=torch.float32, device=local(weight).device)
+            own["exp_avg"] = torch.zeros_like(weight, dtype=dtype)
+            own["exp_avg_sq"] = torch.zeros_like(weight, dtype=dtype)
+    for device, members in _by_device(weights).items():
+        stop = None if skip is None else skip.to(device)
+        steps = [state[weight]["step"] for weight in members]
+        torch._foreach_add_(steps, 1.0)
+        # A rank may hold nothing of a short weight; its step counts all the same, as any rank's count may be the saved.
+        held = [weight for weight in members if local(weight).numel()]
+        if held:
+            kernel(
+                [local(weight) for weight in held],
+                [_gradient(weight) for weight in held],
+                [local(state[weight]["exp_avg"]) for weight in held],
+                [local(state[weight]["exp_avg_sq"]) for weight in held],
+                [state[weight]["step"] for weight in held],
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                found_inf=stop,
+            )
+        if stop is not None:
+            torch._foreach_sub_(steps, [stop] * len(steps))
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    assert weight.grad is not None
+    return local(weight.grad).to(weight.dtype)
+
+
+def _by_device(weights: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
+    """Return the weights by device: offloaded ones lie beside others."""
+    groups: dict[torch.device, list[Tensor]] = {}
+    for weight in weights:
+        groups.setdefault(local(weight).device, []).append(weight)
+    return groups

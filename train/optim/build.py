@@ -1,0 +1,62 @@
+"""The optimizer of a run, from its config and the names of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from train.optim.adamw import Kernel, fused
+from train.optim.groups import Rule, rule_of
+from train.optim.optimizer import Optimizer, set_lr
+from train.spec.config import ModelConfig, OptimConfig
+
+
+def make_optimizer(
+    named: Iterable[tuple[str, nn.Parameter]],
+    model: ModelConfig,
+    optim: OptimConfig,
+    *,
+    iteration_dtype: torch.dtype = torch.float32,
+    state_dtype: torch.dtype = torch.float32,
+    kernel: Kernel = fused,
+) -> Optimizer:
+    """Return the optimizer of these weights (names as in the whole model; whole tensors or shards), at its peak rate.
+
+    iteration_dtype: format of Muon's Newton-Schulz products. state_dtype: format of moments and momentum. kernel: what
+    takes AdamW's step.
+    """
+    members: dict[Rule, list[nn.Parameter]] = {}
+    for name, weight in named:
+        members.setdefault(rule_of(name, weight.dim(), model, optim), []).append(weight)
+    groups = [_group(rule, weights, optim, iteration_dtype, state_dtype) for rule, weights in members.items()]
+    made = Optimizer(groups, kernel)
+    assert optim.lr is not None, "the config is resolved"
+    set_lr(made, optim.lr)
+    return made
+
+
+def _group(
+    rule: Rule,
+    weights: list[nn.Parameter],
+    optim: OptimConfig,
+    iteration_dtype: torch.dtype,
+    state_dtype: torch.dtype,
+) -> dict[str, Any]:
+    group: dict[str, Any] = {
+        "params": weights,
+        "algorithm": rule.algorithm,
+        "lr_scale": rule.lr_scale,
+        "weight_decay": rule.decay,
+        "state_dtype": state_dtype,
+    }
+    if rule.algorithm == "adamw":
+        # "fused" is torch's word for a step count that lives on the weight's device; checkpoints go by it.
+        return group | {"betas": (optim.beta1, optim.beta2), "eps": optim.eps, "fused": True}
+    group |= {"momentum": optim.momentum, "nesterov": optim.nesterov}
+    if rule.algorithm == "muon":
+        group |= {"split": rule.split, "iterations": optim.muon_iterations, "scale": optim.muon_scale}
+        group |= {"iteration_dtype": iteration_dtype}
+    return group

@@ -1,0 +1,69 @@
+"""One optimizer over all weights of a rank, whatever rules its groups follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from train.optim import adamw, muon, sgd
+from train.optim.adamw import Kernel
+from train.optim.shards import local
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Groups of weights, each with its rule ("adamw", "muon" or "sgd"), learning rate and decay.
+
+    A torch optimizer, so that distributed checkpoints know how to save and reshard its state: `step`, `exp_avg` and
+    `exp_avg_sq` of AdamW, `momentum_buffer` of the others, laid out as their weight is. The settings in the groups
+    come from the config and are not taken from a loaded state.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], kernel: Kernel = adamw.fused) -> None:
+        super().__init__(groups, {"lr": 0.0})
+        self._kernel = kernel
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None, *, skip: Tensor | None = None
+    ) -> None:
+        """Take one step with the gradients that are there.
+
+        skip: a float scalar on the device; 1 leaves weights and state bitwise as they are, 0 takes the step. Nothing
+        waits for its value.
+        """
+        assert closure is None, "no closure is called"
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            if group["algorithm"] == "adamw":
+                adamw.update(group, weights, self.state, skip, self._kernel)
+            elif group["algorithm"] == "muon":
+                muon.update(group, weights, self.state, skip)
+            else:
+                sgd.update(group, weights, self.state, skip)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Take the state of every weight; keep the groups' settings and the formats of the state."""
+        settings = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
+        super().load_state_dict(dict(state_dict))
+        for group, own in zip(self.param_groups, settings, strict=True):
+            weights = group["params"]
+            group.clear()
+            group.update({**own, "params": weights})
+            for weight in weights:
+                state = self.state[weight]
+                for name, value in state.items():
+                    if name == "step":  # saved on one device, loaded on another
+                        state[name] = value.to(device=local(weight).device, dtype=torch.float32)
+                    else:
+                        state[name] = value.to(group["state_dtype"])
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate: every group's is `lr` times its own factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_scale"]
