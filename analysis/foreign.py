@@ -95,12 +95,11 @@ def _load(path: Path, name: str) -> pd.DataFrame:
 def pairs(key: str, text: str, known: Sequence[str], what: str) -> dict[str, str]:
     """Return "ours:theirs,ours:theirs" as a mapping; their names may hold commas and colons.
 
-    `known` are the names that may stand on the left, empty for any.
+    Of `known` names none may stand on the right where the left is not one: that is a mapping the wrong way round.
     """
     if not text:
         return {}
-    names = "|".join(map(re.escape, known)) or r"[^,:]+"
-    parts = re.split(rf",(?=\s*(?:{names})\s*:)", text)
+    parts = re.split(r",(?=[^,:]+:)", text)
     found: dict[str, str] = {}
     for part in parts:
         left, colon, right = (piece.strip() for piece in part.partition(":"))

@@ -26,7 +26,8 @@ COLUMNS = (
     "key", "study", "state", "run", "size_group", "params", "params_kind", "params_matmul", "params_total",
     "params_non_embedding", "tokens", "unique_tokens", "flops", "flop_rule", "flops_budget", "loss", "loss_unit",
     "bits_per_byte", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens", "sequence_length", "tokenizer",
-    "fingerprint", "validation", "schedule", "schedule_complete", "used", "drop_code", "drop_reason",
+    "fingerprint", "validation", "flops_per_second", "schedule", "schedule_complete", "used", "drop_code",
+    "drop_reason",
 )  # fmt: skip
 REQUIRED = ("params", "tokens", "flops", "loss")
 BITS_PER_BYTE = "bits per byte"
@@ -46,7 +47,7 @@ ONE_KIND = {
 _COMPARABLE_IN_BITS = ("tokenizer", "fingerprint", "validation")
 EXTRA = (
     "unique_tokens", "seed", "width", "layers", "lr", "batch_tokens", "warmup_tokens", "sequence_length",
-    "bits_per_byte",
+    "bits_per_byte", "flops_per_second",
 )  # fmt: skip
 """Number columns of ours that laws may read besides params, tokens, flops and loss."""
 _TEXT = (
@@ -359,8 +360,17 @@ def _record(
         "width": model.get("width"), "layers": model.get("layers"), "lr": config["optim"].get("lr"),
         "batch_tokens": config["batch"].get("tokens"), "sequence_length": data.get("sequence_length"),
         "tokenizer": f"{data.get('tokenizer')}{data.get('vocab_size')}", "fingerprint": data.get("fingerprint") or "",
+        "flops_per_second": _speed(reached),
         "schedule": config["schedule"].get("name"), "schedule_complete": bool(reached.get("schedule_complete")),
     }  # fmt: skip
+
+
+def _speed(outcome: Mapping[str, Any]) -> float | None:
+    """Return the FLOPs per second of training that one device of the run gave."""
+    seconds = (outcome.get("seconds") or {}).get("train")
+    if not seconds or not outcome.get("flops"):
+        return None
+    return float(outcome["flops"]) / (float(seconds) * float(outcome.get("world_size") or 1))
 
 
 def _finish(

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis import bootstrap, valleys
+from analysis import bootstrap, plans, valleys
+from analysis.cost import Cost, cost
 from analysis.frontier import FrontierFit
 from analysis.results import Frontier, Interval, Proposal, Recommendation
 from analysis.rows import Array, Rows
-from analysis.surface import ALPHA, BETA, A, B, Surface, predict
+from analysis.surface import Surface, predict
 from analysis.valleys import ValleyFit
-
-SEARCH = 1e4
-"""The surface's optimum is searched for within this factor of the sizes swept."""
 
 CLASH = 1.5
 """The surface may miss the best size of a budget that was run by this factor."""
@@ -31,63 +29,10 @@ class Clash:
     surface: float
 
 
-@dataclass(frozen=True)
-class Cost:
-    """FLOPs per token of a model with N parameters: 6 N (1 + extra (N/reference)^-fall).
-
-    Attention and other work beyond the matrix products of the N counted falls, relative to 6 N, with size; where the
-    runs' own FLOPs do not say so, the ratio is a constant.
-    """
-
-    reference: float
-    ratio: float
-    extra: float
-    fall: float
-
-    def log_per_token(self, log_params: Array) -> tuple[Array, Array]:
-        """Return ln FLOPs per token and its derivative by ln N."""
-        rest = self.extra * np.exp(-self.fall * (log_params - np.log(self.reference)))
-        value = np.log(6.0 * self.ratio) + log_params + np.log1p(rest)
-        return value, 1.0 - self.fall * rest / (1.0 + rest)
-
-
-def cost(rows: Rows) -> Cost:
-    """Return the FLOPs per token that the runs' exact FLOPs show."""
-    logs, ratio = np.log(rows.params), rows.flops / (6.0 * rows.params * rows.tokens)
-    middle = float(np.exp(logs.mean()))
-    if (ratio > 1.001).all() and len(np.unique(rows.size)) >= 3:
-        slope, intercept = np.polyfit(logs - np.log(middle), np.log(ratio - 1.0), 1)
-        if 0.0 < -slope < 1.0:
-            return Cost(middle, 1.0, float(np.exp(intercept)), float(-slope))
-    return Cost(middle, float(np.exp(np.log(ratio).mean())), 0.0, 0.0)
-
-
 def optimum(constants: Array, price: Cost, budget: float, sizes: Interval) -> tuple[Array, Array, Array]:
-    """Return ln N*, ln D* and loss (R,) of surfaces (R, 5) at this budget [FLOPs]; NaN where there is no optimum.
-
-    The loss along the budget has one minimum in ln N, where alpha A N^-alpha = beta B D^-beta d ln(cost)/d ln N:
-    bisection within a factor SEARCH of the sizes.
-    """
-    c = np.asarray(constants, dtype=np.float64)
-    low = np.full(len(c), np.log(sizes[0] / SEARCH))
-    high = np.full(len(c), np.log(sizes[1] * SEARCH))
-    ends = low.copy(), high.copy()
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        size_side = np.log(c[:, ALPHA] * c[:, A])
-        token_side = np.log(c[:, BETA] * c[:, B])
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            per_token, slope = price.log_per_token(middle)
-            log_tokens = np.log(budget) - per_token
-            gain = size_side - c[:, ALPHA] * middle
-            loss = token_side - c[:, BETA] * log_tokens + np.log(np.maximum(slope, 1e-9))
-            larger = gain > loss
-            low, high = np.where(larger, middle, low), np.where(larger, high, middle)
-        at = 0.5 * (low + high)
-        inside = (at > ends[0] + 1e-6) & (at < ends[1] - 1e-6) & np.isfinite(size_side) & np.isfinite(token_side)
-        at = np.where(inside, at, np.nan)
-        log_tokens = np.log(budget) - price.log_per_token(at)[0]
-        return at, log_tokens, predict(c, np.exp(at), np.exp(log_tokens))
+    """Return ln N*, ln D* and loss (R,) of surfaces (R, 5) at this budget [FLOPs]; NaN where there is no optimum."""
+    found = plans.training_only(constants, price, budget, sizes)
+    return found.log_params, found.log_tokens, found.loss
 
 
 def by_surface(surface: Surface, rows: Rows, budget: float) -> Proposal | None:

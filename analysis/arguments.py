@@ -1,0 +1,151 @@
+"""Command lines of key=value arguments: each key says what it is, and an error names key, value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Read = Callable[["Key", str], Any]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a command: its help, how its text is read, what it is where it is not given."""
+
+    name: str
+    help: str
+    default: Any = ""
+    read: Read | None = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+    def value(self, text: str) -> Any:
+        """Return the value of this text; ValueError says what is allowed."""
+        if self.choices and text not in self.choices:
+            near = difflib.get_close_matches(text, self.choices, n=1, cutoff=0.5)
+            hint = f"; did you mean {self.name}={near[0]}?" if near else ""
+            raise ValueError(f"{self.name}={text} is not allowed: one of {', '.join(self.choices)} ({self.help}){hint}")
+        return text if self.read is None else self.read(self, text)
+
+
+def number(key: Key, text: str) -> float:
+    """Read a positive number."""
+    value = _float(text)
+    if not 0.0 < value < float("inf"):
+        raise ValueError(f"{key.name}={text}: a positive number is needed ({key.help})")
+    return value
+
+
+def share(key: Key, text: str) -> float:
+    """Read a number between 0 and 1, or a percentage: 0.4, 40%."""
+    value = _float(text.removesuffix("%").strip()) / (100.0 if text.endswith("%") else 1.0)
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{key.name}={text}: a number between 0 and 1 is needed ({key.help})")
+    return value
+
+
+def whole(key: Key, text: str) -> int:
+    """Read a whole number, 0 or more; 1e3 is welcome."""
+    value = _float(text)
+    if not 0.0 <= value < float("inf") or value != int(value):
+        raise ValueError(f"{key.name}={text}: a whole number, 0 or more is needed ({key.help})")
+    return int(value)
+
+
+def switch(key: Key, text: str) -> bool:
+    """Read yes or no."""
+    found = {"yes": True, "true": True, "1": True, "on": True, "no": False, "false": False, "0": False, "off": False}
+    if text.lower() not in found:
+        raise ValueError(f"{key.name}={text}: yes or no is needed ({key.help})")
+    return found[text.lower()]
+
+
+def constants(key: Key, text: str) -> dict[str, float]:
+    """Read E:1.7,alpha:0.3 as a mapping of numbers."""
+    found = {}
+    for part in text.split(","):
+        name, colon, value = (piece.strip() for piece in part.partition(":"))
+        if not colon or not name or _float(value) != _float(value):
+            raise ValueError(f"{key.name}={text}: write {key.name}=NAME:NUMBER,NAME:NUMBER ({key.help})")
+        found[name] = float(value)
+    return found
+
+
+def names(key: Key, text: str) -> dict[str, str]:
+    """Read beta:alpha,b:a as a mapping of names."""
+    found = {}
+    for part in text.split(","):
+        left, colon, right = (piece.strip() for piece in part.partition(":"))
+        if not colon or not left or not right:
+            raise ValueError(f"{key.name}={text}: write {key.name}=NAME:NAME,NAME:NAME ({key.help})")
+        found[left] = right
+    return found
+
+
+def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
+    """Return a value for every key; ValueError names an unknown key's nearest, a bad value, a key that is missing."""
+    known = {key.name: key for key in keys}
+    given: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        name = name.lstrip("-")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]}=?" if near else ""
+            raise ValueError(f"{argument!r}: there is no key {name!r}{hint} Keys: {', '.join(known)}")
+        if not equals or not text:
+            raise ValueError(f"{argument!r}: write {name}=VALUE ({known[name].help})")
+        given[name] = known[name].value(text)
+    for key in keys:
+        if key.required and key.name not in given:
+            raise ValueError(f"{key.name}= is missing: {key.help}")
+    return {key.name: given.get(key.name, key.default) for key in keys}
+
+
+def usage(command: str, purpose: str, keys: Sequence[Key], examples: Sequence[str] = ()) -> str:
+    """Return the help of a command."""
+    first = next((f"{key.name}=... " for key in keys if key.required), "")
+    width = max(len(key.name) for key in keys) + 2
+    lines = [f"usage: python -m {command} {first}[key=value ...]", "", purpose, ""]
+    for key in keys:
+        default = "" if key.required or key.default in ("", None) else f" (default {_shown(key.default)})"
+        choices = f": {', '.join(key.choices)}" if key.choices else ""
+        lines.append(f"  {key.name:<{width}}{key.help}{choices}{default}")
+    if examples:
+        lines += ["", "examples:", *(f"  {example}" for example in examples)]
+    return "\n".join(lines)
+
+
+def run(
+    command: str,
+    purpose: str,
+    keys: Sequence[Key],
+    act: Callable[[Mapping[str, Any]], int],
+    arguments: Sequence[str] | None = None,
+    *,
+    examples: Sequence[str] = (),
+) -> int:
+    """Run a command: its help, or what it does; 2 with the message where the arguments or the runs are wrong."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or any(a in ("-h", "--help", "help") for a in given):
+        print(usage(command, purpose, keys, examples))
+        return 0 if given else 2
+    try:
+        return act(parse(given, keys))
+    except ValueError as error:
+        print(f"{command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _shown(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,58 @@
+"""Where runs come from: the keys that every command of the analysis takes, and the frame that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.arguments import Key
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUNS = Key("runs", "runs/STUDY, mlflow:EXPERIMENT, or a file: .csv, .tsv, .parquet, .jsonl (required)", required=True)
+FURTHER = (
+    Key("columns", "file: OURS:THEIRS,... for params, tokens, flops, loss and others; params:size_m*1e6 scales"),
+    Key("where", "file: COLUMN:VALUE,... keeps these rows; VALUE may be A|B, <X, >=X, !=X"),
+    Key("params", "count of parameters: matmul, total or non_embedding (default matmul); of a file: its name"),
+    Key("flop_rule", "file: how flops were counted; 6ND computes the one of params, tokens, flops not there", "given"),
+    Key("loss_unit", "nats per token (default), or bits per byte, in which tokenizers can be compared"),
+    Key("tokenizer", "file: the tokenizer, where no column of this name says it"),
+    Key("validation", "file: the validation set, where no column of this name says it"),
+    Key("points", "study: all, or latest: those that its latest command asked for", "all"),
+    Key("uri", "MLflow server or database of mlflow:EXPERIMENT", "sqlite:///mlflow.db"),
+)
+KEYS = (RUNS, *FURTHER)
+
+
+def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.DataFrame:
+    """Return the tidy frame (see :mod:`analysis.frame`) that these options name.
+
+    `need` are the columns that a file has to have, by default params, tokens, flops and loss.
+    """
+    from analysis import foreign, frame
+
+    runs = str(options["runs"])
+    unit = options["loss_unit"]
+    if runs.startswith("mlflow:"):
+        given = (options["uri"], runs.removeprefix("mlflow:"), options["params"] or "matmul")
+        return frame.from_mlflow(*given, unit or frame.LOSS_UNIT)
+    path = Path(runs)
+    if foreign.is_file(runs) or path.is_file():
+        what = "params, tokens, flops, loss or another column of ours on the left"
+        return frame.from_csv(
+            path,
+            columns=foreign.pairs("columns", options["columns"], (*frame.REQUIRED, *frame.OPTIONAL), what),
+            params_kind=options["params"] or "given",
+            flop_rule=options["flop_rule"],
+            loss_unit=unit,
+            tokenizer=options["tokenizer"],
+            validation=options["validation"],
+            where=foreign.pairs("where", options["where"], (), "COLUMN:VALUE"),
+            need=need or frame.REQUIRED,
+        )
+    for key in ("columns", "where"):
+        if options[key]:
+            raise ValueError(f"{key}={options[key]} is for files, and runs={runs} is none; leave it out")
+    return frame.from_runs(path, options["params"] or "matmul", options["points"], unit or frame.LOSS_UNIT)
