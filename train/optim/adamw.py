@@ -31,10 +31,11 @@ class Kernel(Protocol):
         weight_decay: float,
         eps: float,
         found_inf: Tensor | None,
-    ) -> None: ...
+    ) -> None:
+        """Change weights and moments."""
 
 
-def fused(  # noqa: PLR0917 - the protocol's lists
+def fused(
     weights: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],

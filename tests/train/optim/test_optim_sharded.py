@@ -78,7 +78,7 @@ for algorithm in ("adamw", "muon", "sgd"):
                                                      shape=weight.shape, stride=weight.stride())
                 else:
                     weight.grad = full
-            optimizer.step(skip=torch.tensor(float(step == 2)))
+            optimizer.update(torch.tensor(float(step == 2)))
         worst = max(
             ((weight.full_tensor() if isinstance(weight, DTensor) else weight) - reference[name]).norm().item()
             / reference[name].norm().item()
