@@ -14,10 +14,21 @@ from train.data.shards import plan, to_disk, write
 from train.data.sources import Listing, chunked, list_environment, list_folder
 from train.data.spool import Choice, Spooled, SpoolTask, choose, spool
 from train.data.tokenize import FILE as TOKENIZER_FILE
-from train.data.tokenize import describe, sample, train_bpe
+from train.data.tokenize import describe, sample, separator_of, train_bpe
 from train.data.workers import Workers
 from train.spec.config import DataConfig
-from train.spec.manifest import FILE, FORMAT, SPLITS, Manifest, Shard, Skipped, Split, fingerprint_of, settings_of
+from train.spec.manifest import (
+    FILE,
+    FORMAT,
+    SPLITS,
+    Manifest,
+    Shard,
+    Skipped,
+    Split,
+    fingerprint_of,
+    settings_of,
+    token_bytes,
+)
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -39,9 +50,10 @@ class _Job:
         return self.pool.run(work, tasks, lambda share: self.progress(stage, share))
 
 
-def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress) -> Path:
+def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, given: str | None = None) -> Path:
     """Return the finished folder of `config`, made inside `staging` (which may hold other files as well).
 
+    `given` is the JSON of the tokenizer to use; None: train one (bpe), or none is needed (bytes).
     Raises ValueError when the source is missing, damaged, or too little for the settings.
     """
     job = _Job(config, staging / "built", staging / "spools", pool, progress)
@@ -53,15 +65,16 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress) 
     choice = choose(spools, config.validation_fraction, config.max_bytes)
     _check_choice(config, choice, spools)
 
-    tokenizer = None
+    tokenizer = given
     if config.tokenizer == "bpe":
-        progress("training the tokenizer", 0.0)
-        tokenizer = train_bpe(sample(choice.train.texts()), config.vocab_size)
+        if tokenizer is None:
+            progress("training the tokenizer", 0.0)
+            tokenizer = train_bpe(sample(choice.train.texts()), config.vocab_size)
         (job.folder / TOKENIZER_FILE).write_bytes(tokenizer.encode("utf-8"))
-    splits = _encode(job, choice, tokenizer)
+    separator = separator_of(tokenizer, config.vocab_size)
+    splits = _encode(job, choice, tokenizer, separator)
 
     described = describe(config.tokenizer, config.vocab_size, tokenizer)
-    separator = config.vocab_size - 1
     skipped, counts = _skipped(listing, spools, choice)
     manifest = Manifest(
         format=FORMAT,
@@ -76,11 +89,16 @@ def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress) 
         skipped_counts=counts,
         fingerprint=fingerprint_of(described, separator, splits),
     )
-    with (job.folder / FILE).open("w", encoding="utf-8") as stream:
+    write_manifest(job.folder, manifest)
+    return job.folder
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a folder whose other files are there, and return once all would outlive a power cut."""
+    with (folder / FILE).open("w", encoding="utf-8") as stream:
         stream.write(manifest.dumps())
         to_disk(stream)
-    _names_to_disk(job.folder)
-    return job.folder
+    _names_to_disk(folder)
 
 
 def _read(job: _Job, listing: Listing) -> list[Spooled]:
@@ -114,11 +132,11 @@ def _check_choice(config: DataConfig, choice: Choice, spools: Iterable[Spooled])
             raise ValueError(too_short(name, 0, config))
 
 
-def _encode(job: _Job, choice: Choice, tokenizer: str | None) -> dict[str, Split]:
+def _encode(job: _Job, choice: Choice, tokenizer: str | None, separator: int) -> dict[str, Split]:
     """Write the shards of both splits; ValueError when one is shorter than a sequence."""
     parts = {"train": choice.train, "validation": choice.validation}
-    separator = job.config.vocab_size - 1
-    tasks = {name: list(plan(part, name, tokenizer, separator, job.folder)) for name, part in parts.items()}
+    width = token_bytes(job.config.vocab_size)
+    tasks = {name: list(plan(part, name, tokenizer, separator, job.folder, width)) for name, part in parts.items()}
     shards = iter(job.run("encoding", write, [task for name in SPLITS for task in tasks[name]]))
     splits = {}
     for name in SPLITS:

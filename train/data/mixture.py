@@ -32,7 +32,7 @@ def quotas(weights: Sequence[float]) -> list[int]:
     for n in order[: BLOCK - sum(counts)]:
         counts[n] += 1
     if min(counts) < 1:
-        raise ValueError(f"data.sources: weights {list(weights)}: the smallest is below 1/{BLOCK} of their sum: raise it")
+        raise ValueError(f"data.sources: weights {list(weights)}: one is below 1/{BLOCK} of their sum: raise it")
     return counts
 
 

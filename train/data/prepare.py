@@ -17,7 +17,11 @@ from train.spec.manifest import (
     folder,
     read_manifest,
     settings_of,
+    sources_of,
 )
+
+LARGEST_VOCABULARY = 1 << 20
+TOKENIZER = "tokenizer.json"
 
 Progress: TypeAlias = Callable[[str, float], None]
 """Gets the stage's name and the share of it that is done."""
@@ -39,11 +43,13 @@ def prepare(
 
     What is prepared is frozen: it is returned as it is, even when the source has changed since; `force` replaces it.
     Two processes that prepare the same folder make it once. Raises ValueError for bad settings or bad text, and when
-    the folder was prepared with other settings.
+    the folder was prepared with other settings. The sources of a mixture are prepared first, each in its own folder.
     """
     check(config)
     root = Path(root)
     target = folder(config, root)
+    for source in sources_of(config):
+        prepare(source, root, progress, force=force, workers=workers)
     if _is_there(target) and not force:
         return _checked(config, target)
 
@@ -71,10 +77,20 @@ def check(config: DataConfig) -> None:
             f"data.vocab_size={config.vocab_size} is not allowed with data.tokenizer=bytes: "
             f"it is {BYTES_VOCABULARY} (256 bytes and the separator)"
         )
-    if config.tokenizer == "bpe" and not BYTES_VOCABULARY < config.vocab_size <= 1 << 16:
+    if config.tokenizer == "bpe" and not BYTES_VOCABULARY < config.vocab_size <= LARGEST_VOCABULARY:
         raise ValueError(
-            f"data.vocab_size={config.vocab_size} is not allowed: {BYTES_VOCABULARY + 1} to 65536 (tokens are uint16)"
+            f"data.vocab_size={config.vocab_size} is not allowed: {BYTES_VOCABULARY + 1} to {LARGEST_VOCABULARY}"
         )
+    if config.tokenizer == "bytes" and config.tokenizer_from is not None:
+        raise ValueError("data.tokenizer_from is for data.tokenizer=bpe: bytes need no tokenizer; set it to null")
+    names = [source.name for source in config.sources]
+    if len(set(names)) < len(names) or config.name in names:
+        raise ValueError(
+            f"data.sources: the names {', '.join(names)} and data.name={config.name} must all differ: "
+            "each has a folder of its own"
+        )
+    if config.sources and config.source is not None:
+        raise ValueError("data.source and data.sources are both given: name each folder in data.sources")
     if not 0 < config.validation_fraction < 1:
         raise ValueError(
             f"data.validation_fraction={config.validation_fraction} is not allowed: more than 0, less than 1"
@@ -83,6 +99,19 @@ def check(config: DataConfig) -> None:
         raise ValueError(f"data.max_bytes={config.max_bytes} is not allowed: at least 1, or null for all of the text")
     if not config.name or config.name.startswith(".") or "/" in config.name:
         raise ValueError(f"data.name={config.name!r} is not allowed: it names a folder (no /, no leading dot)")
+
+
+def tokenizer_given(config: DataConfig, root: Path) -> str | None:
+    """Return the JSON that data.tokenizer_from names: a corpus under `root`, a tokenizer.json or its folder."""
+    wanted = config.tokenizer_from
+    if wanted is None:
+        return None
+    corpus = root / f"{wanted}-{config.tokenizer}{config.vocab_size}" / TOKENIZER
+    places = (corpus, Path(wanted).expanduser(), Path(wanted).expanduser() / TOKENIZER)
+    for place in places:
+        if place.is_file():
+            return place.read_text(encoding="utf-8")
+    raise ValueError(f"data.tokenizer_from={wanted}: there is no {' nor '.join(str(place) for place in places)}")
 
 
 def _is_there(target: Path) -> bool:
@@ -136,6 +165,7 @@ def said(value: object) -> str:
 def _build_and_swap(config: DataConfig, target: Path, progress: Progress, workers: int | None) -> None:
     """Build in a staging folder beside `target`, then rename: at no time is half a corpus under its name."""
     from train.data.build import build
+    from train.data.combine import combine
     from train.data.workers import Workers, cores
 
     prefix = f".{target.name}.staging-"
@@ -144,8 +174,11 @@ def _build_and_swap(config: DataConfig, target: Path, progress: Progress, worker
     staging = target.with_name(prefix + secrets.token_hex(4))
     staging.mkdir()
     try:
-        with Workers(workers or cores()) as pool:
-            built = build(config, staging, pool, progress)
+        if config.sources:
+            built = combine(config, target.parent, staging)
+        else:
+            with Workers(workers or cores()) as pool:
+                built = build(config, staging, pool, progress, tokenizer_given(config, target.parent))
         if target.exists():
             target.rename(staging / "replaced")
         built.rename(target)

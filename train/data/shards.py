@@ -24,15 +24,21 @@ SHARDS = 64
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to write: `tokenizer` is its JSON (None: bytes), `stem` its path without ``.bin`` and ``.idx``."""
+    """One shard to write: `tokenizer` is its JSON (None: bytes), `stem` its path without ``.bin`` and ``.idx``.
+
+    width: bytes of one token.
+    """
 
     documents: Documents
     tokenizer: str | None
     separator: int
     stem: Path
+    width: int = 2
 
 
-def plan(documents: Documents, split: str, tokenizer: str | None, separator: int, folder: Path) -> Iterator[ShardTask]:
+def plan(  # noqa: PLR0917 - the parts of a task, in its order
+    documents: Documents, split: str, tokenizer: str | None, separator: int, folder: Path, width: int = 2
+) -> Iterator[ShardTask]:
     """Yield the shards of a split: about 64 of equal text, of 4 to 256 MiB each. A function of the sizes only."""
     starts = np.cumsum(documents.size) - documents.size
     target = min(max(int(documents.size.sum()) // SHARDS, SMALLEST_SHARD), LARGEST_SHARD)
@@ -40,13 +46,13 @@ def plan(documents: Documents, split: str, tokenizer: str | None, separator: int
     bounds = [0, *edges.tolist(), len(documents)]
     for number, (first, last) in enumerate(pairwise(bounds)):
         stem = folder / f"{split}-{number:05d}"
-        yield ShardTask(documents.part(slice(first, last)), tokenizer, separator, stem)
+        yield ShardTask(documents.part(slice(first, last)), tokenizer, separator, stem, width)
 
 
 def write(task: ShardTask) -> Shard:
     """Write one shard and its index, and return its entry of the manifest."""
-    encode = _encoder(task.tokenizer)
-    end = np.array([task.separator], dtype="<u2").tobytes()
+    encode = _encoder(task.tokenizer, task.width)
+    end = np.array([task.separator], dtype=f"<u{task.width}").tobytes()
     offsets, tokens = [0], 0
     hashed = hashlib.sha256()
     path, index = task.stem.with_suffix(".bin"), task.stem.with_suffix(".idx")
@@ -55,7 +61,7 @@ def write(task: ShardTask) -> Shard:
             encoded = encode(text) + end
             stream.write(encoded)
             hashed.update(encoded)
-            tokens += len(encoded) // 2
+            tokens += len(encoded) // task.width
             offsets.append(tokens)
         to_disk(stream)
     content = np.array(offsets, dtype="<u8").tobytes()
@@ -79,6 +85,6 @@ def to_disk(stream: IO[Any]) -> None:
 
 
 @lru_cache(maxsize=1)
-def _encoder(tokenizer: str | None) -> Encoder:
+def _encoder(tokenizer: str | None, width: int) -> Encoder:
     """Keep the words seen by a process from shard to shard."""
-    return encoder(tokenizer)
+    return encoder(tokenizer, width)

@@ -64,7 +64,8 @@ class TokenStream:
         entry = self.shards[shard]
         path = self.folder / entry.index
         starts = np.fromfile(path, dtype="<u8").astype(np.int64)
-        if len(starts) != entry.documents + 1 or starts[0] != 0 or starts[-1] != entry.tokens or (np.diff(starts) < 1).any():
+        ends_right = len(starts) == entry.documents + 1 and starts[0] == 0 and starts[-1] == entry.tokens
+        if not ends_right or (np.diff(starts) < 1).any():
             raise ValueError(
                 f"{path} is damaged: it does not hold {entry.documents + 1} growing offsets from 0 to {entry.tokens}; "
                 f"it begins with {beginning(path)}. Run `python -m train.prepare --verify` on {self.folder}"

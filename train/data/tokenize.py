@@ -8,6 +8,7 @@ encoding whole documents (a test compares them), several times faster on source 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,12 +18,14 @@ import numpy as np
 from train.spec.manifest import BYTES_VOCABULARY, TokenizerFile
 
 Encoder = Callable[[bytes], bytes]
-"""A document (UTF-8) to its tokens (uint16, little-endian), without the separator."""
+"""A document (UTF-8) to its tokens (little-endian, of the shards' width), without the separator."""
 
 FILE = "tokenizer.json"
 SMALLEST_VOCABULARY = 258
-LARGEST_VOCABULARY = 65536
 SAMPLE_BYTES = 16_000_000
+
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+"""Names by which tokenizers call the token that ends a text, tried in this order."""
 
 _WORDS_KEPT = 1_000_000
 _LONGEST_KEPT = 64
@@ -86,19 +89,49 @@ def describe(kind: str, vocab_size: int, content: str | None) -> TokenizerFile:
     return TokenizerFile(kind, vocab_size, sha256, FILE if content is not None else None)
 
 
-def encoder(tokenizer: str | None) -> Encoder:
-    """Return the encoder of a tokenizer's JSON; None: the bytes themselves."""
+def encoder(tokenizer: str | None, width: int = 2) -> Encoder:
+    """Return the encoder of a tokenizer's JSON into tokens of `width` bytes; None: the bytes themselves.
+
+    A tokenizer that was trained elsewhere and cuts words its own way encodes whole documents, without adding tokens.
+    """
     if tokenizer is None:
         return encode_bytes
     from tokenizers import Tokenizer
 
-    look_up = _Words(Tokenizer.from_str(tokenizer)).__getitem__
+    loaded: Any = Tokenizer.from_str(tokenizer)
+    kind = f"<u{width}"
+    if not _cuts_words_as_here(tokenizer):
+
+        def encode_whole(document: bytes) -> bytes:
+            ids = loaded.encode(document.decode("utf-8"), add_special_tokens=False).ids
+            return np.array(ids, dtype=kind).tobytes()
+
+        return encode_whole
+    look_up = _Words(loaded, kind).__getitem__
     find = re.compile(word_pattern("\\x80-\\U0010ffff")).findall
 
     def encode(document: bytes) -> bytes:
         return b"".join(map(look_up, find(document.decode("utf-8"))))
 
     return encode
+
+
+def separator_of(tokenizer: str | None, vocab_size: int) -> int:
+    """Return the token that ends a document: a foreign tokenizer's own end-of-text token, else the last number.
+
+    Raises ValueError that names data.vocab_size when the tokenizer has more tokens than the vocabulary holds.
+    """
+    if tokenizer is None:
+        return vocab_size - 1
+    vocabulary: dict[str, int] = dict(json.loads(tokenizer)["model"]["vocab"])
+    vocabulary |= {one["content"]: one["id"] for one in json.loads(tokenizer).get("added_tokens", ())}
+    ends = [vocabulary[name] for name in END_OF_TEXT if name in vocabulary]
+    needed = max(vocabulary.values(), default=-1) + 1 + (0 if ends else 1)
+    if needed > vocab_size:
+        raise ValueError(
+            f"data.vocab_size={vocab_size} is too small: data.tokenizer_from needs {needed}, the separator included"
+        )
+    return ends[0] if ends else vocab_size - 1
 
 
 def encode_bytes(document: bytes) -> bytes:
@@ -109,14 +142,21 @@ def encode_bytes(document: bytes) -> bytes:
 class _Words(dict[str, bytes]):
     """Words to their tokens, filled when a word is first seen; bounded, for text without end."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, kind: str) -> None:
         super().__init__()
-        self._encode = tokenizer.encode
+        self._encode, self._kind = tokenizer.encode, kind
 
     def __missing__(self, word: str) -> bytes:
-        tokens = np.array(self._encode(word).ids, dtype="<u2").tobytes()
+        tokens = np.array(self._encode(word).ids, dtype=self._kind).tobytes()
         if len(word) <= _LONGEST_KEPT:
             if len(self) >= _WORDS_KEPT:
                 self.clear()
             self[word] = tokens
         return tokens
+
+
+def _cuts_words_as_here(tokenizer: str) -> bool:
+    """Say whether a tokenizer's JSON cuts text into words by this module's pattern, as those trained here do."""
+    pre = json.loads(tokenizer).get("pre_tokenizer") or {}
+    steps = pre.get("pretokenizers") or [{}]
+    return bool(steps[0].get("pattern") == {"Regex": word_pattern("\\x{80}-\\x{10FFFF}")})
