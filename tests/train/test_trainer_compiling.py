@@ -1,0 +1,90 @@
+"""Compiled blocks: one graph for all of them, the eager numbers, and no compilation after the warm-up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from train.compiling import Compilation, compile_blocks, use_cache
+from train.memory.checkpointing import SELECTIVE, wrap
+from train.spec.config import CompileConfig
+
+ON = CompileConfig(blocks=True, warmup_steps=1)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.down(F.silu(self.up(x)))
+        return y
+
+
+def stack(selective: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    blocks = [Block() for _ in range(3)]
+    if selective:
+        wrap(blocks, [SELECTIVE] * 3)
+    return nn.Sequential(*blocks)
+
+
+def gradients(model: nn.Module, rows: int = 4) -> list[Tensor]:
+    model.zero_grad()
+    x = torch.linspace(-1, 1, rows * 8).view(rows, 8).requires_grad_()  # as the stream that comes out of an embedding
+    model(x).square().sum().backward()
+    return [w.grad.clone() for w in model.parameters() if w.grad is not None]
+
+
+@pytest.mark.slow
+def test_one_graph_serves_all_blocks_and_later_shapes_are_refused() -> None:
+    torch._dynamo.reset()
+    plain, model = gradients(stack()), stack()
+    compile_blocks(list(model), ON)
+    watch = Compilation(ON)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for _ in range(3):
+        with watch.step():
+            compiled = gradients(model)
+        assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(plain, compiled, strict=True))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in stack().named_parameters()]
+    with pytest.raises(RuntimeError, match=r"1 steps of warm-up.*compile\.warmup_steps"), watch.step():
+        gradients(model, rows=5)
+    gradients(model, rows=6)  # outside of a step anything may be compiled
+
+
+def test_selective_checkpointing_inside_a_compiled_block() -> None:
+    torch._dynamo.reset()
+    plain, model = gradients(stack()), stack(selective=True)
+    compile_blocks(list(model), ON)
+    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(plain, gradients(model), strict=True))
+
+
+def test_off_means_untouched() -> None:
+    model = stack()
+    compile_blocks(list(model), CompileConfig())
+    assert all(block._compiled_call_impl is None for block in model)
+    with Compilation(CompileConfig()).step():
+        gradients(model)
+
+
+def test_an_error_of_the_step_itself_passes_as_it_is() -> None:
+    with pytest.raises(RuntimeError, match=r"^shape$"), Compilation(ON).step():
+        raise RuntimeError("shape")
+
+
+def test_the_cache_folder_is_told_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "elsewhere")
+    use_cache(None)
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
+    use_cache(str(tmp_path / "shared"))
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "shared" / "inductor")
+    assert (tmp_path / "shared").is_dir()

@@ -1,0 +1,74 @@
+"""torch.compile for the blocks: one graph for all of them, compiled code shared by jobs, no compilation after warm-up.
+
+Blocks, not the model: they are alike, so one compilation serves all, in seconds and whatever the depth. What lies
+between them (embedding, loss, messages of sharded weights) stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from train.spec.config import CompileConfig
+
+
+def use_cache(folder: str | None) -> None:
+    """Keep compiled graphs and kernels in `folder`, for this job and later ones; None: torch's own folder.
+
+    Call before the first compilation. Several jobs may use one folder at a time: entries are keyed by what they were
+    compiled from and appear by renaming.
+    """
+    if folder is None:
+        return
+    path = Path(folder).expanduser().absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(path / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(path / "triton")
+
+
+def compile_blocks(blocks: Sequence[nn.Module], config: CompileConfig) -> None:
+    """Compile each block in place as one whole graph with fixed shapes; nothing is compiled before it first runs."""
+    if not config.blocks:
+        return
+    options: dict[str, bool | str | int] = {}
+    if config.cuda_graphs:
+        options["triton.cudagraphs"] = True
+    for block in blocks:
+        block.compile(fullgraph=True, dynamic=False, options=options or None)
+
+
+class Compilation:
+    """Watches that training steps after the warm-up run what is compiled already."""
+
+    def __init__(self, config: CompileConfig) -> None:
+        self.config = config
+        self.steps = 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Surround one training step; RuntimeError that says what changed where one past the warm-up would compile.
+
+        Steps are counted from the start of this process. Evaluations, outside of steps, compile graphs of their own.
+        """
+        if not self.config.blocks:
+            yield
+            return
+        if self.config.cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        warm = self.config.warmup_steps < 0 or self.steps < self.config.warmup_steps
+        try:
+            with torch.compiler.set_stance("default" if warm else "fail_on_recompile"):
+                yield
+        except RuntimeError as error:
+            if "recompile" not in str(error):
+                raise
+            raise RuntimeError(
+                f"a training step needed a new graph after the {self.config.warmup_steps} steps of warm-up "
+                "(compile.warmup_steps; -1 allows it): shapes or types of a block's inputs changed\n" + str(error)
+            ) from error
+        self.steps += 1
