@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kernels.engines import engine_of
-from kernels.library import define
+from kernels.library import define, fake
+from kernels.scaling import scale_
 from kernels.switch import use_triton
 from kernels.vocabulary import Options, Rows, Shard, check_targets, exact, gathered, is_dtensor, losses, shard_of
 
@@ -116,12 +117,11 @@ class _CrossEntropy(torch.autograd.Function):
         now = wants and reduction != "none"
         factor = None if scale is None else scale.to(exact(logits.dtype))
         values = _values(options, shard, triton)
-        operators = torch.ops.scaling_kernels
         if now and in_place:
-            token_losses, largest, log_sum = operators.cross_entropy_(logits, target, factor, *values)
+            token_losses, largest, log_sum = _forward_in_place(logits, target, factor, *values)
             gradient = logits.detach()
         else:
-            token_losses, largest, log_sum, gradient = operators.cross_entropy(logits, target, factor, now, *values)
+            token_losses, largest, log_sum, gradient = _forward(logits, target, factor, now, *values)
         total = token_losses.sum(dtype=torch.float64)
         total = total if scale is None else total * scale
         ctx.values, ctx.triton, ctx.in_place, ctx.reduction = values, triton, in_place, reduction
@@ -148,8 +148,8 @@ class _CrossEntropy(torch.autograd.Function):
             factors = grad.to(largest.dtype).contiguous()
             arguments = (logits, target, largest, log_sum, factors, *ctx.values)
             if not ctx.in_place:
-                return (torch.ops.scaling_kernels.cross_entropy_gradient(*arguments), *rest)
-            torch.ops.scaling_kernels.cross_entropy_gradient_(*arguments)
+                return (_backward(*arguments), *rest)
+            _backward_in_place(*arguments)
             return (logits.detach(), *rest)
         if not ctx.triton:
             (gradient,) = ctx.saved_tensors
@@ -160,7 +160,7 @@ class _CrossEntropy(torch.autograd.Function):
                 "a second backward pass through kernels.cross_entropy: the first gave its gradient away; "
                 "use reduction='none' and reduce the losses yourself, or call it twice"
             )
-        torch.ops.scaling_kernels.scale_(gradient, grad.to(torch.float32))
+        scale_(gradient, grad.to(torch.float32))
         return (gradient, *rest)
 
 
@@ -211,7 +211,7 @@ def _forward(
     return *rows, logits.new_empty(0) if out is None else out  # type: ignore[return-value]
 
 
-@_forward.fake
+@fake(_forward)
 def _(
     logits: Tensor, target: Tensor, factor: Tensor | None, gradients: bool, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -226,7 +226,7 @@ def _forward_in_place(
     return _rows(logits, target, factor, logits, values)
 
 
-@_forward_in_place.fake
+@fake(_forward_in_place)
 def _(logits: Tensor, target: Tensor, *_: Any) -> tuple[Tensor, ...]:
     return tuple(target.new_empty(target.shape, dtype=exact(logits.dtype)) for _ in Rows._fields)
 
@@ -250,7 +250,7 @@ def _backward(
     return out
 
 
-@_backward.fake
+@fake(_backward)
 def _(logits: Tensor, *_: Any) -> Tensor:
     return logits.new_empty(logits.shape)
 
@@ -266,6 +266,6 @@ def _backward_in_place(
     _gradient(logits, target, Rows(largest, largest, log_sum), factors, logits, values)
 
 
-@_backward_in_place.fake
+@fake(_backward_in_place)
 def _(*_: Any) -> None:
     return None

@@ -6,29 +6,29 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 NAMESPACE = "scaling_kernels"
 
 
-class Operator:
-    """A registered operator: the implementation itself when called, `fake` to give its shapes."""
+def define(schema: str) -> Callable[[Callable[..., Any]], OpOverload]:
+    """Register the decorated function as `scaling_kernels::schema` for every device; it becomes the operator."""
 
-    def __init__(self, name: str, implementation: Callable[..., Any]) -> None:
-        self.name, self.implementation = name, implementation
-
-    def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Register how the outputs look for inputs without data: the same shapes, strides and dtypes."""
-        torch.library.register_fake(f"{NAMESPACE}::{self.name}")(function)
-        return function
-
-
-def define(schema: str) -> Callable[[Callable[..., Any]], Operator]:
-    """Register the decorated function as `scaling_kernels::schema` for every device."""
-
-    def register(function: Callable[..., Any]) -> Operator:
+    def register(function: Callable[..., Any]) -> OpOverload:
         name = schema.partition("(")[0]
         torch.library.define(f"{NAMESPACE}::{name}", schema[len(name) :], tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(f"{NAMESPACE}::{name}", "CompositeExplicitAutograd")(function)
-        return Operator(name, function)
+        operator: OpOverload = getattr(getattr(torch.ops, NAMESPACE), name).default
+        return operator
+
+    return register
+
+
+def fake(operator: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as what `operator` gives for tensors without data: shapes, strides, dtypes."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        torch.library.register_fake(operator.name())(function)
+        return function
 
     return register

@@ -21,7 +21,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from kernels.cross_entropy import Details
 from kernels.engines import engine_of
-from kernels.library import define
+from kernels.library import define, fake
+from kernels.scaling import scaled
 from kernels.switch import use_triton
 from kernels.vocabulary import (
     Engine,
@@ -161,7 +162,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         wants = any(ctx.needs_input_grad[:2])
         x, head = hidden.to(dtype), weight.to(dtype)
-        token_losses, largest, log_sum, grad_hidden, grad_weight = torch.ops.scaling_kernels.linear_cross_entropy(
+        token_losses, largest, log_sum, grad_hidden, grad_weight = _forward(
             x, head, target, wants and mode == "forward", plan.flat()[9] and weight.dtype == dtype, *_without(plan)
         )
         total = token_losses.sum(dtype=torch.float64)
@@ -195,7 +196,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         else:
             x, head, target, largest, log_sum = saved
             factors = factor.to(largest.dtype).expand(len(target)).contiguous()
-            grad_hidden, grad_weight = torch.ops.scaling_kernels.linear_cross_entropy_backward(
+            grad_hidden, grad_weight = _backward(
                 x, head, target, largest, log_sum, factors, ctx.plan.compact, *_without(ctx.plan)
             )
             grad_hidden, grad_weight = grad_hidden.to(ctx.dtypes[0]), grad_weight.to(ctx.dtypes[1])
@@ -211,8 +212,8 @@ def _without(plan: _Plan) -> tuple[Any, ...]:
 def _scaled(tensor: Tensor, factor: Tensor, dtype: torch.dtype, triton: bool) -> Tensor:
     """Return tensor * factor in dtype, in one pass; factor () of any float dtype."""
     if triton:
-        scaled: Tensor = torch.ops.scaling_kernels.scaled(tensor, factor.to(torch.float32), dtype)
-        return scaled
+        result: Tensor = scaled(tensor, factor.to(torch.float32), dtype)
+        return result
     return tensor.to(dtype) * factor.to(dtype) if dtype.itemsize > tensor.dtype.itemsize else (
         tensor * factor.to(tensor.dtype)
     ).to(dtype)  # fmt: skip
@@ -345,7 +346,7 @@ def _forward(
     return *kept, grad_hidden, keep[1]  # type: ignore[return-value]
 
 
-@_forward.fake
+@fake(_forward)
 def _(
     hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, compact: bool, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -383,17 +384,17 @@ def _backward(
     return grad_hidden, keep[1]
 
 
-@_backward.fake
+@fake(_backward)
 def _(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return _empty_gradients(hidden, weight, rest[4])
 
 
-@register_flop_formula(torch.ops.scaling_kernels.linear_cross_entropy)
+@register_flop_formula(_forward.overloadpacket)
 def _forward_flops(hidden: Any, weight: Any, target: Any, gradients: bool, *_: Any, **__: Any) -> int:
     return int((6 if gradients else 2) * target[0] * weight[0] * weight[1])
 
 
-@register_flop_formula(torch.ops.scaling_kernels.linear_cross_entropy_backward)
+@register_flop_formula(_backward.overloadpacket)
 def _backward_flops(hidden: Any, weight: Any, target: Any, *_: Any, **__: Any) -> int:
     return int(6 * target[0] * weight[0] * weight[1])
 

@@ -1,0 +1,38 @@
+"""A tensor times one number that lies on the device: out of place with a change of format, or in place.
+
+Bytes: reads and writes every element once; in place nothing at all if the number is 1, which is found on the device.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.jit import launching
+from kernels.tuning import launch_of
+
+
+@triton.jit
+def scaled_kernel(x, factor, out, size, SAME: tl.constexpr, BLOCK: tl.constexpr):
+    """Write out = x · factor; with SAME, out is x and a factor of 1 ends the program at once."""
+    scale = tl.load(factor).to(tl.float32)
+    needed = True
+    if SAME:
+        needed = scale != 1.0
+    if needed:
+        offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        inside = offset < size
+        value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32) * scale
+        tl.store(out + offset, value.to(out.dtype.element_ty), mask=inside)
+
+
+def scaled(x: Tensor, factor: Tensor, out: Tensor) -> None:
+    """Write x * factor to `out`, of the same shape and strides, dense; factor () fp32."""
+    assert x.stride() == out.stride()
+    chosen = launch_of("scaled", x.numel())
+    same = out.data_ptr() == x.data_ptr()
+    grid = (triton.cdiv(x.numel(), chosen.block),)
+    launching.launch(
+        scaled_kernel, grid, x, factor, out, x.numel(), SAME=same, BLOCK=chosen.block, num_warps=chosen.warps
+    )
