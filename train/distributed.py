@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -24,30 +23,6 @@ class World:
     def writes(self) -> bool:
         """Whether this rank writes the run's files."""
         return self.rank == 0
-
-    def share(self, count: int) -> range:
-        """Return which of `count` things are this rank's: contiguous, sizes differing by at most one."""
-        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
-
-    def sum_(self, tensor: Tensor) -> Tensor:
-        """Replace the tensor by its sum over all ranks and return it."""
-        if self.size > 1:
-            dist.all_reduce(tensor)
-        return tensor
-
-    def sum_gradients(self, weights: Iterable[torch.nn.Parameter]) -> None:
-        """Replace every gradient by its sum over all ranks, in one message; a missing gradient counts as zero."""
-        if self.size == 1:
-            return
-        weights = list(weights)
-        for weight in weights:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-        grads = [weight.grad for weight in weights if weight.grad is not None]
-        flat = torch.cat([grad.reshape(-1) for grad in grads])
-        dist.all_reduce(flat)
-        for grad, part in zip(grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True):
-            grad.copy_(part.view_as(grad))
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """Return, for each flag, whether any rank raised it; over the CPU, so that a GPU may run ahead."""

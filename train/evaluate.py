@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from train.loss import linear_cross_entropy
+from train.batch import Batch
 from train.setup import Setup
 
 
@@ -16,21 +16,20 @@ def evaluate(setup: Setup, interrupted: Callable[[], bool]) -> float | None:
 
     `interrupted` is asked before every micro-batch and must answer the same on every rank.
     """
-    world, rows, device = setup.world, setup.validation, setup.device
-    share = world.share(len(rows))
-    most = -(-len(rows) // world.size)
-    total = torch.zeros((), dtype=torch.float64, device=device)
+    mesh, rows = setup.mesh, setup.validation
+    share, most = mesh.share(len(rows)), mesh.most(len(rows))
+    batch = Batch.of(rows[share.start : share.stop]).padded(most)
+    total = torch.zeros((), dtype=torch.float64, device=setup.device)
+    (stage,) = setup.stages
     with torch.no_grad():
         for first in range(0, most, setup.micro):
             if interrupted():
                 return None
-            part = rows[share.start + first : min(share.stop, share.start + first + setup.micro)].to(device)
-            if len(part):
-                with setup.autocast:
-                    hidden = setup.model(part[:, :-1]).flatten(0, 1)
-                    total += linear_cross_entropy(hidden, setup.model.head, part[:, 1:].reshape(-1))
+            part = batch.part(first, first + setup.micro).to(setup.device)
+            with setup.autocast:
+                total += stage.call(part.inputs, part.targets, part.positions)
     tokens = len(rows) * (rows.shape[1] - 1)
-    return float(world.sum_(total)) / tokens
+    return float(mesh.sum_losses_(total)) / tokens
 
 
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:

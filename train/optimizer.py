@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -14,15 +16,15 @@ def decayed(name: str, weight: torch.Tensor, tied: bool) -> bool:
     Norms do not, nor does an input embedding that is only looked up: its rows would shrink in the steps in which their
     token does not occur. A tied embedding is the head's matrix and decays.
     """
-    return weight.dim() >= 2 and (name != "embedding" or tied)
+    return weight.dim() >= 2 and (name != "embedding.weight" or tied)
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig, tied: bool) -> torch.optim.AdamW:
-    """Return torch's fused AdamW over the model's weights, in two groups: decayed and not.
+def make_optimizer(weights: Iterable[tuple[str, nn.Parameter]], config: OptimConfig, tied: bool) -> torch.optim.AdamW:
+    """Return torch's fused AdamW over named weights, in two groups: decayed and not.
 
     The learning rate is set step by step (`set_lr`), so that it is a function of tokens alone and no state of its own.
     """
-    named = list(model.named_parameters())
+    named = list(weights)
     groups = [
         {
             "params": [w for n, w in named if decayed(n, w, tied)],

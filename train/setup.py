@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,31 @@ from torch import Tensor
 from train.data.loader import TokenSequences
 from train.distributed import World
 from train.memory import micro_batch_sequences
-from train.model.transformer import Transformer, initialise
+from train.model.initialise import initialise
+from train.model.transformer import Transformer
 from train.optimizer import make_optimizer
+from train.parallel.apply import Fill, make_stages
+from train.parallel.mesh import Mesh, make_mesh
+from train.parallel.stage import Stage
+from train.precision.policy import Formats, formats
+from train.spec import mesh as layout
 from train.spec.config import SCIENTIFIC, RunConfig
 from train.spec.manifest import Manifest, folder, read_manifest
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A run's parts. `micro` is in sequences per rank; `validation` holds the fixed sequences, (count, length + 1)."""
+    """A run's parts on this rank. `micro` is in sequences; `validation` holds the fixed ones, (count, length + 1).
+
+    stages: the pieces of the model here, one unless there is a pipeline. One optimizer has the weights of all of them.
+    """
 
     config: RunConfig
     folder: Path
     world: World
+    mesh: Mesh
     device: torch.device
-    model: Transformer
+    stages: tuple[Stage, ...]
     optimizer: torch.optim.Optimizer
     data: TokenSequences
     validation: Tensor
@@ -34,10 +45,25 @@ class Setup:
     micro: int
 
     @property
+    def formats(self) -> Formats:
+        """Which number format is used where."""
+        return formats(self.config.precision)
+
+    @property
     def autocast(self) -> torch.autocast:
         """The context in which forward passes run: matrix products in the config's format."""
-        bf16 = self.config.precision.name == "bf16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16)
+        return self.formats.autocast(self.device.type)
+
+    @property
+    def model(self) -> Transformer:
+        """The whole model, where this rank holds it as one piece."""
+        assert len(self.stages) == 1
+        return self.stages[0].module
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield the weights of all stages here, or this rank's parts of them, by their names in the whole model."""
+        for stage in self.stages:
+            yield from stage.module.named_parameters()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -59,22 +85,36 @@ def device_of(config: RunConfig, world: World) -> torch.device:
     return torch.device("cuda", world.local_rank % torch.cuda.device_count())
 
 
-def build(config: RunConfig, run_folder: Path, world: World, device: torch.device) -> Setup:
-    """Return the parts of a run from its resolved config; ValueError where the data do not fit the config."""
+def build(
+    config: RunConfig,
+    run_folder: Path,
+    world: World,
+    device: torch.device,
+    *,
+    data: TokenSequences | None = None,
+    fill: Fill | None = None,
+) -> Setup:
+    """Return the parts of a run from its resolved config; ValueError where data or layout do not fit the config.
+
+    `data` and `fill` stand in for the prepared corpus and for the seeded initial weights (benchmarks need neither).
+    """
+    layout.check(config, world.size)
     where = folder(config.data, config.runtime.data_root)
-    manifest = read_manifest(where)
+    manifest = read_manifest(where) if data is None else data.manifest
     _check_data(config, manifest, where)
-    _check_world(config, world)
     length = config.data.sequence_length
-    data = TokenSequences(where, "train", length, config.seed)
+    data = TokenSequences(where, "train", length, config.seed) if data is None else data
     validation = torch.from_numpy(data.validation(config.eval.sequences))
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
-    model = Transformer(config.model, config.data.vocab_size, length)
-    initialise(model, config.seed)
-    model.to(device)
-    optimizer = make_optimizer(model, config.optim, config.model.tied_embeddings)
+    mesh = make_mesh(config.parallel, world, device)
+    stages = make_stages(config, mesh, device, fill or (lambda module: initialise(module, config.seed)))
+    optimizer = make_optimizer(
+        [item for stage in stages for item in stage.module.named_parameters()],
+        config.optim,
+        config.model.tied_embeddings,
+    )
     micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config.model, length, device.type)
-    return Setup(config, run_folder, world, device, model, optimizer, data, validation, manifest, micro)
+    return Setup(config, run_folder, world, mesh, device, stages, optimizer, data, validation, manifest, micro)
 
 
 def _check_data(config: RunConfig, manifest: Manifest, where: Path) -> None:
@@ -87,13 +127,4 @@ def _check_data(config: RunConfig, manifest: Manifest, where: Path) -> None:
     if manifest.tokenizer.vocab_size != config.data.vocab_size:
         raise ValueError(
             f"data.vocab_size={config.data.vocab_size} but {where} was prepared with {manifest.tokenizer.vocab_size}"
-        )
-
-
-def _check_world(config: RunConfig, world: World) -> None:
-    replicas = config.parallel.dp_replicate
-    if replicas is not None and replicas != world.size:
-        raise ValueError(
-            f"parallel.dp_replicate={replicas} but the world has {world.size} processes: "
-            f"leave it null or start {replicas}"
         )

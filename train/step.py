@@ -1,12 +1,13 @@
-"""One optimiser step: micro-batches, gradients summed over micro-batches and ranks, clipping, AdamW."""
+"""One optimiser step: micro-batches, gradients summed over micro-batches and ranks, clipping, the update."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from train.loss import linear_cross_entropy
+from train.batch import Batch
 from train.optimizer import set_lr
+from train.parallel.norm import clip_, total_norm
 from train.progress import Progress, batch_sequences, parts
 from train.schedule import factor
 from train.setup import Setup
@@ -20,26 +21,35 @@ def lr_at(setup: Setup, tokens: int) -> float:
     return config.optim.lr * factor(config.schedule, tokens, config.budget.tokens)
 
 
-def accumulate(setup: Setup, start: int, count: int) -> Tensor:
-    """Add up the gradients of sequences start to start + count over all ranks; return their mean loss [nats/token].
-
-    The loss of every micro-batch is divided by the tokens of the whole step before its backward pass, so that
-    gradients are the same sum however the step is cut into micro-batches and ranks. An fp64 scalar, on the device.
-    """
-    share = setup.world.share(count)
-    scale = 1.0 / (count * setup.config.data.sequence_length)
-    total = torch.zeros((), dtype=torch.float64, device=setup.device)
+def take(setup: Setup, start: int, count: int) -> Batch:
+    """Return this rank's part of sequences start to start + count, on the CPU, padded to the largest rank's part."""
+    share = setup.mesh.share(count)
     rows = torch.from_numpy(setup.data.sequences(start + share.start, len(share)))
-    if setup.device.type == "cuda":
-        rows = rows.pin_memory().to(setup.device, non_blocking=True)
-    for part in torch.split(rows, parts(len(rows), setup.micro)):  # none in a short last step's idle rank
+    return Batch.of(rows).padded(setup.mesh.most(count))
+
+
+def accumulate(setup: Setup, batch: Batch) -> Tensor:
+    """Add up the gradients of a global batch of which this rank has `batch`; return its mean loss [nats/token].
+
+    The loss of every micro-batch is divided by the tokens that the whole global batch trains on before its backward
+    pass, so that gradients are the same sum however the step is cut into micro-batches and ranks, and however many
+    tokens of each count. An fp64 scalar, on the device, the same on every rank.
+    """
+    valid = torch.tensor(float(batch.valid()), dtype=torch.float64).to(setup.device, non_blocking=True)
+    valid = setup.mesh.sum_tokens_(valid).clamp_(min=1.0)
+    batch = batch.to(setup.device)
+    total = torch.zeros((), dtype=torch.float64, device=setup.device)
+    (stage,) = setup.stages
+    start, sizes = 0, parts(len(batch), setup.micro)
+    for i, size in enumerate(sizes):
+        micro = batch.part(start, start + size)
+        stage.last_micro(i == len(sizes) - 1)
         with setup.autocast:
-            hidden = setup.model(part[:, :-1]).flatten(0, 1)
-            loss = linear_cross_entropy(hidden, setup.model.head, part[:, 1:].reshape(-1), scale)
-        torch.autograd.backward(loss)
+            loss = stage.call(micro.inputs, micro.targets, micro.positions) / valid
+        torch.autograd.backward(loss if stage.loss_factor == 1.0 else loss * stage.loss_factor)
         total += loss.detach()
-    setup.world.sum_gradients(setup.model.parameters())
-    return setup.world.sum_(total)
+        start += size
+    return setup.mesh.sum_losses_(total)
 
 
 def step(setup: Setup, progress: Progress) -> tuple[Tensor, Tensor]:
@@ -50,11 +60,11 @@ def step(setup: Setup, progress: Progress) -> tuple[Tensor, Tensor]:
     length = config.data.sequence_length
     count = batch_sequences(config.batch.tokens, config.budget.tokens, progress.tokens, length)
     setup.optimizer.zero_grad(set_to_none=True)
-    loss = accumulate(setup, progress.sequences, count)
-    weights = list(setup.model.parameters())
-    norm = torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
+    loss = accumulate(setup, take(setup, progress.sequences, count))
+    weights = [weight for _, weight in setup.named_parameters()]
+    norm = total_norm(weights, setup.mesh)
     if config.optim.grad_clip > 0:
-        torch.nn.utils.clip_grads_with_norm_(weights, config.optim.grad_clip, norm)
+        clip_(weights, config.optim.grad_clip, norm)
     set_lr(setup.optimizer, lr_at(setup, progress.tokens + count * length))
     setup.optimizer.step()
     progress.step += 1

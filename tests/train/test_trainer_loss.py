@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from train import loss as module
-from train.loss import chunk_rows, linear_cross_entropy
+from train.loss import IGNORED, chunk_rows, linear_cross_entropy
 
 
 def drawn(tokens: int, width: int, vocabulary: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -27,7 +27,7 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
     monkeypatch.setitem(module.CHUNK_BYTES, "cpu", 64 * 4 * 50)  # chunks of 64 tokens
     assert chunk_rows(50, "cpu") == 64
     hidden, weight, targets = drawn(tokens, 8, 50, torch.float64)
-    ours = linear_cross_entropy(hidden, weight, targets, scale)
+    ours = linear_cross_entropy(hidden, weight, targets) * scale
     reference = scale * F.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
     torch.testing.assert_close(ours, reference, rtol=1e-12, atol=0)
     for mine, theirs in zip(
@@ -81,3 +81,16 @@ def test_without_gradients_the_weight_gradient_is_not_made() -> None:
         bare = linear_cross_entropy(hidden, weight, targets)
     assert not bare.requires_grad
     assert bare.item() == linear_cross_entropy(hidden, weight, targets).item()
+
+
+@pytest.mark.parametrize("ignored", [0, 5, 130])
+def test_ignored_targets_have_neither_loss_nor_gradient(ignored: int) -> None:
+    hidden, weight, targets = drawn(130, 8, 50, torch.float64)
+    targets[:ignored] = IGNORED
+    ours = linear_cross_entropy(hidden, weight, targets)
+    reference = F.cross_entropy(hidden @ weight.t(), targets, reduction="sum", ignore_index=IGNORED)
+    torch.testing.assert_close(ours, reference, rtol=1e-12, atol=0)
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, (hidden, weight)), torch.autograd.grad(reference, (hidden, weight)), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-13)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from train.model.attention import Attention
+from train.model.initialise import initialise
 from train.model.mlp import swiglu
 from train.model.norm import rms_norm
 from train.model.rope import rotate, rotations
-from train.model.transformer import Transformer, initialise
+from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim
 
@@ -20,7 +21,7 @@ from train.spec.counts import head_dim
 def plain_attention(layer: Attention, x: Tensor, config: ModelConfig) -> Tensor:
     """Attention for one sequence (length, width), one head and one position at a time, in fp64."""
     dim, heads, groups = head_dim(config), layer.query_heads, layer.kv_heads
-    projected = (x @ layer.qkv.double().t()).view(len(x), -1, dim)
+    projected = (x @ layer.qkv.double().t()).view(len(x), groups, -1, dim)
 
     def turned(vector: Tensor, position: int, weight: Tensor | None) -> Tensor:
         if weight is not None:
@@ -38,10 +39,10 @@ def plain_attention(layer: Attention, x: Tensor, config: ModelConfig) -> Tensor:
     mixed = torch.zeros(len(x), heads, dim, dtype=torch.float64)
     for head in range(heads):
         group = head // (heads // groups)
-        keys = torch.stack([turned(projected[t, heads + group], t, k_weight) for t in range(len(x))])
-        values = projected[:, heads + groups + group]
+        keys = torch.stack([turned(projected[t, group, -2], t, k_weight) for t in range(len(x))])
+        values = projected[:, group, -1]
         for t in range(len(x)):
-            query = turned(projected[t, head], t, q_weight)
+            query = turned(projected[t, group, head % (heads // groups)], t, q_weight)
             weights = torch.softmax(keys[: t + 1] @ query / math.sqrt(dim), 0)
             mixed[t, head] = weights @ values[: t + 1]
     return mixed.flatten(1) @ layer.out.double().t()
@@ -53,7 +54,7 @@ def test_attention_is_its_formula(kv_heads: int, qk_norm: bool) -> None:
     config = ModelConfig(width=32, layers=1, head_dim=8, kv_heads=kv_heads, qk_norm=qk_norm)
     model = Transformer(config, 10, 6)
     initialise(model, 3)
-    layer = model.blocks[0].attention
+    layer = model.blocks["0"].attention
     assert isinstance(layer, Attention)
     with torch.no_grad():
         for norm in (layer.query_norm, layer.key_norm):
@@ -123,20 +124,20 @@ def test_initialisation_is_scaled_by_depth_and_seeded() -> None:
     config = ModelConfig(width=128, layers=8, head_dim=32)
     model = Transformer(config, 1000, 8)
     initialise(model, 5)
-    std = {name: weight.std().item() for name, weight in model.named_parameters() if weight.dim() == 2}
+    std = {name: weight.std().item() for name, weight in model.named_parameters() if weight.dim() >= 2}
     base = 128**-0.5
     for name, value in std.items():
         wanted = base
         if name.endswith(("attention.out", "mlp.down")):
             wanted = base / math.sqrt(16)
-        elif name == "embedding":
+        elif name == "embedding.weight":
             wanted = 1.0
         assert value == pytest.approx(wanted, rel=0.03), name
     again = Transformer(config, 1000, 8)
     initialise(again, 5)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     initialise(again, 6)
-    assert not torch.equal(model.embedding, again.embedding)
+    assert not torch.equal(model.head, again.head)
 
 
 def test_first_loss_is_that_of_guessing_with_unit_logits() -> None:

@@ -6,22 +6,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from train.model.weights import local
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 
 
 class MLP(nn.Module):
-    """Gate and up projection as one matrix product (gate rows first), then down."""
+    """Gate and up projection as one matrix product, then down.
+
+    `gate_up` is (2, hidden, width), gate first: a tensor-parallel rank holds the same hidden channels of both.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         hidden = mlp_width(config)
-        self.gate_up = nn.Parameter(torch.empty(2 * hidden, config.width))
+        self.gate_up = nn.Parameter(torch.empty(2, hidden, config.width))
         self.down = nn.Parameter(torch.empty(config.width, hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for x (..., width)."""
-        return F.linear(swiglu(F.linear(x, self.gate_up)), self.down)
+        return F.linear(swiglu(F.linear(x, local(self.gate_up).flatten(0, 1))), local(self.down))
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

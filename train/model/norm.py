@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from train.model.weights import local
+
 
 class RMSNorm(nn.Module):
-    """RMSNorm over the last axis of size `width`, computed in fp32 whatever comes in, returned in fp32."""
+    """RMSNorm over the last axis of size `width`, computed in fp32 whatever comes in, returned as it came."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -19,7 +21,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x, of the same shape."""
-        return rms_norm(x.float(), self.weight, self.eps)
+        return rms_norm(x.float(), local(self.weight).float(), self.eps).to(x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

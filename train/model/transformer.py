@@ -1,17 +1,71 @@
-"""Decoder-only transformer: pre-norm blocks between an input embedding and an output head."""
+"""Decoder-only transformer: pre-norm blocks between an input embedding and an output head; whole, or one part of it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from train.loss import linear_cross_entropy
 from train.model.attention import Attention
 from train.model.mlp import MLP
 from train.model.norm import RMSNorm
 from train.model.rope import rotations
+from train.model.weights import local
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one module holds of a model: blocks start to stop, the embedding if `first`, norm and head if `last`."""
+
+    start: int
+    stop: int
+    first: bool = True
+    last: bool = True
+
+
+class Embedding(nn.Module):
+    """Token numbers to vectors."""
+
+    def __init__(self, vocab_size: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, width))
+        self.lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
+        """How rows are found; train.parallel.tensor replaces it where each rank holds a part of the vocabulary."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the vectors (batch, length, width) of int64 tokens (batch, length), in the format of matrix products.
+
+        The residual stream has one format from here on, whether autocast or the weights' own format says which.
+        """
+        x = self.lookup(tokens, local(self.weight))
+        device = x.device.type
+        return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+class Head(nn.Module):
+    """Hidden states to the summed loss. Where embeddings are tied it has no weight of its own."""
+
+    def __init__(self, vocab_size: int, width: int, tied: bool) -> None:
+        super().__init__()
+        self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, width))
+        self.group: Any = None
+        """The process group over which the vocabulary is cut, if it is; set by train.parallel.tensor."""
+
+    def forward(self, hidden: Tensor, targets: Tensor, tied: Tensor | None) -> Tensor:
+        """Return the summed cross-entropy [nats] of hidden (batch, length, width) against targets (batch, length).
+
+        An fp64 scalar. The logits, the largest tensor of a small model, never exist as a whole (see train.loss).
+        """
+        weight = self.weight if tied is None else tied
+        assert weight is not None
+        return linear_cross_entropy(hidden.flatten(0, 1), local(weight), targets.reshape(-1), group=self.group)
 
 
 class Block(nn.Module):
@@ -32,60 +86,60 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens (batch, length) to normed hidden states (batch, length, width).
+    """Tokens (batch, length) to normed hidden states (batch, length, width), or with targets to their summed loss.
 
-    The output head is not applied here but in the loss (see train.loss), where the logits, the largest tensor of a
-    small model, never have to exist as a whole. `head` is the weight to apply, (vocab_size, width).
+    A `part` of the model takes and returns the residual stream where it does not begin or end the model. Its weights
+    have the names that they have in the whole model; a tied embedding is in the first part and in the last.
     """
 
-    turns: Tensor
-
-    def __init__(self, config: ModelConfig, vocab_size: int, length: int) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int, length: int, part: Part | None = None) -> None:
         """Make the module with empty weights for sequences up to `length` [tokens]; see `initialise`."""
         super().__init__()
         self.config = config
-        self.embedding = nn.Parameter(torch.empty(vocab_size, config.width))
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.width, config.norm_eps)
-        self.output = None if config.tied_embeddings else nn.Parameter(torch.empty(vocab_size, config.width))
-        self.register_buffer("turns", rotations(length, head_dim(config), config.rope_theta), persistent=False)
+        self.length = length
+        self.part = part = part or Part(0, config.layers)
+        tied = config.tied_embeddings
+        self.embedding = Embedding(vocab_size, config.width) if part.first or (part.last and tied) else None
+        self.blocks = nn.ModuleDict({str(i): Block(config) for i in range(part.start, part.stop)})
+        self.norm = RMSNorm(config.width, config.norm_eps) if part.last else None
+        self.output = Head(vocab_size, config.width, tied) if part.last else None
+        # No buffer: wrappers would send it to other ranks, which have the same numbers.
+        self.turns = rotations(length, head_dim(config), config.rope_theta)
 
     @property
     def head(self) -> Tensor:
         """The output head's weight, (vocab_size, width); the input embedding's if they are tied."""
-        return self.embedding if self.output is None else self.output
+        assert self.output is not None
+        return self.output.weight if self.output.weight is not None else self._embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the final hidden states of int64 tokens (batch, length): fp32, (batch, length, width)."""
-        x = F.embedding(tokens, self.embedding)
-        turns = self.turns[: tokens.shape[1]]
-        for block in self.blocks:
+    @property
+    def _embedding(self) -> Embedding:
+        assert self.embedding is not None
+        return self.embedding
+
+    def forward(self, x: Tensor, targets: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Return what this part makes of int64 tokens (batch, length), or of the residual stream before it.
+
+        In the last part: the summed loss [nats] of int64 targets (batch, length), where `IGNORED` ones do not count,
+        as an fp64 scalar; without targets the normed hidden states. positions, (length,) or (batch, length), are those
+        of the tokens in their sequence or document; None: 0, 1, 2, …
+        """
+        length = x.shape[1]
+        if self.part.first:
+            x = self._embedding(x)
+        turns = self.turns[:length] if positions is None else self.turns[positions]
+        for block in self.blocks.values():
             x = block(x, turns)
-        normed: Tensor = self.norm(x)
-        return normed
+        if self.norm is None or self.output is None:
+            return x
+        x = self.norm(x)
+        if targets is None:
+            return x
+        tied = self._embedding.weight if self.output.weight is None else None
+        loss: Tensor = self.output(x, targets, tied)
+        return loss
 
-
-def initialise(model: Transformer, seed: int) -> None:
-    """Fill the weights from `seed`, the same on every device: drawn on the CPU in the order of their names.
-
-    Matrices, the head included, are normal with std `init_std` (1/sqrt(width) if null); those that write into the
-    residual stream are scaled by 1/sqrt(2·layers), so that its variance does not grow with depth (Radford et al. 2019).
-    An input embedding that is only looked up has std 1, so that the stream starts at the scale of a normed one.
-    Measured at 80,000 parameters and 500 steps (tiny head: a further 1/sqrt(width)): 4.23 nats per token with a tiny
-    head, 3.75 with this head and embeddings of std 1/sqrt(width), 3.68 with both as here.
-    """
-    config = model.config
-    std = config.init_std if config.init_std is not None else config.width**-0.5
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in sorted(model.named_parameters()):
-            if weight.dim() < 2:
-                weight.fill_(1.0)
-                continue
-            scale = std
-            if name.endswith(("attention.out", "mlp.down")):
-                scale /= (2 * config.layers) ** 0.5
-            elif name == "embedding" and not config.tied_embeddings:
-                scale = 1.0
-            draw = torch.empty(weight.shape).normal_(0.0, scale, generator=generator)
-            weight.copy_(draw)
+    def materialise(self, device: torch.device) -> None:
+        """Give a module made on the meta device memory on `device`, and its rotations; weights are left undefined."""
+        self.to_empty(device=device)
+        self.turns = self.turns.to(device)

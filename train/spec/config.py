@@ -23,7 +23,7 @@ def section(kind: type, help: str) -> Any:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Decoder-only transformer: pre-norm RMSNorm, RoPE, grouped-query attention, SwiGLU."""
+    """Decoder-only transformer: pre-norm RMSNorm, grouped-query attention, rotary or ALiBi positions, SwiGLU."""
 
     width: int = key(64, "residual stream width [channels], a multiple of head_dim")
     layers: int = key(2, "number of transformer blocks")
@@ -32,7 +32,21 @@ class ModelConfig:
     mlp_width: int | None = key(None, "SwiGLU hidden width [channels]; null: 8/3 width, rounded up to 16")
     qk_norm: bool = key(True, "RMSNorm on queries and keys, per head")
     tied_embeddings: bool = key(False, "share the input embedding with the output head")
+    position: str = key("rope", "how attention knows positions", ("rope", "alibi", "none"))
     rope_theta: float = key(10000.0, "base of the rotary embedding's wavelengths")
+    rope_scaling: str = key(
+        "none",
+        "how rotary wavelengths are stretched for longer texts than rope_original_length",
+        ("none", "linear", "ntk", "yarn", "llama3"),
+    )
+    rope_factor: float = key(1.0, "rope_scaling: how much longer")
+    rope_original_length: int | None = key(
+        None, "yarn, llama3: sequence length before stretching [tokens]; null: data.sequence_length / rope_factor"
+    )
+    attention_softcap: float = key(0.0, "cap on attention scores c, as c·tanh(score / c); 0: none")
+    logit_softcap: float = key(0.0, "cap on the output logits c, as c·tanh(logit / c); 0: none")
+    window: int | None = key(None, "sliding window: keys that a query sees, its own included [tokens]; null: all")
+    global_every: int = key(0, "with a window: every n-th block sees all keys all the same; 0: none does")
     norm_eps: float = key(1e-6, "epsilon inside every RMSNorm")
     init_std: float | None = key(None, "std of matrix initialisation; null: 1/sqrt(width)")
     mup_base_width: int | None = key(None, "width at which lr was tuned, for muP transfer to this width; null: no muP")
@@ -62,7 +76,7 @@ class DataConfig:
     validation_fraction: float = key(0.02, "share of documents held out, chosen by content hash")
     max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
     tokenizer_from: str | None = key(None, "bpe: use the tokenizer of this corpus, or this tokenizer.json; null: train")
-    sources: tuple[SourceConfig, ...] = key((), "corpora mixed by weight [{name, weight, source}]; none: `source` alone")
+    sources: tuple[SourceConfig, ...] = key((), "corpora mixed by weight [{name, weight, source}]; none: `source`")
     packing: str = key(
         "concatenate",
         "rows of running text; the same, attention kept within documents; or whole documents fitted into padded rows",
@@ -192,7 +206,39 @@ class EvalConfig:
 class ParallelConfig:
     """Mesh axes and micro-batch. Not part of a point's key: the losses do not depend on it."""
 
-    dp_replicate: int | None = key(None, "data-parallel replicas; null: the world size")
+    dp_replicate: int | None = key(None, "copies of the (sharded) model; null: the ranks that the other axes leave")
+    dp_shard: int | None = key(1, "ranks over which a copy's weights are cut; null: the ranks that the others leave")
+    cp: int = key(1, "context parallelism: ranks that share each sequence")
+    tp: int = key(1, "tensor parallelism: ranks that share each layer's matrices and the vocabulary")
+    pp: int = key(1, "pipeline parallelism: ranks that share the layers")
+    strategy: str = key(
+        "auto",
+        "how data-parallel ranks hold the model; ddp: whole, fsdp: FSDP2, fsdp1: FSDP1, for comparison; auto: ddp where "
+        "nothing but dp_replicate is above 1, else fsdp",
+        ("auto", "ddp", "fsdp", "fsdp1"),
+    )
+    zero: int = key(
+        3,
+        "what sharding frees: 3: weights are gathered for each pass of a block, 2: once a step, 1: as 2 and gradients "
+        "are summed over ranks once a step",
+    )
+    context: str = key(
+        "gather",
+        "context parallelism; gather: each rank gathers all keys and values, ring: torch's ring attention (refused)",
+        ("gather", "ring"),
+    )
+    async_tp: bool = key(False, "tensor parallelism: overlap matrix products with their communication (CUDA, compiled)")
+    pp_schedule: str = key(
+        "1f1b",
+        "order of a pipeline's passes; gpipe: all forward, then all backward; 1f1b: in turn; interleaved: 1f1b over "
+        "several stages a rank; zb1p: interleaved, weights' gradients fill the bubble; zbv: the same, stages in a V",
+        ("gpipe", "1f1b", "interleaved", "zb1p", "zbv"),
+    )
+    pp_stages: int = key(2, "interleaved, zb1p: stages of one rank (gpipe and 1f1b have one, zbv two)")
+    pp_layers: tuple[int, ...] = key((), "layers of each stage in the model's order; none: as even as the head allows")
+    pp_micro_batches: int | None = key(
+        None, "micro-batches that pass the pipeline together, more are accumulated in turn; null: all of a step's"
+    )
     micro_batch_sequences: int | None = key(None, "sequences per forward pass and rank; null: by memory")
 
 

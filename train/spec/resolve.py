@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from train.spec import mup, recipe, rules
+from train.spec import mesh, mup, recipe, rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
-from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width, params
-from train.spec.manifest import BYTES_VOCABULARY
+from train.spec.counts import flops_per_token, params
+from train.spec.decoder import resolve_model
+from train.spec.manifest import BYTES_VOCABULARY, LARGEST_VOCABULARY
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -17,7 +18,7 @@ def resolve(config: RunConfig) -> RunConfig:
     """
     recipe.check_mup(config)
     data = _resolve_data(config.data)
-    model = _resolve_model(config.model)
+    model = resolve_model(config.model, data.sequence_length)
     tokens = _tokens(config.budget, model, data)
     n = params(model, data.vocab_size).matmul
     batch = config.batch.tokens
@@ -33,7 +34,7 @@ def resolve(config: RunConfig) -> RunConfig:
     recipe.check_schedule(config)
     recipe.check_ramp(config, min(batch, tokens))
     recipe.check_watching(config)
-    return replace(
+    resolved = replace(
         config,
         model=model,
         data=data,
@@ -42,6 +43,8 @@ def resolve(config: RunConfig) -> RunConfig:
         budget=BudgetConfig(tokens=tokens, flops=config.budget.flops, tokens_per_param=None),
         eval=replace(config.eval, count=max(1, config.eval.count)),
     )
+    mesh.check(resolved)
+    return resolved
 
 
 def _resolve_data(data: DataConfig) -> DataConfig:
@@ -51,32 +54,9 @@ def _resolve_data(data: DataConfig) -> DataConfig:
         raise ValueError(f"data.validation_fraction={data.validation_fraction} is not between 0 and 1")
     if data.tokenizer == "bytes" and data.vocab_size != BYTES_VOCABULARY:
         return replace(data, vocab_size=BYTES_VOCABULARY)
-    if data.vocab_size > 65536:
-        raise ValueError(f"data.vocab_size={data.vocab_size} is too large: shards hold 16-bit tokens, at most 65536")
+    if data.vocab_size > LARGEST_VOCABULARY:
+        raise ValueError(f"data.vocab_size={data.vocab_size} is too large: at most {LARGEST_VOCABULARY}")
     return data
-
-
-def _resolve_model(model: ModelConfig) -> ModelConfig:
-    _check_positive("model.width", model.width)
-    _check_positive("model.layers", model.layers)
-    head = head_dim(model)
-    _check_positive("model.head_dim", head)
-    if head % 2:
-        raise ValueError(f"model.head_dim={head} is odd: rotary embedding turns pairs of channels")
-    if model.width % head:
-        raise ValueError(
-            f"model.width={model.width} is not a multiple of model.head_dim={head}: "
-            f"take width {max(1, round(model.width / head)) * head} or another head_dim"
-        )
-    heads, groups = model.width // head, kv_heads(model)
-    _check_positive("model.kv_heads", groups)
-    if heads % groups:
-        raise ValueError(f"model.kv_heads={groups} does not divide the {heads} query heads (width / head_dim)")
-    std = model.init_std if model.init_std is not None else float(f"{model.width**-0.5:.6g}")
-    base = None if model.mup_base_width is None else mup.base_head_dim(model)
-    return replace(
-        model, head_dim=head, kv_heads=groups, mlp_width=mlp_width(model), init_std=std, mup_base_head_dim=base
-    )
 
 
 def _tokens(budget: BudgetConfig, model: ModelConfig, data: DataConfig) -> int:

@@ -1,0 +1,86 @@
+"""The ranks of a run as a mesh, and which of them talk about what.
+
+Ranks are numbered with tensor parallelism innermost, as its messages are the most frequent, and the pipeline outermost:
+(pp, dp_replicate, dp_shard, cp, tp). Three views of that one order serve three questions: which part of the weights a
+rank holds (pp, dp_replicate, fsdp = dp_shard x cp, tp), which tokens it computes on (pp, data = dp_replicate x
+dp_shard, cp, tp), and with whom it adds up counts, losses and gradients of whole weights (pp, tokens = data x cp, tp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from train.distributed import World
+from train.spec.config import ParallelConfig
+from train.spec.mesh import Axes, axes
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """This process's place in the mesh. A world of one has no views and never communicates."""
+
+    axes: Axes
+    world: World
+    weights: DeviceMesh | None = None
+    tokens: DeviceMesh | None = None
+    sums: DeviceMesh | None = None
+
+    def rank(self, axis: str) -> int:
+        """Return this process's place on one of the axes data, cp, tp, pp."""
+        return 0 if self.tokens is None else self.tokens.get_local_rank(axis)
+
+    def share(self, count: int) -> range:
+        """Return which of `count` sequences are this rank's: contiguous, sizes differing by at most one."""
+        rank, size = self.rank("data"), self.axes.data
+        return range(count * rank // size, count * (rank + 1) // size)
+
+    def most(self, count: int) -> int:
+        """Return the largest share of `count` sequences, which every rank pads its own to."""
+        return -(-count // self.axes.data)
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """Return the process group of one of the axes cp, tp, pp, fsdp, dp_replicate, data, tokens."""
+        views = (self.weights, self.tokens, self.sums)
+        for view in views:
+            if view is not None and axis in (view.mesh_dim_names or ()):
+                return view.get_group(axis)
+        raise ValueError(f"no axis {axis!r} in this mesh")
+
+    def sum_tokens_(self, tensor: Tensor) -> Tensor:
+        """Replace what each rank counted over its tokens by the sum over all tokens, on every rank, and return it.
+
+        Ranks of one pipeline or tensor-parallel group counted the same tokens.
+        """
+        if self.axes.data * self.axes.cp > 1:
+            dist.all_reduce(tensor, group=self.group("tokens"))
+        return tensor
+
+    def sum_losses_(self, tensor: Tensor) -> Tensor:
+        """As `sum_tokens_`, for a loss: in a pipeline its last ranks have it and the others have zeros."""
+        self.sum_tokens_(tensor)
+        if self.axes.pp > 1:
+            dist.all_reduce(tensor, group=self.group("pp"))
+        return tensor
+
+
+def make_mesh(parallel: ParallelConfig, world: World, device: torch.device) -> Mesh:
+    """Return the mesh of all ranks, which have joined; ValueError where the axes do not make up the world."""
+    shape = axes(parallel, world.size)
+    if world.size == 1:
+        return Mesh(shape, world)
+    kind = device.type
+    weights = (shape.pp, shape.dp_replicate, shape.fsdp, shape.tp)
+    tokens = (shape.pp, shape.data, shape.cp, shape.tp)
+    sums = (shape.pp, shape.data * shape.cp, shape.tp)
+    return Mesh(
+        shape,
+        world,
+        init_device_mesh(kind, weights, mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp")),
+        init_device_mesh(kind, tokens, mesh_dim_names=("pp", "data", "cp", "tp")),
+        init_device_mesh(kind, sums, mesh_dim_names=("pp", "tokens", "tp")),
+    )

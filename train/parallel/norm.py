@@ -1,0 +1,52 @@
+"""The gradient norm of the whole model, whatever part of which gradient is where, and clipping by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from train.parallel.mesh import Mesh
+
+
+def total_norm(weights: Sequence[nn.Parameter], mesh: Mesh) -> Tensor:
+    """Return the Euclidean norm of all gradients of the model, a scalar on the device, the same on every rank.
+
+    Each rank adds up the squares of its parts, each divided by the number of ranks that hold the same part, and one
+    sum over all ranks does the rest: no matter along which axes a weight is cut, padded or copied.
+    """
+    grads = [local_gradient(w) for w in weights if w.grad is not None]
+    if mesh.world.size == 1:
+        return torch.nn.utils.get_total_norm(grads)
+    copies = [float(copies_of(w, mesh)) for w in weights if w.grad is not None]
+    squares = torch.stack(torch._foreach_norm(grads)).double().square_() if grads else torch.zeros(1)
+    total = (squares / torch.tensor(copies, dtype=torch.float64).to(squares.device)).sum()
+    dist.all_reduce(total)
+    return total.sqrt_().float()
+
+
+def clip_(weights: Sequence[nn.Parameter], most: float, norm: Tensor) -> None:
+    """Scale all gradients by most / norm where that is below 1; the same arithmetic on every rank."""
+    grads = [local_gradient(w) for w in weights if w.grad is not None]
+    factor = torch.clamp(most / (norm + 1e-6), max=1.0)
+    torch._foreach_mul_(grads, factor.to(grads[0].device))
+
+
+def copies_of(weight: nn.Parameter, mesh: Mesh) -> int:
+    """Return how many ranks of the mesh hold the same part of this weight."""
+    cut = mesh.axes.pp  # a stage's weights are on its ranks only
+    placements = getattr(weight, "placements", ())
+    for dim, placement in enumerate(placements):
+        if not placement.is_replicate():
+            cut *= weight.device_mesh.size(dim)  # type: ignore[attr-defined]
+    return mesh.world.size // cut
+
+
+def local_gradient(weight: nn.Parameter) -> Tensor:
+    """Return the gradient of this rank's part of a weight, without a copy."""
+    grad = weight.grad
+    assert grad is not None
+    part: Tensor = grad.to_local() if hasattr(grad, "to_local") else grad  # type: ignore[operator]
+    return part

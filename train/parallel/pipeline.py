@@ -1,0 +1,253 @@
+"""Pipeline parallelism: the layers cut into stages, micro-batches passing through them by one of torch's schedules.
+
+Every rank calls `Pipeline.step` with the same batch; torch.distributed.pipelining runs forward and backward passes in
+the schedule's order and sends activations and their gradients between neighbours. Which layers lie where is decided
+in train.spec.pipeline. A tied embedding is in the first stage and in the last: both copies get the sum of both
+gradients, so they stay the same weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from train.batch import Batch
+from train.model.transformer import Part
+from train.parallel.mesh import Mesh
+from train.parallel.norm import local_gradient
+from train.parallel.stage import Stage
+from train.progress import parts as even_parts
+from train.spec.config import ParallelConfig, RunConfig
+from train.spec.pipeline import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
+
+Context = Callable[[], AbstractContextManager[Any]]
+
+_CLASSES: dict[str, type[Any]] = {
+    "gpipe": schedules.ScheduleGPipe,
+    "1f1b": schedules.Schedule1F1B,
+    "interleaved": schedules.ScheduleInterleaved1F1B,
+    "zb1p": schedules.ScheduleInterleavedZeroBubble,
+    "zbv": schedules.ScheduleZBVZeroBubble,
+}
+
+
+def parts_of(config: RunConfig, rank: int) -> tuple[Part, ...]:
+    """Return which parts of the model a rank of the pipeline holds, in the model's order."""
+    sizes = layers_of(config)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return tuple(
+        Part(ends[i] - sizes[i], ends[i], first=i == 0, last=i == len(sizes) - 1)
+        for i in stages_of(config.parallel, rank)
+    )
+
+
+class Pipeline:
+    """The stages of this rank and the schedules that run them.
+
+    stages: in the model's order. micro: most sequences of one micro-batch. width and dtype: those of the residual
+    stream. forward: the context of forward passes (autocast).
+    """
+
+    def __init__(
+        self,
+        parallel: ParallelConfig,
+        mesh: Mesh,
+        stages: Sequence[Stage],
+        device: torch.device,
+        *,
+        micro: int,
+        width: int,
+        dtype: torch.dtype,
+        forward: Context,
+        tied: bool,
+    ) -> None:
+        self._parallel, self._mesh, self._stages, self._device = parallel, mesh, tuple(stages), device
+        self._micro, self._width, self._dtype, self._forward = micro, width, dtype, forward
+        self._group = mesh.group("pp")
+        self._numbers = stages_of(parallel, mesh.rank("pp"))
+        self._count = parallel.pp * stages_per_rank(parallel)
+        self._schedules: dict[tuple[int, int, int], Any] = {}
+        self._divisor = torch.ones((), dtype=torch.float64, device=device)
+        self._losses: list[Tensor] = []
+        self._copies = _tied_copies(self._stages) if tied else []
+        self._copies_group = _ends_group(mesh, rank_of(parallel, self._count - 1)) if tied else None
+        # The first message of a group makes its communicator, for which all of its ranks have to be there.
+        dist.all_reduce(torch.zeros(1, device=device), group=self._group)
+
+    @property
+    def last(self) -> bool:
+        """Whether this rank has the last stage, and so the losses."""
+        return self._numbers[-1] == self._count - 1
+
+    def step(self, batch: Batch, valid: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """Add the gradients of the batch's loss / valid x scale to the weights'; return the sum of loss / valid.
+
+        `valid` is the step's count of trained tokens over all ranks. An fp64 scalar on the device: the losses of this
+        rank's batch on ranks with the last stage, 0 on the others.
+        """
+        self._divisor = valid.double() / scale
+        self._losses = []
+        size, wanted = self._cut(len(batch))
+        together = self._parallel.pp_micro_batches or wanted
+        start = 0
+        for count in even_parts(wanted, together):
+            chunk = batch.part(start, min(start + count * size, len(batch)))
+            start += count * size
+            self._pass(chunk, size, micro_batches(self._parallel, count))
+        self._sum_tied()
+        zero = torch.zeros((), dtype=torch.float64, device=self._device)
+        return torch.stack(self._losses).sum() / valid if self._losses else zero
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Return the summed loss [nats] of a batch, an fp64 scalar, on ranks with the last stage; 0 on the others.
+
+        Micro-batches pass the stages one after the other in one order that all ranks keep, so that no two wait for
+        each other; with several stages a rank that is slower than the training schedule, and as right.
+        """
+        size, count = self._cut(len(batch))
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        batch = batch.padded(size * count)
+        for i in range(count):
+            micro = batch.part(i * size, (i + 1) * size)
+            hidden: Tensor | None = None
+            for number, stage in zip(self._numbers, self._stages, strict=True):
+                out = self._forward_stage(number, stage, micro, hidden)
+                hidden = None
+                if number == self._count - 1:
+                    total += out
+                elif rank_of(self._parallel, number + 1) == self._mesh.rank("pp"):
+                    hidden = out
+                else:
+                    dist.send(out.contiguous(), self._peer(number + 1), group=self._group)
+        return total
+
+    def _forward_stage(self, number: int, stage: Stage, micro: Batch, hidden: Tensor | None) -> Tensor:
+        x = micro.inputs if number == 0 else hidden
+        if x is None:
+            x = torch.empty(self._shape(micro), dtype=self._dtype, device=self._device)
+            dist.recv(x, self._peer(number - 1), group=self._group)
+        with self._forward():
+            out: Tensor = stage.call(x, micro.targets, micro.positions, **_documents(micro))
+        return out
+
+    def _pass(self, chunk: Batch, size: int, count: int) -> None:
+        """Run forward and backward passes of `count` micro-batches of `size` sequences."""
+        chunk = chunk.padded(size * count)
+        key = (size, count, chunk.inputs.shape[1])
+        if key not in self._schedules:
+            self._schedules = {key: self._make(chunk.part(0, size), count)}  # one set of buffers at a time
+        schedule = self._schedules[key]
+        first = (chunk.inputs,) if self._numbers[0] == 0 else ()
+        about = {"targets": chunk.targets, "positions": chunk.positions, **_documents(chunk)}
+        kwargs = {name: value for name, value in about.items() if value is not None}
+        target = chunk.targets if self.last else None
+        schedule.step(*first, target=target, return_outputs=False, **kwargs)
+
+    def _make(self, micro: Batch, count: int) -> Any:
+        """Return the schedule for `count` micro-batches shaped as this one."""
+        # Told the shapes, stages do not run a pass of their own to find them; gradients are received where asked for.
+        stream = torch.empty(self._shape(micro), dtype=self._dtype, device="meta", requires_grad=True)
+        loss = torch.empty((), dtype=torch.float64, device="meta", requires_grad=True)
+        made = [
+            _Stage(
+                stage.module,
+                number,
+                self._count,
+                self._device,
+                input_args=(micro.inputs.to("meta") if number == 0 else stream,),
+                output_args=(loss if number == self._count - 1 else stream,),
+                group=self._group,
+            )
+            for number, stage in zip(self._numbers, self._stages, strict=True)
+        ]
+        for one in made:
+            one.forward_context = self._forward
+        kind = _CLASSES[self._parallel.pp_schedule]
+        single = SCHEDULES[self._parallel.pp_schedule].stages == 1
+        return kind(made[0] if single else made, count, loss_fn=self._scaled, scale_grads=False)
+
+    def _scaled(self, loss: Tensor, target: Tensor) -> Tensor:
+        """Return what a micro-batch's backward pass starts from; the loss itself is remembered."""
+        self._losses.append(loss.detach())
+        return loss * (self._stages[-1].loss_factor / self._divisor)
+
+    def _cut(self, sequences: int) -> tuple[int, int]:
+        """Return size and number of the micro-batches of a batch; fewer, larger ones would leave stages idle."""
+        given = self._parallel.micro_batch_sequences
+        size = given or max(1, min(self._micro, sequences // self._count))
+        return size, -(-sequences // size)
+
+    def _shape(self, micro: Batch) -> tuple[int, int, int]:
+        """Return the shape of the residual stream here; tensor-parallel ranks each have a run of its positions."""
+        sequences, length = micro.inputs.shape
+        return sequences, length // self._mesh.axes.tp, self._width
+
+    def _peer(self, stage: int) -> int:
+        return dist.get_global_rank(self._group, rank_of(self._parallel, stage))
+
+    def _sum_tied(self) -> None:
+        """Give both copies of a tied embedding the sum of their gradients."""
+        if not self._copies:
+            return
+        grads = [local_gradient(copy) for copy in self._copies]
+        if len(grads) == 2:  # stages in a V: both are here
+            grads[0].add_(grads[1])
+            grads[1].copy_(grads[0])
+        else:
+            dist.all_reduce(grads[0], group=self._copies_group)
+
+
+class _Stage(PipelineStage):
+    """A stage whose forward passes run in a context, and that never sends to its own rank."""
+
+    forward_context: Context
+
+    def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module forward. Autocast belongs around this alone, not around the backward passes in between."""
+        with self.forward_context():
+            return super().forward_maybe_with_nosync(*args, **kwargs)
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """Return the messages that open connections; torch 2.11 has a V's turning rank send to itself.
+
+        Gloo has no connection of a rank with itself and fails; the schedule never uses one.
+        """
+        own = dist.get_rank(self.group)
+        return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != own]
+
+
+def _tied_copies(stages: Sequence[Stage]) -> list[nn.Parameter]:
+    """Return this rank's copies of the tied embedding, marked as being in two stages each."""
+    copies = [stage.module.embedding.weight for stage in stages if stage.module.embedding is not None]
+    for copy in copies:
+        copy.in_stages = 2  # type: ignore[attr-defined] - read by train.parallel.norm
+    return copies
+
+
+def _ends_group(mesh: Mesh, last: int) -> dist.ProcessGroup | None:
+    """Return the group of this pipeline's first and last rank, None on other ranks and where they are one.
+
+    Every rank of the job takes part in making every pipeline's group.
+    """
+    if last == 0:
+        return None
+    mine = dist.get_process_group_ranks(mesh.group("pp"))
+    found = None
+    for ranks in sorted({tuple(ranks) for ranks in mesh.world.gather(mine)}):
+        ends = [ranks[0], ranks[last]]
+        group = dist.new_group(ends)
+        if mesh.world.rank in ends:
+            found = group
+    return found
+
+
+def _documents(batch: Batch) -> dict[str, Tensor]:
+    """Return the batch's document numbers as an argument of the model, if it has any."""
+    return {} if batch.documents is None else {"documents": batch.documents}

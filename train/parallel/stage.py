@@ -1,0 +1,24 @@
+"""One piece of the model on this rank: whose weights they are, and what is called to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from train.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`module` owns the weights, under their names in the whole model; `call` runs it (a wrapper around it, or itself).
+
+    `last_micro(last)` says before a micro-batch's forward pass whether it is the step's last: strategies that sum
+    gradients over ranks once a step wait for it. `loss_factor` is what the loss is multiplied by because the strategy
+    divides gradients by it.
+    """
+
+    module: Transformer
+    call: Callable[..., Any]
+    last_micro: Callable[[bool], None] = lambda last: None
+    loss_factor: float = 1.0

@@ -1,0 +1,160 @@
+"""The mesh of a run: its axes from the config, and which combinations are refused and why, before anything starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from train.spec.config import ParallelConfig, RunConfig
+from train.spec.counts import kv_heads, mlp_width
+
+NAMES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """How many ranks each axis has.
+
+    dp_replicate: copies of the sharded model; dp_shard: ranks over which one copy's weights, gradients and moments are
+    cut; cp: ranks that share a sequence; tp: ranks that share a layer's matrices; pp: ranks that share the layers.
+    """
+
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return math.prod(getattr(self, name) for name in NAMES)
+
+    @property
+    def data(self) -> int:
+        """How many parts the global batch is cut into."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def fsdp(self) -> int:
+        """How many parts weights are cut into for sharding: ranks that share a sequence share weights as well."""
+        return self.dp_shard * self.cp
+
+
+def axes(parallel: ParallelConfig, world_size: int) -> Axes:
+    """Return the axes for `world_size` ranks; ValueError where they do not make up the world.
+
+    One of dp_replicate and dp_shard may be null: it takes the ranks that the others leave.
+    """
+    given = {name: getattr(parallel, name) for name in NAMES}
+    for name, size in given.items():
+        if size is not None and size < 1:
+            raise ValueError(f"parallel.{name}={size} is not allowed: an axis has at least one rank")
+    open_axes = [name for name, size in given.items() if size is None]
+    if len(open_axes) > 1:
+        raise ValueError(
+            "parallel.dp_replicate and parallel.dp_shard are both null: one of them takes the ranks that the other "
+            "axes leave, so give the other"
+        )
+    product = math.prod(size for size in given.values() if size is not None)
+    said = (
+        " x ".join(f"parallel.{name}={size}" for name, size in given.items() if size is not None and size > 1)
+        or "parallel: every axis of size 1"
+    )
+    if open_axes:
+        if world_size % product:
+            raise ValueError(
+                f"{said} makes {product} ranks, which do not divide the world of {world_size} processes: "
+                f"start a multiple of {product}"
+            )
+        given[open_axes[0]] = world_size // product
+    elif product != world_size:
+        raise ValueError(
+            f"{said} makes {product} ranks but the world has {world_size} processes: start {product}, "
+            "or set parallel.dp_replicate or parallel.dp_shard to null, which takes what is left"
+        )
+    return Axes(**{name: size for name, size in given.items() if size is not None})
+
+
+def strategy(parallel: ParallelConfig, shape: Axes) -> str:
+    """Return how data-parallel ranks hold the model: none (no such ranks), ddp, fsdp or fsdp1.
+
+    One rank of tensor parallelism or a pipeline without data parallelism holds plain parts of the model: none.
+    """
+    if shape.data * shape.cp == 1:
+        return "none"
+    if parallel.strategy != "auto":
+        return parallel.strategy
+    return "ddp" if shape.dp_shard * shape.tp * shape.pp == 1 else "fsdp"
+
+
+def check(config: RunConfig, world_size: int | None = None) -> None:
+    """Raise ValueError, with the reason, for a layout that cannot run; also without knowing the world's size."""
+    parallel = config.parallel
+    for name in NAMES:
+        size = getattr(parallel, name)
+        if size is not None and size < 1:
+            raise ValueError(f"parallel.{name}={size} is not allowed: an axis has at least one rank")
+    if parallel.micro_batch_sequences is not None and parallel.micro_batch_sequences < 1:
+        raise ValueError(
+            f"parallel.micro_batch_sequences={parallel.micro_batch_sequences} is not allowed: at least one sequence"
+        )
+    if parallel.zero not in (1, 2, 3):
+        raise ValueError(f"parallel.zero={parallel.zero} is not allowed: choose 1, 2 or 3")
+    if world_size is not None:
+        axes(parallel, world_size)
+    _check_strategy(parallel)
+    _check_tensor(config)
+    _check_context(config)
+
+
+def _check_strategy(parallel: ParallelConfig) -> None:
+    sharded = parallel.dp_shard is None or parallel.dp_shard > 1
+    if parallel.strategy == "ddp" and sharded:
+        raise ValueError(
+            "parallel.strategy=ddp keeps the whole model on each rank but parallel.dp_shard="
+            f"{parallel.dp_shard or 'null'}: use parallel.strategy=fsdp, or parallel.dp_replicate"
+        )
+    if parallel.strategy in ("ddp", "fsdp1") and (parallel.tp > 1 or parallel.pp > 1):
+        raise ValueError(
+            f"parallel.strategy={parallel.strategy} does not compose with tp={parallel.tp}, pp={parallel.pp}: it takes "
+            "whole plain weights; use parallel.strategy=fsdp (dp_shard=1 keeps copies as ddp does)"
+        )
+    if parallel.strategy == "fsdp1" and parallel.zero == 1:
+        raise ValueError("parallel.zero=1 is not there for parallel.strategy=fsdp1: use zero=2, zero=3 or fsdp")
+
+
+def _check_tensor(config: RunConfig) -> None:
+    tp, model, data = config.parallel.tp, config.model, config.data
+    if config.parallel.async_tp and tp == 1:
+        raise ValueError("parallel.async_tp=true without tensor parallelism: set parallel.tp above 1 or async_tp=false")
+    if config.parallel.async_tp and config.runtime.device == "cpu":
+        raise ValueError("parallel.async_tp=true needs CUDA devices with peer access: not on runtime.device=cpu")
+    if tp == 1:
+        return
+    for name, count in (
+        ("model.kv_heads", kv_heads(model)),
+        ("model.mlp_width", mlp_width(model)),
+        ("data.vocab_size", data.vocab_size),
+    ):
+        if count % tp:
+            raise ValueError(
+                f"parallel.tp={tp} does not divide {name}={count}: each rank holds an equal part of heads, hidden "
+                "channels and vocabulary; change one of them"
+            )
+
+
+def _check_context(config: RunConfig) -> None:
+    cp, tp, length = config.parallel.cp, config.parallel.tp, config.data.sequence_length
+    # Each rank has two chunks of the sequence (see train.parallel.context), of which tensor parallelism cuts the sum.
+    pieces = math.lcm(2 * cp if cp > 1 else 1, cp * tp)
+    if length % pieces:
+        raise ValueError(
+            f"data.sequence_length={length} is not a multiple of {pieces}, which parallel.cp={cp} and parallel.tp={tp} "
+            f"cut it into: the nearest is {max(1, round(length / pieces)) * pieces}"
+        )
+    if config.parallel.context == "ring" and cp > 1:
+        raise ValueError(
+            "parallel.context=ring is not there: torch's ring attention has no CPU path and its CUDA path replaces "
+            "scaled_dot_product_attention for the whole process; use parallel.context=gather"
+        )
