@@ -1,4 +1,4 @@
-"""Four gloo ranks step sharded weights to the numbers of one process, whatever cuts them."""
+"""Four gloo ranks step, measure and compare sharded weights as one process does, whatever cuts them."""
 
 from __future__ import annotations
 
@@ -87,6 +87,34 @@ for algorithm in ("adamw", "muon", "sgd"):
         if dist.get_rank() == 0:
             print(algorithm, layout, f"{worst:.1e}", "bitwise" if worst == 0 else "")
         assert worst < 1e-5, (algorithm, layout, worst)
+
+def gathered(thing):
+    things = [None] * 4
+    dist.all_gather_object(things, thing)
+    return things
+
+from train.health import desync, statistics
+wanted = statistics.together([statistics.measure(weights().items())])
+for layout, make in layouts.items():
+    named = make()
+    found = statistics.together(gathered(statistics.measure(named.items())))
+    for name, measured in found.items():
+        assert abs(measured.rms / wanted[name].rms - 1) < 1e-6, (layout, name)
+        assert measured.largest == wanted[name].largest, (layout, name)
+    before = statistics.copies(named.items())
+    for weight in named.values():
+        local(weight.detach()).mul_(1.5)
+    changes = statistics.together(gathered(statistics.updates(named.items(), before)))
+    assert abs(changes["norm.weight"].rms / (wanted["norm.weight"].rms / 2) - 1) < 1e-6, layout
+    assert desync.compare(gathered(desync.fingerprints(named.items()))) == [], layout
+    part = local(named["norm.weight" if layout in ("tp", "fsdp_tp") else "output.weight"].detach())
+    if dist.get_rank() == 1 and part.numel():
+        part.view(torch.int32).view(-1)[0] ^= 1
+    wrong = desync.compare(gathered(desync.fingerprints(named.items())))
+    ranks = {"fsdp": [], "shards": [], "hsdp": [(1, 3)], "tp": [(1,)], "fsdp_tp": [(0, 1)]}[layout]
+    assert [one.ranks for one in wrong] == ranks, (layout, wrong)
+    if dist.get_rank() == 0:
+        print("measured", layout, *wrong)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -110,4 +138,4 @@ def test_every_layout_steps_as_one_process(tmp_path: Path) -> None:
     print(outputs[0][0])
     for process, (_, err) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, err[-4000:]
-    assert len(outputs[0][0].splitlines()) == 15
+    assert len(outputs[0][0].splitlines()) == 15 + 5
