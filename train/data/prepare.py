@@ -12,6 +12,7 @@ from train.spec.config import DataConfig
 from train.spec.manifest import (
     BYTES_VOCABULARY,
     FILE,
+    LARGEST_VOCABULARY,
     SPLITS,
     check_sizes,
     folder,
@@ -20,7 +21,6 @@ from train.spec.manifest import (
     sources_of,
 )
 
-LARGEST_VOCABULARY = 1 << 20
 TOKENIZER = "tokenizer.json"
 
 Progress: TypeAlias = Callable[[str, float], None]

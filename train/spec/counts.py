@@ -47,6 +47,13 @@ def kv_heads(model: ModelConfig) -> int:
     return model.kv_heads if model.kv_heads is not None else model.width // head_dim(model)
 
 
+def window_of(model: ModelConfig, layer: int) -> int | None:
+    """Return the sliding window of block number `layer` (from 0) [tokens]; None where it sees all keys."""
+    if model.global_every and (layer + 1) % model.global_every == 0:
+        return None
+    return model.window
+
+
 def params(model: ModelConfig, vocab_size: int) -> Params:
     """Return the parameter counts of a model with this vocabulary [tokens]."""
     attention = 2 * model.width * model.width + 2 * model.width * kv_heads(model) * head_dim(model)
@@ -66,7 +73,9 @@ def params(model: ModelConfig, vocab_size: int) -> Params:
 def flops_per_token(model: ModelConfig, vocab_size: int, sequence_length: int) -> int:
     """Return training FLOPs per token, forward and backward: 6 per matmul parameter plus attention.
 
-    Attention is 12 · layers · width · sequence_length: two products of forward and four of backward over the full
-    (unmasked) square, as in PaLM (Chowdhery et al. 2022, appendix B) and as torch's FlopCounterMode counts them.
+    Attention is 12 · width · keys of each block: two products of forward and four of backward, over the full
+    (unmasked) square, as in PaLM (Chowdhery et al. 2022, appendix B) and as torch's FlopCounterMode counts them. In a
+    block with a sliding window keys are the window's; document masks are not counted.
     """
-    return 6 * params(model, vocab_size).matmul + 12 * model.layers * model.width * sequence_length
+    keys = sum(min(window_of(model, layer) or sequence_length, sequence_length) for layer in range(model.layers))
+    return 6 * params(model, vocab_size).matmul + 12 * model.width * keys

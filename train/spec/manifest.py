@@ -28,6 +28,7 @@ FILE = "manifest.json"
 SPLITS = ("train", "validation")
 OFFSET_BYTES = 8
 BYTES_VOCABULARY = 257
+LARGEST_VOCABULARY = 1 << 20
 
 
 @dataclass(frozen=True)

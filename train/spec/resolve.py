@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from train.spec import mesh, mup, recipe, rules
+from train.spec import mesh, recipe, rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.decoder import resolve_model

@@ -66,7 +66,23 @@ def test_lr_scale_multiplies_the_rule_once() -> None:
         (replace(config(tokens=10**6), model=ModelConfig(width=50)), ["model.width=50", "take width 64"]),
         (replace(config(tokens=10**6), model=ModelConfig(kv_heads=3)), ["model.kv_heads=3", "2 query heads"]),
         (replace(config(tokens=10**6), model=ModelConfig(head_dim=31)), ["model.head_dim=31", "odd"]),
-        (replace(config(tokens=10**6), data=DataConfig(vocab_size=100_000)), ["data.vocab_size=100000", "65536"]),
+        (replace(config(tokens=10**6), data=DataConfig(vocab_size=2_000_000)), ["data.vocab_size=2000000", "1048576"]),
+        (replace(config(tokens=10**6), model=ModelConfig(window=0)), ["model.window=0", "positive"]),
+        (replace(config(tokens=10**6), model=ModelConfig(global_every=2)), ["model.global_every=2", "model.window"]),
+        (replace(config(tokens=10**6), model=ModelConfig(logit_softcap=-1.0)), ["model.logit_softcap=-1.0", "0 for none"]),
+        (replace(config(tokens=10**6), model=ModelConfig(rope_factor=2.0)), ["model.rope_factor=2.0", "choose how"]),
+        (
+            replace(config(tokens=10**6), model=ModelConfig(rope_scaling="yarn", rope_factor=0.5)),
+            ["model.rope_factor=0.5", "only become longer"],
+        ),
+        (
+            replace(config(tokens=10**6), model=ModelConfig(position="alibi", rope_scaling="ntk", rope_factor=2.0)),
+            ["model.rope_scaling=ntk", "model.position=alibi"],
+        ),
+        (
+            replace(config(tokens=10**6), model=ModelConfig(rope_original_length=64)),
+            ["model.rope_original_length=64", "no meaning"],
+        ),
         (
             replace(config(tokens=10**6), schedule=ScheduleConfig(name="wsd", warmup_fraction=0.9)),
             ["schedule.warmup_fraction", "overlap"],
