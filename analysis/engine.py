@@ -1,143 +1,136 @@
 """The batched engine: many starts, resamples or fixed constants are solved at once, as rows of one array.
 
 Objective of a row, always summed: sum_i w_i rho(ln f(x_i; theta) - ln loss_i). Projected grid over the exponents (the
-other constants are linear: solved for), then batched BFGS. Resampling enters as weights, so no data are copied.
+other constants are linear: solved for), then batched BFGS. Resampling enters as weights, so no data are copied. Fixed
+and tied constants are linear equations in `theta`: what is searched is the space that they leave, z.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.bfgs import Array, Evaluate, Index, Minimum, minimise
+from analysis.constraints import FREE, Constraint, constraint
 from analysis.forms import Form
+from analysis.losses import Huber, Loss, Squared
 from analysis.results import Basin, Optimizer
+
+__all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
 
 CHUNK = 250
 STARTS = 8
 RESAMPLE_TOLERANCE = 1e-7
-GRID = np.geomspace(0.02, 2.5, 32)
-METHOD = "projected grid of 32 values per exponent, then batched BFGS with analytic gradients"
-
-
-@dataclass(frozen=True)
-class Huber:
-    """Huber's loss on log residuals: quadratic within `delta`, linear outside."""
-
-    delta: float = 1e-3
-
-    @property
-    def text(self) -> str:
-        """How fit.json names it."""
-        return f"huber(log residual, delta={self.delta:g})"
-
-    @property
-    def scale(self) -> float:
-        """A residual's largest pull, to which gradients are compared."""
-        return self.delta
-
-    def __call__(self, residual: Array) -> tuple[Array, Array]:
-        """Return rho and its derivative."""
-        psi = np.clip(residual, -self.delta, self.delta)
-        return psi * (residual - 0.5 * psi), psi
-
-
-@dataclass(frozen=True)
-class Squared:
-    """Half the squared log residual."""
-
-    @property
-    def text(self) -> str:
-        """How fit.json names it."""
-        return "squared(log residual)"
-
-    @property
-    def scale(self) -> float:
-        """A typical residual's pull, to which gradients are compared."""
-        return 1e-3
-
-    def __call__(self, residual: Array) -> tuple[Array, Array]:
-        """Return rho and its derivative."""
-        return 0.5 * residual * residual, residual
-
-
-Loss = Huber | Squared
+METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is fitted: centred logs `x` (k, n), their `centres` (k,), ln loss `y` (n,), the form and the loss."""
+    """What is fitted: logs `x` (k, n) less their `centres` (k,), ln target `y` (n,), form, loss, constraint.
+
+    With `plain`, residuals are predicted - observed instead of their logs' difference.
+    """
 
     form: Form
     x: Array
     centres: Array
     y: Array
     loss: Loss
+    constraint: Constraint = FREE
+    plain: bool = False
+
+    def expanded(self, z: Array) -> Array:
+        """Return theta (R, p) of the searched z (R, q)."""
+        return self.constraint.expand(z)
 
 
 @dataclass(frozen=True)
 class PointFit:
-    """The best row of a multi-start: internal constants (p,), inverse Hessian (p, p), and the evidence."""
+    """The best row of a multi-start: internal constants (p,), inverse Hessian in z (q, q), and the evidence.
+
+    `minima` are all rows of the multi-start, in the order of their starts.
+    """
 
     theta: Array
     constants: Array
     objective: float
     metric: Array
     evidence: Optimizer
+    minima: Minimum | None = None
 
 
-def problem(form: Form, columns: Sequence[Array], losses: Array, loss: Loss) -> Problem:
-    """Return the problem of fitting `form` to positive `columns` (in the order of form.inputs) and losses."""
+def problem(
+    form: Form,
+    columns: Sequence[Array],
+    losses: Array,
+    loss: Loss,
+    *,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
+    plain: bool = False,
+) -> Problem:
+    """Return the problem of fitting `form` to positive `columns` (in the order of form.inputs) and target values.
+
+    `fix` holds constants at values and `tie` at other constants, by name. Raises ValueError where these make no sense.
+    """
     logs = np.log(np.stack([np.asarray(c, dtype=np.float64) for c in columns]))
-    centres = logs.mean(axis=1)
-    return Problem(form, logs - centres[:, None], centres, np.log(np.asarray(losses, dtype=np.float64)), loss)
+    centres = form.centre(logs)
+    y = np.log(np.asarray(losses, dtype=np.float64))
+    return Problem(form, logs - centres[:, None], centres, y, loss, constraint(form, centres, fix, tie), plain)
 
 
-def evaluate(p: Problem, theta: Array, weights: Array | None = None, y: Array | None = None) -> tuple[Array, Array]:
-    """Return the summed objective (R,) and its gradient (R, p); where it overflows, infinity and no gradient."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        log_value, pull = p.form.log_value_and_pull(theta, p.x)
-        rho, psi = p.loss(log_value - (p.y if y is None else y))
-        if weights is not None:
-            rho, psi = rho * weights, psi * weights
-        total, gradient = rho.sum(axis=1), pull(psi)
+def evaluate(
+    p: Problem, z: Array, weights: Array | None = None, y: Array | None = None, held: Constraint | None = None
+) -> tuple[Array, Array]:
+    """Return the summed objective (R,) and its gradient by z (R, q); where it overflows, infinity and no gradient."""
+    held = p.constraint if held is None else held
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        log_value, pull = p.form.log_value_and_pull(held.expand(z), p.x)
+        total, psi = _summed(p, log_value, p.y if y is None else y, weights)
+        gradient = held.pull(pull(psi))
     bad = ~(np.isfinite(total) & np.isfinite(gradient).all(axis=1))
     total[bad], gradient[bad] = np.inf, 0.0
     return total, gradient
 
 
-def grid_starts(p: Problem, count: int = STARTS) -> Array:
-    """Return `count` distinct starts (count, p), the best first, from the projected grid over the exponents."""
-    exponents = np.array(list(itertools.product(GRID, repeat=p.form.exponents)))
-    basis = p.form.basis(exponents, p.x)
-    basis *= np.exp(-p.y)[None, :, None]
-    gram = np.matmul(basis.transpose(0, 2, 1), basis)
-    totals = basis.sum(axis=1)
-    size = np.sqrt(np.einsum("gmm->gm", gram))
-    scaled = gram / (size[:, :, None] * size[:, None, :]) + 1e-12 * np.eye(gram.shape[1])
-    coefficients = np.linalg.solve(scaled, (totals / size)[:, :, None])[:, :, 0] / size
-    # A negative constant is outside the law: such a start begins with a small share of the loss instead.
-    smallest = 1e-3 * np.sqrt(p.y.size) / size
-    # Squared relative error at these constants, from the normal equations: no need to look at the runs again.
-    coefficients = np.maximum(coefficients, smallest)
-    fitted = np.einsum("gm,gmk,gk->g", coefficients, gram, coefficients)
-    scores = fitted - 2.0 * np.einsum("gm,gm->g", coefficients, totals)
-    theta = p.form.assemble(exponents, coefficients)
-    return theta[_spread(np.log(exponents), scores, count)]
+def _summed(p: Problem, log_value: Array, y: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Return the objective (R,) and its derivative by ln predicted (R, n)."""
+    if not p.plain:
+        return p.loss.summed(log_value - y, weights)
+    value = np.exp(log_value)
+    total, psi = p.loss.summed(value - np.exp(y), weights)
+    return total, psi * value
 
 
-def _spread(logs: Array, scores: Array, count: int) -> list[int]:
-    """Return the indices of the best scores whose exponents differ by at least a fifth from those chosen before."""
+def residuals(p: Problem, theta: Array, y: Array | None = None) -> Array:
+    """Return predicted less observed (R, n), of logs unless the problem is plain."""
+    log_value, target = p.form.log_value(theta, p.x), p.y if y is None else y
+    return np.exp(log_value) - np.exp(target) if p.plain else log_value - target
+
+
+def starts_of(p: Problem, count: int = STARTS) -> Array:
+    """Return `count` distinct starts theta (count, p), the best first, from the form's candidates."""
+    found = p.form.candidates(p.x, p.y)
+    theta, scores = found.theta, found.scores
+    if p.constraint.matrix is not None or scores is None:
+        theta = p.expanded(p.constraint.reduce(theta))
+        chunks = [p.constraint.reduce(theta[i : i + CHUNK]) for i in range(0, len(theta), CHUNK)]
+        scores = np.concatenate([evaluate(p, z)[0] for z in chunks])
+    apart = theta if found.apart is None else found.apart
+    return theta[_spread(apart, scores, count)]
+
+
+def _spread(apart: Array, scores: Array, count: int) -> list[int]:
+    """Return the indices of the best scores that differ by at least a fifth from those chosen before."""
     chosen: list[int] = []
     far = np.ones(len(scores), dtype=bool)
     for index in np.argsort(scores, kind="stable"):
         if far[index]:
             chosen.append(int(index))
-            far &= np.abs(logs - logs[index]).max(axis=1) > 0.2
+            far &= np.abs(apart - apart[index]).max(axis=1) > 0.2
         if len(chosen) == count:
             break
     return chosen
@@ -152,27 +145,57 @@ def solve(
     y: Array | None = None,
     fixed: tuple[int, ...] = (),
     tolerance: float = 1e-9,
+    held: Constraint | None = None,
 ) -> Minimum:
-    """Minimise from every row of `starts` (R, p); `weights` and `y` are (R, n), `fixed` constants stay."""
-    first = np.eye(starts.shape[1]) / (p.y.size * 0.1) if metric is None else metric
+    """Minimise from every row of `starts` (R, p); `weights` and `y` are (R, n), `fixed` constants stay.
+
+    `held` takes the place of the problem's constraint, also with another one for each row.
+    """
+    held = p.constraint if held is None else held
+    z = held.reduce(starts)
+    if metric is None:
+        metric = curvature(p, z, weights, y, held)
     total = np.full(len(starts), float(p.y.size)) if weights is None else weights.sum(axis=1)
 
     def restrict(index: Index) -> Evaluate:
         whole = len(index) == len(starts)
         w = weights if weights is None or whole else weights[index]
         target = p.y if y is None else y if whole else y[index]
-        return lambda theta: evaluate(p, theta, w, target)
+        rows = held if whole else held.take(index)
+        return lambda point: evaluate(p, point, w, target, rows)
 
-    return minimise(restrict, starts, first, tolerance * p.loss.scale * total, fixed=fixed)
+    found = minimise(restrict, z, metric, tolerance * p.loss.scale * total, fixed=fixed)
+    return replace(found, theta=held.expand(found.theta))
+
+
+def curvature(
+    p: Problem, z: Array, weights: Array | None = None, y: Array | None = None, held: Constraint | None = None
+) -> Array:
+    """Return the inverse (R, q, q) of the Gauss-Newton Hessian of the objective at z, each residual by its own pull."""
+    held = p.constraint if held is None else held
+    theta, target = held.expand(z), p.y if y is None else y
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        slopes = p.form.jacobian(theta, p.x)
+        log_value = p.form.log_value(theta, p.x)
+        _, psi = _summed(p, log_value, target, weights)
+        gap = log_value - target
+        pull = np.where(np.abs(gap) > 1e-12, psi / np.where(np.abs(gap) > 1e-12, gap, 1.0), 0.0)
+    slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
+    slopes, pull = np.nan_to_num(slopes, posinf=0.0, neginf=0.0), np.nan_to_num(np.abs(pull), posinf=0.0)
+    hessian = np.einsum("rnp,rn,rnq->rpq", slopes, np.maximum(pull, 1e-3 * pull.max(axis=1, keepdims=True)), slopes)
+    size = np.sqrt(np.maximum(np.einsum("rpp->rp", hessian), 1e-30))
+    size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True))
+    scaled = hessian / (size[:, :, None] * size[:, None, :]) + 1e-6 * np.eye(z.shape[1])
+    return np.asarray(np.linalg.inv(scaled) / (size[:, :, None] * size[:, None, :]))
 
 
 def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     """Return the best of many starts, with the share that agrees and the basins that were found."""
-    found = solve(p, grid_starts(p, starts))
+    found = polished(p, solve(p, starts_of(p, starts)))
     best = int(np.argmin(found.value))
     constants = p.form.natural(found.theta, p.centres)
     gradient = float(found.gradient[best] / (p.loss.scale * p.y.size))
-    agree = found.value <= found.value[best] * (1 + 1e-6) + 1e-15 * p.y.size
+    agree = _same(found.value, found.value[best]) | (found.value <= found.value[best] + 1e-15 * p.y.size)
     evidence = Optimizer(
         METHOD,
         len(found.value),
@@ -181,7 +204,33 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
         bool(gradient < 1e-6),
         _basins(found.value, constants, p.form.names),
     )
-    return PointFit(found.theta[best], constants[best], float(found.value[best]), found.metric[best], evidence)
+    value, metric = float(found.value[best]), found.metric[best]
+    return PointFit(found.theta[best], constants[best], value, metric, evidence, found)
+
+
+def polished(p: Problem, found: Minimum, again: int = 3) -> Minimum:
+    """Return the minima after further searches, with a new metric, from the rows whose gradient is not yet zero.
+
+    The long curved valleys of laws with many constants wear out a metric that was built on the way.
+    """
+    limit = 1e-7 * p.loss.scale * p.y.size
+    for _ in range(again):
+        rows = np.flatnonzero(found.gradient > limit)
+        if not len(rows):
+            break
+        z = p.constraint.reduce(found.theta[rows])
+        more = solve(p, found.theta[rows], metric=curvature(p, z))
+        better = more.value <= found.value[rows]
+        for name in ("theta", "value", "gradient", "metric"):
+            getattr(found, name)[rows[better]] = getattr(more, name)[better]
+        if not better.any():
+            break
+    return found
+
+
+def _same(value: Array, lead: Array) -> Array:
+    """Return whether values, none below `lead`, are the same minimum."""
+    return np.asarray(value <= lead + 1e-6 * np.abs(lead) + 1e-15)
 
 
 def _basins(values: Array, constants: Array, names: tuple[str, ...]) -> tuple[Basin, ...]:
@@ -190,7 +239,7 @@ def _basins(values: Array, constants: Array, names: tuple[str, ...]) -> tuple[Ba
     left = list(np.argsort(values, kind="stable"))
     while left and np.isfinite(values[left[0]]):
         lead = left[0]
-        near = [i for i in left if values[i] <= values[lead] * (1 + 1e-6) + 1e-15]
+        near = [i for i in left if _same(values[i], values[lead])]
         params = {name: float(value) for name, value in zip(names, constants[lead], strict=True)}
         basins.append(Basin(float(values[lead]), len(near) / len(values), params))
         left = [i for i in left if i not in near]

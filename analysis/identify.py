@@ -70,7 +70,7 @@ def _profile(problem: engine.Problem, point: engine.PointFit, which: int, values
 
 def _grid(problem: engine.Problem, which: int, values: Array) -> Array:
     """Return a second start for each value, from the projected grid: a profile may cross into another basin."""
-    start = np.repeat(engine.grid_starts(problem, 1), len(values), axis=0)
+    start = np.repeat(engine.starts_of(problem, 1), len(values), axis=0)
     start[:, which] = values
     return start
 

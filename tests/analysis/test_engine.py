@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import bootstrap, engine, forms, surface
-from analysis.forms import FORMS
 from tests.analysis import studies
 
 laws = st.tuples(
@@ -32,33 +31,6 @@ def test_noise_free_constants_are_recovered(law: tuple[float, ...], huber: bool)
     found = point(frame, engine.Huber() if huber else engine.Squared())
     np.testing.assert_allclose(found.constants, law, rtol=1e-6)
     assert found.evidence.converged
-
-
-@pytest.mark.parametrize("name", sorted(FORMS))
-def test_every_form_agrees_with_its_own_gradient_and_basis(name: str) -> None:
-    form = FORMS[name]
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(len(form.inputs), 7))
-    theta = generator.normal(scale=0.4, size=(3, len(form.names)))
-    theta[:, -form.exponents :] = np.abs(theta[:, -form.exponents :]) + 0.1
-    weights = generator.normal(size=(3, 7))
-    value, pull = form.log_value_and_pull(theta, x)
-    np.testing.assert_allclose(value, form.log_value(theta, x))
-    step = 1e-6 * np.eye(theta.shape[1])
-    slopes = np.stack([(form.log_value(theta + s, x) - form.log_value(theta - s, x)) / 2e-6 for s in step], axis=2)
-    np.testing.assert_allclose(pull(weights), np.einsum("rn,rnp->rp", weights, slopes), atol=1e-7)
-    centres = generator.normal(size=len(form.inputs))
-    constants = form.natural(theta, centres)
-    floors = len(form.names) - 2 * form.exponents
-    loss = constants[:, :floors].sum(axis=1, keepdims=True)
-    for i in range(form.exponents):
-        powers = np.exp(x[i] + centres[i]) ** -constants[:, floors + form.exponents + i, None]
-        loss = loss + constants[:, floors + i, None] * powers
-    np.testing.assert_allclose(np.log(loss), value, rtol=1e-12, atol=1e-12)
-    exponents = theta[:, -form.exponents :]
-    coefficients = np.exp(theta[:, : -form.exponents])
-    linear = np.einsum("gnm,gm->gn", form.basis(exponents, x), coefficients)
-    np.testing.assert_allclose(np.log(linear), form.log_value(form.assemble(exponents, coefficients), x))
 
 
 @settings(max_examples=8, deadline=None)
@@ -116,7 +88,7 @@ def test_no_resample_is_worse_than_many_starts_find() -> None:
     best = engine.fit_point(problem)
     weights = bootstrap.cluster_weights(rows.size, 40, 1)
     found = engine.fit_many(problem, best, weights=weights)
-    starts = engine.grid_starts(problem, 6)
+    starts = engine.starts_of(problem, 6)
     for row in range(len(weights)):
         others = engine.solve(problem, starts, weights=np.repeat(weights[row : row + 1], len(starts), axis=0))
         assert found.value[row] <= others.value.min() + 1e-12

@@ -1,0 +1,88 @@
+"""Kumar et al. 2024: training in few bits acts like fewer parameters; quantising afterwards adds loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from analysis.forms.base import Array, Expression, product
+from analysis.forms.dual import Dual, exp, log, logaddexp
+from analysis.forms.powers import SURFACE
+
+REFERENCE = "Kumar et al. 2024, arXiv 2411.04330, eq. 9"
+BITS = {"gamma_w": "bits_weights", "gamma_a": "bits_activations", "gamma_kv": "bits_cache"}
+
+
+class Precision(Expression):
+    """E + A/N_eff^alpha + B/D^beta with N_eff = N (1-e^(-P_w/gamma_w)) (1-e^(-P_a/gamma_a)) (1-e^(-P_kv/gamma_kv))."""
+
+    name: ClassVar[str] = "precision"
+    text: ClassVar[str] = "E + A/N_eff^alpha + B/D^beta, N_eff = N prod_i (1 - exp(-P_i/gamma_i))"
+    reference: ClassVar[str] = REFERENCE
+    names: ClassVar[tuple[str, ...]] = ("E", "A", "B", "alpha", "beta", *BITS)
+    inputs: ClassVar[tuple[str, ...]] = ("params", "tokens", *BITS.values())
+    positive: ClassVar[tuple[str, ...]] = ("E", "A", "B", *BITS)
+
+    def formula(self, c: Mapping[str, Dual], x: Mapping[str, Array]) -> Dual:
+        """Return ln loss."""
+        data = c["B"] - c["beta"] * x["tokens"]
+        return logaddexp(c["E"], logaddexp(c["A"] - c["alpha"] * effective(c, x), data))
+
+    def start(self, x: Mapping[str, Array], y: Array) -> Mapping[str, Array]:
+        """Return a grid over the three gammas around surfaces that know of no precision."""
+        return starts(x, y)
+
+
+class PrecisionAfter(Expression):
+    """Precision's law plus G D^g_D/N_eff^g_N exp(-P_post/gamma_post): quantised after training to P_post bits."""
+
+    name: ClassVar[str] = "precision_after"
+    text: ClassVar[str] = Precision.text + " + G D^g_D/N_eff^g_N exp(-P_post/gamma_post)"
+    reference: ClassVar[str] = REFERENCE
+    names: ClassVar[tuple[str, ...]] = (*Precision.names, "G", "g_D", "g_N", "gamma_post")
+    inputs: ClassVar[tuple[str, ...]] = (*Precision.inputs, "bits_after")
+    positive: ClassVar[tuple[str, ...]] = (*Precision.positive, "G", "gamma_post")
+
+    def formula(self, c: Mapping[str, Dual], x: Mapping[str, Array]) -> Dual:
+        """Return ln loss."""
+        loss = c["G"] + c["g_D"] * x["tokens"] - c["g_N"] * effective(c, x)
+        return logaddexp(Precision().formula(c, x), loss - np.exp(x["bits_after"]) / exp(c["gamma_post"]))
+
+    def start(self, x: Mapping[str, Array], y: Array) -> Mapping[str, Array]:
+        """Return precision's grid, with a few post-training terms."""
+        base = starts(x, y, 2)
+        which, bits, power = product(np.arange(len(base["E"])), (0.5, 1.0, 2.0), (0.2, 0.5))
+        size, data, lowest = x["params"].mean(), x["tokens"].mean(), np.exp(x["bits_after"]).min()
+        at = which.astype(int)
+        level = np.log(0.1) + y.min() + lowest / bits - power * (data - size)
+        return {
+            **{name: value[at] for name, value in base.items()}, "G": level, "g_D": power, "g_N": power,
+            "gamma_post": np.log(bits),
+        }  # fmt: skip
+
+
+def effective(c: Mapping[str, Dual], x: Mapping[str, Array]) -> Dual:
+    """Return ln N_eff."""
+    out = Dual(x["params"])
+    for gamma, bits in BITS.items():
+        out = out + log(1.0 - exp(-(np.exp(x[bits]) / exp(c[gamma]))))
+    return out
+
+
+def starts(x: Mapping[str, Array], y: Array, each: int = 4) -> dict[str, Array]:
+    """Return surfaces for combinations of the gammas, fitted to N_eff as these say."""
+    out: list[Array] = []
+    values = np.geomspace(0.5, 4.0, each)
+    for gammas in np.stack(product(values, values, values), axis=1):
+        size = x["params"] + sum(
+            np.log1p(-np.exp(-np.exp(x[b]) / g)) for b, g in zip(BITS.values(), gammas, strict=True)
+        )
+        logs = np.stack((size, x["tokens"]))
+        centres = logs.mean(axis=1)
+        found = SURFACE.candidates(logs - centres[:, None], y)
+        assert found.scores is not None
+        best = found.theta[np.argmin(found.scores)] @ SURFACE.link(centres)[0].T
+        out.append(np.concatenate((best, np.log(gammas))))
+    return dict(zip(Precision.names, np.array(out).T, strict=True))
