@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from train.distributed import World
 from train.memory import micro_batch_sequences
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
-from train.optimizer import make_optimizer
+from train.optim import Optimizer, make_optimizer
 from train.parallel.apply import Fill, make_stages
 from train.parallel.mesh import Mesh, make_mesh
 from train.parallel.stage import Stage
@@ -24,12 +24,16 @@ from train.spec import mesh as layout
 from train.spec.config import SCIENTIFIC, RunConfig
 from train.spec.manifest import Manifest, folder, read_manifest
 
+if TYPE_CHECKING:
+    from train.parallel.pipeline import Pipeline
+
 
 @dataclass(frozen=True)
 class Setup:
     """A run's parts on this rank. `micro` is in sequences; `validation` holds the fixed ones, (count, length + 1).
 
-    stages: the pieces of the model here, one unless there is a pipeline. One optimizer has the weights of all of them.
+    stages: the pieces of the model here, one unless there is a pipeline, which runs them. One optimizer has the weights
+    of all of them.
     """
 
     config: RunConfig
@@ -38,11 +42,12 @@ class Setup:
     mesh: Mesh
     device: torch.device
     stages: tuple[Stage, ...]
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     data: TokenSequences
     validation: Tensor
     manifest: Manifest
     micro: int
+    pipeline: Pipeline | None = None
 
     @property
     def formats(self) -> Formats:
@@ -59,6 +64,11 @@ class Setup:
         """The whole model, where this rank holds it as one piece."""
         assert len(self.stages) == 1
         return self.stages[0].module
+
+    @property
+    def modules(self) -> tuple[Transformer, ...]:
+        """The parts of the model that this rank holds."""
+        return tuple(stage.module for stage in self.stages)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield the weights of all stages here, or this rank's parts of them, by their names in the whole model."""
@@ -110,11 +120,32 @@ def build(
     stages = make_stages(config, mesh, device, fill or (lambda module: initialise(module, config.seed)))
     optimizer = make_optimizer(
         [item for stage in stages for item in stage.module.named_parameters()],
+        config.model,
         config.optim,
-        config.model.tied_embeddings,
+        iteration_dtype=torch.float32 if formats(config.precision).compute is torch.float32 else torch.bfloat16,
     )
     micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config.model, length, device.type)
-    return Setup(config, run_folder, world, mesh, device, stages, optimizer, data, validation, manifest, micro)
+    pipeline = _pipeline(config, mesh, stages, device, micro) if mesh.axes.pp > 1 else None
+    return Setup(
+        config, run_folder, world, mesh, device, stages, optimizer, data, validation, manifest, micro, pipeline
+    )
+
+
+def _pipeline(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: torch.device, micro: int) -> Pipeline:
+    from train.parallel.pipeline import Pipeline
+
+    used = formats(config.precision)
+    return Pipeline(
+        config.parallel,
+        mesh,
+        stages,
+        device,
+        micro=micro,
+        width=config.model.width,
+        dtype=used.compute,
+        forward=lambda: used.autocast(device.type),
+        tied=config.model.tied_embeddings,
+    )
 
 
 def _check_data(config: RunConfig, manifest: Manifest, where: Path) -> None:

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from train.batch import Batch
-from train.optimizer import set_lr
+from train.health.guard import skip_flag
+from train.optim import set_lr
+from train.parallel.context import cut_batch
 from train.parallel.norm import clip_, total_norm
 from train.progress import Progress, batch_sequences, parts
-from train.schedule import factor
+from train.schedule import batch_tokens, factor
 from train.setup import Setup
 
 
@@ -24,8 +26,8 @@ def lr_at(setup: Setup, tokens: int) -> float:
 def take(setup: Setup, start: int, count: int) -> Batch:
     """Return this rank's part of sequences start to start + count, on the CPU, padded to the largest rank's part."""
     share = setup.mesh.share(count)
-    rows = torch.from_numpy(setup.data.sequences(start + share.start, len(share)))
-    return Batch.of(rows).padded(setup.mesh.most(count))
+    rows = setup.data.rows(start + share.start, len(share))
+    return cut_batch(Batch.of_rows(rows).padded(setup.mesh.most(count)), setup.mesh)
 
 
 def accumulate(setup: Setup, batch: Batch) -> Tensor:
@@ -38,6 +40,8 @@ def accumulate(setup: Setup, batch: Batch) -> Tensor:
     valid = torch.tensor(float(batch.valid()), dtype=torch.float64).to(setup.device, non_blocking=True)
     valid = setup.mesh.sum_tokens_(valid).clamp_(min=1.0)
     batch = batch.to(setup.device)
+    if setup.pipeline is not None:
+        return setup.mesh.sum_losses_(setup.pipeline.step(batch, valid))
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     (stage,) = setup.stages
     start, sizes = 0, parts(len(batch), setup.micro)
@@ -49,16 +53,16 @@ def accumulate(setup: Setup, batch: Batch) -> Tensor:
         torch.autograd.backward(loss if stage.loss_factor == 1.0 else loss * stage.loss_factor)
         total += loss.detach()
         start += size
+    stage.finish()
     return setup.mesh.sum_losses_(total)
 
 
 def step(setup: Setup, progress: Progress) -> tuple[Tensor, Tensor]:
     """Take one step and move `progress`; return loss [nats/token] and gradient norm before clipping, on the device."""
     config = setup.config
-    assert config.batch.tokens is not None
-    assert config.budget.tokens is not None
-    length = config.data.sequence_length
-    count = batch_sequences(config.batch.tokens, config.budget.tokens, progress.tokens, length)
+    budget, length = config.budget.tokens, config.data.sequence_length
+    assert budget is not None
+    count = batch_sequences(batch_tokens(config.batch, budget, progress.tokens), budget, progress.tokens, length)
     setup.optimizer.zero_grad(set_to_none=True)
     loss = accumulate(setup, take(setup, progress.sequences, count))
     weights = [weight for _, weight in setup.named_parameters()]
@@ -66,7 +70,7 @@ def step(setup: Setup, progress: Progress) -> tuple[Tensor, Tensor]:
     if config.optim.grad_clip > 0:
         clip_(weights, config.optim.grad_clip, norm)
     set_lr(setup.optimizer, lr_at(setup, progress.tokens + count * length))
-    setup.optimizer.step()
+    setup.optimizer.step(skip=skip_flag(loss, norm))
     progress.step += 1
     progress.sequences += count
     progress.tokens += count * length

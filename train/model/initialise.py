@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from train.model.transformer import Transformer
+from train.spec import mup
 from train.spec.config import ModelConfig
 
 BLOCK = 1 << 22
@@ -46,16 +47,16 @@ def scale(name: str, config: ModelConfig) -> float | None:
     scaled by 1/sqrt(2·layers), so that its variance does not grow with depth (Radford et al. 2019). An input embedding
     that is only looked up has std 1, so that the stream starts at the scale of a normed one. Measured at 80,000
     parameters and 500 steps (tiny head: a further 1/sqrt(width)): 4.23 nats per token with a tiny head, 3.75 with this
-    head and embeddings of std 1/sqrt(width), 3.68 with both as here.
+    head and embeddings of std 1/sqrt(width), 3.68 with both as here. Under muP the head is drawn as at the base width.
     """
     if name.endswith("norm.weight"):
         return None
-    std = config.init_std if config.init_std is not None else config.width**-0.5
+    std = mup.matrix_std(config)
     if name.endswith(("attention.out", "mlp.down")):
         return float(std / (2 * config.layers) ** 0.5)
     if name == "embedding.weight" and not config.tied_embeddings:
         return 1.0
-    return float(std)
+    return mup.head_std(config) if name in ("embedding.weight", "output.weight") else std
 
 
 def draw(name: str, shape: Iterable[int], region: tuple[slice, ...], seed: int) -> Tensor:

@@ -16,6 +16,7 @@ from train.model.mlp import MLP
 from train.model.norm import RMSNorm
 from train.model.rope import rotations
 from train.model.weights import local
+from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim
 
@@ -104,6 +105,7 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.width, config.norm_eps) if part.last else None
         self.output = Head(vocab_size, config.width, tied) if part.last else None
         # No buffer: wrappers would send it to other ranks, which have the same numbers.
+        self.output_scale = mup.output_scale(config)
         self.turns = rotations(length, head_dim(config), config.rope_theta)
 
     @property
@@ -121,8 +123,8 @@ class Transformer(nn.Module):
         """Return what this part makes of int64 tokens (batch, length), or of the residual stream before it.
 
         In the last part: the summed loss [nats] of int64 targets (batch, length), where `IGNORED` ones do not count,
-        as an fp64 scalar; without targets the normed hidden states. positions, (length,) or (batch, length), are those
-        of the tokens in their sequence or document; None: 0, 1, 2, …
+        as an fp64 scalar; without targets the normed hidden states, under muP with its factor on the logits. positions,
+        (length,) or (batch, length), are those of the tokens in their sequence or document; None: 0, 1, 2, …
         """
         length = x.shape[1]
         if self.part.first:
@@ -133,6 +135,8 @@ class Transformer(nn.Module):
         if self.norm is None or self.output is None:
             return x
         x = self.norm(x)
+        if self.output_scale != 1.0:
+            x = x * self.output_scale
         if targets is None:
             return x
         tied = self._embedding.weight if self.output.weight is None else None

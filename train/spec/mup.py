@@ -28,9 +28,9 @@ def base_head_dim(model: ModelConfig) -> int:
     return head_dim(replace(model, width=model.mup_base_width))
 
 
-def attention_scale(model: ModelConfig) -> float:
-    """Return the factor on query-key products: 1/sqrt(head_dim), under muP sqrt(base head_dim) / head_dim."""
-    return float(base_head_dim(model) ** 0.5 / head_dim(model))
+def query_scale(model: ModelConfig) -> float:
+    """Return the factor on queries beside the usual 1/sqrt(head_dim) of scores, for sqrt(base head_dim) / head_dim."""
+    return 1.0 if model.mup_base_width is None else float((base_head_dim(model) / head_dim(model)) ** 0.5)
 
 
 def output_scale(model: ModelConfig) -> float:

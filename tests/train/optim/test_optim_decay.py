@@ -1,4 +1,4 @@
-"""Which weights decay, and by how much."""
+"""Which weights of the model decay, and by how much."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import torch
 
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
-from train.optimizer import make_optimizer, set_lr
+from train.optim import make_optimizer, set_lr
 from train.spec.config import ModelConfig, OptimConfig
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_with_zero_gradients_only_matrices_shrink_and_by_lr_times_decay(tied: bool) -> None:
-    model = Transformer(ModelConfig(width=32, layers=2, head_dim=16, tied_embeddings=tied), 50, 8)
+    config = ModelConfig(width=32, layers=2, head_dim=16, tied_embeddings=tied)
+    model = Transformer(config, 50, 8)
     initialise(model, 0)
-    optimizer = make_optimizer(model.named_parameters(), OptimConfig(lr=1.0, weight_decay=0.1), tied)
+    optimizer = make_optimizer(model.named_parameters(), config, OptimConfig(lr=1.0, weight_decay=0.1))
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
