@@ -138,6 +138,9 @@ def run(
     except ValueError as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of the output has gone, as head does
+        sys.stderr.close()
+        return 0
 
 
 def _float(text: str) -> float:

@@ -26,8 +26,8 @@ class Cost:
     def six(cls) -> Cost:
         """Return the rule C = 6 N D.
 
-        >>> float(np.exp(Cost.six().log_per_token(np.log(1e9))[0]))  # doctest: +ELLIPSIS
-        600000000...
+        >>> f"{float(np.exp(Cost.six().log_per_token(np.log(1e9))[0])):.6g}"
+        '6e+09'
         """
         return cls(1.0, 1.0, 0.0, 0.0)
 

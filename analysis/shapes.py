@@ -29,8 +29,8 @@ class Shape:
 def propose(params: float, kind: str = "total", vocabulary: int = 50_000) -> tuple[Shape, ...]:
     """Return a deep, a balanced and a wide model of about this many parameters; empty where none comes within 15 %.
 
-    `kind` says what is counted: matmul (blocks' matrices and the head), non_embedding (blocks), total (blocks,
-    embedding and untied head), anything else as total. A block has 4 w^2 (attention) + 3 w m (SwiGLU of width m, 8/3 w
+    `kind` says what is counted: matmul (blocks' matrices and the head), total (blocks, embedding and untied head),
+    non_embedding or anything else (blocks). A block has 4 w^2 (attention) + 3 w m (SwiGLU of width m, 8/3 w
     rounded up to 16) parameters.
 
     >>> for shape in propose(7e9, "non_embedding"):
@@ -41,7 +41,7 @@ def propose(params: float, kind: str = "total", vocabulary: int = 50_000) -> tup
     """
     if not math.isfinite(params) or params <= 0:
         return ()
-    tables = {"matmul": 1, "non_embedding": 0}.get(kind, 2)
+    tables = {"matmul": 1, "total": 2}.get(kind, 0)
     found = []
     for name, aspect in ASPECTS:
         best = min(

@@ -1,0 +1,98 @@
+"""Runs that could be next: sizes of models that can be built, crossed with compute, near the compute-optimal path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis import shapes
+from analysis.cost import Cost
+from analysis.rows import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVELS = 9
+FACTOR = 12.0
+"""Candidates lie within this factor of the compute-optimal size of their budget."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that can be trained: parameters, and width and layers where they are known."""
+
+    params: float
+    width: int | None = None
+    layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """m runs: parameters, tokens and FLOPs (m,), and the size of each."""
+
+    params: Array
+    tokens: Array
+    flops: Array
+    sizes: tuple[Size, ...]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def family(frame: pd.DataFrame, kind: str, reach: float) -> tuple[Size, ...]:
+    """Return the sizes from half the smallest to `reach` parameters.
+
+    Where the runs say their widths and layers, the count that these imply is checked against their parameters: if it
+    holds, shapes in between and beyond are made the same way; else only the shapes run are offered. Runs without shapes
+    get proposed ones (see :mod:`analysis.shapes`).
+    """
+    good = frame[frame["used"]]
+    low = float(good["params"].min())
+    known = good[["width", "layers", "params"]].dropna().drop_duplicates().sort_values("params")
+    if len(known) < 2:
+        wanted = np.geomspace(low / 2, max(reach, 2 * low), 24)
+        offers = [next(iter(shapes.propose(float(n), kind)), None) for n in wanted]
+        return tuple(
+            Size(float(n), offer.width, offer.layers) if offer else Size(float(n))
+            for n, offer in zip(wanted, offers, strict=True)
+        )
+    width, layers, params = (known[name].to_numpy(dtype=np.float64) for name in ("width", "layers", "params"))
+    table = float(np.median((params - layers * _block(width)) / width))
+    ran = tuple(Size(float(n), int(w), int(d)) for n, w, d in zip(params, width, layers, strict=True))
+    if np.abs((layers * _block(width) + table * width) / params - 1).max() > 0.01:
+        return ran
+    step = int(np.gcd.reduce(width.astype(np.int64)))
+    most = int(np.sqrt(max(reach, float(params.max())) / max(1.0, float(layers.min())) / 4)) + step
+    made = {(size.width, size.layers): size for size in ran}
+    order = np.argsort(width)
+    aspect = float(width[order][-1] / layers[order][-1])
+    for w in range(step * max(1, int(width.min() * 0.7) // step), most + 1, step):
+        deep = np.interp(w, width[order], layers[order]) if w <= width.max() else max(w / aspect, layers[order][-1])
+        d = max(1, round(float(deep)))
+        n = float(d * _block(np.array([w]))[0] + table * w)
+        if n <= max(reach, float(params.max())):
+            made.setdefault((w, d), Size(n, w, d))
+    return tuple(sorted(made.values(), key=lambda size: size.params))
+
+
+def cross(sizes: tuple[Size, ...], price: Cost, levels: Array, best: Array) -> Candidates:
+    """Return the sizes at each budget of `levels` [FLOPs] within FACTOR of its best size `best`; thinned where many."""
+    params, tokens, flops, kept = [], [], [], []
+    for level, middle in zip(levels, best, strict=True):
+        near = [size for size in sizes if abs(np.log(size.params / middle)) <= np.log(FACTOR)]
+        near = near or [min(sizes, key=lambda size: abs(np.log(size.params / middle)))]
+        picks = np.unique(np.linspace(0, len(near) - 1, min(len(near), 15)).round().astype(int))
+        for size in (near[i] for i in picks):
+            per_token = float(np.exp(price.log_per_token(np.array([np.log(size.params)]))[0][0]))
+            params.append(size.params)
+            tokens.append(level / per_token)
+            flops.append(level)
+            kept.append(size)
+    return Candidates(np.array(params), np.array(tokens), np.array(flops), tuple(kept))
+
+
+def _block(width: Array) -> Array:
+    """Return parameters of a block: attention 4 w^2, SwiGLU 3 w m with m 8/3 w rounded up to 16."""
+    return np.asarray(4 * width**2 + 3 * width * (np.ceil(8 * width / 48) * 16))

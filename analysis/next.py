@@ -1,0 +1,433 @@
+"""`python -m analysis.next`: which runs to do next, as a config that `python -m study.sweep` runs as it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis import arguments, human, source
+from analysis.arguments import Key
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.candidates import Candidates
+    from analysis.design import Posterior
+    from analysis.rows import Array, Rows
+
+PURPOSE = (
+    "The runs that tell most about the loss at a target budget, chosen one after another by the expected drop of the\n"
+    "forecast's variance for their FLOPs, and the folder of configs that python -m study.sweep runs as it is."
+)
+EXAMPLES = (
+    "python -m analysis.next runs=runs/isoflop target=1e15 budget=2e13",
+    "python -m study.sweep --config-dir reports/isoflop/next --config-name next dry_run=true",
+)
+KEYS = (
+    *source.KEYS,
+    Key("target", "budget whose loss is to be forecast [FLOPs] (default 10 times the largest run)", None,
+        arguments.number),
+    Key("budget", "compute for the next runs together [FLOPs] (default twice the largest run)", None, arguments.number),
+    Key("largest", "compute of the largest next run [FLOPs] (default the budget, else that of the largest run)", None, arguments.number),
+    Key("count", "most runs to propose", 8, arguments.whole),
+    Key("power", "rank by drop / FLOPs^power (default: 1, 0.4 and 0 are tried and the best batch is taken)", None,
+        lambda key, text: 0.0 if text in ("0", "0.0") else arguments.number(key, text)),
+    Key("form", "law that forecasts", "chinchilla", choices=("chinchilla", "chinchilla_tied", "farseer")),
+    Key("simulate", "simulated studies for the share of a grid's budget; 0: none", 100, arguments.whole),
+    Key("seed", "seed of the simulation", 0, arguments.whole),
+    Key("name", "study that the next runs belong to (default: the runs' own)"),
+    Key("out", "folder of the configs (default reports/STUDY/next)"),
+)  # fmt: skip
+INHERITED = ("model", "data", "batch", "optim", "schedule", "eval", "precision")
+OWN = ("width", "layers", "fingerprint")
+"""Keys of a point that are not taken over: they differ between runs or are found anew."""
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A run to do: parameters, tokens, FLOPs, shape; the forecast's sd of ln loss at the target before and after it.
+
+    `drop_per_flop` is the drop of the variance of ln loss per FLOP.
+    """
+
+    params: float
+    tokens: float
+    flops: float
+    width: int | None
+    layers: int | None
+    before: float
+    after: float
+    drop_per_flop: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a simulation found: the chosen runs reach the grid's interval with `share` of its FLOPs (None: not at all).
+
+    `sd_now`, `sd_grid`, `sd_chosen`: sd of ln loss at the target over simulated studies.
+    """
+
+    share: float | None
+    runs: int
+    grid_runs: int
+    grid_flops: float
+    sd_now: float
+    sd_grid: float
+    sd_chosen: float
+    studies: int
+
+
+@dataclass(frozen=True)
+class Next:
+    """The proposal: runs in order of choice, target [FLOPs], forecast of its loss, its sd of ln loss now and after."""
+
+    runs: tuple[Proposed, ...]
+    target: float
+    target_params: float
+    loss: float
+    sd_now: float
+    sd_after: float
+    basins: int
+    simulation: Share | None
+
+
+def next_runs(
+    frame: pd.DataFrame,
+    *,
+    target: float | None = None,
+    budget: float | None = None,
+    largest: float | None = None,
+    count: int = 8,
+    power: float | None = None,
+    form: str = "chinchilla",
+    simulate: int = 0,
+    seed: int = 0,
+) -> Next:
+    """Return the runs that tell most about the loss at a target budget.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A tidy frame of the runs done (see :mod:`analysis.frame`).
+    target, budget, largest : float, optional
+        Budget to forecast, compute of all next runs and of the largest one [FLOPs].
+    count : int
+        Most runs to propose.
+    power : float, optional
+        Candidates are ranked by drop / FLOPs^power; without it the best of several powers is taken.
+    simulate : int
+        Simulated studies for the share of a grid's budget that reaches the same interval.
+
+    Returns
+    -------
+    Next
+        Runs in the order in which they were chosen.
+
+    Notes
+    -----
+    The posterior is a mixture over the basins of the multi-start, each a Gaussian; the acquisition is the expected
+    drop of the variance of ln L at the target, within basins (V-optimal) and between them (arXiv 2604.22753).
+
+    Examples
+    --------
+    >>> from analysis import frame
+    >>> from pathlib import Path
+    >>> found = next_runs(frame.from_csv(Path("docs/example-runs.csv")), count=3)
+    >>> len(found.runs), found.sd_after < found.sd_now
+    (3, True)
+    """
+    from analysis.frame import used
+
+    rows = used(frame)
+    top = float(rows.flops.max())
+    setting = _setting(frame, rows, form, target or 10 * top, largest or budget or top)
+    found, candidates, aims = setting.posterior, setting.candidates, setting.aims
+    from analysis import design
+
+    places = found.place((candidates.params, candidates.tokens))
+    choices = design.batch(
+        found, places, aims, candidates.flops, budget=budget or 2 * top, count=count, power=power
+    )  # fmt: skip
+    mean, spread = design.forecast(found, aims[:, :1])
+    made = []
+    for c in choices:
+        size = candidates.sizes[c.index]
+        made.append(Proposed(
+            float(candidates.params[c.index]), float(candidates.tokens[c.index]), c.cost, size.width, size.layers,
+            math.sqrt(c.before), math.sqrt(c.after), (c.before - c.after) / c.cost,
+        ))  # fmt: skip
+    share = _simulated(setting, rows, simulate, seed) if simulate else None
+    now = choices[0].before if choices else float(spread[0]) ** 2
+    return Next(
+        tuple(made), setting.target, setting.target_params, float(np_exp(mean[0])), math.sqrt(now),
+        math.sqrt(choices[-1].after if choices else now), len(found.basins), share,
+    )  # fmt: skip
+
+
+def np_exp(value: float) -> float:
+    """Return e to this power, infinity where that overflows."""
+    return math.exp(value) if value < 700 else math.inf
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is asked: the posterior, candidates, places of the target (k, t), and the grid that a study would run."""
+
+    posterior: Posterior
+    problem: Any
+    candidates: Candidates
+    grid: Candidates
+    aims: Array
+    target: float
+    target_params: float
+
+
+def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest: float) -> Setting:
+    import numpy as np
+
+    from analysis import candidates, design, engine
+    from analysis.cost import cost
+    from analysis.forms import FORMS
+    from analysis.losses import Huber
+
+    if len(rows) < 4 or len(np.unique(rows.size)) < 2:
+        raise ValueError(
+            f"{human.counted(len(rows), 'run')} of {human.counted(len(np.unique(rows.size)), 'size')}: the posterior "
+            "needs at least 4 runs of 2 sizes; begin with a small isoFLOP study (study=smoke)"
+        )
+    law = FORMS[form]
+    problem = engine.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
+    found = design.posterior(problem)
+    base = problem if form == "chinchilla" else engine.problem(
+        FORMS["chinchilla"], (rows.params, rows.tokens), rows.loss, Huber()
+    )  # fmt: skip
+    constants = engine.fit_point(base).constants[None]
+    price, sizes = cost(rows), (float(rows.params.min()), float(rows.params.max()))
+    low = float(rows.flops.min())
+    levels = np.geomspace(min(low, largest / 2), largest, candidates.LEVELS)
+    best = np.array([_best(constants, price, float(level), sizes) for level in levels])
+    middle = _best(constants, price, target, sizes)
+    around = middle * np.array([1.0, 0.5, 2.0])
+    tokens = target / np.exp(price.log_per_token(np.log(around))[0])
+    kind = str(frame.loc[frame["used"], "params_kind"].iloc[0])
+    offered = candidates.family(frame, kind, float(best.max()) * candidates.FACTOR)
+    every = candidates.cross(offered, price, levels, best)
+    four = np.geomspace(max(low, largest / 300), largest, 5)
+    middles = np.array([_best(constants, price, float(level), sizes) for level in four])
+    grid = _grid(offered, price, four, middles)
+    return Setting(found, problem, every, grid, found.place((around, tokens)), target, middle)
+
+
+def _best(constants: Array, price: Any, budget: float, sizes: tuple[float, float]) -> float:
+    """Return the law's best size of a budget; where it has none, that of 20 tokens per parameter."""
+    import numpy as np
+
+    from analysis import plans
+
+    found = float(np.exp(plans.training_only(constants, price, budget, sizes).log_params[0]))
+    rule = math.sqrt(budget / 120.0)
+    return found if math.isfinite(found) and rule / 30 < found < rule * 30 else rule
+
+
+def _grid(offered: tuple[Any, ...], price: Any, levels: Array, best: Array) -> Candidates:
+    """Return the isoFLOP grid that a study would run instead: seven sizes over a factor of 16 at each budget."""
+    import numpy as np
+
+    from analysis import candidates
+
+    parts = []
+    for level, middle in zip(levels, best, strict=True):
+        wanted = middle * np.geomspace(0.25, 4.0, 7)
+        picked = dict.fromkeys(min(offered, key=lambda s, n=n: abs(math.log(s.params / n))) for n in wanted)
+        parts.append(candidates.cross(tuple(picked), price, np.array([level]), np.array([middle])))
+    joined = [np.concatenate([getattr(p, name) for p in parts]) for name in ("params", "tokens", "flops")]
+    return candidates.Candidates(*joined, tuple(size for p in parts for size in p.sizes))
+
+
+def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
+    """Return how much of the grid's budget the choice needs for the grid's interval, over simulated studies.
+
+    Truth is the best basin's law with the form's smooth error on top of it.
+    """
+    from analysis import design
+
+    found, pool, grid = setting.posterior, setting.candidates, setting.grid
+    total = float(grid.flops.sum())
+    done = (rows.params, rows.tokens)
+    places = found.place((pool.params, pool.tokens))
+    order = design.batch(found, places, setting.aims, pool.flops, budget=total, count=40, power=None)
+    picks = [c.index for c in order]
+    now = _spread(setting, done, studies, seed)
+    whole = _spread(setting, _joined(done, grid, range(len(grid))), studies, seed)
+    share, runs, reached = None, len(picks), now
+    for k in _steps(len(picks)):
+        reached = _spread(setting, _joined(done, pool, picks[:k]), studies, seed)
+        if reached <= whole:
+            share, runs = float(pool.flops[picks[:k]].sum()) / total, k
+            break
+    return Share(share, runs, len(grid), total, now, whole, reached, studies)
+
+
+def _steps(count: int) -> list[int]:
+    return sorted({k for k in (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40) if k <= count} | {count})
+
+
+def _joined(done: tuple[Array, Array], pool: Candidates, picks: Sequence[int] | range) -> tuple[Array, Array]:
+    import numpy as np
+
+    index = np.asarray(list(picks), dtype=np.int64)
+    return np.concatenate([done[0], pool.params[index]]), np.concatenate([done[1], pool.tokens[index]])
+
+
+def _spread(setting: Setting, columns: tuple[Array, Array], studies: int, seed: int) -> float:
+    """Return the robust sd of the forecast's error of ln loss at the target over studies simulated on this design.
+
+    Runs and target share the form's smooth error, as the posterior has it; runs scatter by their seeds besides.
+    """
+    import numpy as np
+
+    from analysis import design, engine
+
+    found = setting.posterior
+    theta = found.basins[0].theta
+    x = found.place(columns)
+    both = np.concatenate([x, setting.aims[:, :1]], axis=1)
+    truth = found.form.log_value(theta[None], both)[0]
+    root = np.linalg.cholesky(design.alike(found, both, both) + 1e-12 * np.eye(len(truth)))
+    generator = np.random.default_rng(np.random.SeedSequence([seed, len(truth)]))
+    truth = truth + generator.normal(size=(studies, len(truth))) @ root.T
+    seen = truth[:, :-1] + found.noise * generator.normal(size=(studies, x.shape[1]))
+    problem = engine.Problem(found.form, x, found.centres, seen[0], setting.problem.loss)
+    start = engine.fit_point(problem, 4)
+    fits = engine.fit_many(problem, start, y=seen)
+    error = found.form.log_value(problem.expanded(fits.theta), setting.aims[:, :1])[:, 0] - truth[:, -1]
+    return float(1.4826 * np.median(np.abs(error - np.median(error))))
+
+
+def write(found: Next, folder: Path, study: str, settings: Mapping[str, Any]) -> None:
+    """Write next.yaml and point/NN.yaml: a config folder for python -m study.sweep --config-dir FOLDER.
+
+    JSON values are YAML values too, so that nothing here needs a YAML writer.
+    """
+    points = folder / "point"
+    points.mkdir(parents=True, exist_ok=True)
+    names = [f"{i:02d}" for i in range(1, len(found.runs) + 1)]
+    for old in points.glob("*.yaml"):
+        if old.stem not in names:
+            old.unlink()
+    for name, run in zip(names, found.runs, strict=True):
+        tokens = {"tokens": round(run.tokens), "flops": None, "tokens_per_param": None}
+        text = f"# @package _global_\n# {human.count(run.params)} parameters on {human.count(run.tokens)} tokens\n"
+        text += _yaml({"model": {"width": run.width, "layers": run.layers}, "budget": tokens})
+        (points / f"{name}.yaml").write_text(text)
+    head = {"study": {"name": study}, **settings}
+    head.setdefault("budget", {"tokens": None, "flops": None, "tokens_per_param": None})
+    head["search"] = {"name": "grid"}
+    head["hydra"] = {"sweeper": {"params": {"+point": ",".join(names)}}}
+    text = f"# Next runs for the loss at {human.flops(found.target)}: each file of point/ is one.\n"
+    text += f"# python -m study.sweep --config-dir {folder} --config-name next\n"
+    text += "defaults:\n  - config\n  - _self_\n" + _yaml(head)
+    (folder / "next.yaml").write_text(text)
+
+
+def inherited(runs: str) -> dict[str, Any]:
+    """Return the settings that all points of the study's folder share, to be those of the next runs too."""
+    path = Path(runs) / "points.jsonl"
+    if not path.is_file():
+        return {}
+    shared: dict[str, dict[str, Any]] = {}
+    configs = [json.loads(line)["config"] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    for section in INHERITED:
+        first = configs[0].get(section) or {}
+        same = {
+            name: value
+            for name, value in first.items()
+            if name not in OWN and all((c.get(section) or {}).get(name) == value for c in configs)
+        }
+        if same:
+            shared[section] = same
+    return shared
+
+
+def _yaml(value: Mapping[str, Any], indent: int = 0) -> str:
+    """Return nested mappings as YAML blocks with JSON values; floats keep a point, as YAML asks."""
+    lines = []
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            lines.append(f"{' ' * indent}{name}:\n{_yaml(item, indent + 2)}")
+        else:
+            text = json.dumps(item)
+            if isinstance(item, float) and "e" in text and "." not in text:
+                text = text.replace("e", ".0e")
+            lines.append(f"{' ' * indent}{name}: {text}\n")
+    return "".join(lines)
+
+
+def act(options: Mapping[str, Any]) -> int:
+    """Print the proposal and write its configs."""
+    frame = source.load(options)
+    asked = {name: options[name] for name in ("target", "budget", "largest", "count", "power", "form", "seed")}
+    found = next_runs(frame, simulate=options["simulate"], **asked)
+    label = str(frame["study"].iloc[0])
+    print(text(found, str(frame.loc[frame["used"], "loss_unit"].iloc[0])))
+    if not found.runs:
+        raise ValueError("no candidate fits into the budget: give a larger budget=, or a smaller largest=")
+    folder = Path(options["out"] or Path("reports") / label / "next")
+    if any(run.width is None for run in found.runs):
+        print("note: no model shape comes near some of these sizes: no config is written for python -m study.sweep")
+        return 0
+    write(found, folder, options["name"] or label, inherited(options["runs"]))
+    print(f"\nwrote {folder}/next.yaml; see it, then leave dry_run out:")
+    print(f"  python -m study.sweep --config-dir {folder} --config-name next dry_run=true")
+    return 0
+
+
+def text(found: Next, unit: str) -> str:
+    """Return the proposal as lines for a terminal."""
+    low, high = (found.loss * math.exp(s * 1.96 * found.sd_now) for s in (-1, 1))
+    low_after, high_after = (found.loss * math.exp(s * 1.96 * found.sd_after) for s in (-1, 1))
+    lines = [
+        f"target    {human.flops(found.target)}, {human.count(found.target_params)} parameters: loss "
+        f"{human.number(found.loss, 4)} {unit}",
+        f"now       {human.number(low, 4)} to {human.number(high, 4)} (95 %, {human.counted(found.basins, 'basin')})",
+        f"then      {human.number(low_after, 4)} to {human.number(high_after, 4)} after the runs below",
+        "",
+        f"  {'':>3} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'shape':>10} {'sd after':>9} {'drop per FLOP':>14}",
+    ]
+    for i, run in enumerate(found.runs, 1):
+        shape = f"{run.width} x {run.layers}" if run.width else "-"
+        lines.append(
+            f"  {i:>3} {human.count(run.params):>9} {human.count(run.tokens):>9} {human.scientific(run.flops):>9} "
+            f"{shape:>10} {human.percent(run.after):>9} {human.scientific(run.drop_per_flop):>14}"
+        )
+    lines.append(f"  sum {'':>19} {human.scientific(sum(r.flops for r in found.runs)):>9}")
+    if found.simulation is not None:
+        lines += ["", _simulation(found.simulation)]
+    return "\n".join(lines).replace(human.MISSING, "-")
+
+
+def _simulation(share: Share) -> str:
+    grid = f"the isoFLOP grid of {share.grid_runs} runs ({human.flops(share.grid_flops)})"
+    spread = f"{human.percent(share.sd_now)} now, {human.percent(share.sd_grid)} by the grid"
+    if share.share is None:
+        return (
+            f"simulated: {share.runs} chosen runs end at {human.percent(share.sd_chosen)} ({spread}), not below {grid}"
+        )
+    return (
+        f"simulated: {human.counted(share.runs, 'chosen run')} with {human.percent(share.share)} of the FLOPs of {grid}"
+        f" forecast as narrowly (sd of the loss at the target {spread}; {share.studies} studies)"
+    )
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return arguments.run("analysis.next", PURPOSE, KEYS, act, given, examples=EXAMPLES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
