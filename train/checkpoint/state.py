@@ -28,8 +28,14 @@ def plain_name(name: str) -> str:
 
 
 def weights_of(parts: Sequence[nn.Module]) -> State:
-    """Return weights and persistent buffers of the model parts of this rank, by name."""
-    return {plain_name(name): value for part in parts for name, value in part.state_dict().items()}
+    """Return weights and persistent buffers of the model parts of this rank, by name.
+
+    Of a tied embedding that two stages of a pipeline hold the first one is returned.
+    """
+    found: State = {}
+    for name, value in _named(parts):
+        found.setdefault(name, value)
+    return found
 
 
 def collect(parts: Sequence[nn.Module], optimizers: Optimizers) -> State:
@@ -39,7 +45,7 @@ def collect(parts: Sequence[nn.Module], optimizers: Optimizers) -> State:
     for name, weight, optimizer, _ in _steered(parts, optimizers):
         for key, value in optimizer.state.get(weight, {}).items():
             if isinstance(value, Tensor):
-                state[f"optimizer.{name}.{key}"] = value
+                state.setdefault(f"optimizer.{name}.{key}", value)
             elif isinstance(value, int | float):
                 state[f"optimizer.{name}.{_NUMBER}{key}"] = torch.tensor(float(value), dtype=torch.float64)
     return {name: value.detach() for name, value in state.items()}
@@ -56,6 +62,8 @@ def wanted(parts: Sequence[nn.Module], optimizers: Optimizers, stored: Mapping[s
     for name, weight, _, group in _steered(parts, optimizers):
         for key in kept.get(name, ()):
             full = f"optimizer.{name}.{key}"
+            if full in state:
+                continue
             shape, dtype = stored[full]
             if tuple(shape) == tuple(weight.shape):
                 state[full] = torch.zeros_like(weight, dtype=dtype).detach()
@@ -67,9 +75,17 @@ def wanted(parts: Sequence[nn.Module], optimizers: Optimizers, stored: Mapping[s
 
 
 def put_back(parts: Sequence[nn.Module], optimizers: Optimizers, state: Mapping[str, Tensor]) -> None:
-    """Hand the optimizers the moments that were read; the weights were read in place."""
+    """Hand the optimizers the moments that were read; the weights were read in place, of two copies the first."""
+    firsts = weights_of(parts)
+    with torch.no_grad():
+        for name, value in _named(parts):
+            if value is not firsts[name] and value.data_ptr() != firsts[name].data_ptr():
+                value.copy_(firsts[name])
     kept = _kept(state)
+    seen: set[str] = set()
     for name, weight, optimizer, _ in _steered(parts, optimizers):
+        again = name in seen
+        seen.add(name)
         found = optimizer.state[weight]
         found.clear()
         for key in kept.get(name, ()):
@@ -78,9 +94,15 @@ def put_back(parts: Sequence[nn.Module], optimizers: Optimizers, state: Mapping[
                 number = float(value)
                 found[key.removeprefix(_NUMBER)] = int(number) if number.is_integer() else number
             else:
-                found[key] = value
+                found[key] = value.clone() if again else value
         if not found:
             del optimizer.state[weight]
+
+
+def _named(parts: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for part in parts:
+        for name, value in part.state_dict().items():
+            yield plain_name(name), value
 
 
 def _steered(

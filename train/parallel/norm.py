@@ -35,13 +35,14 @@ def clip_(weights: Sequence[nn.Parameter], most: float, norm: Tensor) -> None:
 
 
 def copies_of(weight: nn.Parameter, mesh: Mesh) -> int:
-    """Return how many ranks of the mesh hold the same part of this weight."""
+    """Return how many times the mesh holds the same part of this weight."""
     cut = mesh.axes.pp  # a stage's weights are on its ranks only
     placements = getattr(weight, "placements", ())
     for dim, placement in enumerate(placements):
         if not placement.is_replicate():
             cut *= weight.device_mesh.size(dim)  # type: ignore[attr-defined]
-    return mesh.world.size // cut
+    copies: int = getattr(weight, "in_stages", 1)  # a tied embedding is in the first stage and in the last
+    return copies * mesh.world.size // cut
 
 
 def local_gradient(weight: nn.Parameter) -> Tensor:

@@ -100,33 +100,37 @@ class Pipeline:
             chunk = batch.part(start, min(start + count * size, len(batch)))
             start += count * size
             self._pass(chunk, size, micro_batches(self._parallel, count))
+        for stage in self._stages:
+            stage.finish()
         self._sum_tied()
-        zero = torch.zeros((), dtype=torch.float64, device=self._device)
-        return torch.stack(self._losses).sum() / valid if self._losses else zero
+        return torch.stack(self._losses).sum() / valid if self._losses else self._nothing()
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
-        """Return the summed loss [nats] of a batch, an fp64 scalar, on ranks with the last stage; 0 on the others.
+        """Return what the model makes of a batch: its summed loss [nats], an fp64 scalar, or in evaluation mode each
+        token's, (sequences, length) fp32. On ranks without the last stage zeros of the same shape.
 
         Micro-batches pass the stages one after the other in one order that all ranks keep, so that no two wait for
         each other; with several stages a rank that is slower than the training schedule, and as right.
         """
         size, count = self._cut(len(batch))
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
-        batch = batch.padded(size * count)
+        padded, found = batch.padded(size * count), []
         for i in range(count):
-            micro = batch.part(i * size, (i + 1) * size)
+            micro = padded.part(i * size, (i + 1) * size)
             hidden: Tensor | None = None
             for number, stage in zip(self._numbers, self._stages, strict=True):
                 out = self._forward_stage(number, stage, micro, hidden)
                 hidden = None
                 if number == self._count - 1:
-                    total += out
+                    found.append(out)
                 elif rank_of(self._parallel, number + 1) == self._mesh.rank("pp"):
                     hidden = out
                 else:
                     dist.send(out.contiguous(), self._peer(number + 1), group=self._group)
-        return total
+        if self._stages[0].module.training:
+            return torch.stack(found).sum() if found else self._nothing()
+        tokens = torch.zeros(batch.inputs.shape, dtype=torch.float32, device=self._device)
+        return torch.cat(found)[: len(batch)] if found else tokens
 
     def _forward_stage(self, number: int, stage: Stage, micro: Batch, hidden: Tensor | None) -> Tensor:
         x = micro.inputs if number == 0 else hidden
@@ -189,6 +193,9 @@ class Pipeline:
         sequences, length = micro.inputs.shape
         return sequences, length // self._mesh.axes.tp, self._width
 
+    def _nothing(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=self._device)
+
     def _peer(self, stage: int) -> int:
         return dist.get_global_rank(self._group, rank_of(self._parallel, stage))
 
@@ -201,7 +208,9 @@ class Pipeline:
             grads[0].add_(grads[1])
             grads[1].copy_(grads[0])
         else:
-            dist.all_reduce(grads[0], group=self._copies_group)
+            total = grads[0].contiguous()  # as a split backward pass leaves it, the head's is a transposed view
+            dist.all_reduce(total, group=self._copies_group)
+            grads[0].copy_(total)
 
 
 class _Stage(PipelineStage):

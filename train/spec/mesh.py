@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.counts import kv_heads, mlp_width
+from train.spec.pipeline import check_pipeline
 
 NAMES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 
@@ -85,7 +86,7 @@ def strategy(parallel: ParallelConfig, shape: Axes) -> str:
         return "none"
     if parallel.strategy != "auto":
         return parallel.strategy
-    return "ddp" if shape.dp_shard * shape.tp * shape.pp == 1 else "fsdp"
+    return "ddp" if shape.dp_shard * shape.cp * shape.tp * shape.pp == 1 else "fsdp"
 
 
 def check(config: RunConfig, world_size: int | None = None) -> None:
@@ -101,11 +102,11 @@ def check(config: RunConfig, world_size: int | None = None) -> None:
         )
     if parallel.zero not in (1, 2, 3):
         raise ValueError(f"parallel.zero={parallel.zero} is not allowed: choose 1, 2 or 3")
-    if world_size is not None:
-        axes(parallel, world_size)
+    shape = None if world_size is None else axes(parallel, world_size)
     _check_strategy(parallel)
     _check_tensor(config)
     _check_context(config)
+    check_pipeline(config, shape is not None and strategy(parallel, shape) == "fsdp")
 
 
 def _check_strategy(parallel: ParallelConfig) -> None:

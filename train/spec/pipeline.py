@@ -1,0 +1,135 @@
+"""How a pipeline cuts the model: stages, which rank has which, their layers; and what is refused. Pure Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from train.spec.config import ModelConfig, ParallelConfig, RunConfig
+from train.spec.counts import params
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a schedule asks for: its stages of one rank (0: as configured), their order, what its backward pass does.
+
+    `v`: the second half of the stages runs back over the ranks, so that the first rank also has the last stage.
+    `splits`: gradients of inputs and of weights are computed apart. `rounds`: micro-batches come in equal rounds of as
+    many as there are ranks. `fills`: there are at least as many micro-batches as stages.
+    """
+
+    stages: int
+    v: bool = False
+    splits: bool = False
+    rounds: bool = False
+    fills: bool = False
+
+
+SCHEDULES = {
+    "gpipe": Schedule(1),
+    "1f1b": Schedule(1, fills=True),
+    "interleaved": Schedule(0, rounds=True),
+    "zb1p": Schedule(0, splits=True, rounds=True),
+    "zbv": Schedule(2, v=True, splits=True),
+}
+
+
+def stages_per_rank(parallel: ParallelConfig) -> int:
+    """Return how many stages one rank has."""
+    return SCHEDULES[parallel.pp_schedule].stages or parallel.pp_stages
+
+
+def stages_of(parallel: ParallelConfig, rank: int) -> list[int]:
+    """Return the stages of a rank of the pipeline, in the model's order."""
+    pp = parallel.pp
+    if SCHEDULES[parallel.pp_schedule].v:
+        return [rank, 2 * pp - 1 - rank]
+    return [turn * pp + rank for turn in range(stages_per_rank(parallel))]
+
+
+def rank_of(parallel: ParallelConfig, stage: int) -> int:
+    """Return the rank of the pipeline that has a stage."""
+    turn, rank = divmod(stage, parallel.pp)
+    return parallel.pp - 1 - rank if SCHEDULES[parallel.pp_schedule].v and turn else rank
+
+
+def layers_of(config: RunConfig) -> tuple[int, ...]:
+    """Return the layers of each stage, in the model's order: as given, or as even as can be.
+
+    The last stage also has the head, whose matrix costs as much as some layers do; it gets as many layers fewer, but
+    one at least.
+    """
+    parallel, layers = config.parallel, config.model.layers
+    if parallel.pp_layers:
+        return tuple(parallel.pp_layers)
+    stages = parallel.pp * stages_per_rank(parallel)
+    if stages == 1:
+        return (layers,)
+    head = _head_in_layers(config.model, config.data.vocab_size)
+    last = min(max(1, round((layers + head) / stages - head)), layers - (stages - 1))
+    rest, more = divmod(layers - last, stages - 1)
+    return (*(rest + (stage < more) for stage in range(stages - 1)), last)
+
+
+def micro_batches(parallel: ParallelConfig, wanted: int) -> int:
+    """Return how many micro-batches one pass of the pipeline takes so that `wanted` fit: the fewest allowed.
+
+    The rest is empty sequences, of which nothing is trained on.
+    """
+    schedule, pp = SCHEDULES[parallel.pp_schedule], parallel.pp
+    count = max(wanted, pp * stages_per_rank(parallel) if schedule.fills else 1)
+    while schedule.rounds and count % max(1, count // pp):
+        count += 1
+    return count
+
+
+def check_pipeline(config: RunConfig, sharded: bool = False) -> None:
+    """Raise ValueError, with the reason, for a pipeline that cannot run; `sharded`: FSDP2 holds its stages' weights."""
+    parallel, layers = config.parallel, config.model.layers
+    if parallel.pp_stages < 1 or (parallel.pp_micro_batches is not None and parallel.pp_micro_batches < 1):
+        raise ValueError("parallel.pp_stages and parallel.pp_micro_batches are not allowed below 1")
+    if parallel.pp == 1:
+        return
+    stages = parallel.pp * stages_per_rank(parallel)
+    where = f"parallel.pp={parallel.pp} with pp_schedule={parallel.pp_schedule}"
+    if layers < stages:
+        raise ValueError(
+            f"{where} makes {stages} stages but the model has {layers} layers: each stage has one at least; "
+            "lower parallel.pp or parallel.pp_stages, or take 1f1b, which has one stage a rank"
+        )
+    given = parallel.pp_layers
+    if given and (len(given) != stages or sum(given) != layers or min(given) < 1):
+        raise ValueError(
+            f"parallel.pp_layers={list(given)} is not allowed: {where} has {stages} stages, whose layers (one each at "
+            f"least) add up to model.layers={layers}"
+        )
+    if SCHEDULES[parallel.pp_schedule].splits:
+        _check_split(config, sharded)
+
+
+def _check_split(config: RunConfig, sharded: bool) -> None:
+    """Refuse what cannot be run backward twice, once for inputs and once for weights."""
+    name = config.parallel.pp_schedule
+    if sharded and config.parallel.zero == 3:
+        raise ValueError(
+            f"parallel.pp_schedule={name} with parallel.zero=3 is refused: weights that are put away between the two "
+            "halves of a backward pass get no gradients; use parallel.zero=2, or pp_schedule=interleaved"
+        )
+    if config.compile.blocks:
+        raise ValueError(
+            f"parallel.pp_schedule={name} with compile.blocks=true is refused: compiled blocks cannot compute "
+            "gradients of inputs and of weights apart, and give wrong ones; use pp_schedule=interleaved, or "
+            "compile.blocks=false"
+        )
+    if config.memory.checkpointing != "none":
+        raise ValueError(
+            f"parallel.pp_schedule={name} with memory.checkpointing={config.memory.checkpointing} is refused: blocks "
+            "would be computed again for the gradients of inputs and again for those of weights; use "
+            "pp_schedule=interleaved, or memory.checkpointing=none"
+        )
+
+
+def _head_in_layers(model: ModelConfig, vocab_size: int) -> float:
+    """Return the head's matrix in units of one layer's matrices, by weights."""
+    counts = params(model, vocab_size)
+    head = vocab_size * model.width
+    return head / max(1.0, (counts.matmul - head) / model.layers)
