@@ -32,14 +32,17 @@ def use_cache(folder: str | None) -> None:
 
 
 def compile_blocks(blocks: Sequence[nn.Module], config: CompileConfig) -> None:
-    """Compile each block in place as one whole graph with fixed shapes; nothing is compiled before it first runs."""
+    """Compile each block's forward as one whole graph with fixed shapes; nothing is compiled before it first runs.
+
+    The forward alone: what sharding hooks to a block's call stays outside, and parameters keep their names.
+    """
     if not config.blocks:
         return
     options: dict[str, bool | str | int] = {}
     if config.cuda_graphs:
         options["triton.cudagraphs"] = True
     for block in blocks:
-        block.compile(fullgraph=True, dynamic=False, options=options or None)
+        block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False, options=options or None)
 
 
 class Compilation:

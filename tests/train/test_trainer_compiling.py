@@ -64,13 +64,15 @@ def test_selective_checkpointing_inside_a_compiled_block() -> None:
     torch._dynamo.reset()
     plain, model = gradients(stack()), stack(selective=True)
     compile_blocks(list(model), ON)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(plain, gradients(model), strict=True))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
 
 
 def test_off_means_untouched() -> None:
     model = stack()
     compile_blocks(list(model), CompileConfig())
-    assert all(block._compiled_call_impl is None for block in model)
+    assert all("forward" not in vars(block) for block in model)
     with Compilation(CompileConfig()).step():
         gradients(model)
 

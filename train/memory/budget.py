@@ -7,6 +7,7 @@ the others can keep more. The numbers of the run do not depend on it.
 
 from __future__ import annotations
 
+import functools
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +51,18 @@ def fill(free: int, blocks: int, kept: Mapping[str, int]) -> list[str]:
 class Filler:
     """Chooses the modes of a run's blocks in its first steps. Call `after_step` at the end of each."""
 
-    def __init__(self, blocks: Sequence[nn.Module], device: torch.device, limit: int | None, agree: Agree) -> None:
-        """`limit` is the memory to fill [bytes]; None: `SHARE` of the device's. ValueError where that is not known."""
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        device: torch.device,
+        limit: int | None,
+        agree: Agree,
+        use: Callable[[list[str]], None] | None = None,
+    ) -> None:
+        """`limit` is the memory to fill [bytes]; None: `SHARE` of the device's. ValueError where that is not known.
+
+        `use` gives the blocks their modes; None: `train.memory.checkpointing.wrap`.
+        """
         if limit is None and device.type != "cuda":
             raise ValueError("memory.checkpointing=budget needs memory.budget_gib on a CPU, whose memory is shared")
         self.blocks = list(blocks)
@@ -62,6 +73,7 @@ class Filler:
         self.modes = [FULL] * len(self.blocks)
         self.steps = 0
         self._hooks: list[Any] = []
+        self._apply = use or functools.partial(wrap, self.blocks)
         self._use(self.modes)
 
     @property
@@ -101,7 +113,7 @@ class Filler:
 
     def _use(self, modes: list[str]) -> None:
         self.modes = modes
-        wrap(self.blocks, modes)
+        self._apply(modes)
 
 
 def _peak(device: torch.device) -> int:

@@ -8,6 +8,7 @@ memory. budget: selective or none for as many blocks as the device holds (see tr
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,17 +34,24 @@ def modes(config: MemoryConfig, blocks: int) -> list[str]:
 def wrap(blocks: Sequence[nn.Module], chosen: Sequence[str]) -> None:
     """Make each block keep what its mode says. Parameters keep their names: only the instance's forward is replaced.
 
-    May be called again with other modes, which replace the former.
+    May be called again with other modes, which replace the former (and a compiled forward, see train.compiling).
     """
     for block, mode in zip(blocks, chosen, strict=True):
-        plain = type(block).forward.__get__(block)
-        block.forward = plain if mode == NONE else functools.partial(_checkpointed, plain, mode == SELECTIVE)
+        block.__dict__.pop("forward", None)
+        if mode != NONE:
+            # A method of the block, not a closure over it: torch.compile then sees the same code in every block.
+            block.forward = types.MethodType(_selective if mode == SELECTIVE else _full, block)
 
 
-def _checkpointed(forward: Any, selective: bool, *args: Any) -> Any:
-    contexts = {"context_fn": _keep_products} if selective else {}
+def _full(self: nn.Module, *args: Any) -> Any:
     # Nothing in a block draws random numbers, so the generators need not be put back for the second forward pass.
-    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **contexts)
+    plain = functools.partial(type(self).forward, self)
+    return checkpoint(plain, *args, use_reentrant=False, preserve_rng_state=False)
+
+
+def _selective(self: nn.Module, *args: Any) -> Any:
+    plain = functools.partial(type(self).forward, self)
+    return checkpoint(plain, *args, use_reentrant=False, preserve_rng_state=False, context_fn=_keep_products)
 
 
 def _keep_products() -> Any:
