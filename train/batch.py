@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from train.loss import IGNORED
+from train.data.rows import IGNORED, Rows
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,14 @@ class Batch:
     def of(rows: Tensor) -> Batch:
         """Return the batch of plain rows of tokens (sequences, length + 1), every token of which counts."""
         return Batch(rows[:, :-1], rows[:, 1:])
+
+    @staticmethod
+    def of_rows(rows: Rows) -> Batch:
+        """Return the batch of what was read."""
+        arrays = (rows.inputs, rows.targets, rows.positions, rows.documents)
+        inputs, targets, positions, documents = (None if a is None else torch.from_numpy(a) for a in arrays)
+        assert inputs is not None and targets is not None
+        return Batch(inputs, targets, positions, documents)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -63,8 +71,3 @@ class Batch:
         if device.type == "cpu":
             return self
         return self.each(lambda tensor: tensor.contiguous().pin_memory().to(device, non_blocking=True))
-
-
-def without_targets(batch: Batch) -> Batch:
-    """Return the batch with no target trained on."""
-    return replace(batch, targets=torch.full_like(batch.targets, IGNORED))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 
+from train.compiling import compile_blocks
+from train.memory.checkpointing import modes, wrap
 from train.model.transformer import Part, Transformer
 from train.parallel.mesh import Mesh
 from train.parallel.stage import Stage
+from train.precision.fp8 import convert
 from train.spec.config import RunConfig
 from train.spec.mesh import strategy
 
@@ -28,8 +33,11 @@ def make_stages(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill)
 
 def parts(config: RunConfig, mesh: Mesh) -> tuple[Part, ...]:
     """Return which parts of the model this rank holds."""
-    assert mesh.axes.pp == 1
-    return (Part(0, config.model.layers),)
+    if mesh.axes.pp == 1:
+        return (Part(0, config.model.layers),)
+    from train.parallel.pipeline import parts_of
+
+    return parts_of(config, mesh.rank("pp"))
 
 
 def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> Stage:
@@ -38,15 +46,52 @@ def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.dev
     Weights are cut first (tensor), then blocks changed as they run (context, fp8, checkpointing, compile), then wrapped
     for data parallelism; FSDP2 cuts empty weights, so that no rank ever holds a whole model.
     """
+    finish: Callable[[], None] = lambda: None
+    if mesh.axes.tp > 1:
+        from train.parallel import tensor
+
+        tensor.cut(module, mesh)
+        finish = partial(tensor.finish, module, mesh)
+    if mesh.axes.cp > 1:
+        from train.parallel.context import share_sequences
+
+        share_sequences(module, mesh)
+    _change_blocks(module, config)
+    return replace(_data_parallel(module, config, mesh, device, fill), finish=finish)
+
+
+def _change_blocks(module: Transformer, config: RunConfig) -> None:
+    """Change how blocks run, not what they hold: products in fp8, what is kept for the backward pass, compiled code."""
+    blocks = {int(name): block for name, block in module.blocks.items()}
+    if config.precision.name == "fp8":
+        convert(blocks, config.model.layers, config.precision)
+    if config.memory.checkpointing != "budget":  # which is filled while the run steps, see train.setup
+        every = modes(config.memory, config.model.layers)
+        wrap(list(blocks.values()), [every[number] for number in blocks])
+    compile_blocks(list(blocks.values()), config.compile)
+
+
+def _data_parallel(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> Stage:
+    """Return the stage with its weights on the device, held in the way that the config's strategy says."""
     how = strategy(config.parallel, mesh.axes)
-    if how == "none":
-        return Stage(_filled(module, device, fill), module)
-    from train.parallel.replicate import replicate
+    if how == "fsdp":
+        from train.parallel.shard import shard
 
-    return replicate(_filled(module, device, fill), mesh, device)
+        stage = shard(module, config, mesh)
+        _filled(module, device, fill)
+        return stage
+    _filled(module, device, fill)
+    if how == "fsdp1":
+        from train.parallel.fsdp1 import shard_flat
+
+        return shard_flat(module, config, mesh, device)
+    if how == "ddp":
+        from train.parallel.replicate import replicate as copies
+
+        return copies(module, mesh, device)
+    return Stage(module, module)
 
 
-def _filled(module: Transformer, device: torch.device, fill: Fill) -> Transformer:
+def _filled(module: Transformer, device: torch.device, fill: Fill) -> None:
     module.materialise(device)
     fill(module)
-    return module

@@ -14,11 +14,13 @@ class Stage:
     """`module` owns the weights, under their names in the whole model; `call` runs it (a wrapper around it, or itself).
 
     `last_micro(last)` says before a micro-batch's forward pass whether it is the step's last: strategies that sum
-    gradients over ranks once a step wait for it. `loss_factor` is what the loss is multiplied by because the strategy
+    gradients over ranks once a step wait for it. `finish()` completes the gradients after the last micro-batch; it
+    has to be called on all ranks. `loss_factor` is what the loss is multiplied by because the strategy
     divides gradients by it.
     """
 
     module: Transformer
     call: Callable[..., Any]
     last_micro: Callable[[bool], None] = lambda last: None
+    finish: Callable[[], None] = lambda: None
     loss_factor: float = 1.0

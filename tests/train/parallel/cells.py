@@ -1,0 +1,67 @@
+"""What a parity test compares: one layout of four ranks against one process, on the same global batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from train.spec.config import CompileConfig, ModelConfig, ParallelConfig, PrecisionConfig
+
+VOCABULARY = 64
+LENGTH = 32
+MODEL = ModelConfig(width=32, layers=4, head_dim=4, kv_heads=4, mlp_width=48)
+TIED = ModelConfig(width=32, layers=4, head_dim=4, kv_heads=4, mlp_width=48, tied_embeddings=True)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One layout and what has to hold for it over 20 steps of up to `sequences` sequences; the last one is short.
+
+    masked: a good part of the targets is not trained on, more of some sequences than of others. gradient: bound on the
+    relative error of each weight's gradient in the first step, and of the gradient norm in every step. loss: bound on
+    the absolute error of each step's loss [nats/token]. bitwise: losses and first gradients are the same bit for bit.
+    """
+
+    name: str
+    parallel: ParallelConfig
+    model: ModelConfig = MODEL
+    sequences: int = 8
+    masked: bool = False
+    clip: float = 1.0
+    compile: CompileConfig = field(default_factory=CompileConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    gradient: float = 1e-5
+    loss: float = 1e-6
+    bitwise: bool = False
+
+
+def parallel(**changes: object) -> ParallelConfig:
+    """Return a layout whose data-parallel size is what the changes leave."""
+    return ParallelConfig(**{"dp_replicate": 1, **changes})  # type: ignore[arg-type]
+
+
+CELLS = (
+    Cell("ddp 4", parallel(dp_replicate=4)),
+    Cell("ddp 4, uneven targets, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), masked=True),
+    Cell("ddp 4, clipped hard", parallel(dp_replicate=4), clip=0.05),
+    Cell("fsdp1 4", parallel(dp_shard=4, strategy="fsdp1")),
+    Cell("fsdp1 4, ZeRO-2, accumulated", parallel(dp_shard=4, strategy="fsdp1", zero=2, micro_batch_sequences=1)),
+    Cell("fsdp1 2 x 2 copies", parallel(dp_replicate=2, dp_shard=2, strategy="fsdp1"), masked=True),
+    Cell("fsdp 4, ZeRO-3", parallel(dp_shard=4)),
+    Cell("fsdp 4, ZeRO-3, accumulated", parallel(dp_shard=4, micro_batch_sequences=1), masked=True, clip=0.05),
+    Cell("fsdp 4, ZeRO-2, accumulated", parallel(dp_shard=4, zero=2, micro_batch_sequences=1), masked=True),
+    Cell("fsdp 4, ZeRO-1, accumulated", parallel(dp_shard=4, zero=1, micro_batch_sequences=1), masked=True),
+    Cell("fsdp 4, tied", parallel(dp_shard=4), TIED),
+    Cell("hsdp 2 x 2", parallel(dp_replicate=2, dp_shard=2), masked=True),
+    Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
+    Cell("tp 4", parallel(tp=4)),
+    Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=3), TIED, masked=True, clip=0.05),
+    Cell("tp 2 x fsdp 2", parallel(tp=2, dp_shard=2)),
+    Cell("tp 2 x fsdp 2, tied, accumulated", parallel(tp=2, dp_shard=2, micro_batch_sequences=1), TIED, masked=True),
+    Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
+    Cell("tp 2 x fsdp 2, ZeRO-1", parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=1), masked=True),
+    Cell("cp 4", parallel(cp=4), masked=True),
+    Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
+    Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
+    Cell("cp 2 x tp 2", parallel(cp=2, tp=2), masked=True, clip=0.05),
+    Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
+)

@@ -1,0 +1,218 @@
+"""Cells run on the ranks that this is started on: `python -m tests.train.parallel.ranks FOLDER MODULE:CELLS OUT`.
+
+Started once for many cells, as importing torch takes longer than most of them. Every rank computes the reference for
+itself in a world of one, compares what it holds, and rank 0 writes the worst of all ranks as JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
+from train import distributed
+from train.data.loader import TokenSequences
+from train.data.rows import IGNORED, Rows
+from train.distributed import World
+from train.progress import Progress
+from train.setup import Setup, build
+from train.spec.config import (
+    BatchConfig,
+    BudgetConfig,
+    DataConfig,
+    EvalConfig,
+    OptimConfig,
+    ParallelConfig,
+    RunConfig,
+    RuntimeConfig,
+)
+from train.spec.resolve import resolve
+from train.step import accumulate, step, take
+
+STEPS = 20
+
+
+class Uneven:
+    """The corpus with targets left out: some everywhere, all of every fifth sequence."""
+
+    def __init__(self, data: TokenSequences) -> None:
+        self.data = data
+        self.manifest = data.manifest
+
+    def rows(self, start: int, count: int) -> Rows:
+        rows = self.data.rows(start, count)
+        number = np.arange(start, start + count)[:, None]
+        out = (rows.inputs * 7 + np.arange(rows.inputs.shape[1]) + number) % 4 < number % 3
+        return replace(rows, targets=np.where(out | (number % 5 == 4), IGNORED, rows.targets))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.data, name)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What 20 steps gave: losses, gradient norms, and the gradients before the first of them."""
+
+    losses: list[float]
+    norms: list[float]
+    gradients: dict[str, Tensor]
+
+
+def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) -> RunConfig:
+    batch = cell.sequences
+    return resolve(
+        RunConfig(
+            model=cell.model,
+            data=DataConfig(name="fake", vocab_size=VOCABULARY, sequence_length=LENGTH),
+            # Small enough that rounding does not grow into another trajectory within the run.
+            optim=OptimConfig(lr=1e-3, grad_clip=cell.clip),
+            batch=BatchConfig(tokens=batch * LENGTH),
+            budget=BudgetConfig(tokens=((STEPS - 1) * batch + 3) * LENGTH),
+            precision=cell.precision,
+            eval=EvalConfig(sequences=10, count=1),
+            parallel=layout,
+            compile=cell.compile,
+            runtime=RuntimeConfig(device=device, data_root=str(data_root)),
+        )
+    )
+
+
+def course(setup: Setup, wanted: int) -> Course:
+    """Return a setup's first gradients, then its 20 steps."""
+    accumulate(setup, take(setup, 0, wanted))
+    gradients = dict(whole_gradients(setup))
+    progress, losses, norms = Progress(), [], []
+    for _ in range(STEPS):
+        loss, norm = step(setup, progress)[:2]
+        losses.append(float(loss))
+        norms.append(float(norm))
+    assert progress.tokens == setup.config.budget.tokens
+    return Course(losses, norms, gradients)
+
+
+def whole_gradients(setup: Setup) -> Iterator[tuple[str, Tensor]]:
+    """Yield the gradient of every weight that this rank has a part of, put together, on the CPU."""
+    with summoned(setup):
+        for name, weight in setup.named_parameters():
+            grad = weight.grad
+            assert grad is not None, name
+            whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+            yield name, whole.detach().cpu().clone()
+
+
+@contextmanager
+def summoned(setup: Setup) -> Iterator[None]:
+    """Put together what FSDP1 keeps flat, which has no other way of showing it."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    wrapped = setup.stages[0].call
+    if not isinstance(wrapped, FullyShardedDataParallel):
+        yield
+        return
+    with FullyShardedDataParallel.summon_full_params(wrapped, with_grads=True):
+        yield
+
+
+@functools.cache
+def reference(cell: Cell, data_root: Path) -> Course:
+    """Return what one process makes of the cell's batches on the CPU, whole and eager."""
+    config = config_of(cell, data_root, ParallelConfig(), "cpu")
+    return course(built(cell, config, data_root, World(), torch.device("cpu")), cell.sequences)
+
+
+def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: torch.device) -> Setup:
+    data = TokenSequences(data_root / f"fake-bpe{VOCABULARY}", "train", LENGTH, config.seed)
+    return build(config, data_root, world, device, data=Uneven(data) if cell.masked else data)  # type: ignore[arg-type]
+
+
+def compare(cell: Cell, data_root: Path, world: World, device: torch.device) -> dict[str, Any]:
+    """Return the cell's worst errors on this rank."""
+    plain = replace(cell, name="", parallel=ParallelConfig(), compile=type(cell.compile)(), gradient=0, loss=0)
+    wanted = reference(replace(plain, bitwise=False), data_root)
+    began = time.perf_counter()
+    alone = cell.parallel.dp_replicate == 1 and not sharing(cell.parallel)
+    setup = built(
+        cell, config_of(cell, data_root, cell.parallel, device.type), data_root, World() if alone else world, device
+    )
+    found = course(setup, cell.sequences)
+    errors = {
+        name: float((grad.double() - wanted.gradients[name].double()).norm() / wanted.gradients[name].double().norm())
+        for name, grad in found.gradients.items()
+    }
+    worst = max(errors, key=lambda name: errors[name] if errors[name] == errors[name] else float("inf"))
+    return {
+        "names": sorted(errors),
+        "gradient": errors[worst],
+        "weight": worst,
+        "loss": max(abs(a - b) for a, b in zip(found.losses, wanted.losses, strict=True)),
+        "norm": max(abs(a - b) / b for a, b in zip(found.norms, wanted.norms, strict=True)),
+        "bitwise": found.losses == wanted.losses
+        and all(torch.equal(grad, wanted.gradients[name]) for name, grad in found.gradients.items()),
+        "all": sorted(wanted.gradients),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def sharing(layout: ParallelConfig) -> bool:
+    """Say whether a layout has more than its copies."""
+    return any((layout.dp_shard or 2) > 1 or size > 1 for size in (layout.cp, layout.tp, layout.pp))
+
+
+def merged(cell: Cell, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one row of the table from what every rank found."""
+    broken = [rank["error"] for rank in ranks if "error" in rank]
+    if broken:
+        return {"name": cell.name, "error": broken[0]}
+    worst = max(ranks, key=lambda rank: rank["gradient"])
+    return {
+        "name": cell.name,
+        "gradient": worst["gradient"],
+        "weight": worst["weight"],
+        "loss": max(rank["loss"] for rank in ranks),
+        "norm": max(rank["norm"] for rank in ranks),
+        "bitwise": all(rank["bitwise"] for rank in ranks),
+        "complete": sorted({name for rank in ranks for name in rank["names"]}) == ranks[0]["all"],
+        "seconds": max(rank["seconds"] for rank in ranks),
+    }
+
+
+def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
+    torch.set_num_threads(1)
+    world = distributed.world_of()
+    device = torch.device(device_type, world.local_rank) if device_type == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    distributed.join(world, device)
+    module, _, attribute = cells.partition(":")
+    rows = []
+    for cell in getattr(importlib.import_module(module), attribute):
+        try:
+            mine = compare(cell, data_root, world, device)
+        except Exception:  # one broken cell is a row of the table, not the end of the others
+            mine = {"error": traceback.format_exc()}
+        rows.append(merged(cell, world.gather(mine)))
+        torch.compiler.reset()
+        if world.writes:
+            print(json.dumps(rows[-1]), flush=True)
+    if world.writes:
+        out.write_text(json.dumps(rows))
+    dist.barrier()
+    distributed.leave(world)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else "cpu")

@@ -1,0 +1,46 @@
+"""Sharded data parallelism by torch's first FSDP, kept to compare: flat parameters, one for each block.
+
+It averages gradients over ranks, where losses here are shares of a sum: the loss is multiplied by their number.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+from train.model.transformer import Block, Transformer
+from train.parallel.mesh import Mesh
+from train.parallel.stage import Stage
+from train.precision.policy import formats
+from train.spec.config import RunConfig
+
+_STRATEGIES = {
+    (2, False): ShardingStrategy.SHARD_GRAD_OP,
+    (3, False): ShardingStrategy.FULL_SHARD,
+    (2, True): ShardingStrategy._HYBRID_SHARD_ZERO2,
+    (3, True): ShardingStrategy.HYBRID_SHARD,
+}
+
+
+def shard_flat(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device) -> Stage:
+    """Return the stage of a model whose weights, on the device already, are cut over ranks."""
+    assert mesh.weights is not None
+    copies = mesh.axes.dp_replicate > 1
+    chosen = formats(config.precision)
+    short = chosen.compute is not torch.float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        wrapped = FullyShardedDataParallel(
+            module,
+            device_mesh=mesh.weights["dp_replicate", "fsdp"] if copies else mesh.weights["fsdp"],
+            sharding_strategy=_STRATEGIES[config.parallel.zero, copies],
+            auto_wrap_policy=partial(transformer_auto_wrap_policy, transformer_layer_cls={Block}),
+            mixed_precision=MixedPrecision(param_dtype=chosen.compute, reduce_dtype=chosen.reduce) if short else None,
+            device_id=device,
+            use_orig_params=True,
+        )
+    return Stage(module, wrapped, loss_factor=float(mesh.axes.data * mesh.axes.cp))

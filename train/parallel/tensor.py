@@ -1,0 +1,127 @@
+"""Tensor parallelism with sequence parallelism (Korthikanti et al. 2022) and a vocabulary cut over ranks.
+
+Each rank holds whole key/value heads with their queries, a share of the hidden channels and a share of the vocabulary.
+The residual stream and the norms are cut along the sequence. Before attention, MLP and head the parts of the sequence
+are gathered; after attention and MLP, whose outputs are sums over ranks, and after the embedding, of whose rows each
+rank has some, a reduce-scatter both sums and cuts. Gathers become reduce-scatters in the backward pass and the reverse.
+
+Weights are DTensors, so that sharding for data parallelism, checkpoints and the gradient norm know what is where; the
+arithmetic is on their local parts (train.model.weights.local).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from train.model.transformer import Block, Transformer
+from train.parallel.collectives import gather, scatter
+from train.parallel.mesh import Mesh
+
+_CUT = {
+    "embedding.weight": 0,
+    "output.weight": 0,
+    "attention.qkv": 0,
+    "attention.out": 1,
+    "mlp.gate_up": 1,
+    "mlp.down": 1,
+}
+"""Along which dimension a weight is cut over ranks, by the end of its name; the others (norms) each rank holds whole."""
+
+
+def cut(module: Transformer, mesh: Mesh) -> None:
+    """Cut a module on the meta device over the ranks of tp, and make it gather and scatter as it runs."""
+    assert mesh.weights is not None
+    view, group = mesh.weights["tp"], mesh.group("tp")
+    for name, weight in list(module.named_parameters()):
+        owner, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, nn.Parameter(_on(view, weight, placement(name))))
+    if module.embedding is not None:
+        module.embedding.lookup = _Lookup(group)
+    for block in module.blocks.values():
+        assert isinstance(block, Block)
+        for layer in (block.attention, block.mlp):
+            layer.register_forward_pre_hook(_Before(group))
+            layer.register_forward_hook(_After(group))
+    if module.output is not None:
+        module.output.group = group
+        module.output.register_forward_pre_hook(_Before(group))
+
+
+def placement(name: str) -> Placement:
+    """Return how the weight of this name lies on the ranks of tp."""
+    return next((Shard(dim) for end, dim in _CUT.items() if name.endswith(end)), Replicate())
+
+
+def finish(module: nn.Module, mesh: Mesh) -> None:
+    """Sum the gradients of weights that every rank of tp holds whole, once a step and in one message.
+
+    Each rank used them on its part of the sequence or its heads, so until now it has a part of the sum, which
+    accumulates over micro-batches and is summed over data-parallel ranks like any gradient.
+    """
+    parts = [_local_gradient(w) for w in module.parameters() if w.grad is not None and _whole_on_tp(w)]
+    if not parts:
+        return
+    flat = torch.cat([part.reshape(-1) for part in parts])
+    dist.all_reduce(flat, group=mesh.group("tp"))
+    for part, summed in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
+        part.copy_(summed.view_as(part))
+
+
+def _on(view: DeviceMesh, weight: Tensor, where: Placement) -> DTensor:
+    shape = list(weight.shape)
+    if isinstance(where, Shard):
+        shape[where.dim] //= view.size()
+    part = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+    return DTensor.from_local(part, view, [where], run_check=False, shape=weight.shape, stride=weight.stride())
+
+
+def _whole_on_tp(weight: Tensor) -> bool:
+    if not isinstance(weight, DTensor):
+        return False
+    names = weight.device_mesh.mesh_dim_names or ()
+    return "tp" in names and weight.placements[names.index("tp")].is_replicate()
+
+
+def _local_gradient(weight: Tensor) -> Tensor:
+    assert isinstance(weight.grad, DTensor)
+    return weight.grad.to_local()
+
+
+class _Before:
+    """Forward pre-hook: give the layer all of the sequence."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (gather(inputs[0], self.group), *inputs[1:])
+
+
+class _After:
+    """Forward hook: sum the layer's outputs over ranks and keep this rank's part of the sequence."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        return scatter(output, self.group)
+
+
+class _Lookup:
+    """Embedding lookup in this rank's rows of the vocabulary; tokens of other ranks' rows add zeros."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+
+    def __call__(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        mine = tokens - dist.get_rank(self.group) * len(rows)
+        here = (mine >= 0) & (mine < len(rows))
+        found = F.embedding(torch.where(here, mine, 0), rows)
+        return scatter(found * here.unsqueeze(-1), self.group)
