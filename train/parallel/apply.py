@@ -46,18 +46,21 @@ def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.dev
     Weights are cut first (tensor), then blocks changed as they run (context, fp8, checkpointing, compile), then wrapped
     for data parallelism; FSDP2 cuts empty weights, so that no rank ever holds a whole model.
     """
-    finish: Callable[[], None] = lambda: None
     if mesh.axes.tp > 1:
-        from train.parallel import tensor
+        from train.parallel.tensor import cut
 
-        tensor.cut(module, mesh)
-        finish = partial(tensor.finish, module, mesh)
+        cut(module, mesh)
     if mesh.axes.cp > 1:
         from train.parallel.context import share_sequences
 
         share_sequences(module, mesh)
     _change_blocks(module, config)
-    return replace(_data_parallel(module, config, mesh, device, fill), finish=finish)
+    stage = _data_parallel(module, config, mesh, device, fill)
+    if mesh.axes.tp == 1:
+        return stage
+    from train.parallel.tensor import finish
+
+    return replace(stage, finish=partial(finish, module, mesh))
 
 
 def _change_blocks(module: Transformer, config: RunConfig) -> None:

@@ -13,26 +13,20 @@ Products on an NVIDIA GPU want both axes in multiples of 16.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from train.model.weights import Product
 from train.spec.config import PrecisionConfig
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 _TINY = 1e-12
 Narrowed: TypeAlias = tuple[Tensor, Tensor]
 """Numbers in fp8 and the fp32 factor that brings them back."""
-
-
-class Product(Protocol):
-    """What a layer applies its weight with: x (..., columns) and weight (rows, columns) to (..., rows)."""
-
-    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return x @ weight.T."""
 
 
 def narrowed(x: Tensor, dtype: torch.dtype, dim: int | None = None) -> Narrowed:
@@ -46,23 +40,24 @@ def narrowed(x: Tensor, dtype: torch.dtype, dim: int | None = None) -> Narrowed:
     return (x.float() / factor).clamp(-limit, limit).to(dtype), factor
 
 
-def convert(blocks: Sequence[nn.Module], config: PrecisionConfig) -> int:
-    """Give the products of all blocks but `fp8_keep_blocks` at each end to fp8; return how many layers took it.
+def convert(blocks: Mapping[int, nn.Module], layers: int, config: PrecisionConfig) -> int:
+    """Give the products of these blocks, by their number in a model of `layers`, to fp8; return how many took it.
 
-    A layer takes part by having an attribute `linear`. ValueError where no block is left to convert.
+    `fp8_keep_blocks` at each end of the model stay as they are. A layer takes part by having an attribute `linear`.
+    ValueError where no block of the model would be left to convert.
     """
     keep = config.fp8_keep_blocks
-    inner = blocks[keep : len(blocks) - keep] if keep >= 0 else []
-    if len(blocks) and not len(inner):
+    if not 0 <= 2 * keep < layers:
         raise ValueError(
-            f"precision.fp8_keep_blocks={keep} keeps all {len(blocks)} blocks in bf16: at most "
-            f"{(len(blocks) - 1) // 2} leaves one in fp8, or use precision=bf16"
+            f"precision.fp8_keep_blocks={keep} of {layers} blocks at each end leaves none in fp8: "
+            f"use 0 to {(layers - 1) // 2}, or precision=bf16"
         )
     product: Product = rowwise if config.fp8_scaling == "rowwise" else tensorwise
-    layers = [module for block in inner for module in block.modules() if hasattr(module, "linear")]
-    for layer in layers:
+    inner = [block for number, block in blocks.items() if keep <= number < layers - keep]
+    changed = [module for block in inner for module in block.modules() if hasattr(module, "linear")]
+    for layer in changed:
         layer.linear = product  # type: ignore[assignment]
-    return len(layers)
+    return len(changed)
 
 
 def tensorwise(x: Tensor, weight: Tensor) -> Tensor:

@@ -77,12 +77,19 @@ class Layer(nn.Module):
 
 def test_blocks_at_the_ends_keep_their_products() -> None:
     blocks = [nn.Sequential(Layer(), Layer()) for _ in range(4)]
-    assert convert(blocks, replace(FP8, fp8_keep_blocks=1)) == 4
+    assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_keep_blocks=1)) == 4
     assert [block[0].linear is tensorwise for block in blocks] == [False, True, True, False]
-    assert convert(blocks, replace(FP8, fp8_scaling="rowwise")) == 8
+    assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_scaling="rowwise")) == 8
     assert all(layer.linear is rowwise for block in blocks for layer in block)  # type: ignore[union-attr]
 
 
-def test_keeping_all_blocks_is_refused_with_what_would_do() -> None:
-    with pytest.raises(ValueError, match=r"fp8_keep_blocks=2 keeps all 4 blocks.*at most 1"):
-        convert([nn.Sequential(Layer()) for _ in range(4)], replace(FP8, fp8_keep_blocks=2))
+def test_a_stage_of_a_pipeline_keeps_only_the_ends_of_the_model() -> None:
+    last = {2: Layer(), 3: Layer()}
+    assert convert(last, 4, replace(FP8, fp8_keep_blocks=1)) == 1
+    assert last[2].linear is tensorwise and last[3].linear is F.linear
+
+
+@pytest.mark.parametrize("keep", [-1, 2])
+def test_keeping_all_blocks_is_refused_with_what_would_do(keep: int) -> None:
+    with pytest.raises(ValueError, match=rf"fp8_keep_blocks={keep} of 4 blocks.*use 0 to 1"):
+        convert({0: Layer()}, 4, replace(FP8, fp8_keep_blocks=keep))
