@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from analysis import engine, frontier, recommend, surface, valleys
-from analysis.results import Backtest, BacktestOptimum, BacktestRun
+from analysis.results import Backtest, BacktestOptimum, BacktestRun, Cut
 from analysis.rows import Array, Rows
 
 FEWEST_BUDGETS = 3
+FEWEST_RUNS = 8
 
 
 def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
@@ -69,3 +70,33 @@ def _runs(constants: Array, test: Rows) -> tuple[BacktestRun, ...]:
     predicted = surface.predict(constants, test.params, test.tokens)
     columns = zip(test.keys, test.params, test.tokens, test.flops, predicted, test.loss, strict=True)
     return tuple(BacktestRun(k, *(float(v) for v in (n, d, c, p, o, p / o - 1.0))) for k, n, d, c, p, o in columns)
+
+
+def rolling(rows: Rows, loss: engine.Loss, most: int = 8) -> tuple[Cut, ...]:
+    """Return surfaces fitted up to rising cuts of compute, each judged on the runs above it.
+
+    The cuts are the budgets but the largest, at most `most` of them, evenly spaced; where runs form no budgets they are
+    quantiles of compute. A drift of the exponent with the cut says that it is not a constant, whatever its interval.
+    """
+    levels = np.unique(rows.labels[np.bincount(rows.budget, minlength=len(rows.labels)) >= 3])
+    if len(levels) < FEWEST_BUDGETS:
+        levels = np.unique(np.quantile(rows.flops, np.linspace(0.3, 1.0, most + 1)))
+    ends = np.array([rows.flops[rows.flops <= level * 1.01].max(initial=0.0) for level in levels[:-1]])
+    ends = np.unique(ends[ends > 0])
+    ends = (
+        ends[np.unique(np.linspace(0, len(ends) - 1, min(len(ends), most)).round().astype(int))] if len(ends) else ends
+    )
+    found = []
+    for end in ends:
+        inside = rows.flops <= end
+        point = surface.point_fit(rows.take(inside), loss)
+        above = rows.take(~inside)
+        if point is None or not len(above) or int(inside.sum()) < FEWEST_RUNS:
+            continue
+        error = surface.predict(point.constants, above.params, above.tokens) / above.loss - 1.0
+        order = np.argsort(above.flops, kind="stable")
+        exponent = float(surface.exponents(point.constants)["a"])
+        runs = tuple((float(above.flops[i]), float(error[i])) for i in order)
+        known = exponent if np.isfinite(exponent) else None
+        found.append(Cut(float(end), int(inside.sum()), known, float(np.abs(error).mean()), runs))
+    return tuple(found)

@@ -1,178 +1,303 @@
-"""`python -m analysis.fit`: from runs to scaling laws, `fit.json` and a tidy `runs.csv`."""
+"""`python -m analysis.fit`: from runs to scaling laws, `fit.json`, a tidy `runs.csv`, figures and `report.html`."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from analysis import arguments, source
+from analysis.arguments import Key
 from analysis.plain import to_json
-from analysis.results import Dropped, Fit, Fits, Kinds, Runs, save
+from analysis.results import Block, Check, Cloud, Dropped, Fit, Fits, Frontier, Kinds, Runs, Valleys, save
 
 if TYPE_CHECKING:
     import pandas as pd
 
-HELP = {
-    "runs": "runs/STUDY, mlflow:EXPERIMENT, or a .csv or .parquet file (required)",
-    "uri": "MLflow server or database of mlflow:EXPERIMENT (default sqlite:///mlflow.db)",
-    "points": "of a study: all, or latest: those that its latest command asked for (default all)",
-    "out": "folder for fit.json and runs.csv (default reports/STUDY)",
-    "budget": "FLOPs to recommend a run for (default 10 times the largest run)",
-    "resamples": "bootstrap resamples (default 1000)",
-    "seed": "seed of the resamples (default 0)",
-    "params": "count of parameters: matmul, total or non_embedding (default matmul); of a file: its name for the count",
-    "delta": "Huber's delta on log residuals (default 0.001); squared: least squares",
-    "workers": "threads; the numbers do not depend on it (default 1)",
-    "columns": "file only: ours:theirs,... for params, tokens, flops, loss and others",
-    "flop_rule": "file only: how flops were counted; 6ND computes them from params and tokens",
-    "loss_unit": "file only: unit of the loss (default nats per token)",
-    "where": "file only: COLUMN:VALUE,... keeps these rows",
-}
-FILES = (".csv", ".parquet")
+    from analysis import engine
+    from analysis.rows import Rows
+    from analysis.surface import Surface
+
+PURPOSE = "From runs to scaling laws with intervals, checks, a backtest and a recommendation."
+EXAMPLES = (
+    "python -m analysis.fit runs=runs/isoflop",
+    "python -m analysis.fit runs=table.csv columns=params:N,tokens:D,loss:val_loss flop_rule=6ND form=kaplan_floor",
+)
+APPROACHES = ("1", "2", "3")
+INTERVALS = ("bootstrap", "delta", "sandwich", "profile")
+CLUSTERS = ("auto", "sizes", "runs", "rows", "seeds", "residuals")
+LOSSES = ("huber", "student_t", "l1", "squared")
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command line; see HELP for the meaning of each key."""
-
-    runs: str
-    uri: str = "sqlite:///mlflow.db"
-    points: str = "all"
-    out: str = ""
-    budget: float | None = None
-    resamples: int = 1000
-    seed: int = 0
-    params: str = ""
-    delta: str = "0.001"
-    workers: int = 1
-    columns: str = ""
-    flop_rule: str = "given"
-    loss_unit: str = "nats per token"
-    where: str = ""
+def _approach(key: Key, text: str) -> tuple[str, ...]:
+    """Read all, or some of 1, 2, 3."""
+    named = {"envelope": "1", "valleys": "2", "isoflop": "2", "surface": "3", "parametric": "3"}
+    found = tuple(named.get(part.strip(), part.strip()) for part in text.split(","))
+    if found == ("all",):
+        return APPROACHES
+    bad = [part for part in found if part not in APPROACHES]
+    if bad:
+        raise ValueError(f"approach={text}: {bad[0]!r} is none of 1, 2, 3, all ({key.help})")
+    return found
 
 
-def parse(arguments: Sequence[str]) -> Options:
+def _delta(key: Key, text: str) -> str:
+    if text != "squared":
+        arguments.number(key, text)
+    return text
+
+
+KEYS = (
+    *source.KEYS,
+    Key("form", "law of the loss, by name, by paper or as text (analysis.compare lists them)", "chinchilla"),
+    Key("approach", "1 (envelope of learning curves), 2 (isoFLOP valleys), 3 (surface), or all", APPROACHES, _approach),
+    Key("loss", "loss function on log residuals", "huber", choices=LOSSES),
+    Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),
+    Key("interval", "how the law's intervals are made", "bootstrap", choices=INTERVALS),
+    Key("cluster", "what a resample draws; auto: model sizes where they repeat, else runs", "auto", choices=CLUSTERS),
+    Key("fix", "constants held: E:1.7,alpha:0.34", {}, arguments.constants),
+    Key("tie", "constants made equal: beta:alpha", {}, arguments.names),
+    Key("budget", "FLOPs to recommend a run for (default 10 times the largest run)", None, arguments.number),
+    Key("resamples", "bootstrap resamples", 1000, arguments.whole),
+    Key("seed", "seed of the resamples", 0, arguments.whole),
+    Key("workers", "threads; the numbers do not depend on it", 1, arguments.whole),
+    Key("sensitivity", "the table of what other choices would give", True, arguments.switch),
+    Key("report", "write report.html and the figures", True, arguments.switch),
+    Key("out", "folder for fit.json, runs.csv and the report (default reports/STUDY)"),
+)  # fmt: skip
+
+
+def parse(given: Sequence[str]) -> dict[str, Any]:
     """Return the options of `key=value` arguments; ValueError names an unknown key's nearest, or a bad value."""
-    given: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name not in HELP:
-            near = difflib.get_close_matches(name, HELP, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]}=?" if near else ""
-            raise ValueError(f"{argument!r}: there is no key {name!r}{hint} Keys: {', '.join(HELP)}")
-        if not equals or not value:
-            raise ValueError(f"{argument!r}: write {name}=VALUE ({HELP[name]})")
-        given[name] = value
-    if "runs" not in given:
-        raise ValueError(f"runs= is missing: {HELP['runs']}")
-    numbers = {
-        name: _number(name, given.pop(name), kind)
-        for name, kind in (("budget", float), ("resamples", int), ("seed", int), ("workers", int))
-        if name in given
-    }
-    return dataclasses.replace(Options(given.pop("runs")), **given, **numbers)  # type: ignore[arg-type]
+    from analysis.formnames import resolve
+
+    options = arguments.parse(given, KEYS)
+    options["form"] = resolve(options["form"])
+    return options
 
 
-def _number(name: str, text: str, kind: type[float]) -> float:
-    """Return a number; 1e21 is welcome as a whole number too."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    lowest = 0.0 if kind is int else 1e-300
-    if not lowest <= value < float("inf") or (kind is int and value != int(value)):
-        what = "a whole number, 0 or more" if kind is int else "a positive number"
-        raise ValueError(f"{name}={text}: {what} is needed ({HELP[name]})")
-    return kind(value)
+def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the tidy frame that `runs=` names; a file has to have the columns that the form reads."""
+    from analysis.forms import FORMS
+    from analysis.frame import REQUIRED
+
+    form = FORMS[options["form"]]
+    reads = (*form.inputs, form.target)
+    surface = {"params", "tokens"} <= set(form.inputs)
+    return source.load(options, need=tuple(dict.fromkeys((*REQUIRED, *reads) if surface else reads)))
 
 
-def load_frame(options: Options) -> pd.DataFrame:
-    """Return the tidy frame that `runs=` names."""
-    from analysis import frame
+def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: Any) -> Fit:
+    """Return all fits, the backtest and the recommendation for a tidy frame.
 
-    if options.runs.startswith("mlflow:"):
-        return frame.from_mlflow(options.uri, options.runs.removeprefix("mlflow:"), options.params or "matmul")
-    path = Path(options.runs)
-    if path.suffix in FILES:
-        return frame.from_csv(
-            path,
-            columns=_pairs("columns", options.columns),
-            params_kind=options.params or "given",
-            flop_rule=options.flop_rule,
-            loss_unit=options.loss_unit,
-            where=_pairs("where", options.where),
-        )
-    return frame.from_runs(path, options.params or "matmul", options.points)
+    Parameters
+    ----------
+    frame : DataFrame
+        A tidy frame (see :mod:`analysis.frame`).
+    options : mapping, optional
+        Options of the command by name, as `parse` returns them; those that are not there have their defaults.
+    **given
+        Single options by name: form, approach, loss, interval, budget, resamples, seed, ...
 
+    Returns
+    -------
+    Fit
+        What `fit.json` holds.
 
-def _pairs(name: str, text: str) -> dict[str, str]:
-    """Return "a:b,c:d" as a mapping."""
-    pairs = [part.partition(":") for part in text.split(",") if part]
-    for left, colon, right in pairs:
-        if not colon or not left or not right:
-            raise ValueError(f"{name}={text}: write {name}=NAME:VALUE,NAME:VALUE ({HELP[name]})")
-    return {left: right for left, _, right in pairs}
-
-
-def fit(frame: pd.DataFrame, options: Options) -> Fit:
-    """Return all fits, the backtest and the recommendation for a tidy frame (see analysis.frame)."""
-    from analysis import backtest, bootstrap, checks, engine, frontier, recommend, surface, valleys
+    Examples
+    --------
+    >>> from analysis import frame
+    >>> from pathlib import Path
+    >>> found = fit(frame.from_csv(Path("docs/example-runs.csv")), resamples=100, sensitivity=False)
+    >>> found.form, found.rows_used, sorted(found.params)
+    ('E + A/N^alpha + B/D^beta', 25, ['A', 'B', 'E', 'alpha', 'beta'])
+    """
+    asked = {key.name: key.default for key in KEYS} | dict(options or {}) | given
     from analysis.frame import used
 
+    complete = frame[frame["used"]][["params", "tokens", "flops", "loss"]].notna().all(axis=None)
+    if not complete:
+        return _law_only(frame, asked)
     rows = used(frame)
-    dropped = _dropped(frame)
-    loss: engine.Loss = engine.Squared() if options.delta == "squared" else engine.Huber(_delta(options.delta))
-    workers = max(1, options.workers)
-    found = surface.fit(rows, loss, resamples=options.resamples, seed=options.seed, workers=workers)
-    block = found.block if isinstance(found, surface.Surface) else found
-    valley_fit = valleys.fit(rows, resamples=options.resamples, seed=options.seed)
-    law = frontier.fit(rows, valley_fit)
-    budget = options.budget or 10.0 * float(rows.labels.max())
-    fitted = found if isinstance(found, surface.Surface) else None
-    plan = recommend.recommend(rows, valley_fit, law, surface=fitted, budget=budget)
-    test = backtest.backtest(rows, loss)
-    kinds, waiting = _kinds(frame), int(frame.attrs.get("not_started", 0))
-    at_data = tuple(checks.data(rows, dropped, flop_rule=kinds.flops, waiting=waiting))
-    at_surface = tuple(checks.surface(block, rows, recommend.clash(rows, valley_fit, fitted)))
-    block = dataclasses.replace(block, checks=at_surface, rows_dropped=dropped)
-    front = law.block if isinstance(law, frontier.FrontierFit) else law
-    every = (*at_data, *valley_fit.block.checks, *block.checks, *checks.outlook(plan, test))
-    shared = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
+    parts = _Parts(frame, rows, asked)
+    return parts.result()
+
+
+class _Parts:
+    """One fit in the making: each part is computed once, in the order in which the others need it."""
+
+    def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
+        from analysis import backtest, engine, frontier, recommend, surface, valleys
+        from analysis.losses import Squared
+
+        self.frame, self.rows, self.asked = frame, rows, asked
+        resamples, seed = int(asked["resamples"]), int(asked["seed"])
+        squared = asked["delta"] == "squared" or asked["loss"] == "squared"
+        self.loss: engine.Loss = Squared() if squared else engine.Huber(float(asked["delta"]))
+        workers = max(1, int(asked["workers"]))
+        self.dropped = dropped(frame)
+        found = surface.fit(rows, self.loss, resamples=resamples, seed=seed, workers=workers)
+        self.surface = found if isinstance(found, surface.Surface) else None
+        self.valleys = valleys.fit(rows, resamples=resamples, seed=seed)
+        self.frontier = frontier.fit(rows, self.valleys)
+        self.budget = float(asked["budget"] or 10.0 * float(rows.labels.max()))
+        self.plan = recommend.recommend(rows, self.valleys, self.frontier, surface=self.surface, budget=self.budget)
+        self.test = backtest.backtest(rows, self.loss)
+        block = found.block if isinstance(found, surface.Surface) else found
+        from analysis import checks
+
+        at_surface = tuple(checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface)))
+        self.block = dataclasses.replace(block, checks=at_surface, rows_dropped=self.dropped)
+
+    def result(self) -> Fit:
+        """Return everything as what fit.json holds."""
+        from analysis import bootstrap, checks, frontier
+
+        frame, rows, asked = self.frame, self.rows, self.asked
+        kinds, waiting = _kinds(frame), int(frame.attrs.get("not_started", 0))
+        at_data = (*checks.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting), *_settings(frame))
+        law, extra = _other_law(frame, rows, asked)
+        envelope = _envelope(frame, asked)
+        valleys = dataclasses.replace(self.valleys.block, rows_dropped=self.dropped)
+        front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
+        top = self._top(law, envelope, valleys)
+        outlook = checks.outlook(self.plan, self.test)
+        own = () if top is self.block or top is valleys else self.block.checks
+        every = _once((*at_data, *valleys.checks, *top.checks, *own, *outlook))
+        shared = {f.name: getattr(top, f.name) for f in dataclasses.fields(Block)}
+        return Fit(
+            **{**shared, "checks": every, "rows_dropped": self.dropped},
+            study=_name(asked, frame),
+            source=str(asked.get("runs") or "a frame"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            kinds=kinds,
+            interval_method=extra.get("interval")
+            or f"surface: {bootstrap.plan(rows).text}; valleys: residual bootstrap, pooled over budgets",
+            confidence=bootstrap.CONFIDENCE,
+            resamples=int(asked["resamples"]),
+            seed=int(asked["seed"]),
+            versions=_versions(),
+            runs=Runs(
+                len(frame), len(rows), len(self.dropped), int((frame["state"] == "completed").sum()), len(rows.labels)
+            ),
+            fits=Fits(valleys, self.block, front, law, envelope),
+            backtest=self.test,
+            recommendation=self.plan,
+            **self._evidence(),
+            record=_record(asked, extra),
+        )
+
+    def _top(self, law: Block | None, envelope: Block | None, valleys: Valleys) -> Block:
+        """Return the block that stands for the fit: the law asked for, or the one approach asked for."""
+        approach = self.asked["approach"]
+        if law is not None and "3" in approach:
+            return law
+        if "3" in approach:
+            return self.block
+        return valleys if "2" in approach or envelope is None else envelope
+
+    def _evidence(self) -> dict[str, Any]:
+        """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""
+        from analysis import backtest, evidence
+
+        if self.surface is None:
+            return {"rolling": backtest.rolling(self.rows, self.loss)}
+        return {
+            "profiles": evidence.profiles(self.rows, self.loss),
+            "cloud": self._cloud(self.surface),
+            "rolling": backtest.rolling(self.rows, self.loss),
+            "sensitivity": evidence.sensitivity(self.frame, self.rows) if self.asked["sensitivity"] else (),
+        }
+
+    def _cloud(self, surface: Surface) -> Cloud | None:
+        import numpy as np
+
+        from analysis import plans
+        from analysis.cost import cost
+
+        sizes = (float(self.rows.params.min()), float(self.rows.params.max()))
+        found = plans.training_only(surface.draws[:400], cost(self.rows), self.budget, sizes)
+        good = np.isfinite(found.log_params)
+        if not good.any():
+            return None
+        params, tokens = (np.exp(values[good]) for values in (found.log_params, found.log_tokens))
+        return Cloud(self.budget, tuple(map(float, params)), tuple(map(float, tokens)))
+
+
+def _other_law(frame: pd.DataFrame, rows: Rows | None, asked: Mapping[str, Any]) -> tuple[Block | None, dict[str, Any]]:
+    """Return the block of a law other than the plain surface, and its record; None where nothing else was asked."""
+    plain = asked["form"] == "chinchilla" and not asked["fix"] and not asked["tie"]
+    if (
+        plain
+        and asked["loss"] in ("huber", "squared")
+        and (asked["interval"], asked["cluster"]) == ("bootstrap", "auto")
+    ):
+        return None, {}
+    from analysis import evidence
+
+    return evidence.law(frame, rows, asked)
+
+
+def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Block | None:
+    """Return approach 1 where learning curves are there; not possible, and why, where it alone was asked for."""
+    from analysis import evidence
+
+    if "1" not in asked["approach"]:
+        return None
+    return evidence.envelope(frame, alone=asked["approach"] == ("1",))
+
+
+def _law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
+    """Return the fit of a law that does not read params, tokens and flops: no valleys, no recommendation."""
+    from analysis import bootstrap, evidence
+
+    block, extra = evidence.law(frame, None, asked)
+    left = dropped(frame)
+    block = dataclasses.replace(block, rows_dropped=left)
+    why = "the runs do not have all of params, tokens, flops and loss"
+    none = {"loss_function": "", "status": "not possible", "reason": why}
+    shared = {f.name: getattr(block, f.name) for f in dataclasses.fields(Block)}
+    surface = Block(form="E + A/N^alpha + B/D^beta", approach="surface", **none)  # type: ignore[arg-type]
+    valleys = Valleys(form="", approach="valleys", **none)  # type: ignore[arg-type]
+    front = Frontier(form="", approach="frontier", **none)  # type: ignore[arg-type]
+    used = int(frame["used"].sum())
     return Fit(
-        **{**shared, "checks": every},
-        study=_name(options, frame),
-        source=options.runs,
+        **{**shared, "checks": _once((*_settings(frame), *block.checks))},
+        study=_name(asked, frame),
+        source=str(asked.get("runs") or "a frame"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        kinds=kinds,
-        interval_method=f"surface: {bootstrap.plan(rows).text}; valleys: residual bootstrap, pooled over budgets",
+        kinds=_kinds(frame),
+        interval_method=str(extra.get("interval", "")),
         confidence=bootstrap.CONFIDENCE,
-        resamples=options.resamples,
-        seed=options.seed,
+        resamples=int(asked["resamples"]),
+        seed=int(asked["seed"]),
         versions=_versions(),
-        runs=Runs(len(frame), len(rows), len(dropped), int((frame["state"] == "completed").sum()), len(rows.labels)),
-        fits=Fits(dataclasses.replace(valley_fit.block, rows_dropped=dropped), block, front),
-        backtest=test,
-        recommendation=plan,
+        runs=Runs(len(frame), used, len(left), int((frame["state"] == "completed").sum()), 0),
+        fits=Fits(valleys, surface, front, block, None),
+        record=_record(asked, extra),
     )
 
 
-def _delta(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise ValueError(f"delta={text}: a positive number or the word squared ({HELP['delta']})")
-    return value
+def _once(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the findings, each code and message once."""
+    return tuple({(check.code, check.message): check for check in reversed(checks)}.values())[::-1]
 
 
-def _dropped(frame: pd.DataFrame) -> tuple[Dropped, ...]:
+def _settings(frame: pd.DataFrame) -> list[Check]:
+    """Return a finding for every text column of a file whose values are fitted together."""
+    found = []
+    for name, values in frame.attrs.get("settings", {}).items():
+        text = f"{name} has {len(values)} values ({', '.join(values[:6])}), which are fitted together"
+        found.append(Check("mixed_settings", text, f"where={name}:{values[0]} keeps one of them", "warning"))
+    return found
+
+
+def dropped(frame: pd.DataFrame) -> tuple[Dropped, ...]:
+    """Return the rows that no fit uses, with their reasons."""
     bad = frame[~frame["used"]]
     columns = zip(bad["key"], bad["drop_code"], bad["drop_reason"], strict=True)
     return tuple(Dropped(str(k), str(c), str(r)) for k, c, r in columns)
@@ -185,8 +310,18 @@ def _kinds(frame: pd.DataFrame) -> Kinds:
     return Kinds(first["params_kind"], first["flop_rule"], first["loss_unit"], tokenizer=tokenizer)
 
 
-def _name(options: Options, frame: pd.DataFrame) -> str:
-    return str(frame["study"].iloc[0]) or Path(options.runs).stem
+def _name(asked: Mapping[str, Any], frame: pd.DataFrame) -> str:
+    return str(frame["study"].iloc[0]) or Path(str(asked.get("runs") or "study")).stem
+
+
+def _record(asked: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for, as plain values, and what the law itself says of how it was made."""
+    options = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asked.items()
+        if name not in ("workers", "out", "report", "uri")  # nothing that the numbers depend on
+    }
+    return {"options": options, **{name: value for name, value in extra.items() if name != "interval"}}
 
 
 def _versions() -> dict[str, str]:
@@ -211,50 +346,59 @@ def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:
 
 
 def with_prediction(result: Fit, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with the column `predicted`: the surface's loss, empty where there is none."""
+    """Return the frame with the column `predicted`: the law's loss, empty where there is none."""
     import numpy as np
 
-    from analysis.surface import FORM, predict
+    from analysis.forms import FORMS
 
     out = frame.copy()
-    if result.params:
-        constants = np.array([result.params[name] for name in FORM.names])
-        predicted = predict(constants, out["params"].to_numpy(float), out["tokens"].to_numpy(float))
-        out["predicted"] = np.where(out["used"], predicted, np.nan)
-    else:
-        out["predicted"] = np.nan
+    out["predicted"] = np.nan
+    form = next((f for f in FORMS.values() if f.text == result.form and set(f.names) <= set(result.params)), None)
+    if form is None or form.target != "loss":
+        return out
+    x = np.log(np.stack([out[name].to_numpy(float) for name in form.inputs]))
+    zeros = np.zeros(len(x))
+    theta = form.internal(np.array([[result.params[name] for name in form.names]]), zeros)
+    with np.errstate(all="ignore"):
+        predicted = np.exp(form.log_value(theta, x)[0])
+    out["predicted"] = np.where(out["used"], predicted, np.nan)
     return out
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 2 with a message where the arguments or the runs are wrong."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help", "help"):
-        print("usage: python -m analysis.fit runs=... [key=value ...]\n")
-        print("\n".join(f"  {name:<10} {text}" for name, text in HELP.items()))
-        return 0 if given else 2
-    try:
-        options = parse(given)
-        frame = load_frame(options)
-        result = fit(frame, options)
-    except ValueError as error:
-        print(f"analysis.fit: {error}", file=sys.stderr)
-        return 2
-    folder = Path(options.out or Path("reports") / result.study)
+def act(options: Mapping[str, Any]) -> int:
+    """Fit, write and print."""
+    from analysis.formnames import resolve
+
+    options = {**options, "form": resolve(options["form"])}
+    frame = load_frame(options)
+    result = fit(frame, options)
+    folder = Path(options["out"] or Path("reports") / result.study)
     write(result, frame, folder)
-    _print(result, folder)
+    page = None
+    if options["report"]:
+        from analysis.report.write import write as write_report
+
+        runs = Path(options["runs"])
+        page = write_report(folder / "fit.json", folder, runs if runs.is_dir() else None).report
+    _print(result, folder, page)
     return 0
 
 
-def _print(result: Fit, folder: Path) -> None:
+def _print(result: Fit, folder: Path, page: Path | None) -> None:
     """Print the findings, what was written, and last the law and the recommendation."""
     from analysis.summary import summary
 
     for check in result.checks:
         print(f"{check.level:<8} {check.code}: {check.message}. {check.advice[:1].upper()}{check.advice[1:]}.")
-    print(f"wrote    {folder / 'fit.json'} and runs.csv ({result.runs.used} of {result.runs.total} runs used)\n")
+    also = "" if page is None else f", {page.name}"
+    print(f"wrote    {folder / 'fit.json'}, runs.csv{also} ({result.runs.used} of {result.runs.total} runs used)\n")
     fields: Mapping[str, object] = to_json(result)
     print(summary(fields))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command; return 0, or 2 with a message where the arguments or the runs are wrong."""
+    return arguments.run("analysis.fit", PURPOSE, KEYS, act, given, examples=EXAMPLES)
 
 
 if __name__ == "__main__":

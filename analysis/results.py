@@ -10,13 +10,16 @@ Top level (:class:`Fit`)::
     format              1
     study, source       name of the study; where the rows came from (path or "mlflow:EXPERIMENT")
     created             ISO 8601, UTC
-    form .. optimizer   the block (see below) of the approach that gives the fitted law, the surface;
-                        a copy of fits.surface. `params` is empty when no surface could be fitted.
+    form .. optimizer   the block (see below) of the approach that gives the fitted law: a copy of fits.surface, or of
+                        fits.law where another form was asked for, or of the one approach asked for (approach=1, 2).
+                        `params` is empty when it could not be fitted.
     kinds               {params: matmul|total|non_embedding|given, flops: rule, loss: unit, tokens, tokenizer}
     interval_method, confidence, resamples, seed, versions
     runs                {total, used, dropped, completed, budgets}
-    fits                {valleys, surface, frontier}
+    fits                {valleys, surface, frontier, law, envelope}: one block an approach; `law` is the fit of another
+                        form than the surface (form=), else null; `envelope` approach 1, null without learning curves
     backtest            null with fewer than three budgets
+    profiles, cloud, rolling, sensitivity, record    see below; empty where they were not asked for
     recommendation      null when no approach can give one
 
 A block (:class:`Block`: top level and `fits.surface`; also the first fields of `fits.valleys`, `fits.frontier`)::
@@ -74,6 +77,18 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
     by_approach         name -> {params, tokens, tokens_per_param, loss, intervals}
     disagreement        largest ratio of params between approaches, null with one approach
 
+`profiles` ([:class:`ProfileCurve`]): name, values, objective (summed, all other constants fitted anew), cut (the level
+at which the interval ends), and the interval [low, high] with null for an open side.
+
+`cloud` (:class:`Cloud`): params, tokens: resampled optima for the recommendation's budget; null without a surface.
+
+`rolling` ([:class:`Cut`]): fits on the runs up to `flops`, judged on those above: exponent `a`, mean absolute error of
+the runs above, and each as [flops, relative error].
+
+`sensitivity` ([:class:`Choice`]): what the exponent a (or another quantity) becomes under another choice.
+
+`record`                what else a reader needs to repeat the fit: command, selection, columns, loss, cluster, versions
+
 `runs.csv` lies beside it: the tidy frame of :mod:`analysis.frame`, one row a run, also the rows not used, with the
 columns `used` (True/False), `drop_code` and `drop_reason` (empty for used rows) and `predicted` (surface loss).
 """
@@ -83,6 +98,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from analysis.plain import from_json, to_json
 
@@ -239,6 +255,8 @@ class Fits:
     valleys: Valleys
     surface: Block
     frontier: Frontier
+    law: Block | None = None
+    envelope: Block | None = None
 
 
 @dataclass(frozen=True)
@@ -307,6 +325,51 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class ProfileCurve:
+    """The objective over one constant with all others fitted anew, and where it crosses the confidence level."""
+
+    name: str
+    values: tuple[float, ...]
+    objective: tuple[float, ...]
+    cut: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Resampled compute-optimal sizes and tokens for one budget."""
+
+    budget_flops: float
+    params: tuple[float, ...]
+    tokens: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A fit on the runs up to `flops` and its errors above: `runs` are (flops, relative error), `a` its exponent."""
+
+    flops: float
+    rows: int
+    a: float | None
+    mean_abs_relative_error: float
+    runs: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One line of the sensitivity table: under `choice` = `option` the quantity is `value`, with its interval."""
+
+    choice: str
+    option: str
+    quantity: str
+    value: float | None
+    low: float | None
+    high: float | None
+    rows: int
+
+
+@dataclass(frozen=True)
 class Runs:
     """How many runs there were and how many a fit could use."""
 
@@ -334,6 +397,11 @@ class Fit(Block):
     fits: Fits
     backtest: Backtest | None = None
     recommendation: Recommendation | None = None
+    profiles: tuple[ProfileCurve, ...] = ()
+    cloud: Cloud | None = None
+    rolling: tuple[Cut, ...] = ()
+    sensitivity: tuple[Choice, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
 

@@ -21,7 +21,7 @@ DATA = Path(__file__).parent / "data"
 
 def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> results.Fit:
     table.to_csv(tmp_path / "table.csv", index=False)
-    given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", *arguments]
+    given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", "report=no", "sensitivity=no", *arguments]
     assert fit.main(given) == 0
     return results.load(tmp_path / "out" / "fit.json")
 
@@ -35,7 +35,7 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
 ) -> None:
     folder = tmp_path / "runs" / "isoflop"
     studies.write_study(folder, studies.isoflop(1, noise=0.003))
-    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=300", "seed=7"]) == 0
+    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=300", "seed=7", "report=no"]) == 0
     found = results.load(tmp_path / "out" / "fit.json")
     assert (found.runs.total, found.runs.used, found.runs.budgets) == (21, 20, 4)
     assert [(d.code, d.key) for d in found.rows_dropped] == [("failed", "f00000000000")]
@@ -138,7 +138,7 @@ def test_a_surface_that_contradicts_the_minima_is_not_followed(tmp_path: Path) -
 def test_points_that_never_started_are_said(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "isoflop"
     studies.write_study(folder, studies.isoflop(1, noise=0.003), failed=0, waiting=3)
-    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=50"]) == 0
+    assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=50", "report=no"]) == 0
     found = results.load(tmp_path / "out" / "fit.json")
     assert [c.message for c in found.checks if c.code == "not_started"] == ["3 points of the study have not started"]
 
@@ -164,7 +164,8 @@ def test_one_budget_and_few_runs_still_write_what_is_known(tmp_path: Path) -> No
         (["runs=a", "budget=-1"], "a positive number"),
         (["runs=a", "resamples=1.5"], "a whole number"),
         (["budget=1"], "runs= is missing"),
-        (["runs=a.csv", "delta=0"], "does not exist"),
+        (["runs=a.csv"], "does not exist"),
+        (["runs=a.csv", "delta=0"], "delta=0: a positive number"),
         (["runs=/nowhere"], "is no study"),
         (["runs"], "write runs=VALUE"),
     ],

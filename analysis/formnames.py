@@ -1,0 +1,36 @@
+"""Names by which people call the laws: ours, the papers', or the law's own text."""
+
+from __future__ import annotations
+
+import difflib
+
+ALIASES = {
+    "surface": "chinchilla", "hoffmann": "chinchilla", "besiroglu": "chinchilla", "approach3": "chinchilla",
+    "tied": "chinchilla_tied", "interaction": "chinchilla_interaction", "power_law": "compute", "powerlaw": "compute",
+    "lc": "compute", "l(c)": "compute", "kaplan_e": "kaplan_floor", "gadre": "overtraining",
+    "over_training": "overtraining", "over-training": "overtraining", "muennighoff": "repeats", "repeat": "repeats",
+    "data_constrained": "repeats", "data-constrained": "repeats", "repeated": "repeats", "kumar": "precision",
+    "bnsl": "broken", "caballero": "broken", "vocab": "vocabulary", "experts": "moe", "lr": "learning_rate",
+    "learning-rate": "learning_rate", "batch_size": "batch",
+}  # fmt: skip
+
+
+def resolve(text: str) -> str:
+    """Return the name in analysis.forms.FORMS of what a person wrote; ValueError lists the laws.
+
+    >>> resolve("Muennighoff"), resolve("E + A/N^alpha + B/D^beta")
+    ('repeats', 'chinchilla')
+    """
+    from analysis.forms import FORMS
+
+    plain = text.strip().lower()
+    squeezed = plain.replace(" ", "")
+    for name, form in FORMS.items():
+        if plain == name or squeezed == form.text.lower().replace(" ", ""):
+            return name
+    if plain in ALIASES and ALIASES[plain] in FORMS:
+        return ALIASES[plain]
+    near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.6)
+    hint = f"; did you mean form={ALIASES.get(near[0], near[0])}?" if near else ""
+    laws = "; ".join(f"{name}: {form.text}" for name, form in FORMS.items())
+    raise ValueError(f"form={text} is not known{hint} The laws are {laws}")
