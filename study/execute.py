@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from study import code_version, ledger
 from study.config import ClusterConfig
 from study.executors import query
-from study.executors.local import longest_first, write_batch
+from study.executors.local import longest_first, tasks, write_batch
 from study.files import locked
 from study.follow import follow
 from study.freeze import load_points
@@ -140,7 +140,7 @@ def _submit(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, ou
     code_version.save(version, folder)
     ordered = longest_first(keys, points)
     if cluster.executor == "local":
-        write_batch(folder, ordered, version.id)
+        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster)})
     else:
         _submit_slurm(folder, ordered, cluster, version.id, outside)
 

@@ -100,7 +100,8 @@ class Controller:
         self._adopted.difference_update(left)
         if again:
             batch = self._observer.known.batch(again[0])
-            write_batch(self._observer.folder, again, batch.code if batch else None)
+            code, resources = (batch.code, batch.resources) if batch else (None, None)
+            write_batch(self._observer.folder, again, code, resources)
         return again
 
     def _amended(self, status: PointStatus) -> PointStatus:

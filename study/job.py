@@ -15,15 +15,15 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from study import ledger
 from study.files import RunLock, last_lines, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
-from study.place import Place, find_place, rendezvous
-from study.supervise import INTERRUPTED, Ending, Signals, classify, spawn, trainer_command
+from study.place import Place, find_place, local_world, rendezvous
+from study.supervise import INTERRUPTED, Ending, Signals, classify, spawn, trainer_command, wait_together
 
 HELD, NOT_WANTED = 76, 77
 LOCK_SECONDS = 60.0
@@ -67,7 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
     if why:
         print(f"{key}: nothing to do: {why}", file=sys.stderr)
         return NOT_WANTED
-    work = Work(study, batch, key, find_place(batch.executor, os.environ))
+    world = local_world(find_config(study, key).get("parallel") or {}, int(batch.resources.get("tasks") or 1))
+    work = Work(study, batch, key, find_place(batch.executor, os.environ, world))
     done = finished(work.run)
     if done is not None:
         print(f"{key}: the run is {done.state} already")
@@ -196,7 +197,8 @@ def describe(work: Work, started: float) -> dict[str, Any]:
         "world": place.world,
     }
     if place.world > 1:
-        job["address"], job["port"] = rendezvous(place, work.batch.resources.get("master_addr"))
+        given = "127.0.0.1" if place.executor == "local" else work.batch.resources.get("master_addr")
+        job["address"], job["port"] = rendezvous(place, given)
     return job
 
 
@@ -205,7 +207,8 @@ def trainer_environment(
 ) -> dict[str, str]:
     """Return the trainer's environment: as torchrun sets it for several ranks, without any of it for one."""
     ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    environment = {name: value for name, value in inherited.items() if name not in ours}
+    others = (*ours, "SLURM_STEP_NUM_TASKS")  # by which a trainer that srun starts itself knows its ranks
+    environment = {name: value for name, value in inherited.items() if name not in others}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         environment[name] = str(threads)
     root = str(Path(__file__).resolve().parent.parent)
@@ -238,18 +241,32 @@ def _advance(
     *,
     inherit: tuple[int, ...] = (),
 ) -> int:
-    """Run the trainer to its end and return Popen's return code."""
+    """Run the trainer to its end and return Popen's return code, that of the first rank where several run here."""
     threads = int(config.get("runtime", {}).get("threads", 1))
-    rank = work.place.rank
-    process = spawn(
-        trainer_command(work.run.config),
-        trainer_environment(work.place, job, threads, os.environ),
-        attempt.stdout(rank),
-        attempt.stderr(rank),
-        inherit,
-    )
-    signals.watch(process)
-    return process.wait()
+    here = work.place
+    # SLURM starts a job like this one for each rank; on this machine this one starts them all.
+    places = [here]
+    if here.executor == "local":
+        places = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
+    started, processes = time.time(), []
+    for place in places:
+        process = spawn(
+            trainer_command(work.run.config),
+            trainer_environment(place, job, threads, os.environ),
+            attempt.stdout(place.rank),
+            attempt.stderr(place.rank),
+            inherit,
+        )
+        signals.watch(process)
+        processes.append(process)
+    if len(processes) == 1:
+        return processes[0].wait()
+    first = wait_together(processes)
+    if first > 0:
+        ending = classify(processes[first].returncode, signals.received, "completed", _cancelled(work), None)
+        if ending.state == "failed":
+            write_json(attempt.rank(first), _ending(attempt, ending, started, first))
+    return processes[0].returncode
 
 
 def _acquire(lock: RunLock, signals: Signals) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from train.spec.mesh import NAMES as AXES
 
 FIRST_PORT, PORTS = 20000, 12000
 """Rendezvous ports: below the kernel's ephemeral range, which starts at 32768."""
@@ -30,10 +34,19 @@ class Place:
         return self.rank == 0
 
 
-def find_place(executor: str, environment: Mapping[str, str]) -> Place:
-    """Return this process's place: from SLURM's variables in a SLURM batch, else alone on this host."""
+def local_world(parallel: Mapping[str, Any], tasks: int = 1) -> int:
+    """Return how many processes a run on this machine gets: as many as asked for, or as its mesh's sizes need."""
+    needed = math.prod(parallel.get(axis) or 1 for axis in AXES)
+    return max(tasks, needed)
+
+
+def find_place(executor: str, environment: Mapping[str, str], world: int = 1) -> Place:
+    """Return this process's place: from SLURM's variables in a SLURM batch, else on this host.
+
+    There it stands for all `world` ranks of a local run, which it starts itself.
+    """
     if executor != "slurm":
-        return Place(executor, f"local-{os.getpid()}", nodes=(socket.gethostname(),))
+        return Place(executor, f"local-{os.getpid()}", world=world, nodes=(socket.gethostname(),))
     job = environment.get("SLURM_ARRAY_JOB_ID") or environment.get("SLURM_JOB_ID", "0")
     task = environment.get("SLURM_ARRAY_TASK_ID")
     return Place(

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.compose import Composed
-from study.config import StudyConfig, plain
+from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import epochs, gather
+from study.executors.local import tasks
 from study.files import write_atomic
 from study.freeze import absolute, append_points, known_keys, settle
+from study.place import local_world
 from study.plan import Plan, common, make_plan
 from study.submission import reference
 from study.table import rows, slots, speed, table
 from study.tracking.uri import resolve
+from train.spec import mesh as layout
+from train.spec.config import RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +41,8 @@ def submit(composed: Sequence[Composed]) -> int:
     resolve(config.tracking.uri, Path.cwd())
     at_once = slots(config.cluster, config.run())
     settled = [settle(one.config, one.overrides) for one in composed]
+    for one, run in zip(composed, settled, strict=True):
+        layout.check(run, _world(one.config.cluster, run))
     corpora = gather(settled, console.print, config.dry_run)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     _show(plan, at_once, epochs(settled, corpora), console)
@@ -45,6 +51,11 @@ def submit(composed: Sequence[Composed]) -> int:
         return 0
     _write(plan)
     return _execute(plan, console)
+
+
+def _world(cluster: ClusterConfig, run: RunConfig) -> int:
+    """Return how many processes a run gets."""
+    return local_world(asdict(run.parallel), tasks(cluster)) if cluster.executor == "local" else tasks(cluster)
 
 
 def _states(plan: Plan) -> dict[str, str]:

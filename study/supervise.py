@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from types import FrameType
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 DIVERGED, INTERRUPTED = 3, 75
 PR_SET_PDEATHSIG = 1
+PEERS_GRACE = 30.0
+RANKS_POLL = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,11 @@ class Ending:
 
 
 class Signals:
-    """Receives the signals that ask a job to end, remembers them and passes them on to the trainer."""
+    """Receives the signals that ask a job to end, remembers them and passes them on to the trainer's processes."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def install(self) -> None:
         """Handle the signals from now on."""
@@ -56,18 +60,44 @@ class Signals:
             signal.signal(number, self._handle)
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Pass signals on to this process, also those that came while it was being started."""
-        self._process = process
+        """Pass signals on to this process as well, also those that came while it was being started."""
+        self._processes.append(process)
         for number in list(self.received):
-            self._forward(number)
+            _forward(number, process)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
-        self._forward(number)
+        for process in self._processes:
+            _forward(number, process)
 
-    def _forward(self, number: int) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+def _forward(number: int, process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+
+def wait_together(processes: Sequence[subprocess.Popen[bytes]], grace: float = PEERS_GRACE) -> int:
+    """Wait for the ranks of one run; return the one whose failure came first, 0 where none failed.
+
+    A rank that fails takes the others with it: they have `grace` seconds to notice it themselves and to say what they
+    saw, then they get SIGTERM, and SIGKILL after the same time again.
+    """
+    first: int | None = None
+    deadline, number = math.inf, signal.SIGTERM
+    while any(process.poll() is None for process in processes):
+        failed = [i for i, p in enumerate(processes) if p.returncode not in (None, 0, DIVERGED, INTERRUPTED)]
+        if first is None and failed:
+            # Of several seen at once, the one that a signal killed did not merely lose its peer.
+            first = min(failed, key=lambda i: (processes[i].returncode >= 0, i))
+            deadline = time.monotonic() + grace
+        if time.monotonic() > deadline:
+            for process in processes:
+                if process.poll() is None:
+                    process.send_signal(number)
+            deadline, number = time.monotonic() + grace, signal.SIGKILL
+        time.sleep(RANKS_POLL)
+    failed = [i for i, p in enumerate(processes) if p.returncode not in (0, DIVERGED, INTERRUPTED)]
+    return first if first is not None else min(failed, default=0)
 
 
 def classify(

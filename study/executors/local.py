@@ -8,11 +8,14 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from study import ledger
 from study.config import ClusterConfig
 from study.layout import StudyFolder
+from study.place import local_world
 from study.point import Point
 from study.supervise import spawn
 from train.spec.config import RunConfig
@@ -54,21 +57,32 @@ class Slots:
                 process.send_signal(number)
 
 
-def write_batch(folder: StudyFolder, keys: Sequence[str], code: str | None) -> None:
-    """Write down that these keys are to be run on this machine, by whoever holds the controller's lock."""
+def write_batch(
+    folder: StudyFolder, keys: Sequence[str], code: str | None, resources: Mapping[str, Any] | None = None
+) -> None:
+    """Write down that these keys are to be run on this machine, by whoever holds the controller's lock.
+
+    `resources` may have `tasks`, the processes of each run; without it a run gets what its mesh needs.
+    """
     name = f"local.{uuid.uuid4().hex[:10]}"
-    ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources={}, code=code)
+    about = dict(resources or {})
+    ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources=about, code=code)
     ledger.append(folder, "submitted", name=name, job_id="local")
 
 
 def slot_count(cluster: ClusterConfig, runs: Iterable[RunConfig]) -> int:
-    """Return how many runs fit at once: as said, or one for each `runtime.threads` cores."""
+    """Return how many runs fit at once: as said, or by `runtime.threads` cores for each process of a run."""
     if cluster.slots is not None:
         if cluster.slots < 1:
             raise ValueError(f"cluster.slots={cluster.slots} is not allowed: it takes 1 or more, or null")
         return cluster.slots
-    threads = max((run.runtime.threads for run in runs), default=1)
-    return max(1, len(os.sched_getaffinity(0)) // max(1, threads))
+    cores = max((run.runtime.threads * local_world(asdict(run.parallel), tasks(cluster)) for run in runs), default=1)
+    return max(1, len(os.sched_getaffinity(0)) // max(1, cores))
+
+
+def tasks(cluster: ClusterConfig) -> int:
+    """Return how many processes of one run the cluster section asks for."""
+    return cluster.nodes * cluster.tasks_per_node
 
 
 def estimated_flops(config: RunConfig) -> float:
