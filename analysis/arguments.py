@@ -130,10 +130,10 @@ def run(
 ) -> int:
     """Run a command: its help, or what it does; 2 with the message where the arguments or the runs are wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or any(a in ("-h", "--help", "help") for a in given):
-        print(usage(command, purpose, keys, examples))
-        return 0 if given else 2
     try:
+        if not given or any(a in ("-h", "--help", "help") for a in given):
+            print(usage(command, purpose, keys, examples))
+            return 0 if given else 2
         return act(parse(given, keys))
     except ValueError as error:
         print(f"{command}: {error}", file=sys.stderr)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
-from analysis import engine, frontier, recommend, surface, valleys
+from analysis import arguments, engine, frontier, human, recommend, source, surface, valleys
+from analysis.arguments import Key
+from analysis.forms import FORMS, Form
+from analysis.plain import to_json
 from analysis.results import Backtest, BacktestOptimum, BacktestRun, Cut
 from analysis.rows import Array, Rows
 
 FEWEST_BUDGETS = 3
 FEWEST_RUNS = 8
+DRIFT = 0.02
 
 
 def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
@@ -72,31 +82,104 @@ def _runs(constants: Array, test: Rows) -> tuple[BacktestRun, ...]:
     return tuple(BacktestRun(k, *(float(v) for v in (n, d, c, p, o, p / o - 1.0))) for k, n, d, c, p, o in columns)
 
 
-def rolling(rows: Rows, loss: engine.Loss, most: int = 8) -> tuple[Cut, ...]:
-    """Return surfaces fitted up to rising cuts of compute, each judged on the runs above it.
+def rolling(rows: Rows, loss: engine.Loss, most: int = 8, form: str = "chinchilla") -> tuple[Cut, ...]:
+    """Return laws fitted up to rising cuts of compute, each judged on the runs above it.
 
     The cuts are the budgets but the largest, at most `most` of them, evenly spaced; where runs form no budgets they are
-    quantiles of compute. A drift of the exponent with the cut says that it is not a constant, whatever its interval.
+    quantiles of compute. A drift of the exponent a with the cut says that it is not a constant, whatever its interval.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import engine, frame
+    >>> found = rolling(frame.used(frame.from_csv(Path("docs/example-runs.csv"))), engine.Huber())
+    >>> [(f"{cut.flops:.2g}", cut.rows) for cut in found]
+    [('3e+18', 10), ('1e+19', 15), ('3e+19', 20)]
     """
+    law = FORMS[form]
     levels = np.unique(rows.labels[np.bincount(rows.budget, minlength=len(rows.labels)) >= 3])
     if len(levels) < FEWEST_BUDGETS:
         levels = np.unique(np.quantile(rows.flops, np.linspace(0.3, 1.0, most + 1)))
     ends = np.array([rows.flops[rows.flops <= level * 1.01].max(initial=0.0) for level in levels[:-1]])
     ends = np.unique(ends[ends > 0])
-    ends = (
-        ends[np.unique(np.linspace(0, len(ends) - 1, min(len(ends), most)).round().astype(int))] if len(ends) else ends
-    )
-    found = []
-    for end in ends:
-        inside = rows.flops <= end
-        point = surface.point_fit(rows.take(inside), loss)
-        above = rows.take(~inside)
-        if point is None or not len(above) or int(inside.sum()) < FEWEST_RUNS:
-            continue
-        error = surface.predict(point.constants, above.params, above.tokens) / above.loss - 1.0
-        order = np.argsort(above.flops, kind="stable")
-        exponent = float(surface.exponents(point.constants)["a"])
-        runs = tuple((float(above.flops[i]), float(error[i])) for i in order)
-        known = exponent if np.isfinite(exponent) else None
-        found.append(Cut(float(end), int(inside.sum()), known, float(np.abs(error).mean()), runs))
-    return tuple(found)
+    if len(ends) > most:
+        ends = ends[np.unique(np.linspace(0, len(ends) - 1, most).round().astype(int))]
+    cuts = [_cut(rows, float(end), law, loss) for end in ends]
+    return tuple(cut for cut in cuts if cut is not None)
+
+
+def _cut(rows: Rows, end: float, law: Form, loss: engine.Loss) -> Cut | None:
+    """Return the law of the runs up to `end` FLOPs and its errors above; None with too few runs."""
+    inside = rows.flops <= end
+    below, above = rows.take(inside), rows.take(~inside)
+    if len(below) < max(FEWEST_RUNS, len(law.names) + 2) or len(np.unique(below.size)) < 3 or not len(above):
+        return None
+    columns = [below.column(name) for name in law.inputs]
+    problem = engine.problem(law, columns, below.column(law.target), loss)
+    point = engine.fit_point(problem)
+    x = np.log(np.stack([above.column(name) for name in law.inputs])) - problem.centres[:, None]
+    error = np.exp(law.log_value(point.theta[None], x)[0]) / above.column(law.target) - 1.0
+    order = np.argsort(above.flops, kind="stable")
+    exponent = law.derived(point.constants).get("a")
+    known = float(exponent) if exponent is not None and np.isfinite(exponent) else None
+    runs = tuple((float(above.flops[i]), float(error[i])) for i in order)
+    return Cut(end, len(below), known, float(np.abs(error).mean()), runs)
+
+
+def text(cuts: Sequence[Cut]) -> str:
+    """Return the rolling backtest as lines for a terminal."""
+    head = f"{'fitted up to':>14} {'runs':>5} {'exponent a':>11} {'factor':>8} {'runs above':>11}"
+    lines = [f"{head} {'mean |error|':>13} {'largest run':>12}"]
+    for cut in cuts:
+        last, miss = cut.runs[-1]
+        lines.append(
+            f"{human.flops(cut.flops):>14} {cut.rows:>5} {human.number(cut.a):>11} {human.factor(last / cut.flops):>8} "
+            f"{len(cut.runs):>11} {human.percent(cut.mean_abs_relative_error):>13} {100 * miss:>+10.2f} %"
+        )
+    known = [cut.a for cut in cuts if cut.a is not None]
+    if len(known) > 1:
+        moved = f"a lies between {min(known):.3f} and {max(known):.3f} over the cuts"
+        lines += ["", moved + (": it drifts, so extrapolate with care" if max(known) - min(known) > DRIFT else "")]
+    return "\n".join(lines).translate(human.ASCII)
+
+
+def act(options: Mapping[str, Any]) -> int:
+    """Print the rolling backtest, and write backtest.json where a folder is given."""
+    from analysis import frame
+    from analysis.formnames import resolve
+
+    name = resolve(options["form"])
+    rows = frame.used(source.load(options))
+    loss: engine.Loss = engine.Squared() if options["delta"] == "squared" else engine.Huber(float(options["delta"]))
+    cuts = rolling(rows, loss, int(options["cuts"]), name)
+    if not cuts:
+        raise ValueError(
+            f"runs={options['runs']}: {human.counted(len(rows), 'run')} at {human.counted(len(rows.labels), 'budget')} "
+            f"leave no cut with {max(FEWEST_RUNS, len(FORMS[name].names) + 2)} runs of 3 sizes below and one above"
+        )
+    print(f"{FORMS[name].text}\n\n{text(cuts)}")
+    if options["out"]:
+        path = Path(options["out"]) / "backtest.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"form": FORMS[name].text, "cuts": to_json(cuts)}, indent=1) + "\n")
+        print(f"wrote {path}")
+    return 0
+
+
+PURPOSE = "Fit up to a cut of compute, predict above it, for rising cuts: the honest size of an extrapolation's error."
+KEYS = (
+    *source.KEYS,
+    Key("form", "law to test, by name or paper", "chinchilla"),
+    Key("cuts", "most cuts", 8, arguments.whole),
+    Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001"),
+    Key("out", "folder for backtest.json (default: none is written)"),
+)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return arguments.run("analysis.backtest", PURPOSE, KEYS, act, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 MISSING = "–"
+ASCII = str.maketrans({"×": "x", "–": "-", "−": "-"})
+"""For terminals without the signs."""
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 

@@ -33,7 +33,8 @@ KEYS = (
     Key("target", "budget whose loss is to be forecast [FLOPs] (default 10 times the largest run)", None,
         arguments.number),
     Key("budget", "compute for the next runs together [FLOPs] (default twice the largest run)", None, arguments.number),
-    Key("largest", "compute of the largest next run [FLOPs] (default the budget, else that of the largest run)", None, arguments.number),
+    Key("largest", "compute of the largest next run [FLOPs] (default the budget, else as the largest run)", None,
+        arguments.number),
     Key("count", "most runs to propose", 8, arguments.whole),
     Key("power", "rank by drop / FLOPs^power (default: 1, 0.4 and 0 are tried and the best batch is taken)", None,
         lambda key, text: 0.0 if text in ("0", "0.0") else arguments.number(key, text)),
@@ -408,7 +409,7 @@ def text(found: Next, unit: str) -> str:
     lines.append(f"  sum {'':>19} {human.scientific(sum(r.flops for r in found.runs)):>9}")
     if found.simulation is not None:
         lines += ["", _simulation(found.simulation)]
-    return "\n".join(lines).replace(human.MISSING, "-")
+    return "\n".join(lines).translate(human.ASCII)
 
 
 def _simulation(share: Share) -> str:

@@ -394,7 +394,7 @@ def text(found: Plan) -> str:
             lines.append(f"  {'shape, ' + shape.name:<22}{size}: {human.count(shape.params)}")
         lines += [f"  note: {note}" for note in option.notes]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
-    return "\n".join(lines).replace(human.MISSING, "-").replace("×", "x")
+    return "\n".join(lines).translate(human.ASCII)
 
 
 def _hours(found: Plan) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 from analysis import human
 
 USAGE = "usage: python -m analysis.summary fit=reports/STUDY/fit.json [report=reports/STUDY/report.html]"
-_ASCII = str.maketrans({"×": "x", "–": "-", "−": "-"})
 
 
 def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
@@ -28,7 +27,7 @@ def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
     if report is not None:
         lines.append(("report", report))
     width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines).translate(_ASCII)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines).translate(human.ASCII)
 
 
 def law_text(block: Mapping[str, Any]) -> str:
