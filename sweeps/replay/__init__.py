@@ -1,0 +1,1 @@
+"""Schedulers run against recorded learning curves, with a virtual clock."""

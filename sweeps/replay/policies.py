@@ -1,0 +1,83 @@
+"""The policies that can be replayed by name: our schedulers, alone or with a sampler, and Optuna's pruners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sweeps.replay.table import Table
+from sweeps.samplers.density import DensityRatio
+from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.asha_stopping import AshaStopping
+from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.hyperband import Hyperband
+from sweeps.schedulers.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a policy is made from: first rung, reduction, full resource, number of configurations, seed."""
+
+    r: int
+    eta: int
+    R: int
+    configurations: int
+    seed: int
+
+
+@dataclass
+class Policy:
+    """A scheduler, and which of the configurations that are left a new trial tries."""
+
+    scheduler: Scheduler
+    pool: list[int]
+    table: Table
+    density: DensityRatio | None = None
+    points: list[Sequence[float]] = field(default_factory=list)
+
+    def choose(self, trial: int) -> int:
+        """Take a configuration out of the pool: the next one, or the one that the density ratio picks."""
+        if self.density is None:
+            return self.pool.pop(0)
+        assert isinstance(self.scheduler, AshaPromotion)
+        assert self.table.points is not None
+        chosen = self.density.pick(trial, self.table.points[self.pool], self.points, self.scheduler.rungs)
+        configuration = self.pool.pop(chosen)
+        self.points.append(list(self.table.points[configuration]))
+        return configuration
+
+
+def _optuna(name: str) -> Callable[[Setting], Scheduler]:
+    def make(s: Setting) -> Scheduler:
+        from sweeps.replay.optuna_peer import OptunaPruned
+
+        return OptunaPruned(name, s.r, s.R, s.eta, limit=s.configurations)
+
+    return make
+
+
+SCHEDULERS: Mapping[str, Callable[[Setting], Scheduler]] = {
+    "random": lambda s: FullRuns(s.R, limit=s.configurations),
+    "asha_promotion": lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations),
+    "asha_stopping": lambda s: AshaStopping(s.r, s.R, s.eta, limit=s.configurations),
+    "asha_guarded": lambda s: AshaGuarded(s.r, s.R, s.eta, limit=s.configurations),
+    "asha_density": lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations),
+    "hyperband": lambda s: Hyperband(s.r, s.R, s.eta, limit=s.configurations),
+    "optuna_halving": _optuna("halving"),
+    "optuna_hyperband": _optuna("hyperband"),
+    "optuna_median": _optuna("median"),
+}
+"""Every policy by name. asha_density is promotion ASHA whose new trials are chosen by :class:`DensityRatio`."""
+
+
+def make_policy(name: str, table: Table, order: Sequence[int], setting: Setting) -> Policy:
+    """Return a policy that will hand out the table's configurations in `order`; ValueError for an unknown name."""
+    if name not in SCHEDULERS:
+        raise ValueError(f"scheduler={name!r} is unknown: allowed are {', '.join(SCHEDULERS)}")
+    density = None
+    if name == "asha_density":
+        if table.points is None:
+            raise ValueError("scheduler='asha_density' needs the array `config` in the curves: it chooses by settings")
+        density = DensityRatio(setting.seed)
+    return Policy(SCHEDULERS[name](setting), list(order), table, density)

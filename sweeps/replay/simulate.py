@@ -1,0 +1,106 @@
+"""The replay: workers, a virtual clock and recorded curves around the same scheduler objects that run live."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeps.events import Ended, Reported, Started, Unit
+from sweeps.schedulers.scheduler import Scheduler
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the trials run on. startup: cost of starting or resuming a trial on a worker [epochs of mean cost]."""
+
+    workers: int = 8
+    startup: float = 0.0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One unit as it ran: epochs first+1 … last of a configuration, the first beginning at `begin` [epochs]."""
+
+    trial: int
+    configuration: int
+    first: int
+    last: int
+    begin: float
+    cost: float
+
+
+@dataclass
+class Run:
+    """What happened in a replay: the segments and the time at which it was cut off [epochs]."""
+
+    segments: list[Segment] = field(default_factory=list)
+    until: float = 0.0
+
+    def best_seen(self, curves: Floats, time: float) -> float:
+        """Return the lowest value seen at any epoch that was over by `time`; inf before the first."""
+        best = float("inf")
+        for part in self.segments:
+            done = min(part.last, part.first + int((time - part.begin) / part.cost + 1e-9))
+            if done > part.first:
+                seen = curves[part.configuration, part.first : done]
+                lowest = float(np.min(np.where(np.isfinite(seen), seen, np.inf)))
+                best = min(best, lowest)
+        return best
+
+
+def replay(
+    scheduler: Scheduler,
+    curves: Floats,
+    choose: Callable[[int], int],
+    until: float,
+    *,
+    cluster: Cluster = Cluster(),
+    cost: Sequence[float] | Floats | None = None,
+) -> Run:
+    """Run a scheduler against curves (configurations x resource) until the clock reaches `until` [epochs of mean cost].
+
+    choose: from a new trial's number to the configuration it tries, called once a trial.
+    cost: of one epoch of each configuration; 1 where not given.
+    """
+    run = Run(until=until)
+    chosen: dict[int, int] = {}
+    at: dict[int, int] = {}
+    idle = [(0.0, number) for number in range(cluster.workers)]
+    busy: list[tuple[float, int, int, Unit]] = []
+    order = 0
+    last: dict[int, int] = {}
+    while idle or busy:
+        stuck: list[tuple[float, int]] = []
+        for now, worker in idle:
+            unit = scheduler.decide()
+            if unit is None:
+                stuck.append((now, worker))
+                continue
+            scheduler.apply(Started(unit))
+            if unit.trial not in chosen:
+                chosen[unit.trial] = choose(unit.trial)
+            configuration = chosen[unit.trial]
+            each = 1.0 if cost is None else float(cost[configuration])
+            first = at.get(unit.trial, 0)
+            begin = now + (0.0 if last.get(worker) == unit.trial else cluster.startup)
+            end = begin + (unit.until - first) * each
+            run.segments.append(Segment(unit.trial, configuration, first, unit.until, begin, each))
+            heapq.heappush(busy, (end, order, worker, unit))
+            order += 1
+            last[worker] = unit.trial
+        if not busy:
+            return run
+        end, _, worker, unit = heapq.heappop(busy)
+        if end > until:
+            return run
+        at[unit.trial] = unit.until
+        scheduler.apply(Reported(unit.trial, unit.until, float(curves[chosen[unit.trial], unit.until - 1])))
+        scheduler.apply(Ended(unit.trial, "reached"))
+        idle = [*((end, w) for _, w in stuck), (end, worker)]
+    return run

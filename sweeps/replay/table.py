@@ -1,0 +1,57 @@
+"""Recorded learning curves: a table of configurations by resource, from an .npz file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeps.correlation import mean_ranks
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Validation losses (configurations, resource), resource rising to the right; NaN where a run diverged.
+
+    points: each configuration's place in the unit cube, (configurations, dimensions), by the ranks of its settings;
+    None where the file does not say what was tried. cost: of one unit of resource each, mean 1.
+    """
+
+    losses: Floats
+    points: Floats | None = None
+    cost: Floats | None = None
+
+    @property
+    def best(self) -> float:
+        """The lowest loss anywhere in the table."""
+        return float(np.min(self.losses[np.isfinite(self.losses)]))
+
+
+def read_table(path: Path) -> Table:
+    """Read a table: `val_loss`, and if they are there `config` and `epoch_cost`. ValueError says what is wrong."""
+    if not path.exists():
+        raise ValueError(f"curves={path} does not exist: give an .npz file with an array val_loss")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {n: file[n] for n in ("val_loss", "config", "epoch_cost") if n in file.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"curves={path} cannot be read as .npz ({error})") from None
+    if "val_loss" not in arrays:
+        raise ValueError(f"curves={path} has no array val_loss (configurations x resource)")
+    losses = np.asarray(arrays["val_loss"], dtype=float)
+    if losses.ndim != 2 or not losses.size:
+        raise ValueError(f"curves={path}: val_loss has shape {losses.shape}, wanted is (configurations, resource)")
+    if not np.isfinite(losses).any():
+        raise ValueError(f"curves={path}: val_loss holds no finite number")
+    config = arrays.get("config")
+    return Table(losses, None if config is None else _places(config), arrays.get("epoch_cost"))
+
+
+def _places(config: NDArray[np.generic]) -> Floats:
+    """Return each column's ranks between 0 and 1, ties sharing theirs: settings spread evenly whatever their scale."""
+    values = np.asarray(config, dtype=float)
+    return np.column_stack([mean_ranks(column) for column in values.T]) / max(1, len(values) - 1)

@@ -1,0 +1,93 @@
+"""Rungs of successive halving: the resources at which trials are compared, and who is in each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sweeps.events import rank_value
+
+
+def levels(r: int, R: int, eta: int, skip: int = 0) -> tuple[int, ...]:
+    """Return the rungs r·eta^skip, r·eta^(skip+1), …, the last one exactly R [resource].
+
+    By integers: in floating point log(243)/log(3) is just below 5, which would lose a rung. ValueError where
+    1 <= r <= R, eta >= 2 or skip >= 0 does not hold.
+    """
+    if not 1 <= r <= R:
+        raise ValueError(f"r={r} and R={R}: the first rung must be at least 1 and at most the full resource R")
+    if eta < 2:
+        raise ValueError(f"eta={eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)")
+    if not 0 <= skip < brackets(r, R, eta):
+        raise ValueError(f"bracket {skip} does not exist: r={r}, R={R}, eta={eta} make {brackets(r, R, eta)}")
+    found, level = [], r * eta**skip
+    while level < R:
+        found.append(level)
+        level *= eta
+    return (*found, R)
+
+
+def brackets(r: int, R: int, eta: int) -> int:
+    """Return how many brackets there are: 1 + floor(log_eta(R / r)), counted with integers."""
+    count = 1
+    while r * eta**count <= R:
+        count += 1
+    return count
+
+
+@dataclass
+class Rung:
+    """Who was recorded at one level. Entries are ordered by value, then by arrival, so that ties have an order."""
+
+    level: int
+    entries: list[tuple[float, int, int]] = field(default_factory=list)
+    of: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    promoted: set[int] = field(default_factory=set)
+    open: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def record(self, trial: int, value: float) -> None:
+        """Enter a trial's value; a trial that was here already is replaced, not counted twice."""
+        old = self.of.get(trial)
+        if old is not None:
+            _remove(self.entries, old)
+            if trial not in self.promoted:
+                _remove(self.open, old)
+        entry = (rank_value(value), old[1] if old is not None else len(self.of), trial)
+        self.of[trial] = entry
+        insort(self.entries, entry)
+        if trial not in self.promoted:
+            insort(self.open, entry)
+
+    def promote(self, trial: int) -> None:
+        """Mark a trial as one that went on from here."""
+        if trial in self.of and trial not in self.promoted:
+            _remove(self.open, self.of[trial])
+        self.promoted.add(trial)
+
+    def promotable(self, eta: int) -> int | None:
+        """Return the best trial that has not gone on and is in the top floor(n/eta) of all n recorded here."""
+        if not self.open or self.open[0][0] == float("inf"):
+            return None
+        best = self.open[0]
+        return best[2] if bisect_left(self.entries, best) < len(self.entries) // eta else None
+
+    def continues(self, trial: int, eta: int, tolerance: float = 0.0) -> bool:
+        """Say whether a trial is in the top max(1, floor(n/eta)) of those recorded so far; equal values all are.
+
+        A value up to `tolerance` worse than the last of the top counts as equal to it.
+        """
+        value = self.of[trial][0]
+        cutoff = self.entries[max(1, len(self.entries) // eta) - 1][0]
+        return value <= cutoff + tolerance and value != float("inf")
+
+
+def crossed(levels: Sequence[int], before: int, now: int) -> range:
+    """Return the numbers of the levels in (before, now]: those that a report at `now` fills after one at `before`."""
+    first = next((k for k, level in enumerate(levels) if level > before), len(levels))
+    last = next((k for k, level in enumerate(levels) if level > now), len(levels))
+    return range(first, max(first, last))
+
+
+def _remove(entries: list[tuple[float, int, int]], entry: tuple[float, int, int]) -> None:
+    del entries[bisect_left(entries, entry)]

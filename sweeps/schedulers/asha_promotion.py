@@ -1,0 +1,56 @@
+"""ASHA as published: a trial pauses at every rung and goes on when among the best (Li et al. 2020, Algorithm 2)."""
+
+from __future__ import annotations
+
+from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.rungs import Rung, crossed, levels
+from sweeps.schedulers.scheduler import Trials
+
+
+class AshaPromotion:
+    """Promote one of the top floor(n/eta) of a rung, highest rung first; where there is none, start a new trial.
+
+    r, R: first rung and full resource; eta: one in eta goes on; skip: rungs left out below (Hyperband's bracket);
+    limit: most trials started. A promoted trial goes on from its checkpoint, so its resource is its highest rung.
+    """
+
+    def __init__(self, r: int, R: int, eta: int = 3, *, skip: int = 0, limit: int | None = None) -> None:
+        self.eta = eta
+        self.bracket = skip
+        self.levels = levels(r, R, eta, skip)
+        self.rungs = [Rung(level) for level in self.levels]
+        self.trials = Trials(limit)
+
+    def apply(self, event: Event) -> None:
+        """Take notice of an event."""
+        match event:
+            case Started(unit):
+                for k in crossed(self.levels, 0, self.trials.at.get(unit.trial, 0)):
+                    self.rungs[k].promote(unit.trial)
+            case Reported(trial, resource, value):
+                for k in crossed(self.levels, self.trials.at[trial], resource):
+                    self.rungs[k].record(trial, value)
+            case Ended(trial, "failed"):
+                self._fail(trial)
+            case _:
+                pass
+        self.trials.apply(event)
+
+    def decide(self) -> Unit | None:
+        """Return what was lost, else a promotion from the highest rung that has one, else a new trial."""
+        again = self.trials.resumed()
+        if again is not None:
+            return again
+        for k in reversed(range(len(self.rungs) - 1)):
+            trial = self.rungs[k].promotable(self.eta)
+            if trial is not None:
+                return Unit(trial, self.levels[k + 1], self.bracket)
+        return self.trials.fresh(self.levels[0], self.bracket)
+
+    def _fail(self, trial: int) -> None:
+        """Let a trial that failed count as the worst in the rung that it was on its way to, and never go on."""
+        unit = self.trials.running.get(trial)
+        if unit is None:
+            return
+        for k in crossed(self.levels, self.trials.at[trial], unit.until):
+            self.rungs[k].record(trial, float("inf"))

@@ -1,0 +1,24 @@
+"""No selection: every trial is trained to the end (random search, grids, quasi-random designs)."""
+
+from __future__ import annotations
+
+from sweeps.events import Event, Unit
+from sweeps.schedulers.scheduler import Trials
+
+
+class FullRuns:
+    """Start one trial after the other, each to the full resource R; `limit`: most trials started."""
+
+    def __init__(self, R: int, limit: int | None = None) -> None:
+        if R < 1:
+            raise ValueError(f"R={R} is not allowed: the full resource is at least 1")
+        self.R = R
+        self.trials = Trials(limit)
+
+    def apply(self, event: Event) -> None:
+        """Take notice of an event."""
+        self.trials.apply(event)
+
+    def decide(self) -> Unit | None:
+        """Return what was lost, else a new trial."""
+        return self.trials.resumed() or self.trials.fresh(self.R)

@@ -1,0 +1,171 @@
+"""Population based training (Jaderberg et al. 2017): members that do badly copy one that does well and vary it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeps.events import Config, Ended, Event, Reported, Setting, Started, Unit, rank_value
+from sweeps.schedulers.scheduler import Trials
+from sweeps.space import Space
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a population is run.
+
+    interval: resource between two looks at a member; burn_in: resource before the first; quantile: share at the bottom
+    that copies and share at the top that is copied; resample: probability that a hyper-parameter is drawn anew instead
+    of being multiplied by one of `factors`.
+    """
+
+    interval: int
+    burn_in: int = 0
+    quantile: float = 0.2
+    resample: float = 0.25
+    factors: tuple[float, float] = (0.8, 1.2)
+
+    def __post_init__(self) -> None:
+        if self.interval < 1 or self.burn_in < 0:
+            raise ValueError(f"interval={self.interval}, burn_in={self.burn_in}: at least 1 and at least 0 are needed")
+        if not 0 < self.quantile <= 0.5 or not 0 <= self.resample <= 1:
+            raise ValueError(
+                f"quantile={self.quantile}, resample={self.resample}: the share copied is above 0 and at most 0.5, "
+                "the probability between 0 and 1"
+            )
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An exploit: `member` went on from `donor`'s checkpoint at `resource` with `config`."""
+
+    member: int
+    donor: int
+    own: int
+    resource: int
+    config: Config
+
+
+class PopulationBased:
+    """A population of constant size in which every member is advanced by the interval in turn, least advanced first.
+
+    A member is looked at when it has reported. If it is in the bottom share it copies a member drawn from the top
+    share: weights, optimizer, data position and step come with the donor's newest checkpoint, so its resource becomes
+    the donor's, and what the donor had used to get there is not used again. A member that failed or diverged is at
+    the bottom and never copied. Draws depend on the seed, the member and its look, not on when the decision is asked.
+    """
+
+    def __init__(self, space: Space, members: int, R: int, rules: Rules, seed: int = 0) -> None:
+        if members < 2:
+            raise ValueError(f"members={members} is not allowed: a population has at least 2")
+        if rules.interval > R:
+            raise ValueError(f"interval={rules.interval} is above the full resource R={R}: no one is looked at")
+        self.space, self.members, self.R, self.rules, self.seed = space, members, R, rules, seed
+        self.trials = Trials(members)
+        self.config: dict[int, dict[str, Setting]] = {}
+        self.value: dict[int, float] = {}
+        self.at: dict[int, int] = {}
+        self.looks: dict[int, int] = {}
+        self.lineage: list[Copy] = []
+        self.used = 0
+
+    def apply(self, event: Event) -> None:
+        """Take notice of an event."""
+        match event:
+            case Started(unit):
+                self._start(unit)
+            case Reported(trial, resource, value):
+                self.used += resource - self.at[trial]
+                self.at[trial] = resource
+                self.value[trial] = rank_value(value)
+                self.looks[trial] += 1
+            case Ended(trial, "failed"):
+                self.value[trial] = math.inf
+                self.looks[trial] += 1
+            case _:
+                pass
+        self.trials.apply(event)
+
+    def decide(self) -> Unit | None:
+        """Return what was lost, a member not yet started, or the least advanced one, after exploit and explore."""
+        again = self.trials.resumed()
+        if again is not None:
+            return again
+        fresh = self.trials.fresh(self.rules.interval)
+        if fresh is not None:
+            random = np.random.default_rng([self.seed, fresh.trial])
+            return Unit(fresh.trial, min(self.rules.interval, self.R), config=self.space.draw(random))
+        waiting = [m for m in range(self.members) if m not in self.trials.running and self.at[m] < self.R]
+        for member in sorted(waiting, key=lambda m: (self.at[m], m)):
+            donor = self._donor(member)
+            if donor is not None:
+                start, config = self.at[donor], self._explored(member, self.config[donor])
+                return Unit(member, self._next(start), parent=(donor, start), config=config)
+            if self.value.get(member, 0.0) < math.inf:
+                return Unit(member, self._next(self.at[member]))
+        return None
+
+    def pinned(self) -> set[tuple[int, int]]:
+        """Return the checkpoints (member, resource) that a copy under way still has to read."""
+        return {unit.parent for unit in self.trials.running.values() if unit.parent is not None}
+
+    def schedule(self, member: int) -> list[tuple[int, Config]]:
+        """Return the hyper-parameters that led to a member's weights: from which resource on which config."""
+        steps: list[tuple[int, Config]] = []
+        end = len(self.lineage)
+        while True:
+            last = next((k for k in reversed(range(end)) if self.lineage[k].member == member), None)
+            if last is None:
+                return [(0, self._first(member)), *steps]
+            copied = self.lineage[last]
+            steps.insert(0, (copied.resource, copied.config))
+            member, end = copied.donor, last
+
+    def _start(self, unit: Unit) -> None:
+        self.at.setdefault(unit.trial, 0)
+        self.looks.setdefault(unit.trial, 0)
+        if unit.trial in self.trials.lost:
+            return
+        if unit.parent is not None:
+            assert unit.config is not None
+            own, (donor, start) = self.at[unit.trial], unit.parent
+            self.lineage.append(Copy(unit.trial, donor, own, start, unit.config))
+            self.at[unit.trial] = start
+            self.value[unit.trial] = self.value[donor]
+        if unit.config is not None:
+            self.config[unit.trial] = dict(unit.config)
+
+    def _first(self, member: int) -> Config:
+        return self.space.draw(np.random.default_rng([self.seed, member]))
+
+    def _next(self, start: int) -> int:
+        return min(start + self.rules.interval, self.R)
+
+    def _donor(self, member: int) -> int | None:
+        """Return whom a member copies now: None unless it is in the bottom share and there is someone better."""
+        if self.at[member] < self.rules.burn_in and self.value.get(member, 0.0) < math.inf:
+            return None
+        ranked = sorted(self.value, key=lambda m: (self.value[m], m))
+        share = max(1, int(len(ranked) * self.rules.quantile))
+        if len(ranked) < 2 or member not in ranked[-share:]:
+            return None
+        top = [m for m in ranked[:share] if self.value[m] < self.value[member] and self.at[m] < self.R]
+        if not top:
+            return None
+        random = np.random.default_rng([self.seed, member, self.looks[member], 0])
+        return top[int(random.integers(len(top)))]
+
+    def _explored(self, member: int, config: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Return a donor's config with every hyper-parameter multiplied by a factor or drawn anew, in its domain."""
+        random = np.random.default_rng([self.seed, member, self.looks[member], 1])
+        explored: dict[str, Setting] = {}
+        for name, domain in self.space.domains.items():
+            drawn, anew = domain.draw(random), random.random() < self.rules.resample
+            factor = self.rules.factors[int(random.integers(2))]
+            perturbed = domain.perturb(config[name], factor, random) if name in config and not anew else drawn
+            if self.space.active(name, explored):
+                explored[name] = perturbed
+        return explored

@@ -1,0 +1,54 @@
+"""What a scheduler is, and what all of them share: the units that are out, lost or failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sweeps.events import Ended, Event, Reported, Started, Unit
+
+
+class Scheduler(Protocol):
+    """Decides from the events so far; two that were given the same events decide the same."""
+
+    def apply(self, event: Event) -> None:
+        """Take notice of an event; events come in the order in which they were logged."""
+
+    def decide(self) -> Unit | None:
+        """Return the next unit of work, None where there is none now. Changes nothing: `Started` does."""
+
+
+@dataclass
+class Trials:
+    """Where every trial stands: its resource, the unit it is in, whether it failed; what was lost comes first."""
+
+    limit: int | None = None
+    at: dict[int, int] = field(default_factory=dict)
+    running: dict[int, Unit] = field(default_factory=dict)
+    lost: dict[int, Unit] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+
+    def apply(self, event: Event) -> None:
+        """Take notice of an event."""
+        match event:
+            case Started(unit):
+                self.at.setdefault(unit.trial, 0)
+                self.running[unit.trial] = unit
+                self.lost.pop(unit.trial, None)
+            case Reported(trial, resource, _):
+                self.at[trial] = max(self.at[trial], resource)
+            case Ended(trial, how):
+                unfinished = self.running.pop(trial, None)
+                if how == "lost" and unfinished is not None:
+                    self.lost[trial] = unfinished
+                if how == "failed":
+                    self.failed.add(trial)
+
+    def resumed(self) -> Unit | None:
+        """Return the unit that has been lost for longest, to be given to another worker."""
+        return next(iter(self.lost.values()), None)
+
+    def fresh(self, until: int, bracket: int = 0) -> Unit | None:
+        """Return the first unit of the next new trial; None if no more may be started."""
+        number = len(self.at)
+        return Unit(number, until, bracket) if self.limit is None or number < self.limit else None
