@@ -1,6 +1,7 @@
-"""The training loop: evaluate, stop, save or take a step, always at a step boundary.
+"""The training loop: a list of things that happen at step boundaries, and a step.
 
-The wall clock decides when checkpoints and progress lines happen, never what is computed.
+Each thing looks at where the run stands and may end the attempt. The wall clock decides when checkpoints and progress
+lines happen, never what is computed.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from enum import Enum
 
-from train import checkpoint, outcome
-from train.evaluate import bits_per_byte, evaluate
-from train.metrics import MetricsFile
+from train import outcome
+from train.clock import Clock
+from train.evaluate import evaluate
+from train.health.inspection import Inspection
+from train.health.monitor import Judged, Monitor
+from train.health.spikes import Action
+from train.late import Late
+from train.profile import Profiler, memory_told
 from train.progress import Progress, evaluation_due
-from train.report import Speed, line, say
+from train.recording import Recorder, Stamp
+from train.saving import Notes, Saving
 from train.setup import Setup
 from train.signals import StopFlag
-from train.spec.counts import flops_per_token
-from train.step import lr_at, step
+from train.step import accumulate_own, look, lr_at, next_sequences, step, take
 
 
 class End(Enum):
@@ -36,142 +41,197 @@ class Loop:
 
     def __init__(self, setup: Setup, flag: StopFlag, started: float) -> None:
         """`started` is the moment this process began, by time.perf_counter [s]."""
+        config = setup.config
+        assert config.budget.tokens is not None
         self.setup = setup
         self.flag = flag
         self.progress = Progress()
-        self.metrics = MetricsFile(setup.folder / "metrics.jsonl") if setup.world.writes else None
-        self.speed = Speed()
+        self.budget = self.until = config.budget.tokens
         self.started = started
-        self.saved_at = time.perf_counter()
-        self.saved = (-1, -1)
-        self.root = setup.folder / "checkpoints"
-        self.saver = checkpoint.Saver(self.root, setup.world.rank, setup.world.size)
+        self.recorder = Recorder(setup)
+        self.saving = Saving(setup)
+        self.monitor = Monitor(config)
+        self.inspection = Inspection(config.health, setup.world, setup.named_parameters, setup.optimizer)
+        self.late: Late[Stamp] = Late(setup.device)
+        self.clock = Clock(setup.device, config.profile.nvtx)
+        self.profiler = Profiler(config.profile, setup.folder, setup.world.rank, self._profiled)
+        self.boundary = (self._judge, self._evaluate, self._reach, self._stop_or_save, self._inspect)
+        """What happens between steps, in this order, until one of them ends the attempt."""
+
+    def restore(self) -> None:
+        """Go to where the run stands on disk, if anywhere; ValueError if that belongs to another config."""
+        found = self.saving.restore()
+        if found is None:
+            return
+        self._stand_at(*found)
+        self.recorder.went_to(self.progress)
+        self.started -= self.progress.seconds["total"]
 
     def run(self, until: int) -> End:
         """Train to `until` tokens (at most the budget) from where `restore` found the run."""
-        config, progress = self.setup.config, self.progress
-        budget = config.budget.tokens
-        assert budget is not None
-        until = min(until, budget)
-        while True:
-            due = evaluation_due(progress.evaluated, progress.tokens, budget, config.eval.count)
-            if due and not self._evaluate():
-                self._save()
-                return End.INTERRUPTED
-            if due and not math.isfinite(progress.validation_loss or 0.0):
-                return self._finish("diverged")
-            if progress.tokens >= until:
-                break
-            stop, save = self.setup.world.any((bool(self.flag), self._save_due()))
-            if stop or save:
-                self._save(wait=stop)
-            if stop:
-                return End.INTERRUPTED
-            if not self._step(budget):
-                return self._finish("diverged")
-        if self.saved != (progress.step, progress.evaluated):
-            self._save(keep=1 if progress.tokens == budget else None)
-        self.saver.wait()
-        return self._finish("completed") if progress.tokens == budget else End.REACHED
+        self.until = min(until, self.budget)
+        with memory_told(self.setup.folder, self.setup.world.rank):
+            while True:
+                for happen in self.boundary:
+                    end = happen()
+                    if end is not None:
+                        return end
+                self._step()
 
     def close(self) -> None:
         """Close what the loop holds open."""
-        if self.metrics is not None:
-            self.metrics.close()
+        self.profiler.close()
+        self.recorder.close()
 
-    def _step(self, budget: int) -> bool:
-        """Take one step; return whether its loss is finite (on a GPU only asked where a record is due)."""
-        progress, setup = self.progress, self.setup
+    def _step(self) -> None:
+        """Take one step. Its loss and gradient norm come to the host later (`_judge`)."""
+        progress, config = self.progress, self.setup.config
+        number = progress.step + 1
         with self._timed("train"):
-            loss, norm = step(setup, progress)
-            last = progress.tokens == budget
-            record = last or progress.step % setup.config.runtime.log_steps == 0
-            if not record and setup.device.type != "cpu":
-                return True
-            progress.train_loss = float(loss)
-        if not math.isfinite(progress.train_loss):
-            return False
-        if record:
-            self._record(progress.train_loss, float(norm))
-        return True
+            due = number % config.runtime.log_steps == 0
+            times = self.clock.begin(timed=due)
+            watch = self.inspection.watch(number)
+            taken = step(
+                self.setup, progress, clock=self.clock, observer=watch, before_update=self.saving.before_update
+            )
+            last = progress.tokens == self.budget
+            lr = lr_at(self.setup, progress.tokens)
+            stamp = Stamp(number, progress.tokens, progress.sequences, lr, times, due or last)
+            self.late.put(stamp, (taken.loss, taken.norm))
+        if watch is not None:
+            self.recorder.event("statistics", number, progress.tokens, watch.metrics(self.setup.world))
+        self.inspection.compare_copies(number)
+        self.profiler.boundary(number)
 
-    def _record(self, loss: float, norm: float) -> None:
-        progress, setup, config = self.progress, self.setup, self.setup.config
-        rate = self.speed.rate(progress.tokens, progress.seconds["train"])
-        per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
-        lr = lr_at(setup, progress.tokens)
-        if self.metrics is None:
-            return
-        values = {"loss": loss, "lr": lr, "grad_norm": norm}
-        values |= {"tokens_per_second": rate, "model_flops_per_second": rate * per_token}
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        self.metrics.write("train", progress.step, progress.tokens, finite)
-        if self.speed.print_due(progress.tokens == config.budget.tokens):
-            say(line(progress, config, loss, lr, rate))
+    def _judge(self, everything: bool = False) -> End | None:
+        """Take in the losses that have arrived: record them, and see what follows from them."""
+        for stamp, (loss, norm) in self.late.arrived(everything):
+            self.progress.train_loss = loss
+            judged = self.monitor.judge(stamp.step, loss, norm)
+            if stamp.record:
+                skipped = self.monitor.skipped.total
+                further = {"skipped_steps": float(skipped)} if skipped else {}
+                self.recorder.train(stamp, loss, norm, self.progress.seconds["train"], further)
+            self._tell(stamp, judged)
+            if judged.diverged:
+                return self._finish("diverged")
+            if judged.action is Action.ROLL_BACK and self._go_back(stamp, judged):
+                break
+        return None
 
-    def _evaluate(self) -> bool:
-        """Validate and record it; return False if a stop signal came first."""
-        progress, setup = self.progress, self.setup
+    def _evaluate(self) -> End | None:
+        """Validate where that is due, once every step before has been judged."""
+        if not self._evaluation_due():
+            return None
+        end = self._judge(everything=True)
+        if end is not None or not self._evaluation_due():
+            return end
+        progress, world = self.progress, self.setup.world
         with self._timed("validation"):
-            loss = evaluate(setup, lambda: setup.world.any((bool(self.flag),))[0])
+            loss = evaluate(self.setup, lambda: world.any((bool(self.flag),))[0])
         if loss is None:
-            return False
+            self._save()
+            return End.INTERRUPTED
         progress.validation_loss, progress.evaluated = loss, progress.tokens
-        if self.metrics is not None and math.isfinite(loss):
-            bits = bits_per_byte(loss, setup.manifest.bytes_per_token)
-            self.metrics.write("validation", progress.step, progress.tokens, {"loss": loss, "bits_per_byte": bits})
-            say(f"step {progress.step} validation {loss:.4f} nats/token, {bits:.4f} bits/byte")
+        self.recorder.validation(progress, loss)
+        return None if math.isfinite(loss) else self._finish("diverged")
+
+    def _evaluation_due(self) -> bool:
+        count = self.setup.config.eval.count
+        return evaluation_due(self.progress.evaluated, self.progress.tokens, self.budget, count)
+
+    def _reach(self) -> End | None:
+        """End where the tokens are reached, with a checkpoint of this state."""
+        if self.progress.tokens < self.until:
+            return None
+        end = self._judge(everything=True)
+        if end is not None or self.progress.tokens < self.until:
+            return end
+        done = self.progress.tokens == self.budget
+        if self.saving.missing(self.progress):
+            self._save(keep=1 if done else None)
+        self.saving.wait()
+        return self._finish("completed") if done else End.REACHED
+
+    def _stop_or_save(self) -> End | None:
+        """Save where the clock or a signal to any rank asks for it; end after a signal."""
+        stop, save = self.setup.world.any((bool(self.flag), self.saving.due(self.progress)))
+        if not (stop or save):
+            return None
+        end = self._judge(everything=True)
+        if end is not None:
+            return end
+        self._save(wait=stop)
+        return End.INTERRUPTED if stop else None
+
+    def _inspect(self) -> None:
+        """Measure activations and repeat gradients where that is due at the next step."""
+        number, setup = self.progress.step + 1, self.setup
+        activations, probe = self.inspection.wants_activations(number), self.inspection.wants_probe(number)
+        if not (activations or probe):
+            return
+        batch = take(setup, self.progress.sequences, next_sequences(setup, self.progress))
+        if activations:
+            values = self.inspection.activations(setup.modules, lambda: look(setup, batch))
+            self.recorder.event("activations", number, self.progress.tokens, values)
+        if probe:
+            self.inspection.probe(number, lambda: accumulate_own(setup, batch))
+
+    def _tell(self, stamp: Stamp, judged: Judged) -> None:
+        """Record and say a spike; say a skipped step."""
+        verdict = judged.verdict
+        if verdict.spike is not None:
+            values = {"loss_z": verdict.loss_z, "grad_norm_z": verdict.norm_z, "spike_began": float(verdict.spike)}
+            self.recorder.event("spike", stamp.step, stamp.tokens, values)
+            self.recorder.say(
+                f"step {stamp.step}: loss spike since step {verdict.spike} (loss {verdict.loss_z:.1f}, gradient norm "
+                f"{verdict.norm_z:.1f} standard deviations up); docs/loss-spikes.md says what to look at"
+            )
+        if self.monitor.skipped.in_row:
+            what = "skipped" if self.setup.config.optim.nonfinite == "skip" else "the run ends"
+            self.recorder.say(f"step {stamp.step}: loss or gradient norm is not finite: {what}")
+
+    def _go_back(self, stamp: Stamp, judged: Judged) -> bool:
+        """Return to the checkpoint before a spike and go on behind the batches of `stamp`; False: there is none."""
+        spike, rollbacks = judged.verdict.spike, self.monitor.rollbacks
+        assert spike is not None
+        seconds = self.progress.seconds
+        found = self.saving.back_to(spike)
+        if found is None:
+            self.recorder.say(f"step {stamp.step}: no checkpoint is older than step {spike}: the run goes on")
+            return False
+        self.late.forget()
+        self._stand_at(*found)
+        self.monitor.went_back(rollbacks + 1)
+        self.progress.seconds, self.progress.sequences = seconds, stamp.sequences
+        self.recorder.went_to(self.progress)
+        values = {"to_step": float(self.progress.step), "to_tokens": float(self.progress.tokens)}
+        self.recorder.event("rollback", stamp.step, stamp.tokens, values)
+        self.recorder.say(f"went back from step {stamp.step} to step {self.progress.step}; its batches are skipped")
         return True
 
-    def _finish(self, state: str) -> End:
-        self.saver.settle()
-        self._count_total()
-        if self.setup.world.writes:
-            self._sync_metrics()
-            outcome.write(self.setup.folder / "outcome.json", outcome.describe(self.setup, self.progress, state))
-        return End.REACHED if state == "completed" else End.DIVERGED
-
-    def _save_due(self) -> bool:
-        """Say whether the clock of the writing rank asks for a checkpoint here."""
-        if not self.setup.world.writes or self.progress.step == self.saved[0] or self.saver.busy:
-            return False
-        return time.perf_counter() - self.saved_at >= self.setup.config.runtime.checkpoint_seconds
+    def _stand_at(self, progress: Progress, notes: Notes) -> None:
+        self.progress = progress
+        self.monitor.load(dict(notes.get("monitor", {})))
 
     def _save(self, keep: int | None = None, wait: bool = True) -> None:
-        """Save a checkpoint of this step; every rank takes part. With `wait` it is whole when this returns."""
-        setup, progress = self.setup, self.progress
+        """Save a checkpoint of this step; every rank takes part."""
         with self._timed("checkpoint"):
             self._count_total()
-            self._sync_metrics()
-            state = checkpoint.collect([setup.model], [setup.optimizer])
-            random = checkpoint.random_states(setup.device)
-            state |= {f"random.{setup.world.rank}.{name}": value for name, value in random.items()}
-            manifest = {"progress": asdict(progress), "identity": setup.identity}
-            retention = None if keep is None else replace(self.saver.retention, newest=keep)
-            self.saver.save(progress.step, state, manifest, retention)
-            if wait:
-                self.saver.wait()
-        self.saved_at, self.saved = time.perf_counter(), (progress.step, progress.evaluated)
+            self.recorder.sync()
+            self.saving.save(self.progress, {"monitor": self.monitor.state()}, keep=keep, wait=wait)
 
-    def restore(self) -> None:
-        """Go to the newest whole checkpoint if there is one; ValueError if it belongs to another config."""
-        setup, world = self.setup, self.setup.world
-        found = checkpoint.newest(self.root, world.rank, world.size, world.gather)
-        if found is None:
-            return
-        checkpoint.check_identity(found, setup.identity)
-        checkpoint.restore(found, [setup.model], [setup.optimizer])
-        checkpoint.set_random_states(checkpoint.random_state(found, world.rank), setup.device)
-        self.progress = Progress(**found.progress)
-        self.started -= self.progress.seconds["total"]
-        self.saved = (self.progress.step, self.progress.evaluated)
-        self.speed = Speed(self.progress.tokens, self.progress.seconds["train"])
-        if world.writes:
-            say(f"resumed from {found.folder.name} at {self.progress.tokens:,} tokens")
+    def _finish(self, state: str) -> End:
+        self.saving.settle()
+        self._count_total()
+        if self.setup.world.writes:
+            self.recorder.sync()
+            described = outcome.describe(self.setup, self.progress, state, self.monitor.counts())
+            outcome.write(self.setup.folder / "outcome.json", described)
+        return End.REACHED if state == "completed" else End.DIVERGED
 
-    def _sync_metrics(self) -> None:
-        if self.metrics is not None:
-            self.metrics.sync()
+    def _profiled(self, number: int, values: dict[str, float]) -> None:
+        self.recorder.event("profile", number, self.progress.tokens, values)
 
     def _count_total(self) -> None:
         self.progress.seconds["total"] = time.perf_counter() - self.started

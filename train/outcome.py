@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from train.spec.counts import FLOP_RULE, flops_per_token, params
 FORMAT = 1
 
 
-def describe(setup: Setup, progress: Progress, state: str) -> dict[str, Any]:
-    """Return the outcome of a run that ended `completed` or `diverged` (then without losses)."""
+def describe(setup: Setup, progress: Progress, state: str, health: Mapping[str, int]) -> dict[str, Any]:
+    """Return the outcome of a run that ended `completed` or `diverged` (then without losses).
+
+    health: counts of what happened on the way (train.health.monitor).
+    """
     config = setup.config
     counts = params(config.model, config.data.vocab_size)
     per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
@@ -42,6 +46,7 @@ def describe(setup: Setup, progress: Progress, state: str) -> dict[str, Any]:
             "validation_bits_per_byte": bits,
             "train_nats_per_token": progress.train_loss if state == "completed" else None,
         },
+        "health": dict(health),
         "schedule_complete": state == "completed" and progress.tokens == config.budget.tokens,
         "seconds": {kind: round(value, 3) for kind, value in progress.seconds.items()},
         "torch": torch.__version__,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 
-from train.progress import Progress
 from train.spec.config import RunConfig
 
 PRINT_SECONDS = 2.0
@@ -20,16 +19,18 @@ def say(text: str) -> None:
 class Speed:
     """Training speed between records, and when to print; changes nothing that is computed."""
 
-    def __init__(self, tokens: int = 0, seconds: float = 0.0) -> None:
+    def __init__(self, tokens: int = 0, seconds: float = 0.0, step: int = 0) -> None:
         self._tokens = tokens
         self._seconds = seconds
+        self._step = step
         self._printed = -PRINT_SECONDS
 
-    def rate(self, tokens: int, seconds: float) -> float:
-        """Return tokens per second since the previous call; `seconds` counts training only."""
-        rate = (tokens - self._tokens) / max(seconds - self._seconds, 1e-9)
-        self._tokens, self._seconds = tokens, seconds
-        return rate
+    def rate(self, tokens: int, seconds: float, step: int) -> tuple[float, float]:
+        """Return tokens per second and seconds per step since the previous call; `seconds` counts training only."""
+        spent = max(seconds - self._seconds, 1e-9)
+        rate, per_step = (tokens - self._tokens) / spent, spent / max(1, step - self._step)
+        self._tokens, self._seconds, self._step = tokens, seconds, step
+        return rate, per_step
 
     def print_due(self, last: bool) -> bool:
         """Say whether it is time for a line; always at the last step."""
@@ -40,12 +41,12 @@ class Speed:
         return True
 
 
-def line(progress: Progress, config: RunConfig, loss: float, lr: float, rate: float) -> str:
+def line(step: int, tokens: int, config: RunConfig, loss: float, lr: float, rate: float) -> str:  # noqa: PLR0917
     """Return the progress line; `rate` in tokens per second of training, time left without evaluations."""
     budget = config.budget.tokens or 1
-    left = (budget - progress.tokens) / max(rate, 1e-9)
+    left = (budget - tokens) / max(rate, 1e-9)
     return (
-        f"step {progress.step}  tokens {progress.tokens:,}/{budget:,} ({progress.tokens / budget:.0%})  "
+        f"step {step}  tokens {tokens:,}/{budget:,} ({tokens / budget:.0%})  "
         f"loss {loss:.4f}  lr {lr:.3g}  {rate:,.0f} tokens/s  {duration(left)} left"
     )
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
 import torch
 from torch import Tensor
 
 from train.batch import Batch
+from train.clock import UNTIMED, Clock
 from train.health.guard import skip_flag
 from train.optim import set_lr
 from train.parallel.context import cut_batch
@@ -30,48 +34,119 @@ def take(setup: Setup, start: int, count: int) -> Batch:
     return cut_batch(Batch.of_rows(rows).padded(setup.mesh.most(count)), setup.mesh)
 
 
-def accumulate(setup: Setup, batch: Batch) -> Tensor:
+def accumulate(setup: Setup, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
     """Add up the gradients of a global batch of which this rank has `batch`; return its mean loss [nats/token].
+
+    An fp64 scalar, on the device, the same on every rank.
+    """
+    return setup.mesh.sum_losses_(accumulate_own(setup, batch, clock))
+
+
+def accumulate_own(setup: Setup, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
+    """Do what `accumulate` does and return this rank's own part of the mean loss.
 
     The loss of every micro-batch is divided by the tokens that the whole global batch trains on before its backward
     pass, so that gradients are the same sum however the step is cut into micro-batches and ranks, and however many
-    tokens of each count. An fp64 scalar, on the device, the same on every rank.
+    tokens of each count.
     """
     valid = torch.tensor(float(batch.valid()), dtype=torch.float64).to(setup.device, non_blocking=True)
     valid = setup.mesh.sum_tokens_(valid).clamp_(min=1.0)
+    if setup.config.compile.blocks:  # one shape for all micro-batches, whatever is left for the last
+        batch = batch.padded(-(-len(batch) // setup.micro) * setup.micro)
     batch = batch.to(setup.device)
     if setup.pipeline is not None:
-        return setup.mesh.sum_losses_(setup.pipeline.step(batch, valid))
+        with clock.phase("forward_backward"):
+            return setup.pipeline.step(batch, valid)
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     (stage,) = setup.stages
     start, sizes = 0, parts(len(batch), setup.micro)
     for i, size in enumerate(sizes):
         micro = batch.part(start, start + size)
         stage.last_micro(i == len(sizes) - 1)
-        with setup.autocast:
-            loss = stage.call(micro.inputs, micro.targets, micro.positions) / valid
-        torch.autograd.backward(loss if stage.loss_factor == 1.0 else loss * stage.loss_factor)
+        with clock.phase("forward"), setup.autocast:
+            loss = stage.call(micro.inputs, micro.targets, micro.positions, micro.documents) / valid
+        with clock.phase("backward"):
+            torch.autograd.backward(setup.scaler.scaled(loss * stage.loss_factor if stage.loss_factor != 1.0 else loss))
         total += loss.detach()
         start += size
     stage.finish()
-    return setup.mesh.sum_losses_(total)
+    return total
 
 
-def step(setup: Setup, progress: Progress) -> tuple[Tensor, Tensor]:
-    """Take one step and move `progress`; return loss [nats/token] and gradient norm before clipping, on the device."""
+@torch.no_grad()
+def look(setup: Setup, batch: Batch) -> None:
+    """Send the batch's first micro-batch through the model, for its activations."""
+    first = batch.part(0, min(setup.micro, len(batch))).to(setup.device)
+    if setup.pipeline is not None:
+        setup.pipeline.evaluate(first)
+        return
+    (stage,) = setup.stages
+    with setup.autocast:
+        stage.call(first.inputs, first.targets, first.positions)
+
+
+def next_sequences(setup: Setup, progress: Progress) -> int:
+    """Return how many sequences the next step takes, of all ranks."""
     config = setup.config
-    budget, length = config.budget.tokens, config.data.sequence_length
+    budget = config.budget.tokens
     assert budget is not None
-    count = batch_sequences(batch_tokens(config.batch, budget, progress.tokens), budget, progress.tokens, length)
+    batch = batch_tokens(config.batch, budget, progress.tokens)
+    return batch_sequences(batch, budget, progress.tokens, config.data.sequence_length)
+
+
+class Taken(NamedTuple):
+    """What a step gave, as scalars on the device: loss [nats/token] and gradient norm before clipping."""
+
+    loss: Tensor
+    norm: Tensor
+
+
+class Observer(Protocol):
+    """Looks at a step from inside (train.health)."""
+
+    def gradients(self) -> None:
+        """Gradients are summed over ranks and not yet clipped."""
+
+    def updated(self) -> None:
+        """Weights are updated."""
+
+
+def step(
+    setup: Setup,
+    progress: Progress,
+    *,
+    clock: Clock = UNTIMED,
+    observer: Observer | None = None,
+    before_update: Callable[[], None] = lambda: None,
+) -> Taken:
+    """Take one step and move `progress`. `before_update` is called before weights and moments change."""
+    config = setup.config
+    count = next_sequences(setup, progress)
+    tokens = count * config.data.sequence_length
+    with clock.phase("data"):
+        batch = take(setup, progress.sequences, count)
     setup.optimizer.zero_grad(set_to_none=True)
-    loss = accumulate(setup, take(setup, progress.sequences, count))
+    with setup.compilation.step():
+        loss = accumulate(setup, batch, clock)
     weights = [weight for _, weight in setup.named_parameters()]
-    norm = total_norm(weights, setup.mesh)
-    if config.optim.grad_clip > 0:
-        clip_(weights, config.optim.grad_clip, norm)
-    set_lr(setup.optimizer, lr_at(setup, progress.tokens + count * length))
-    setup.optimizer.step(skip=skip_flag(loss, norm))
+    with clock.phase("optimizer"):
+        if setup.scaler.enabled:
+            setup.scaler.unscale_([weight.grad for weight in weights if weight.grad is not None])
+        norm = total_norm(weights, setup.mesh)
+        if observer is not None:
+            observer.gradients()
+        if config.optim.grad_clip > 0:
+            clip_(weights, config.optim.grad_clip, norm)
+        set_lr(setup.optimizer, lr_at(setup, progress.tokens + tokens))
+        before_update()
+        skip = skip_flag(loss, norm)
+        setup.optimizer.step(skip=skip)
+        setup.scaler.update(skip)
+        if observer is not None:
+            observer.updated()
+    if setup.filler is not None:
+        setup.filler.after_step()
     progress.step += 1
     progress.sequences += count
-    progress.tokens += count * length
-    return loss, norm
+    progress.tokens += tokens
+    return Taken(loss, norm)

@@ -51,9 +51,9 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 def values(folder: Path) -> list[tuple[Any, ...]]:
     """Return what must be the same in two runs of one config: all but times and speeds."""
-    timing = ("tokens_per_second", "model_flops_per_second")
+    timing = ("tokens_per_second", "model_flops_per_second", "mfu", "seconds_")
     return [
-        (r["kind"], r["step"], r["tokens"], *(v for k, v in sorted(r["metrics"].items()) if k not in timing))
+        (r["kind"], r["step"], r["tokens"], *(v for k, v in sorted(r["metrics"].items()) if not k.startswith(timing)))
         for r in sorted(records(folder), key=lambda r: (r["step"], r["kind"]))
     ]
 

@@ -4,7 +4,7 @@
 """
 
 from train.checkpoint.identity import check_identity
-from train.checkpoint.layout import Checkpoint, Retention, newest, pin
+from train.checkpoint.layout import Checkpoint, Retention, newest, pin, remove_from
 from train.checkpoint.load import random_state, read_all, restore
 from train.checkpoint.random import random_states, set_random_states
 from train.checkpoint.save import SaveError, Saver
@@ -22,6 +22,7 @@ __all__ = [
     "random_state",
     "random_states",
     "read_all",
+    "remove_from",
     "restore",
     "set_random_states",
 ]

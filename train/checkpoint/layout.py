@@ -110,6 +110,13 @@ def prune(root: Path, retention: Retention) -> None:
         shutil.rmtree(folders[step])
 
 
+def remove_from(root: Path, step: int) -> None:
+    """Remove the checkpoints of `step` and later: a run went back to before them."""
+    for folder in _folders(root):
+        if _step(folder) >= step:
+            shutil.rmtree(folder)
+
+
 def pin(folder: Path, pinned: bool = True) -> None:
     """Keep a checkpoint whatever the retention says, or end that."""
     if pinned:
@@ -118,14 +125,18 @@ def pin(folder: Path, pinned: bool = True) -> None:
         (folder / PIN).unlink(missing_ok=True)
 
 
-def newest(root: Path, rank: int = 0, size: int = 1, gather: Gather | None = None) -> Checkpoint | None:
+def newest(
+    root: Path, rank: int = 0, size: int = 1, gather: Gather | None = None, before: int | None = None
+) -> Checkpoint | None:
     """Return the newest whole checkpoint under `root`; torn ones are named on standard error and passed over.
 
+    `before`: only of steps before this one.
     With several ranks each of them calls this with a `gather`: the files are hashed once, shared out over the ranks,
     and all return the same.
     """
     together = gather or (lambda thing: [thing])
-    names = together([folder.name for folder in sorted(_folders(root), reverse=True)] if rank == 0 else None)[0]
+    found = [folder for folder in sorted(_folders(root), reverse=True) if before is None or _step(folder) < before]
+    names = together([folder.name for folder in found] if rank == 0 else None)[0]
     for name in names:
         folder = root / name
         manifest, why = _attempt(lambda folder=folder: read_manifest(folder))  # type: ignore[misc]

@@ -30,7 +30,7 @@ def make_optimizer(
     """
     members: dict[Rule, list[nn.Parameter]] = {}
     for name, weight in named:
-        members.setdefault(rule_of(name, weight.dim(), model, optim), []).append(weight)
+        members.setdefault(rule_of(name, model, optim), []).append(weight)
     groups = [_group(rule, weights, optim, iteration_dtype, state_dtype) for rule, weights in members.items()]
     made = Optimizer(groups, kernel)
     assert optim.lr is not None, "the config is resolved"

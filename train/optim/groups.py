@@ -25,22 +25,22 @@ class Rule:
     split: tuple[int, ...] | None = None
 
 
-def kind_of(name: str, axes: int, tied: bool) -> str:
-    """Return what a weight is, by its name and number of axes.
+def kind_of(name: str, tied: bool) -> str:
+    """Return what a weight is, by its name alone: a wrapper may have flattened it.
 
     matrix: a factor of a product within a block. head: the output head, also where it is the embedding. embedding: an
-    input embedding that is only looked up. norm: everything else.
+    input embedding that is only looked up. norm: the gain of a norm.
     """
-    if axes < 2:
+    if name.endswith("norm.weight"):
         return "norm"
     if name.startswith("embedding"):
         return "head" if tied else "embedding"
     return "head" if name.startswith("output") else "matrix"
 
 
-def rule_of(name: str, axes: int, model: ModelConfig, optim: OptimConfig) -> Rule:
+def rule_of(name: str, model: ModelConfig, optim: OptimConfig) -> Rule:
     """Return the rule of a weight. `optim` is resolved."""
-    kind = kind_of(name, axes, model.tied_embeddings)
+    kind = kind_of(name, model.tied_embeddings)
     algorithm = optim.name
     if algorithm == "muon" and kind != "matrix":
         algorithm = "adamw"

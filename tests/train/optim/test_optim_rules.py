@@ -137,7 +137,7 @@ def test_with_zero_gradients_weights_shrink_by_their_groups_decay(name: str, ind
 @pytest.mark.parametrize("tied", [False, True])
 def test_an_embedding_that_is_the_head_decays_like_it(tied: bool) -> None:
     model = replace(MODEL, tied_embeddings=tied)
-    rule = rule_of("embedding.weight", 2, model, OptimConfig(lr=1.0, head_lr_scale=2.0, embedding_lr_scale=3.0))
+    rule = rule_of("embedding.weight", model, OptimConfig(lr=1.0, head_lr_scale=2.0, embedding_lr_scale=3.0))
     assert (rule.decay, rule.lr_scale) == ((0.1, 2.0) if tied else (0.0, 3.0))
 
 

@@ -1,0 +1,126 @@
+"""What is looked at inside a run, and at which steps: statistics of layers, copies on other ranks, repeated steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from train.health import desync, probe, statistics
+from train.health.parts import Part, state_of
+from train.health.statistics import Size
+from train.optim import Optimizer
+from train.spec.config import HealthConfig
+
+Named = Callable[[], Iterable[tuple[str, nn.Parameter]]]
+Compute = Callable[[], Tensor]
+
+
+class Ranks(Protocol):
+    """What ranks tell each other at an interval."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes the run's files."""
+
+    def gather(self, thing: Any) -> list[Any]:
+        """Return every rank's thing, in the order of ranks, on every rank."""
+
+
+class Watch:
+    """Looks at one step from inside; the step calls `gradients` before clipping and `updated` after the update."""
+
+    def __init__(self, named: Named) -> None:
+        self._named = named
+        self._before: dict[str, Tensor] = {}
+        self._gradients: dict[Part, Size] = {}
+        self._updates: dict[Part, Size] = {}
+        self._weights: dict[Part, Size] = {}
+
+    def gradients(self) -> None:
+        """Measure the gradients, summed over ranks, and remember the weights."""
+        self._gradients = statistics.measure((name, w.grad) for name, w in self._named() if w.grad is not None)
+        self._before = statistics.copies(self._named())
+
+    def updated(self) -> None:
+        """Measure the weights and what the update did to them."""
+        self._updates = statistics.updates(self._named(), self._before)
+        self._weights = statistics.measure(self._named())
+        self._before = {}
+
+    def metrics(self, ranks: Ranks) -> dict[str, float]:
+        """Return the measures of the whole model; every rank takes part."""
+        gradients, updates, weights = (
+            statistics.together(ranks.gather(found)) for found in (self._gradients, self._updates, self._weights)
+        )
+        return {
+            **statistics.values("gradient", gradients),
+            **statistics.values("weight", weights),
+            **statistics.values("update", updates),
+            **statistics.ratios(updates, weights),
+        }
+
+
+class Inspection:
+    """Everything that the section `health` asks for, at its intervals."""
+
+    def __init__(self, config: HealthConfig, ranks: Ranks, named: Named, optimizer: Optimizer) -> None:
+        self._config, self._ranks, self._named, self._optimizer = config, ranks, named, optimizer
+
+    def watch(self, step: int) -> Watch | None:
+        """Return what watches step number `step`, where its statistics are due."""
+        return Watch(self._named) if _due(step, self._config.statistics_steps) else None
+
+    def wants_activations(self, step: int) -> bool:
+        """Say whether activations are measured before step number `step`."""
+        return self._config.activations and _due(step, self._config.statistics_steps)
+
+    def activations(self, parts: Iterable[nn.Module], forward: Callable[[], object]) -> dict[str, float]:
+        """Return sizes of what each layer puts out, over all ranks, as metrics; `forward` runs the model once.
+
+        parts: those of the model that this rank holds.
+        """
+        sizes = statistics.activations([layer for part in parts for layer in _layers(part)], forward)
+        return statistics.values("activation", statistics.pooled(self._ranks.gather(sizes)))
+
+    def wants_probe(self, step: int) -> bool:
+        """Say whether the gradients of step number `step` are computed twice more."""
+        return _due(step, self._config.probe_steps)
+
+    def probe(self, step: int, compute: Compute) -> None:
+        """Compute gradients twice and compare their bits; CorruptionError naming the rank where they differ.
+
+        compute: adds up the gradients of the step and returns this rank's own loss, from before it is summed.
+        """
+
+        def once() -> Iterator[tuple[str, Tensor]]:
+            self._optimizer.zero_grad(set_to_none=True)
+            yield "loss", compute()
+            yield from ((name, w.grad) for name, w in self._named() if w.grad is not None)
+
+        found = probe.differences(self._ranks.gather(probe.repeat(once)))
+        if found:
+            raise probe.CorruptionError(probe.message(found, step))
+
+    def compare_copies(self, step: int) -> None:
+        """Compare what ranks hold as copies where that is due after `step`; DesyncError naming rank and parameter."""
+        if not _due(step, self._config.desync_steps):
+            return
+        mine: Mapping[Part, int] = desync.fingerprints(state_of(self._named(), self._optimizer))
+        found = desync.compare(self._ranks.gather(mine))
+        if found:
+            raise desync.DesyncError(desync.message(found, step))
+
+
+def _layers(part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers of a part of the model whose outputs are measured: embedding, blocks, the last norm."""
+    for name, child in part.named_children():
+        if name == "blocks":
+            yield from ((f"blocks.{number}", block) for number, block in child.named_children())
+        elif name in ("embedding", "norm"):
+            yield name, child
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,65 @@
+"""One run's judgement of its own steps: counts, spikes and what follows, with a state that a checkpoint keeps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from train.health import guard, spikes
+from train.health.guard import Skipped
+from train.health.spikes import Action, Seen, Verdict
+from train.spec.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a step's loss and gradient norm led to. diverged: the run is over."""
+
+    verdict: Verdict
+    action: Action
+    diverged: bool
+
+
+class Monitor:
+    """Sees the loss and gradient norm of every step, in order; the same on every rank, as the values are."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._seen = Seen()
+        self.skipped = Skipped()
+        self.spikes = 0
+        self.rollbacks = 0
+
+    def judge(self, step: int, loss: float, norm: float) -> Judged:
+        """Take in a step and say what follows. loss in nats per token; norm before clipping."""
+        optim, config = self._config.optim, self._config.spikes
+        scaled = self._config.precision.name == "fp16"
+        self.skipped = guard.count(self.skipped, loss, norm, overflows_expected=scaled)
+        self._seen, verdict = spikes.observe(self._seen, step, loss, norm, config)
+        self.spikes += verdict.spike is not None
+        action = spikes.decide(config, verdict.spike, self.rollbacks)
+        over = guard.diverged(self.skipped, optim.nonfinite, optim.nonfinite_limit) or action is Action.STOP
+        return Judged(verdict, action, over)
+
+    def went_back(self, rollbacks: int) -> None:
+        """Set how many rollbacks there were, after the checkpoint's state was loaded, which knows of fewer."""
+        self.rollbacks = rollbacks
+
+    def counts(self) -> dict[str, int]:
+        """Return what a run's outcome says: skipped steps, spikes, rollbacks."""
+        return {"skipped_steps": self.skipped.total, "spikes": self.spikes, "rollbacks": self.rollbacks}
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON takes it."""
+        return {
+            "seen": self._seen.plain(),
+            "skipped": asdict(self.skipped),
+            "spikes": self.spikes,
+            "rollbacks": self.rollbacks,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; an empty one is a run that has seen nothing."""
+        self._seen = Seen.of(state["seen"]) if state else Seen()
+        self.skipped = Skipped(**state["skipped"]) if state else Skipped()
+        self.spikes, self.rollbacks = state.get("spikes", 0), state.get("rollbacks", 0)

@@ -1,0 +1,90 @@
+"""What a run writes down of itself: metrics.jsonl, and a line for people now and then. Only the writing rank does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from train.clock import Times
+from train.evaluate import bits_per_byte
+from train.metrics import MetricsFile
+from train.progress import Progress
+from train.report import Speed, line, say
+from train.setup import Setup
+from train.spec.counts import flops_per_token
+from train.throughput import devices, peak_memory, rates
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the host knows of a step when it starts it: where the run stands after it, its learning rate, its times.
+
+    record: whether its metrics are written.
+    """
+
+    step: int
+    tokens: int
+    sequences: int
+    lr: float
+    times: Times
+    record: bool
+
+
+class Recorder:
+    """Writes what happens; on other ranks than the writing one it does nothing."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        config = setup.config
+        self._file = MetricsFile(setup.folder / "metrics.jsonl") if setup.world.writes else None
+        self._speed = Speed()
+        self._per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
+        measure = config.runtime.measure_peak and setup.world.writes
+        self.devices = devices(setup.world.size, setup.device, config.precision.name, measure)
+
+    def went_to(self, progress: Progress) -> None:
+        """Start to count speed from here."""
+        self._speed = Speed(progress.tokens, progress.seconds["train"], progress.step)
+
+    def train(self, stamp: Stamp, loss: float, norm: float, seconds: float, further: Mapping[str, float]) -> None:
+        """Record a step. loss in nats per token; `seconds` of training until now; further metrics by name."""
+        if self._file is None:
+            return
+        rate, per_step = self._speed.rate(stamp.tokens, seconds, stamp.step)
+        values = {"loss": loss, "lr": stamp.lr, "grad_norm": norm, **rates(rate, self._per_token, self.devices)}
+        values |= {f"seconds_{name}": took for name, took in stamp.times.seconds().items()}
+        values |= {"seconds_step": per_step, **peak_memory(self._setup.device), **further}
+        self.event("train", stamp.step, stamp.tokens, values)
+        config = self._setup.config
+        if self._speed.print_due(stamp.tokens == config.budget.tokens):
+            say(line(stamp.step, stamp.tokens, config, loss, stamp.lr, rate))
+
+    def validation(self, progress: Progress, loss: float) -> None:
+        """Record a validation's mean loss [nats per token]."""
+        if self._file is None or not math.isfinite(loss):
+            return
+        bits = bits_per_byte(loss, self._setup.manifest.bytes_per_token)
+        self.event("validation", progress.step, progress.tokens, {"loss": loss, "bits_per_byte": bits})
+        say(f"step {progress.step} validation {loss:.4f} nats/token, {bits:.4f} bits/byte")
+
+    def event(self, kind: str, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        """Record metrics of a kind of their own, leaving out what is not finite."""
+        if self._file is not None:
+            finite = {name: value for name, value in values.items() if math.isfinite(value)}
+            self._file.write(kind, step, tokens, finite)
+
+    def say(self, text: str) -> None:
+        """Tell a person."""
+        if self._file is not None:
+            say(text)
+
+    def sync(self) -> None:
+        """Wait until the records are on disk."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,149 @@
+"""A run's checkpoints: when one is due, what is in it, and going to one: after a stop or a spike, or to branch off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from train import checkpoint
+from train.checkpoint import Checkpoint
+from train.progress import Progress
+from train.report import say
+from train.schedule import check_branch
+from train.setup import Setup
+from train.spec.config import RunConfig
+
+Notes = Mapping[str, Any]
+"""What a checkpoint keeps beside tensors and progress, as JSON takes it."""
+
+_INHERITED = ("model", "data")
+"""Sections that a branch shares with its parent: they say what the weights and the data are."""
+
+
+class Saving:
+    """Checkpoints of one attempt; every rank calls the same methods."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._root = setup.folder / "checkpoints"
+        self._saver = checkpoint.Saver(self._root, setup.world.rank, setup.world.size)
+        self._at = time.perf_counter()
+        self._saved = (-1, -1)
+
+    @property
+    def before_update(self) -> Callable[[], None]:
+        """What is called before weights change: copies of them that are being saved are made first."""
+        return self._saver.before_update
+
+    def due(self, progress: Progress) -> bool:
+        """Say whether the clock of the writing rank asks for a checkpoint here."""
+        if not self._setup.world.writes or progress.step == self._saved[0] or self._saver.busy:
+            return False
+        return time.perf_counter() - self._at >= self._setup.config.runtime.checkpoint_seconds
+
+    def missing(self, progress: Progress) -> bool:
+        """Say whether this very state has not been saved."""
+        return self._saved != (progress.step, progress.evaluated)
+
+    def save(self, progress: Progress, notes: Notes, *, keep: int | None = None, wait: bool = True) -> None:
+        """Save a checkpoint of this step. With `wait` it is whole when this returns, or SaveError is raised."""
+        setup = self._setup
+        state = checkpoint.collect(setup.modules, [setup.optimizer])
+        random = checkpoint.random_states(setup.device)
+        state |= {f"random.{setup.world.rank}.{name}": value for name, value in random.items()}
+        manifest = {"progress": asdict(progress), "identity": setup.identity, "notes": dict(notes)}
+        retention = None if keep is None else replace(self._saver.retention, newest=keep)
+        self._saver.save(progress.step, state, manifest, retention)
+        if wait:
+            self._saver.wait()
+        self._at, self._saved = time.perf_counter(), (progress.step, progress.evaluated)
+
+    def wait(self) -> None:
+        """Wait until nothing is being written; SaveError where the latest save failed."""
+        self._saver.wait()
+
+    def settle(self) -> None:
+        """Wait until nothing is being written, whatever became of it."""
+        self._saver.settle()
+
+    def restore(self) -> tuple[Progress, Notes] | None:
+        """Go to the run's newest whole checkpoint, else to the one it branches from; None: it starts from scratch.
+
+        ValueError where that checkpoint belongs to another config.
+        """
+        found = self._newest(self._root)
+        if found is None:
+            return self._branch()
+        checkpoint.check_identity(found, self._setup.identity)
+        progress, notes = self._load(found)
+        self._saved = (progress.step, progress.evaluated)
+        if self._setup.world.writes:
+            say(f"resumed from {found.folder.name} at {progress.tokens:,} tokens")
+        return progress, notes
+
+    def back_to(self, before: int) -> tuple[Progress, Notes] | None:
+        """Go to the newest checkpoint of a step before `before` and remove the later ones; None: there is none."""
+        self._saver.settle()
+        found = self._newest(self._root, before)
+        if found is None:
+            return None
+        if self._setup.world.writes:
+            checkpoint.remove_from(self._root, int(found.progress["step"]) + 1)
+        self._setup.world.gather(None)  # nobody saves before they are gone
+        progress, notes = self._load(found)
+        self._saved = (-1, -1)  # the next one differs from it: batches are skipped
+        return progress, notes
+
+    def _branch(self) -> tuple[Progress, Notes] | None:
+        setup, schedule = self._setup, self._setup.config.schedule
+        if schedule.parent is None:
+            return None
+        folder = Path(schedule.parent)
+        found = self._newest(folder / "checkpoints") or self._single(folder)
+        if found is None:
+            raise ValueError(
+                f"schedule.parent={schedule.parent} holds no whole checkpoint: name a run's folder or one of its "
+                "checkpoints/step-… folders"
+            )
+        _check_parent(found, setup.identity, setup.config)
+        parent, _ = self._load(found)
+        assert setup.config.budget.tokens is not None
+        check_branch(schedule, parent.tokens, setup.config.budget.tokens)
+        if setup.world.writes:
+            say(f"branches from {found.folder} at {parent.tokens:,} tokens")
+        fresh = Progress(parent.step, parent.tokens, parent.sequences, evaluated=parent.tokens)
+        return fresh, {}
+
+    def _single(self, folder: Path) -> Checkpoint | None:
+        """Return the checkpoint in a folder that is one itself."""
+        found = self._newest(folder.parent)
+        while found is not None and found.folder.name != folder.name:
+            found = self._newest(folder.parent, int(found.progress["step"]))
+        return found
+
+    def _newest(self, root: Path, before: int | None = None) -> Checkpoint | None:
+        world = self._setup.world
+        return checkpoint.newest(root, world.rank, world.size, world.gather, before=before)
+
+    def _load(self, found: Checkpoint) -> tuple[Progress, Notes]:
+        setup = self._setup
+        checkpoint.restore(found, setup.modules, [setup.optimizer])
+        checkpoint.set_random_states(checkpoint.random_state(found, setup.world.rank), setup.device)
+        return Progress(**found.progress), found.manifest.get("notes", {})
+
+
+def _check_parent(found: Checkpoint, identity: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise ValueError where a run cannot go on from another's checkpoint: other weights, data or optimizer."""
+
+    def kept(whole: Mapping[str, Any]) -> dict[str, Any]:
+        science = whole["config"]
+        sections = {name: science[name] for name in _INHERITED}
+        return {**sections, "optim": {"name": science["optim"]["name"]}, "fingerprint": whole["fingerprint"]}
+
+    try:
+        checkpoint.check_identity(replace(found, manifest={"identity": kept(found.identity)}), kept(identity))
+    except ValueError as error:
+        raise ValueError(f"schedule.parent={config.schedule.parent}: {error}") from None
