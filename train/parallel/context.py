@@ -50,7 +50,9 @@ def cut_batch(batch: Batch, mesh: Mesh) -> Batch:
     if mesh.axes.cp == 1:
         return batch
     chunks = Chunks(mesh.rank("cp"), mesh.axes.cp)
-    positions = torch.arange(batch.inputs.shape[1]) if batch.positions is None else batch.positions
+    positions = batch.positions
+    if positions is None:
+        positions = torch.arange(batch.inputs.shape[1]).expand_as(batch.inputs)
     return Batch(chunks.cut(batch.inputs), chunks.cut(batch.targets), chunks.cut(positions), batch.documents)
 
 
@@ -58,6 +60,7 @@ def share_sequences(module: Transformer, mesh: Mesh) -> None:
     """Make the attention of every block see the keys and values of all ranks of cp."""
     chunks = Chunks(mesh.rank("cp"), mesh.axes.cp)
     across = Across(chunks, mesh.group("cp"))
+    module.pieces = lambda length: chunks.seen(length * chunks.size)
     for block in module.blocks.values():
         assert isinstance(block, Block)
         block.attention.across = across

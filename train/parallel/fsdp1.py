@@ -43,4 +43,6 @@ def shard_flat(module: Transformer, config: RunConfig, mesh: Mesh, device: torch
             device_id=device,
             use_orig_params=True,
         )
+    for weight in module.parameters():
+        weight.flat_over = mesh.axes.fsdp  # type: ignore[attr-defined]  # for train.parallel.norm: no DTensor says it
     return Stage(module, wrapped, loss_factor=float(mesh.axes.data * mesh.axes.cp))

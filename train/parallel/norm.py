@@ -36,7 +36,7 @@ def clip_(weights: Sequence[nn.Parameter], most: float, norm: Tensor) -> None:
 
 def copies_of(weight: nn.Parameter, mesh: Mesh) -> int:
     """Return how many times the mesh holds the same part of this weight."""
-    cut = mesh.axes.pp  # a stage's weights are on its ranks only
+    cut = mesh.axes.pp * int(getattr(weight, "flat_over", 1))  # a stage's weights are on its ranks only
     placements = getattr(weight, "placements", ())
     for dim, placement in enumerate(placements):
         if not placement.is_replicate():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
+from train.checkpoint.state import plain_name
 from train.model.transformer import Transformer
 
 
@@ -24,3 +27,8 @@ class Stage:
     last_micro: Callable[[bool], None] = lambda last: None
     finish: Callable[[], None] = lambda: None
     loss_factor: float = 1.0
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the weights, or this rank's parts of them, by their names in the whole model."""
+        for name, weight in self.module.named_parameters():
+            yield plain_name(name), weight

@@ -11,6 +11,7 @@ arithmetic is on their local parts (train.model.weights.local).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ _CUT = {
     "mlp.gate_up": 1,
     "mlp.down": 1,
 }
-"""Along which dimension a weight is cut over ranks, by the end of its name; the others (norms) each rank holds whole."""
+"""Along which dimension a weight is cut over ranks, by the end of its name; norms each rank holds whole."""
 
 
 def cut(module: Transformer, mesh: Mesh) -> None:
@@ -46,6 +47,8 @@ def cut(module: Transformer, mesh: Mesh) -> None:
         module.embedding.lookup = _Lookup(group)
     for block in module.blocks.values():
         assert isinstance(block, Block)
+        heads = block.attention.query_heads // group.size()
+        block.attention.rule = replace(block.attention.rule, first_head=heads * group.rank())
         for layer in (block.attention, block.mlp):
             layer.register_forward_pre_hook(_Before(group))
             layer.register_forward_hook(_After(group))

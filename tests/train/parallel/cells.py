@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from train.spec.config import CompileConfig, ModelConfig, ParallelConfig, PrecisionConfig
 
 VOCABULARY = 64
 LENGTH = 32
-MODEL = ModelConfig(width=32, layers=4, head_dim=4, kv_heads=4, mlp_width=48)
-TIED = ModelConfig(width=32, layers=4, head_dim=4, kv_heads=4, mlp_width=48, tied_embeddings=True)
+MODEL = ModelConfig(width=32, layers=2, head_dim=4, kv_heads=4, mlp_width=48)
+TIED = replace(MODEL, tied_embeddings=True)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def parallel(**changes: object) -> ParallelConfig:
     return ParallelConfig(**{"dp_replicate": 1, **changes})  # type: ignore[arg-type]
 
 
-CELLS = (
+EAGER = (
     Cell("ddp 4", parallel(dp_replicate=4)),
     Cell("ddp 4, uneven targets, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), masked=True),
     Cell("ddp 4, clipped hard", parallel(dp_replicate=4), clip=0.05),
@@ -56,12 +56,23 @@ CELLS = (
     Cell("tp 4", parallel(tp=4)),
     Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=3), TIED, masked=True, clip=0.05),
     Cell("tp 2 x fsdp 2", parallel(tp=2, dp_shard=2)),
-    Cell("tp 2 x fsdp 2, tied, accumulated", parallel(tp=2, dp_shard=2, micro_batch_sequences=1), TIED, masked=True),
+    Cell("tp 2 x fsdp 2, tied, accumulated", parallel(tp=2, dp_shard=2, micro_batch_sequences=2), TIED, masked=True),
     Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
-    Cell("tp 2 x fsdp 2, ZeRO-1", parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=1), masked=True),
+    Cell("tp 2 x fsdp 2, ZeRO-1", parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=2), masked=True),
     Cell("cp 4", parallel(cp=4), masked=True),
     Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
     Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
     Cell("cp 2 x tp 2", parallel(cp=2, tp=2), masked=True, clip=0.05),
     Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
+)
+
+COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
+
+COMPILED = (
+    Cell("compiled: one process", parallel(), compile=COMPILE),
+    Cell("compiled: ddp 4", parallel(dp_replicate=4), compile=COMPILE),
+    Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True),
+    Cell("compiled: tp 2 x fsdp 2", parallel(tp=2, dp_shard=2), compile=COMPILE, masked=True),
+    Cell("compiled: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), compile=COMPILE),
+    Cell("compiled: tp 4, tied", parallel(tp=4), TIED, compile=COMPILE),
 )

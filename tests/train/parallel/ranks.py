@@ -79,7 +79,7 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
             model=cell.model,
             data=DataConfig(name="fake", vocab_size=VOCABULARY, sequence_length=LENGTH),
             # Small enough that rounding does not grow into another trajectory within the run.
-            optim=OptimConfig(lr=1e-3, grad_clip=cell.clip),
+            optim=OptimConfig(lr=5e-4, grad_clip=cell.clip),
             batch=BatchConfig(tokens=batch * LENGTH),
             budget=BudgetConfig(tokens=((STEPS - 1) * batch + 3) * LENGTH),
             precision=cell.precision,
@@ -97,9 +97,9 @@ def course(setup: Setup, wanted: int) -> Course:
     gradients = dict(whole_gradients(setup))
     progress, losses, norms = Progress(), [], []
     for _ in range(STEPS):
-        loss, norm = step(setup, progress)[:2]
-        losses.append(float(loss))
-        norms.append(float(norm))
+        taken = step(setup, progress)
+        losses.append(float(taken.loss))
+        norms.append(float(taken.norm))
     assert progress.tokens == setup.config.budget.tokens
     return Course(losses, norms, gradients)
 
@@ -190,6 +190,17 @@ def merged(cell: Cell, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def line(row: dict[str, Any]) -> str:
+    """Return a row as a line of the table."""
+    if "error" in row:
+        return f"| {row['name']} | {row['error'].strip().splitlines()[-1]} |"
+    same = " same bits" if row["bitwise"] else ""
+    return (
+        f"| {row['name']} | gradient {row['gradient']:.1e} ({row['weight']}) | loss {row['loss']:.1e}{same} "
+        f"| norm {row['norm']:.1e} | {row['seconds']:.1f} s |"
+    )
+
+
 def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
     torch.set_num_threads(1)
     world = distributed.world_of()
@@ -207,7 +218,7 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
         rows.append(merged(cell, world.gather(mine)))
         torch.compiler.reset()
         if world.writes:
-            print(json.dumps(rows[-1]), flush=True)
+            print(line(rows[-1]), flush=True)
     if world.writes:
         out.write_text(json.dumps(rows))
     dist.barrier()

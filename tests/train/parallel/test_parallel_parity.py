@@ -1,0 +1,73 @@
+"""Every layout of four ranks against one process: each weight's gradient, 20 losses and gradient norms."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.fake_corpus import write_corpus
+from tests.train.parallel import cells
+from tests.train.parallel.cells import Cell
+from tests.train.parallel.ranks import line
+from tests.train.runs import REPOSITORY
+from tests.train.test_trainer_distributed import environments
+
+
+def table(where: str, folder: Path, device: str = "cpu", ranks: int = 4) -> list[dict[str, Any]]:
+    """Run the cells named `module:attribute` on ranks started once, and return a row for each."""
+    write_corpus(folder, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
+    out = folder / "rows.json"
+    command = [sys.executable, "-m", "tests.train.parallel.ranks", str(folder), where, str(out), device]
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for env in environments(ranks)
+    ]
+    for process in processes:
+        _, err = process.communicate(timeout=540)
+        assert process.returncode == 0, err
+    rows: list[dict[str, Any]] = json.loads(out.read_text())
+    return rows
+
+
+def failures(wanted: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what does not hold, cell by cell."""
+    assert [cell.name for cell in wanted] == [row["name"] for row in rows]
+    bad = []
+    for cell, row in zip(wanted, rows, strict=True):
+        if "error" in row:
+            bad.append(f"{cell.name}: {row['error']}")
+            continue
+        holds = {
+            f"gradient of {row['weight']} off by {row['gradient']:.1e}": row["gradient"] <= cell.gradient,
+            f"loss off by {row['loss']:.1e}": row["loss"] <= cell.loss,
+            f"gradient norm off by {row['norm']:.1e}": row["norm"] <= cell.gradient,
+            "not every weight is somewhere": row["complete"],
+            "not the same bits": row["bitwise"] or not cell.bitwise,
+        }
+        bad += [f"{cell.name}: {what}" for what, good in holds.items() if not good]
+    return bad
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", ["EAGER", "COMPILED"])
+def test_every_layout_trains_as_one_process_does(
+    chosen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = table(f"tests.train.parallel.cells:{chosen}", tmp_path)
+    with capsys.disabled():
+        print("\n" + "\n".join(line(row) for row in rows))
+    assert not failures(getattr(cells, chosen), rows)
