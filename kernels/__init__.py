@@ -4,8 +4,25 @@ Every operation is one function that runs a Triton kernel on a GPU and a plain-t
 `kernels.switch` for how to force either. Triton itself is imported when the first kernel is launched.
 """
 
+from kernels.adamw import adamw_step
 from kernels.cross_entropy import cross_entropy
+from kernels.fp8 import cast_fp8
+from kernels.gradient_norm import gradient_norm
 from kernels.linear_cross_entropy import linear_cross_entropy
+from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.rope import rope
+from kernels.swiglu import swiglu
 from kernels.switch import use
 
-__all__ = ["cross_entropy", "linear_cross_entropy", "use"]
+__all__ = [
+    "adamw_step",
+    "add_rms_norm",
+    "cast_fp8",
+    "cross_entropy",
+    "gradient_norm",
+    "linear_cross_entropy",
+    "rms_norm",
+    "rope",
+    "swiglu",
+    "use",
+]

@@ -42,17 +42,17 @@ def use(mode: str) -> Iterator[None]:
         _Choice.mode = before
 
 
-def use_triton(operation: str, *tensors: Tensor, refusal: str = "") -> bool:
+def use_triton(operation: str, *tensors: Tensor, refusal: str = "", fuse: bool = False) -> bool:
     """Say whether `operation` on these tensors goes to its Triton kernel.
 
-    `refusal` is why the kernel does not take them although device and dtype would do, or empty. Raises ValueError if
-    Triton is forced and cannot run.
+    `refusal` is why the kernel does not take them although device and dtype would do, or empty. `fuse` says that a
+    compiler makes as good a kernel of the reference, fused with what is around it: left alone, `auto` lets it. Raises
+    ValueError if Triton is forced and cannot run.
     """
     mode = _Choice.mode
     if mode == "reference":
         return False
-    on_gpu = tensors[0].is_cuda
-    if mode == "auto" and not on_gpu:
+    if mode == "auto" and (not tensors[0].is_cuda or (fuse and torch.compiler.is_compiling())):
         return False
     if not refusal:
         refusal = _refusal(tensors)

@@ -15,12 +15,13 @@ import torch
 
 @dataclass(frozen=True)
 class Launch:
-    """Block of columns or elements (0: a whole row), warps a program, stages of its loop, programs a multiprocessor."""
+    """The shape of a program and how many there are."""
 
-    block: int = 0
+    block: int = 0  # columns or elements at once; 0: a whole row
+    rows: int = 1  # rows at once
     warps: int = 4
-    stages: int = 1
-    programs: int = 0
+    stages: int = 1  # of the loop's software pipeline
+    programs: int = 0  # a multiprocessor, each walking over many blocks; 0: one program a block
 
 
 LARGEST = 1 << 62
@@ -30,6 +31,36 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
         (8192, Launch(block=4096, warps=8)),
         (LARGEST, Launch(block=16384, warps=32)),
     ),
+    "cross_entropy_options": (
+        (1024, Launch(block=1024, warps=4)),
+        (8192, Launch(block=4096, warps=8)),
+        (LARGEST, Launch(block=8192, warps=32)),
+    ),
+    "rms_norm": (
+        (256, Launch(rows=16, warps=4)),
+        (1024, Launch(rows=4, warps=4)),
+        (4096, Launch(warps=4)),
+        (8192, Launch(warps=8)),
+        (LARGEST, Launch(warps=16)),
+    ),
+    "rms_norm_backward": (
+        (256, Launch(rows=16, warps=4, programs=4)),
+        (1024, Launch(rows=4, warps=4, programs=4)),
+        (4096, Launch(warps=8, programs=2, stages=2)),
+        (8192, Launch(warps=16, programs=1, stages=2)),
+        (LARGEST, Launch(warps=32, programs=1)),
+    ),
+    "rope": ((LARGEST, Launch(rows=32, warps=4)),),
+    "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=1024, rows=1, warps=4))),
+    "adamw": ((LARGEST, Launch(block=1024, warps=4)),),
+    "gradient_norm": ((LARGEST, Launch(block=8192, warps=8)),),
+    "fp8_rowwise": (
+        (512, Launch(warps=1)),
+        (2048, Launch(warps=4)),
+        (8192, Launch(warps=8)),
+        (LARGEST, Launch(warps=16)),
+    ),
+    "fp8_tiles": ((LARGEST, Launch(block=128, rows=64, warps=8)),),
     "scaled": ((LARGEST, Launch(block=4096, warps=4)),),
 }
 """(largest size, launch) in ascending order, by kernel."""

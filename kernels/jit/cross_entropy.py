@@ -16,14 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.jit import launching
+from kernels.jit.launching import fp32
 from kernels.tuning import launch_of
 from kernels.vocabulary import Options, Rows, Shard
-
-
-@triton.jit
-def _fp32(x):
-    """A number from the host in fp32: compilers hand it over in fp64, Triton's interpreter as a Python number."""
-    return tl.full((), x, tl.float32)
 
 
 @triton.jit
@@ -104,7 +99,7 @@ def statistics_kernel(
     SCALED: tl.constexpr, CAPPED: tl.constexpr, SUMMED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write (largest t, Σ exp(t - largest), t[target] or 0, Σ t), one column of out (4, rows) a row of logits."""
-    scale, softcap = _fp32(scale), _fp32(softcap)
+    scale, softcap = fp32(scale), fp32(softcap)
     number = tl.program_id(0).to(tl.int64)
     row = logits + number * logits_stride
     wanted = tl.load(target + number) - first_column
@@ -124,8 +119,8 @@ def gradient_kernel(
     SCALED: tl.constexpr, CAPPED: tl.constexpr, FACTORS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of one row's loss times its factor; `share` is smoothing over the whole vocabulary."""
-    scale, softcap, smoothing = _fp32(scale), _fp32(softcap), _fp32(smoothing)
-    share, z_loss = _fp32(share), _fp32(z_loss)
+    scale, softcap, smoothing = fp32(scale), fp32(softcap), fp32(smoothing)
+    share, z_loss = fp32(share), fp32(z_loss)
     number = tl.program_id(0).to(tl.int64)
     token = tl.load(target + number)
     each = 1.0
@@ -146,8 +141,8 @@ def fused_kernel(
     BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write one row's loss, largest t and log Σ exp(t - largest) and, if WRITE, its gradient, maybe over the logits."""
-    scale, softcap, smoothing = _fp32(scale), _fp32(softcap), _fp32(smoothing)
-    share, z_loss = _fp32(share), _fp32(z_loss)
+    scale, softcap, smoothing = fp32(scale), fp32(softcap), fp32(smoothing)
+    share, z_loss = fp32(share), fp32(z_loss)
     number = tl.program_id(0).to(tl.int64)
     row = logits + number * logits_stride
     token = tl.load(target + number)
@@ -185,7 +180,7 @@ class Kernels:
         launching.launch(
             statistics_kernel, (rows,), logits, target, out, logits.stride(0), rows, columns, shard.start,
             float(options.logit_scale), float(options.softcap or 1.0), **_flags(options),
-            SUMMED=options.label_smoothing > 0, **_meta(columns),
+            SUMMED=options.label_smoothing > 0, **_meta(columns, options),
         )  # fmt: skip
         return out
 
@@ -206,8 +201,9 @@ class Kernels:
         launching.launch(
             gradient_kernel, (number,), logits, target, rows.largest, rows.log_sum,
             target if factor is None else factor, out, logits.stride(0), out.stride(0), columns, shard.start,
-            options.ignore_index, float(options.logit_scale), float(options.softcap or 1.0), smoothing, smoothing / shard.vocabulary,
-            float(options.z_loss), **_flags(options), FACTORS=factor is not None, **_meta(columns),
+            options.ignore_index, float(options.logit_scale), float(options.softcap or 1.0), smoothing,
+            smoothing / shard.vocabulary, float(options.z_loss), **_flags(options), FACTORS=factor is not None,
+            **_meta(columns, options),
         )  # fmt: skip
 
     def fused(
@@ -224,7 +220,7 @@ class Kernels:
             logits.stride(0), written.stride(0), columns, options.ignore_index,
             float(options.logit_scale), float(options.softcap or 1.0), smoothing, smoothing / columns,
             float(options.z_loss), **_flags(options), SMOOTHED=smoothing > 0, FACTOR=factor is not None,
-            WRITE=out is not None, **_meta(columns),
+            WRITE=out is not None, **_meta(columns, options),
         )  # fmt: skip
         return result
 
@@ -237,7 +233,7 @@ def _flags(options: Options) -> dict[str, Any]:
     return {"SCALED": options.logit_scale != 1, "CAPPED": options.softcap > 0}
 
 
-def _meta(columns: int) -> dict[str, Any]:
-    chosen = launch_of("cross_entropy", columns)
+def _meta(columns: int, options: Options) -> dict[str, Any]:
+    chosen = launch_of("cross_entropy" if options.plain else "cross_entropy_options", columns)
     block = min(chosen.block, triton.next_power_of_2(columns))
     return {"BLOCK": block, "STAGES": chosen.stages, "num_warps": chosen.warps}

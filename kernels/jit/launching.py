@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def fp32(x):
+    """A number from the host in fp32: compilers hand it over in fp64, Triton's interpreter as a Python number."""
+    return tl.full((), x, tl.float32)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:
@@ -17,3 +25,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> 
             kernel[grid](*arguments, **meta)
     else:
         kernel[grid](*arguments, **meta)
+
+
+def language(dtype: torch.dtype) -> Any:
+    """Return Triton's name of a float format."""
+    return {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]

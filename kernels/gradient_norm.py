@@ -1,0 +1,54 @@
+"""The global norm of many tensors, summed in fp32, in few launches and the same to the last bit each time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.library import define, fake
+from kernels.switch import use_triton
+from kernels.vocabulary import is_dtensor
+
+
+def gradient_norm(tensors: Sequence[Tensor], *, squared: bool = False) -> Tensor:
+    """Return √Σx² over all elements of all tensors, () fp32 (fp64 if one is), or its square.
+
+    Tensors on one device, of any shapes and float dtypes; of DTensors the local parts, whose squares the caller sums
+    over the ranks. Raises ValueError if there is no tensor or they are on several devices.
+    """
+    local = [x.to_local() if is_dtensor(x) else x for x in tensors]  # type: ignore[attr-defined]
+    if not local or any(x.device != local[0].device for x in local):
+        raise ValueError(
+            f"tensors on {sorted({str(x.device) for x in local})}: must be at least one, all on one device"
+        )
+    if use_triton("gradient_norm", *local):
+        total = torch.stack([_squares(list(group)) for group in _by_dtype(local)]).sum()
+    else:
+        total = torch.stack(torch._foreach_norm(local, dtype=_exact(local))).square().sum()
+    return total if squared else total.sqrt()
+
+
+def _exact(tensors: Sequence[Tensor]) -> torch.dtype:
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+
+
+def _by_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for x in tensors:
+        groups.setdefault(x.dtype, []).append(x)
+    return list(groups.values())
+
+
+@define("sum_of_squares(Tensor[] tensors) -> Tensor")
+def _squares(tensors: list[Tensor]) -> Tensor:
+    from kernels.jit.gradient_norm import squares
+
+    filled = [x if x.is_contiguous() else x.contiguous() for x in tensors if x.numel()]
+    return squares(filled) if filled else tensors[0].new_zeros((), dtype=torch.float32)
+
+
+@fake(_squares)
+def _(tensors: list[Tensor]) -> Tensor:
+    return tensors[0].new_empty((), dtype=torch.float32)

@@ -1,0 +1,138 @@
+"""Rotary position embedding (Su et al. 2021): channel pairs of queries and keys turned by position times frequency."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.library import define, fake
+from kernels.switch import use_triton
+
+
+def rope(
+    q: Tensor,
+    k: Tensor,
+    turns: Tensor,
+    positions: Tensor | None = None,
+    *,
+    interleaved: bool = True,
+    in_place: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return q (batch, length, heads, head_dim) and k (batch, length, kv_heads, head_dim) turned, in their dtype.
+
+    turns: e^(i · position · frequency), complex (positions, head_dim / 2), or its (…, 2) real view. `positions` int64
+    (length,) or (batch, length) says which row each token takes; by default the first takes the first. Pairs are
+    neighbours (2i, 2i + 1) if `interleaved`, else (i, i + head_dim / 2). Computed in fp32. `in_place` overwrites q and
+    k. Raises ValueError for shapes or dtypes that do not fit.
+    """
+    table = torch.view_as_real(turns) if turns.is_complex() else turns
+    _check(q, k, table, positions)
+    refusal = "" if q.numel() and k.numel() else "an empty tensor"
+    if not use_triton("rope", q, k, refusal=refusal, fuse=True):
+        turned = reference(q, k, table, positions, interleaved)
+        return (q.copy_(turned[0]), k.copy_(turned[1])) if in_place else turned
+    result: tuple[Tensor, Tensor] = _Rope.apply(  # type: ignore[no-untyped-call]
+        q, k, table.to(torch.float32), positions, interleaved, in_place
+    )
+    return result
+
+
+def reference(
+    q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None, interleaved: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the same in plain torch; turns (positions, head_dim / 2, 2) real."""
+    taken = turns[: q.shape[1]] if positions is None else turns[positions]
+    taken = taken.unsqueeze(-3)  # over heads
+    if interleaved and q.device.type == "cpu" and not torch.compiler.is_compiling():
+        # Pairs read as complex numbers: one multiplication each way, where halves would need slices and a join.
+        factor = torch.view_as_complex(taken.contiguous())
+        return _as_complex(q, factor), _as_complex(k, factor)
+    cos, sin = taken.unbind(-1)
+    return _as_real(q, cos, sin, interleaved), _as_real(k, cos, sin, interleaved)
+
+
+def _as_complex(x: Tensor, factor: Tensor) -> Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    pairs = torch.view_as_complex(wide.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * factor).flatten(-2).to(x.dtype)
+
+
+def _as_real(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    a, b = wide.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else wide.chunk(2, -1)
+    turned = (a * cos - b * sin, a * sin + b * cos)
+    joined = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    return joined.to(x.dtype)
+
+
+def _check(q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None) -> None:
+    if q.dim() != 4 or k.dim() != 4 or k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3] or q.shape[3] % 2:
+        raise ValueError(
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}: must be (batch, length, heads, head_dim) with one batch, length "
+            "and even head_dim"
+        )
+    if turns.dim() != 3 or turns.shape[1:] != (q.shape[3] // 2, 2):
+        raise ValueError(f"turns {tuple(turns.shape)}: must be (positions, {q.shape[3] // 2}) complex or (…, 2) real")
+    if positions is None and len(turns) < q.shape[1]:
+        raise ValueError(f"turns of {len(turns)} positions: must be at least the length, {q.shape[1]}")
+    if positions is not None and (positions.dtype != torch.int64 or positions.shape not in {q.shape[:2], q.shape[1:2]}):
+        raise ValueError(
+            f"positions {tuple(positions.shape)} of {positions.dtype}: must be int64 (length,) or (batch, length), "
+            f"here {tuple(q.shape[:2])}"
+        )
+
+
+class _Rope(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None, interleaved: bool, in_place: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(turns, positions)
+        ctx.interleaved = interleaved
+        if in_place:
+            _turn_in_place(q, k, turns, positions, interleaved, False)
+            ctx.mark_dirty(q, k)
+            return q, k
+        result: tuple[Tensor, Tensor] = _turned(q, k, turns, positions, interleaved, False)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        turns, positions = ctx.saved_tensors
+        grad_q, grad_k = _turned(*grads, turns, positions, ctx.interleaved, True)
+        return grad_q, grad_k, None, None, None, None
+
+
+@define("rope(Tensor q, Tensor k, Tensor turns, Tensor? positions, bool interleaved, bool inverse) -> (Tensor, Tensor)")
+def _turned(
+    q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None, interleaved: bool, inverse: bool
+) -> tuple[Tensor, Tensor]:
+    from kernels.jit.rope import rope as run
+
+    outs = q.new_empty(q.shape), k.new_empty(k.shape)
+    run(q, k, turns, positions, outs, interleaved, inverse)
+    return outs
+
+
+@fake(_turned)
+def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+@define("rope_(Tensor(a!) q, Tensor(b!) k, Tensor turns, Tensor? positions, bool interleaved, bool inverse) -> ()")
+def _turn_in_place(
+    q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None, interleaved: bool, inverse: bool
+) -> None:
+    from kernels.jit.rope import rope as run
+
+    if q.stride(3) != 1 or k.stride(3) != 1:
+        raise ValueError("in_place=True: needs q and k whose last axis is dense")
+    run(q, k, turns, positions, (q, k), interleaved, inverse)
+
+
+@fake(_turn_in_place)
+def _(*_: Any) -> None:
+    return None

@@ -1,0 +1,87 @@
+"""Compiles what a launcher launches for sm_90, on a machine without a GPU, and reads the machine code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels.jit import launching
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32",
+    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5",
+}  # fmt: skip
+
+
+@dataclass
+class Compiled:
+    """One compiled kernel: its name, assembly (PTX), machine code (SASS) and resources."""
+
+    name: str
+    ptx: str
+    cubin: bytes
+    flags: dict[str, Any] = field(default_factory=dict)
+
+    def sass(self, folder: Path) -> str:
+        return self._read(folder, "-sass")
+
+    def resources(self, folder: Path) -> dict[str, int]:
+        """Return registers (REG), stack frame (STACK), local memory (LOCAL) … a thread [bytes]."""
+        found = dict(re.findall(r"([A-Z]+):(\d+)", self._read(folder, "-res-usage")))
+        return {name: int(value) for name, value in found.items()}
+
+    def _read(self, folder: Path, option: str) -> str:
+        binary = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        file = folder / "kernel.cubin"
+        file.write_bytes(self.cubin)
+        return subprocess.run([binary, option, file], check=True, capture_output=True, text=True).stdout
+
+
+def _compile(kernel: Any, arguments: tuple[Any, ...], meta: dict[str, Any]) -> Compiled:
+    names = kernel.arg_names
+    values = dict(zip(names, arguments, strict=False)) | {k: v for k, v in meta.items() if k in names}
+    signature, constants, attributes = {}, {}, {}
+    for i, parameter in enumerate(kernel.params):
+        value = values[parameter.name]
+        if parameter.is_constexpr or (type(value) is int and value == 1):
+            signature[parameter.name] = "constexpr"
+            constants[(i,)] = value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = TYPES[value.dtype]
+            if value.data_ptr() % 16 == 0:
+                attributes[(i,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
+        else:
+            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            if value % 16 == 0:
+                attributes[(i,)] = [["tt.divisibility", 16]]
+    options = {k: v for k, v in meta.items() if k.startswith("num_")}
+    done = triton.compile(ASTSource(kernel, signature, constants, attributes), target=TARGET, options=options)
+    return Compiled(kernel.__name__, done.asm["ptx"], done.asm["cubin"], {k: v for k, v in values.items() if k.isupper()})
+
+
+@contextmanager
+def compiling() -> Iterator[list[Compiled]]:
+    """Compile instead of launching inside the with block; yields the list of what was compiled."""
+    found: list[Compiled] = []
+    patch = pytest.MonkeyPatch()
+    patch.setattr(
+        launching, "launch", lambda kernel, grid, *a, **meta: found.append(_compile(kernel, a, meta)) if 0 not in grid else None
+    )
+    try:
+        yield found
+    finally:
+        patch.undo()
