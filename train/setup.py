@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from train.compiling import Compilation, compile_blocks, use_cache
 from train.data.loader import TokenSequences
 from train.distributed import World
-from train.memory import micro_batch_sequences
+from train.memory import even, micro_batch_sequences
+from train.memory.budget import Filler
+from train.memory.checkpointing import wrap
+from train.memory.offload import OffloadedState
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
 from train.optim import Optimizer, make_optimizer
 from train.parallel.apply import Fill, make_stages
 from train.parallel.mesh import Mesh, make_mesh
 from train.parallel.stage import Stage
+from train.precision import policy
 from train.precision.policy import Formats, formats
+from train.precision.scaler import LossScaler
 from train.spec import mesh as layout
 from train.spec.config import SCIENTIFIC, RunConfig
 from train.spec.manifest import Manifest, folder, read_manifest
@@ -47,7 +53,10 @@ class Setup:
     validation: Tensor
     manifest: Manifest
     micro: int
+    scaler: LossScaler
+    compilation: Compilation
     pipeline: Pipeline | None = None
+    filler: Filler | None = None
 
     @property
     def formats(self) -> Formats:
@@ -73,7 +82,7 @@ class Setup:
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield the weights of all stages here, or this rank's parts of them, by their names in the whole model."""
         for stage in self.stages:
-            yield from stage.module.named_parameters()
+            yield from stage.named_parameters()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -109,6 +118,8 @@ def build(
     `data` and `fill` stand in for the prepared corpus and for the seeded initial weights (benchmarks need neither).
     """
     layout.check(config, world.size)
+    policy.check(config, device)
+    use_cache(config.compile.cache)
     where = folder(config.data, config.runtime.data_root)
     manifest = read_manifest(where) if data is None else data.manifest
     _check_data(config, manifest, where)
@@ -119,16 +130,47 @@ def build(
     mesh = make_mesh(config.parallel, world, device)
     stages = make_stages(config, mesh, device, fill or (lambda module: initialise(module, config.seed)))
     optimizer = make_optimizer(
-        [item for stage in stages for item in stage.module.named_parameters()],
+        [item for stage in stages for item in stage.named_parameters()],
         config.model,
         config.optim,
         iteration_dtype=torch.float32 if formats(config.precision).compute is torch.float32 else torch.bfloat16,
     )
+    if config.memory.offload == "optimizer":
+        OffloadedState(optimizer, device)
     micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config.model, length, device.type)
+    assert config.batch.tokens is not None
+    micro = even(mesh.most(config.batch.tokens // length), micro)
     pipeline = _pipeline(config, mesh, stages, device, micro) if mesh.axes.pp > 1 else None
+    precision = config.precision
     return Setup(
-        config, run_folder, world, mesh, device, stages, optimizer, data, validation, manifest, micro, pipeline
+        config=config,
+        folder=run_folder,
+        world=world,
+        mesh=mesh,
+        device=device,
+        stages=stages,
+        optimizer=optimizer,
+        data=data,
+        validation=validation,
+        manifest=manifest,
+        micro=micro,
+        scaler=LossScaler(device, precision.loss_scale, precision.loss_scale_steps, formats(precision).scaled),
+        compilation=Compilation(config.compile),
+        pipeline=pipeline,
+        filler=_filler(config, mesh, stages, device) if config.memory.checkpointing == "budget" else None,
     )
+
+
+def _filler(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: torch.device) -> Filler:
+    """Return what fills the device with activations; ranks choose alike, by the fullest of them."""
+    blocks = [block for stage in stages for block in stage.module.blocks.values()]
+    limit = config.memory.budget_gib
+
+    def use(chosen: list[str]) -> None:
+        wrap(blocks, chosen)
+        compile_blocks(blocks, config.compile)
+
+    return Filler(blocks, device, None if limit is None else int(limit * 2**30), mesh.world.least_, use)
 
 
 def _pipeline(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: torch.device, micro: int) -> Pipeline:

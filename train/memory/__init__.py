@@ -1,5 +1,5 @@
 """Memory: the allocator, the micro-batch, what is kept for the backward pass, what waits on the CPU."""
 
-from train.memory.allocator import keep_freed_memory, micro_batch_sequences
+from train.memory.allocator import even, keep_freed_memory, micro_batch_sequences
 
-__all__ = ["keep_freed_memory", "micro_batch_sequences"]
+__all__ = ["even", "keep_freed_memory", "micro_batch_sequences"]

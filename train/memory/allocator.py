@@ -42,3 +42,8 @@ def micro_batch_sequences(model: ModelConfig, sequence_length: int, device: str)
     if device == "cpu":
         tokens = min(tokens, CPU_TOKENS)
     return max(1, tokens // sequence_length)
+
+
+def even(sequences: int, most: int) -> int:
+    """Return the size of equal micro-batches, at most `most`, that `sequences` make with the fewest and emptiest."""
+    return -(-sequences // -(-sequences // most))

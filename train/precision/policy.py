@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train.spec.config import PrecisionConfig
+from train.spec.config import PrecisionConfig, RunConfig
 
 _COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
@@ -43,13 +43,14 @@ def formats(config: PrecisionConfig) -> Formats:
     )
 
 
-def refusals(config: PrecisionConfig, device: torch.device) -> None:
-    """Raise ValueError where this device cannot compute in the config's formats, naming what can be done."""
-    if config.name != "fp8" or device.type != "cuda":
-        return
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (8, 9):
-        raise ValueError(
-            f"precision.name='fp8' needs compute capability 8.9 or newer (Ada, Hopper), this device has "
-            f"{capability[0]}.{capability[1]}: use precision=bf16"
-        )
+def check(config: RunConfig, device: torch.device) -> None:
+    """Raise ValueError, with the reason and a way out, where this device cannot run the config's formats."""
+    if config.precision.name == "fp8" and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 9):
+            raise ValueError(
+                f"precision.name='fp8' needs compute capability 8.9 or newer (Ada, Hopper), this device has "
+                f"{capability[0]}.{capability[1]}: use precision=bf16"
+            )
+    if config.compile.cuda_graphs and device.type != "cuda":
+        raise ValueError("compile.cuda_graphs=true needs a CUDA device: leave it false here")

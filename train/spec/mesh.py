@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from train.spec import precision
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.counts import kv_heads, mlp_width
 from train.spec.pipeline import check_pipeline
@@ -107,6 +108,7 @@ def check(config: RunConfig, world_size: int | None = None) -> None:
     _check_tensor(config)
     _check_context(config)
     check_pipeline(config, shape is not None and strategy(parallel, shape) == "fsdp")
+    precision.check(config, sharded=shape is None or strategy(parallel, shape) == "fsdp")
 
 
 def _check_strategy(parallel: ParallelConfig) -> None:

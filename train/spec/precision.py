@@ -1,0 +1,89 @@
+"""Which settings of precision, memory and compile are refused, and why. Pure Python."""
+
+from __future__ import annotations
+
+import math
+
+from train.spec.config import RunConfig
+from train.spec.counts import kv_heads, mlp_width
+
+
+def check(config: RunConfig, sharded: bool) -> None:
+    """Raise ValueError, with the reason and a way out, for settings that cannot be; `sharded`: FSDP2 cuts weights."""
+    _check_precision(config)
+    _check_memory(config, sharded)
+    _check_compile(config)
+
+
+def _check_precision(config: RunConfig) -> None:
+    precision = config.precision
+    if precision.loss_scale <= 0 or math.frexp(precision.loss_scale)[0] != 0.5:
+        raise ValueError(
+            f"precision.loss_scale={precision.loss_scale} is not allowed: a positive power of two, so that it changes "
+            "no digit of a gradient"
+        )
+    if precision.loss_scale_steps < 1:
+        raise ValueError(f"precision.loss_scale_steps={precision.loss_scale_steps} is not allowed: at least one step")
+    if precision.name == "fp16" and config.parallel.pp > 1:
+        raise ValueError(
+            f"precision.name=fp16 with parallel.pp={config.parallel.pp} is refused: the pipeline's schedules run the "
+            "backward pass themselves, where the loss is not scaled; use precision=bf16"
+        )
+    if precision.optimizer_state == "bf16" and config.optim.name != "adamw":
+        raise ValueError(
+            f"precision.optimizer_state=bf16 with optim.name={config.optim.name} is refused: stochastic rounding is "
+            "there for AdamW's moments; use optimizer_state=fp32"
+        )
+    if precision.name == "fp8":
+        _check_fp8(config)
+
+
+def _check_fp8(config: RunConfig) -> None:
+    model, tp = config.model, config.parallel.tp
+    keep = config.precision.fp8_keep_blocks
+    if not 0 <= 2 * keep < model.layers:
+        raise ValueError(
+            f"precision.fp8_keep_blocks={keep} of {model.layers} blocks at each end leaves none in fp8: "
+            f"use 0 to {(model.layers - 1) // 2}, or precision=bf16"
+        )
+    head = model.head_dim or 0
+    rows = (model.width // max(1, head) + 2 * kv_heads(model)) * head
+    for name, size in (
+        ("model.width", model.width),
+        ("model.width / parallel.tp", model.width // tp),
+        ("rows of queries, keys and values / parallel.tp", rows // tp),
+        ("model.mlp_width / parallel.tp", mlp_width(model) // tp),
+    ):
+        if size % 16:
+            raise ValueError(
+                f"precision.name=fp8 with {name} = {size} is refused: products in fp8 take multiples of 16; change the "
+                "size, or use precision=bf16"
+            )
+
+
+def _check_memory(config: RunConfig, sharded: bool) -> None:
+    memory = config.memory
+    if memory.every < 1:
+        raise ValueError(f"memory.every={memory.every} is not allowed: 1 is every block, 2 every second")
+    if memory.budget_gib is not None and memory.budget_gib <= 0:
+        raise ValueError(f"memory.budget_gib={memory.budget_gib} is not allowed: a positive size, or null")
+    if memory.offload == "parameters" and not sharded:
+        raise ValueError(
+            "memory.offload=parameters moves the shards of FSDP2, and nothing is sharded here: use "
+            "parallel.strategy=fsdp with parallel.dp_shard above 1, or memory.offload=optimizer"
+        )
+
+
+def _check_compile(config: RunConfig) -> None:
+    compiled = config.compile
+    if compiled.cuda_graphs and not compiled.blocks:
+        raise ValueError("compile.cuda_graphs=true replays compiled blocks: set compile.blocks=true as well")
+    if compiled.cuda_graphs and (config.parallel.dp_shard or 1) * config.parallel.tp * config.parallel.pp > 1:
+        raise ValueError(
+            "compile.cuda_graphs=true with sharded weights, tensor parallelism or a pipeline is refused: a graph "
+            "replays fixed addresses, and gathered weights and messages come at new ones; use cuda_graphs=false"
+        )
+    if compiled.blocks and compiled.warmup_steps == 0:
+        raise ValueError(
+            "compile.warmup_steps=0 refuses the first step, which compiles: at least 1, or -1 for no limit"
+        )
