@@ -109,8 +109,9 @@ class PopulationBased:
         return None
 
     def pinned(self) -> set[tuple[int, int]]:
-        """Return the checkpoints (member, resource) that a copy under way still has to read."""
-        return {unit.parent for unit in self.trials.running.values() if unit.parent is not None}
+        """Return the checkpoints (member, resource) that a copy under way, or lost on its way, still has to read."""
+        under_way = (*self.trials.running.values(), *self.trials.lost.values())
+        return {unit.parent for unit in under_way if unit.parent is not None}
 
     def schedule(self, member: int) -> list[tuple[int, Config]]:
         """Return the hyper-parameters that led to a member's weights: from which resource on which config."""
@@ -121,7 +122,8 @@ class PopulationBased:
             if last is None:
                 return [(0, self._first(member)), *steps]
             copied = self.lineage[last]
-            steps.insert(0, (copied.resource, copied.config))
+            if not steps or steps[0][0] > copied.resource:  # else it was replaced before a step was taken with it
+                steps.insert(0, (copied.resource, copied.config))
             member, end = copied.donor, last
 
     def _start(self, unit: Unit) -> None:

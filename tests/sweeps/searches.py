@@ -1,0 +1,52 @@
+"""Helpers: drive a scheduler through a random, but valid, history of workers."""
+
+import random
+from collections.abc import Callable
+
+from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.schedulers.scheduler import Scheduler
+
+
+def drive(
+    scheduler: Scheduler,
+    value: Callable[[int, int], float],
+    steps: int,
+    seed: int = 0,
+    *,
+    workers: int = 4,
+    lose: float = 0.0,
+    fail: float = 0.0,
+) -> list[Event]:
+    """Run `steps` units on `workers` that end in random order; return the events that were applied."""
+    rng = random.Random(seed)
+    running: list[Unit] = []
+    log: list[Event] = []
+
+    def tell(event: Event) -> None:
+        log.append(event)
+        scheduler.apply(event)
+
+    for _ in range(steps):
+        while len(running) < workers:
+            unit = scheduler.decide()
+            if unit is None:
+                break
+            tell(Started(unit))
+            running.append(unit)
+        if not running:
+            break
+        unit = running.pop(rng.randrange(len(running)))
+        draw = rng.random()
+        if draw < lose:
+            tell(Ended(unit.trial, "lost"))
+        elif draw < lose + fail:
+            tell(Ended(unit.trial, "failed"))
+        else:
+            tell(Reported(unit.trial, unit.until, value(unit.trial, unit.until)))
+            tell(Ended(unit.trial, "reached"))
+    return log
+
+
+def noise(seed: int) -> Callable[[int, int], float]:
+    """Return values that depend on trial and resource only, falling with resource."""
+    return lambda trial, resource: random.Random(hash((seed, trial, resource))).random() + 1.0 / resource

@@ -1,0 +1,180 @@
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeps.events import Ended, Reported, Setting, Started
+from sweeps.schedulers.pbt import PopulationBased, Rules
+from sweeps.space import Choice, Condition, Integers, Interval, Space, grid
+from tests.sweeps.searches import drive, noise
+
+SPACE = Space({"lr": Interval(1e-4, 1e-1, log=True), "layers": Integers(1, 4), "kind": Choice(("a", "b"))})
+seeds = st.integers(0, 10_000)
+
+
+def population(seed: int = 0, members: int = 10, **rules: Any) -> PopulationBased:
+    return PopulationBased(SPACE, members, 60, Rules(5, **rules), seed)
+
+
+def figure_2(seed: int, steps: int = 200, rate: float = 0.02) -> float:
+    """The toy problem of the paper's figure 2: two members, each of which can see one of two axes only."""
+    scheduler = PopulationBased(Space({"h0": Interval(0, 1), "h1": Interval(0, 1)}), 2, steps, Rules(5), seed)
+    start: list[dict[str, Setting]] = [{"h0": 0.0, "h1": 1.0}, {"h0": 1.0, "h1": 0.0}]
+    theta = {0: np.array([0.9, 0.9]), 1: np.array([0.9, 0.9])}
+    sight: dict[int, np.ndarray] = {}  # type: ignore[type-arg]
+    at = {0: 0, 1: 0}
+    while (unit := scheduler.decide()) is not None:
+        if unit.trial not in sight:
+            unit = replace(unit, config=start[unit.trial])
+        scheduler.apply(Started(unit))
+        if unit.config is not None:
+            sight[unit.trial] = np.array([unit.config["h0"], unit.config["h1"]], dtype=float)
+        if unit.parent is not None:
+            theta[unit.trial], at[unit.trial] = theta[unit.parent[0]], unit.parent[1]
+        for _ in range(unit.until - at[unit.trial]):
+            theta[unit.trial] = theta[unit.trial] * (1 - 2 * rate * sight[unit.trial])
+        at[unit.trial] = unit.until
+        loss = float((theta[unit.trial] ** 2).sum()) - 1.2
+        scheduler.apply(Reported(unit.trial, unit.until, loss))
+        scheduler.apply(Ended(unit.trial, "reached"))
+    return max(1.2 - float((t**2).sum()) for t in theta.values())
+
+
+def test_the_papers_toy_problem_is_solved() -> None:
+    """Without PBT it ends at 0.390; the best value is 1.2."""
+    assert np.mean([figure_2(seed) for seed in range(200)]) >= 1.195
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds)
+def test_invariants_of_a_population(seed: int) -> None:
+    scheduler = population(seed)
+    newest: dict[int, int] = {}
+    values: dict[int, float] = {}
+    used, at = 0, dict.fromkeys(range(10), 0)
+    lost: set[int] = set()
+    for event in drive(scheduler, noise(seed), 150, seed, lose=0.05, fail=0.05):
+        match event:
+            case Started(unit) if unit.trial in lost:
+                lost.remove(unit.trial)  # the same unit again: its donor's checkpoint was kept, nothing is decided
+            case Started(unit):
+                if unit.parent is not None:
+                    donor, start = unit.parent
+                    assert newest[donor] == start  # a checkpoint that exists
+                    assert donor != unit.trial
+                    ranked = sorted(values.values())
+                    assert values[donor] <= ranked[max(1, len(ranked) // 5) - 1]  # of the top share
+                    assert values[donor] < values[unit.trial]
+                    at[unit.trial] = start
+                    newest[unit.trial] = start
+                    values[unit.trial] = values[donor]
+                    assert unit.config is not None
+                    assert 1e-4 <= float(unit.config["lr"]) <= 1e-1
+                    assert unit.config["layers"] in (1, 2, 3, 4)
+                assert unit.until <= at[unit.trial] + 5
+            case Reported(trial, resource, value):
+                used += resource - at[trial]
+                at[trial] = newest[trial] = resource
+                values[trial] = value
+            case Ended(trial, "failed"):
+                values[trial] = math.inf
+            case Ended(trial, "lost"):
+                lost.add(trial)
+    assert scheduler.used == used  # what was inherited is not billed again
+    assert scheduler.trials.at.keys() <= set(range(10))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_replaying_the_log_rebuilds_the_same_decisions(seed: int) -> None:
+    scheduler, again = population(seed), population(seed)
+    for event in drive(scheduler, noise(seed), 100, seed, lose=0.1, fail=0.05):
+        if isinstance(event, Started):
+            assert again.decide() == event.unit
+        again.apply(event)
+    assert again.lineage == scheduler.lineage
+
+
+def test_lineage_gives_the_winners_schedule() -> None:
+    scheduler = population(seed=4, quantile=0.3)
+    lived: dict[int, list[tuple[int, dict[str, Setting]]]] = {}
+    for event in drive(scheduler, noise(4), 200, 4):
+        if isinstance(event, Started) and event.unit.config is not None:
+            unit = event.unit
+            past = [] if unit.parent is None else [s for s in lived[unit.parent[0]] if s[0] < unit.parent[1]]
+            since = 0 if unit.parent is None else unit.parent[1]
+            lived[unit.trial] = [*past, (since, dict(unit.config or {}))]
+    assert scheduler.lineage
+    for member in range(10):
+        assert [(at, dict(config)) for at, config in scheduler.schedule(member)] == lived[member]
+
+
+def test_diverged_members_are_never_copied_and_come_back() -> None:
+    scheduler = population(seed=1)
+    log = drive(scheduler, lambda t, r: math.nan if t in (2, 5) and r < 15 else 1.0 + 1.0 / r, 120, workers=10)
+    copies = [e.unit for e in log if isinstance(e, Started) and e.unit.parent is not None]
+    assert {unit.trial for unit in copies} >= {2, 5}
+    diverged = {(2, 5), (5, 5), (2, 10), (5, 10)}
+    assert not diverged & {unit.parent for unit in copies if unit.parent is not None}
+
+
+def test_a_donors_checkpoint_is_pinned_until_the_copy_has_ended() -> None:
+    scheduler = population(members=4, quantile=0.25)
+    for trial in range(4):
+        unit = scheduler.decide()
+        assert unit is not None
+        scheduler.apply(Started(unit))
+        scheduler.apply(Reported(trial, 5, float(trial)))
+        scheduler.apply(Ended(trial, "reached"))
+    while True:
+        unit = scheduler.decide()
+        assert unit is not None
+        scheduler.apply(Started(unit))
+        if unit.parent is not None:
+            break
+    assert scheduler.pinned() == {(0, 5)}
+    scheduler.apply(Ended(unit.trial, "lost"))
+    assert scheduler.pinned() == {(0, 5)}
+    scheduler.apply(Started(unit))
+    scheduler.apply(Reported(unit.trial, unit.until, 0.5))
+    scheduler.apply(Ended(unit.trial, "reached"))
+    assert scheduler.pinned() == set()
+
+
+@pytest.mark.parametrize(
+    ("value", "factor", "moved"), [(2, 1.2, 3), (1, 0.8, 1), (2, 0.8, 1), (4, 1.2, 4), (3, 1.2, 4)]
+)
+def test_integers_do_not_get_stuck_inside_their_range(value: int, factor: float, moved: int) -> None:
+    assert Integers(1, 4).perturb(value, factor, np.random.default_rng(0)) == moved
+
+
+def test_zero_is_left_and_domains_are_kept() -> None:
+    random = np.random.default_rng(0)
+    assert Interval(0, 1).perturb(0.0, 1.2, random) != 0.0
+    assert Interval(0, 0.1).perturb(0.09, 1.2, random) == 0.1
+    assert Choice((1, 2, 3), ordered=True).perturb(3, 1.2, random) == 3
+
+
+def test_a_condition_governs_what_is_drawn_and_copied() -> None:
+    space = Space({"optimizer": Choice(("adamw", "muon")), "momentum": Interval(0.8, 0.99)},
+                  {"momentum": Condition("optimizer", ("muon",))})  # fmt: skip
+    drawn = [space.draw(np.random.default_rng(seed)) for seed in range(20)]
+    assert {config["optimizer"] for config in drawn} == {"adamw", "muon"}
+    assert all(("momentum" in config) == (config["optimizer"] == "muon") for config in drawn)
+    with pytest.raises(ValueError, match="before it"):
+        Space({"a": Interval(0, 1), "b": Interval(0, 1)}, {"a": Condition("b", (1,))})
+
+
+def test_a_grid_is_every_combination() -> None:
+    assert grid({"a": [1, 2], "b": ["x", "y"]}) == [
+        {"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", [{"quantile": 0.6}, {"quantile": 0.0}, {"resample": 1.5}, {"burn_in": -1}])
+def test_rules_that_make_no_sense_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        population(**bad)

@@ -1,0 +1,103 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sweeps.replay.__main__ import main
+from sweeps.replay.simulate import Cluster, replay
+from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.full import FullRuns
+
+CURVES = Path(__file__).parents[3] / "shared" / "data" / "curves"
+recorded = pytest.mark.skipif(not CURVES.exists(), reason=f"no recorded curves at {CURVES}")
+
+
+def made(tmp_path: Path, **arrays: object) -> Path:
+    path = tmp_path / "curves.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+@recorded
+@pytest.mark.parametrize(
+    ("scheduler", "means"),
+    [
+        ("random", [0.6558, 0.3231, 0.0996, 0.0497]),
+        ("asha_promotion", [0.0412, 0.0184, 0.0095, 0.0038]),
+        ("asha_stopping", [0.0544, 0.0271, 0.0109, 0.0046]),
+    ],
+)
+def test_published_rows_come_out(scheduler: str, means: list[float], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert main([f"curves={CURVES / 'digits_mlp_1000x81.npz'}", f"scheduler={scheduler}", f"out={out}"]) == 0
+    regrets = json.loads(out.read_text())[scheduler]
+    assert list(regrets) == ["5", "10", "20", "40"]
+    assert [round(float(np.mean(regrets[b])), 4) for b in regrets] == means
+    assert all(len(regrets[b]) == 50 for b in regrets)
+
+
+@recorded
+def test_stopping_is_optunas_pruner_run_by_run(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = [f"curves={CURVES / 'algoperf_wmt.npz'}", "scheduler=asha_stopping,optuna_halving", "r=3", "seeds=3"]
+    assert main([*words, "budgets=8,16,32", f"out={out}"]) == 0
+    both = json.loads(out.read_text())
+    assert both["asha_stopping"] == both["optuna_halving"]
+
+
+@recorded
+def test_choosing_by_settings_beats_choosing_blindly(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = [f"curves={CURVES / 'digits_mlp_1000x81.npz'}", "scheduler=asha_promotion,asha_density", "seeds=20"]
+    assert main([*words, "budgets=10", f"out={out}"]) == 0
+    both = json.loads(out.read_text())
+    assert np.mean(both["asha_density"]["10"]) < np.mean(both["asha_promotion"]["10"])
+
+
+def test_the_clock_bills_start_up_only_to_a_worker_that_changes_trials() -> None:
+    curves = np.linspace(1.0, 0.0, 9)[None].repeat(3, axis=0)
+    run = replay(FullRuns(9, limit=3), curves, lambda t: t, 100.0, cluster=Cluster(1, startup=2.0))
+    assert [part.begin for part in run.segments] == [2.0, 13.0, 24.0]
+    alone = replay(AshaPromotion(1, 9, 3, limit=1), curves, lambda t: t, 100.0, cluster=Cluster(1, startup=2.0))
+    assert [part.begin for part in alone.segments] == [2.0]
+
+
+def test_only_epochs_that_are_over_are_seen() -> None:
+    curves = np.array([[3.0, 1.0, 2.0, 0.5]])
+    run = replay(FullRuns(4), curves, lambda t: 0, 4.0, cluster=Cluster(1))
+    assert [run.best_seen(curves, t) for t in (0.5, 1.0, 2.5, 3.9, 4.0)] == [float("inf"), 3.0, 1.0, 1.0, 0.5]
+
+
+def test_tables_with_divergence_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    losses = rng.random((30, 9))
+    losses[::3, 4:] = np.nan
+    path = made(tmp_path, val_loss=losses, config=rng.random((30, 2)))
+    out = tmp_path / "a" / "out.json"
+    assert main([f"curves={path}", "scheduler=all", "seeds=2", "budgets=2", "workers=3", f"out={out}"]) == 0
+    assert all(len(by["2"]) == 2 for by in json.loads(out.read_text()).values())
+    assert "asha_guarded" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["scheduler=random"], "curves=FILE.npz is missing"),
+        (["curves=nowhere.npz"], "does not exist"),
+        (["curves=x.npz", "schedule=random"], "keys are curves"),
+        (["curves=x.npz", "scheduler=asha"], "asha unknown, allowed are random"),
+        (["curves=x.npz", "seeds=0"], "seeds=0 is not allowed"),
+        (["curves=x.npz", "budgets=1,-2"], "positive"),
+        (["curves=x.npz", "r=abc"], "r='abc' does not fit"),
+    ],
+)
+def test_what_is_wrong_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_pickles_are_not_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made(tmp_path, val_loss=np.array([{"a": 1}], dtype=object))
+    assert main([f"curves={path}"]) == 2
+    assert "cannot be read" in capsys.readouterr().err

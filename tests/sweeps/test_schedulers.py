@@ -1,0 +1,290 @@
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeps.correlation import spearman
+from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.replay.optuna_peer import OptunaPruned
+from sweeps.rungs import Rung, brackets, crossed, levels
+from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.asha_stopping import AshaStopping
+from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.hyperband import Hyperband
+from sweeps.schedulers.scheduler import Scheduler
+from tests.sweeps.searches import drive, noise
+
+MAKERS: dict[str, Callable[[], Scheduler]] = {
+    "promotion": lambda: AshaPromotion(1, 27, 3, limit=60),
+    "stopping": lambda: AshaStopping(1, 27, 3, limit=60),
+    "guarded": lambda: AshaGuarded(1, 27, 3, limit=60, probes=4),
+    "hyperband": lambda: Hyperband(1, 27, 3, limit=60),
+    "full": lambda: FullRuns(27, limit=60),
+}
+every = pytest.mark.parametrize("name", list(MAKERS))
+seeds = st.integers(0, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("r", "R", "eta", "skip", "expected"),
+    [
+        (1, 9, 3, 0, (1, 3, 9)),
+        (1, 9, 3, 1, (3, 9)),
+        (1, 9, 3, 2, (9,)),
+        (1, 243, 3, 0, (1, 3, 9, 27, 81, 243)),  # log(243)/log(3) is 4.99… in floating point
+        (1, 1000, 10, 0, (1, 10, 100, 1000)),
+        (2, 50, 4, 0, (2, 8, 32, 50)),  # the last rung is exactly R
+        (5, 5, 2, 0, (5,)),
+    ],
+)
+def test_rungs_are_integer_powers_up_to_exactly_R(
+    r: int, R: int, eta: int, skip: int, expected: tuple[int, ...]
+) -> None:
+    assert levels(r, R, eta, skip) == expected
+
+
+@pytest.mark.parametrize(("R", "eta", "count"), [(243, 3, 6), (1000, 10, 4), (81, 3, 5), (80, 3, 4)])
+def test_brackets_are_counted_with_integers(R: int, eta: int, count: int) -> None:
+    assert brackets(1, R, eta) == count
+
+
+@pytest.mark.parametrize(("r", "R", "eta", "skip"), [(0, 9, 3, 0), (10, 9, 3, 0), (1, 9, 1, 0), (1, 9, 3, 3)])
+def test_impossible_rungs_are_refused(r: int, R: int, eta: int, skip: int) -> None:
+    with pytest.raises(ValueError, match=r"r=|eta=|bracket"):
+        levels(r, R, eta, skip)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [(0, 1, [0]), (0, 20, [0, 1, 2]), (1, 20, [1, 2]), (3, 8, []), (9, 27, [3]), (0, 0, []), (27, 27, [])],
+)
+def test_a_report_fills_only_the_rungs_crossed_since_the_last(before: int, now: int, expected: list[int]) -> None:
+    assert list(crossed((1, 3, 9, 27), before, now)) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "promotable"),
+    [
+        ([0.5, 0.4], None),  # floor(2/3) = 0
+        ([0.5, 0.4, 0.6], 1),
+        ([math.nan, math.inf, math.nan], None),  # the worst is never promoted, not even as the best of its rung
+        ([0.5, math.nan, 0.6], 0),  # but it counts
+        ([0.5, 0.5, 0.5, 0.5, 0.5, 0.5], 0),
+    ],
+)
+def test_promotion_table(values: list[float], promotable: int | None) -> None:
+    rung = Rung(1)
+    for trial, value in enumerate(values):
+        rung.record(trial, value)
+    assert rung.promotable(3) == promotable
+
+
+def test_a_retried_trial_replaces_its_entry() -> None:
+    rung = Rung(1)
+    for trial, value in enumerate([0.3, 0.2, 0.1]):
+        rung.record(trial, value)
+    rung.record(2, 0.9)
+    assert len(rung.entries) == 3
+    assert rung.promotable(3) == 1
+
+
+@given(st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=1, max_size=60))
+def test_ties_promote_no_more_than_their_share(values: list[float]) -> None:
+    rung, promoted = Rung(1), 0
+    for trial, value in enumerate(values):
+        rung.record(trial, value)
+    while (trial_ := rung.promotable(3)) is not None:
+        rung.promote(trial_)
+        promoted += 1
+    assert promoted == len(values) // 3
+
+
+def test_nine_trials_of_hyperbands_first_bracket() -> None:
+    scheduler = AshaPromotion(1, 9, 3, limit=9)
+    reached: Counter[int] = Counter()
+    while (unit := scheduler.decide()) is not None:
+        wave = []
+        while (unit := scheduler.decide()) is not None:
+            scheduler.apply(Started(unit))
+            wave.append(unit)
+        for done in wave:
+            reached[done.until] += 1
+            scheduler.apply(Reported(done.trial, done.until, float(done.trial)))
+            scheduler.apply(Ended(done.trial, "reached"))
+    assert reached == {1: 9, 3: 3, 9: 1}
+    assert scheduler.rungs[2].of.keys() == {0}
+
+
+@every
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds)
+def test_replaying_the_log_rebuilds_the_same_decisions(name: str, seed: int) -> None:
+    scheduler, again = MAKERS[name](), MAKERS[name]()
+    for event in drive(scheduler, noise(seed), 60, seed, lose=0.1, fail=0.05):
+        if isinstance(event, Started):
+            assert again.decide() == event.unit
+        again.apply(event)
+    assert again.decide() == scheduler.decide()
+
+
+@every
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds)
+def test_a_trial_is_never_in_two_units_and_rises_rung_by_rung(name: str, seed: int) -> None:
+    at: dict[int, int] = {}
+    running: set[int] = set()
+    failed: set[int] = set()
+    for event in drive(MAKERS[name](), noise(seed), 120, seed, lose=0.1, fail=0.1):
+        match event:
+            case Started(unit):
+                assert unit.trial not in running | failed
+                assert at.get(unit.trial, 0) < unit.until <= 27
+                running.add(unit.trial)
+            case Reported(trial, resource, _):
+                at[trial] = resource
+            case Ended(trial, how):
+                running.remove(trial)
+                if how == "failed":
+                    failed.add(trial)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, workers=st.integers(1, 9))
+def test_promotions_are_at_most_a_share_of_the_arrivals(seed: int, workers: int) -> None:
+    scheduler = AshaPromotion(1, 27, 3)
+    drive(scheduler, noise(seed), 150, seed, workers=workers, lose=0.05, fail=0.05)
+    for low, high in zip(scheduler.rungs, scheduler.rungs[1:], strict=False):
+        assert len(high.of) <= len(low.promoted) <= len(low.of)
+    for rung in scheduler.rungs[:-1]:
+        top = {trial for _, _, trial in rung.entries[: len(rung.entries) // 3]}
+        done = all(trial in rung.promoted for trial in top if rung.of[trial][0] < math.inf)
+        assert done or scheduler.decide() != scheduler.trials.fresh(1)  # none waits while a new one would be started
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, cut=st.integers(0, 80))
+def test_what_is_reported_later_changes_no_decision(seed: int, cut: int) -> None:
+    values = noise(seed)
+    log = drive(AshaPromotion(1, 27, 3), values, 80, seed)
+    early = log[:cut]
+    futures = random.Random(seed)
+    shuffled: list[Event] = [
+        Reported(e.trial, e.resource, futures.random()) if isinstance(e, Reported) and k >= cut else e
+        for k, e in enumerate(log)
+    ]
+    a, b = AshaPromotion(1, 27, 3), AshaPromotion(1, 27, 3)
+    for event in early:
+        a.apply(event)
+    for event in shuffled[:cut]:
+        b.apply(event)
+    assert a.decide() == b.decide()
+
+
+@every
+def test_diverged_and_crashed_trials_count_but_never_go_on(name: str) -> None:
+    bad = {0, 3, 4}
+    scheduler = MAKERS[name]()
+    log = drive(scheduler, lambda t, _: math.nan if t in bad else float(t), 200, workers=1)
+    reached = Counter(event.trial for event in log if isinstance(event, Reported))
+    if name in ("promotion", "stopping"):
+        assert all(reached[trial] == 1 for trial in bad)
+        assert isinstance(scheduler, AshaPromotion | AshaStopping)
+        assert bad <= scheduler.rungs[0].of.keys()
+
+
+def test_a_crash_counts_as_the_worst_in_the_rung_it_was_heading_for() -> None:
+    scheduler = AshaPromotion(1, 9, 3)
+    for trial in range(3):
+        scheduler.apply(Started(Unit(trial, 1)))
+    scheduler.apply(Ended(2, "failed"))
+    for trial in (0, 1):
+        scheduler.apply(Reported(trial, 1, 0.5 + trial))
+        scheduler.apply(Ended(trial, "reached"))
+    assert scheduler.rungs[0].of[2][0] == math.inf
+    assert scheduler.decide() == Unit(0, 3)
+
+
+def test_what_was_lost_comes_first_and_unchanged() -> None:
+    for make in MAKERS.values():
+        scheduler = make()
+        first = scheduler.decide()
+        assert first is not None
+        scheduler.apply(Started(first))
+        scheduler.apply(Ended(first.trial, "lost"))
+        assert scheduler.decide() == first
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, workers=st.integers(1, 6), eta=st.integers(2, 4))
+def test_stopping_decides_as_optunas_pruner(seed: int, workers: int, eta: int) -> None:
+    values = noise(seed)
+    ours = drive(AshaStopping(1, 27, eta, limit=40), values, 120, seed, workers=workers)
+    theirs = drive(OptunaPruned("halving", 1, 27, eta, limit=40), values, 120, seed, workers=workers)
+    assert ours == theirs
+
+
+def test_a_value_within_the_seed_noise_of_the_cut_continues() -> None:
+    exact, tolerant = AshaStopping(1, 9, 3), AshaStopping(1, 9, 3, tolerance=0.05)
+    for scheduler in (exact, tolerant):
+        for trial, value in enumerate([0.50, 0.54]):
+            scheduler.apply(Started(Unit(trial, 1)))
+            scheduler.apply(Reported(trial, 1, value))
+            scheduler.apply(Ended(trial, "reached"))
+    assert 1 not in exact.going
+    assert tolerant.going[1] == Unit(1, 3)
+    assert exact.stopped(1)
+    assert not tolerant.stopped(1)
+
+
+def test_hyperbands_brackets_get_equal_resource() -> None:
+    scheduler = Hyperband(1, 27, 3)
+    drive(scheduler, noise(3), 2000, workers=4)
+    assert max(scheduler.given) - min(scheduler.given) <= 4 * 27
+    assert all(len(bracket.trials.at) > 0 for bracket in scheduler.brackets)
+
+
+@pytest.mark.parametrize(("informative", "trusted"), [(True, True), (False, False)])
+def test_the_guard_trusts_rungs_whose_values_tell_the_final_one(informative: bool, trusted: bool) -> None:
+    def value(trial: int, resource: int) -> float:
+        quality = random.Random(trial).random()
+        return quality if informative or resource == 27 else random.Random(hash((trial, resource))).random()
+
+    scheduler = AshaGuarded(1, 27, 3, probes=8, threshold=0.7)
+    drive(scheduler, value, 400, workers=4)
+    assert scheduler.trusted is trusted
+    level, found, count = scheduler.correlations()[-1]
+    assert (level, count >= 8) == (9, True)
+    assert found is not None
+    if trusted:
+        assert found == pytest.approx(1.0)
+        assert len(scheduler.rungs[0].of) > 2 * len(scheduler.rungs[-1].of)
+    else:
+        full = [trial for trial in scheduler.trials.at if trial in scheduler.rungs[-1].of]
+        assert len(full) >= len(scheduler.trials.at) - 4  # all but what is running were trained to the end
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 2, 3], [1, 2, 3, 4], 0.9486832980505138),  # scipy.stats.spearmanr
+        ([1, math.inf, 2], [1, 3, 2], 1.0),
+        ([1, 2], [1, 2], None),
+        ([5, 5, 5], [1, 2, 3], None),
+    ],
+)
+def test_rank_correlation(a: list[float], b: list[float], expected: float | None) -> None:
+    found = spearman(a, b)
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+def test_optunas_pruner_is_the_real_one() -> None:
+    peer = OptunaPruned("halving", 1, 9, 3)
+    assert isinstance(peer.study.pruner, optuna.pruners.SuccessiveHalvingPruner)
