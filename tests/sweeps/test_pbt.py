@@ -175,6 +175,6 @@ def test_a_grid_is_every_combination() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"quantile": 0.6}, {"quantile": 0.0}, {"resample": 1.5}, {"burn_in": -1}])
-def test_rules_that_make_no_sense_are_refused(bad: dict[str, float]) -> None:
+def test_rules_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         population(**bad)
