@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from sweeps.events import Ended, Reported, Setting, Started
 from sweeps.schedulers.pbt import PopulationBased, Rules
@@ -25,7 +26,7 @@ def figure_2(seed: int, steps: int = 200, rate: float = 0.02) -> float:
     scheduler = PopulationBased(Space({"h0": Interval(0, 1), "h1": Interval(0, 1)}), 2, steps, Rules(5), seed)
     start: list[dict[str, Setting]] = [{"h0": 0.0, "h1": 1.0}, {"h0": 1.0, "h1": 0.0}]
     theta = {0: np.array([0.9, 0.9]), 1: np.array([0.9, 0.9])}
-    sight: dict[int, np.ndarray] = {}  # type: ignore[type-arg]
+    sight: dict[int, NDArray[np.float64]] = {}
     at = {0: 0, 1: 0}
     while (unit := scheduler.decide()) is not None:
         if unit.trial not in sight:
