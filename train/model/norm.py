@@ -26,7 +26,7 @@ class RMSNorm(nn.Module):
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return x / sqrt(mean(x²) + eps) * weight over the last axis of x."""
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.rms_norm(x, weight.shape, weight, eps)
     normed: Tensor = _RMSNormCPU.apply(x, weight, eps)  # type: ignore[no-untyped-call]
     return normed
