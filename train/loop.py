@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from train import outcome
+from train.checkpoint import WRITE_SECONDS
 from train.clock import Clock
 from train.evaluate import evaluate
 from train.health.inspection import Inspection
@@ -26,6 +27,7 @@ from train.saving import Notes, Saving
 from train.setup import Setup
 from train.signals import StopFlag
 from train.step import accumulate_own, look, lr_at, next_sequences, step, take
+from train.watchdog import watch
 
 
 class End(Enum):
@@ -55,6 +57,7 @@ class Loop:
         self.late: Late[Stamp] = Late(setup.device)
         self.clock = Clock(setup.device, config.profile.nvtx)
         self.profiler = Profiler(config.profile, setup.folder, setup.world.rank, self._profiled)
+        self.watchdog = watch(setup.world, config.runtime, setup.folder)
         self.boundary = (self._judge, self._evaluate, self._reach, self._stop_or_save, self._inspect)
         """What happens between steps, in this order, until one of them ends the attempt."""
 
@@ -82,6 +85,8 @@ class Loop:
         """Close what the loop holds open."""
         self.profiler.close()
         self.recorder.close()
+        if self.watchdog is not None:
+            self.watchdog.close()
 
     def _step(self) -> None:
         """Take one step. Its loss and gradient norm come to the host later (`_judge`)."""
@@ -126,15 +131,19 @@ class Loop:
         end = self._judge(everything=True)
         if end is not None or not self._evaluation_due():
             return end
-        progress, world = self.progress, self.setup.world
+        progress = self.progress
         with self._timed("validation"):
-            loss = evaluate(self.setup, lambda: world.any((bool(self.flag),))[0])
+            loss = evaluate(self.setup, self._asked_to_stop)
         if loss is None:
             self._save()
             return End.INTERRUPTED
         progress.validation_loss, progress.evaluated = loss, progress.tokens
         self.recorder.validation(progress, loss)
         return None if math.isfinite(loss) else self._finish("diverged")
+
+    def _asked_to_stop(self) -> bool:
+        self._moves()
+        return self.setup.world.any((bool(self.flag),))[0]
 
     def _evaluation_due(self) -> bool:
         count = self.setup.config.eval.count
@@ -150,6 +159,7 @@ class Loop:
         done = self.progress.tokens == self.budget
         if self.saving.missing(self.progress):
             self._save(keep=1 if done else None)
+        self._moves(WRITE_SECONDS)
         self.saving.wait()
         return self._finish("completed") if done else End.REACHED
 
@@ -217,11 +227,18 @@ class Loop:
     def _save(self, keep: int | None = None, wait: bool = True) -> None:
         """Save a checkpoint of this step; every rank takes part."""
         with self._timed("checkpoint"):
+            self._moves(WRITE_SECONDS)
             self._count_total()
             self.recorder.sync()
             self.saving.save(self.progress, {"monitor": self.monitor.state()}, keep=keep, wait=wait)
 
+    def _moves(self, allow: float = 0.0) -> None:
+        """Tell the watchdog that this rank does not hang; `allow` is how long what follows may take [s]."""
+        if self.watchdog is not None:
+            self.watchdog.beat(self.progress.step, allow)
+
     def _finish(self, state: str) -> End:
+        self._moves(WRITE_SECONDS)
         self.saving.settle()
         self._count_total()
         if self.setup.world.writes:
@@ -241,3 +258,4 @@ class Loop:
         began = time.perf_counter()
         yield
         self.progress.seconds[kind] += time.perf_counter() - began
+        self._moves()

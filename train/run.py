@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train.signals import StopFlag
 from train.spec.config import RunConfig
+from train.spec.mesh import check
 
 if TYPE_CHECKING:
     from train.loop import Loop
@@ -34,7 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         loop = _prepared(load(options.config), options.config.parent, flag, started)
     except ValueError as error:  # what a user can put right; anything later is a traceback
         print(f"error: {error}", file=sys.stderr)
-        return FAILED
+        return _failed()
+    except Exception:
+        traceback.print_exc()
+        return _failed()
     return _train(loop, options.until)
 
 
@@ -80,10 +86,11 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     torch.set_num_threads(config.runtime.threads)
     keep_freed_memory()
     world = distributed.world_of()
+    check(config, world.size)  # before any rank waits for another
     device = device_of(config, world)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    distributed.join(world, device)
+    distributed.join(world, device, max(config.runtime.start_seconds, config.runtime.timeout_seconds + 60.0))
     loop = Loop(build(config, folder, world, device), flag, started)
     loop.restore()
     return loop
@@ -102,7 +109,10 @@ def _train(loop: Loop, until: int | None) -> int:
         end = loop.run(budget if until is None else until)
     except SaveError as error:
         print(f"error: the run's state could not be saved: {error}", file=sys.stderr)
-        return FAILED
+        return _failed()
+    except Exception:
+        traceback.print_exc()
+        return _failed()
     finally:
         loop.close()
     distributed.leave(loop.setup.world)
@@ -110,6 +120,21 @@ def _train(loop: Loop, until: int | None) -> int:
         by = loop.flag.received.name if loop.flag.received else "a signal to another rank"
         say(f"stopped by {by} at step {loop.progress.step}, checkpoint saved")
     return {End.REACHED: REACHED, End.DIVERGED: DIVERGED, End.INTERRUPTED: INTERRUPTED}[end]
+
+
+def _failed() -> int:
+    """Return the exit code of a failure; where there are other ranks, exit with it at once.
+
+    Threads that talk to them could hold up or abort an orderly exit.
+    """
+    if "torch" in sys.modules:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(FAILED)
+    return FAILED
 
 
 if __name__ == "__main__":

@@ -113,6 +113,6 @@ def test_a_stop_signal_to_one_rank_stops_both_with_a_checkpoint(tmp_path: Path, 
 def test_the_environment_is_read_as_torchrun_sets_it() -> None:
     assert world_of({}) == World()
     env = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    assert world_of(env) == World(3, 4, 1)
+    assert world_of(env) == World(3, 4, 1, "a", 1)
     with pytest.raises(ValueError, match="MASTER_ADDR, MASTER_PORT not set"):
         world_of({"WORLD_SIZE": "2", "RANK": "0"})

@@ -7,10 +7,11 @@ from train.checkpoint.identity import check_identity
 from train.checkpoint.layout import Checkpoint, Retention, newest, pin, remove_from
 from train.checkpoint.load import random_state, read_all, restore
 from train.checkpoint.random import random_states, set_random_states
-from train.checkpoint.save import SaveError, Saver
+from train.checkpoint.save import WRITE_SECONDS, SaveError, Saver
 from train.checkpoint.state import collect
 
 __all__ = [
+    "WRITE_SECONDS",
     "Checkpoint",
     "Retention",
     "SaveError",

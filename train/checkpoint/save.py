@@ -20,8 +20,8 @@ from train.checkpoint.layout import Retention, commit, discard, stage, staging_o
 from train.checkpoint.staging import StagedPlanner, Staging
 from train.files import describe
 
-WRITE_TIMEOUT = timedelta(minutes=30)
-"""How long ranks wait for one another while they write; disks are slower than networks."""
+WRITE_SECONDS = 1800.0
+"""How long ranks wait for one another while they write; disks are slower than networks [s]."""
 
 
 class SaveError(Exception):
@@ -45,7 +45,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         # every rank of the job takes part, in the same order as everything else that makes groups
-        self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT) if size > 1 else None
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=WRITE_SECONDS)) if size > 1 else None
 
     @property
     def busy(self) -> bool:

@@ -281,6 +281,10 @@ class RuntimeConfig:
     data_root: str = key("data", "folder of prepared corpora")
     checkpoint_seconds: float = key(30.0, "time between checkpoints [s]; 0: after every step")
     log_steps: int = key(10, "steps between training metrics [steps]")
+    timeout_seconds: float = key(
+        600.0, "several ranks: when one has not moved for this long, all say where they stand and the run fails [s]"
+    )
+    start_seconds: float = key(1800.0, "the same until the first step is done: meeting, reading, compiling [s]")
     deterministic: bool = key(False, "bitwise repeatable on one device and across restarts; refuses what cannot be")
     measure_peak: bool = key(False, "measure the device's matrix-product rate at the start, for mfu_measured")
 

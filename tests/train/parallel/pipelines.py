@@ -1,0 +1,52 @@
+"""Cells of pipelines: every schedule, alone and with what it composes with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.train.parallel.cells import MODEL, Cell, parallel
+from train.spec.config import CompileConfig
+
+DEEP = replace(MODEL, layers=8)
+DEEP_TIED = replace(DEEP, tied_embeddings=True)
+FEW = {"micro_batch_sequences": 2}
+
+PIPELINES = (
+    Cell("pp 4, gpipe", parallel(pp=4, pp_schedule="gpipe", **FEW), DEEP, masked=True),
+    Cell("pp 4, 1f1b, tied, clipped hard", parallel(pp=4, **FEW), DEEP_TIED, masked=True, clip=0.05),
+    Cell("pp 4, 1f1b, uneven layers", parallel(pp=4, pp_layers=(1, 4, 2, 1), micro_batch_sequences=1), DEEP),
+    Cell("pp 4, 1f1b, accumulated", parallel(pp=4, pp_micro_batches=4, micro_batch_sequences=1), DEEP, masked=True),
+    Cell("pp 4, interleaved, tied", parallel(pp=4, pp_schedule="interleaved", **FEW), DEEP_TIED, masked=True),
+    Cell("pp 4, zb1p", parallel(pp=4, pp_schedule="zb1p", micro_batch_sequences=1), DEEP, masked=True),
+    Cell("pp 4, zb1p, tied", parallel(pp=4, pp_schedule="zb1p", **FEW), DEEP_TIED),
+    Cell("pp 4, zbv", parallel(pp=4, pp_schedule="zbv", micro_batch_sequences=1), DEEP, masked=True),
+    Cell("pp 4, zbv, tied, clipped hard", parallel(pp=4, pp_schedule="zbv", **FEW), DEEP_TIED, masked=True, clip=0.05),
+    Cell("pp 2 x fsdp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, micro_batch_sequences=1), DEEP_TIED, masked=True),
+    Cell("pp 2 x fsdp 2, interleaved", parallel(pp=2, dp_shard=2, pp_schedule="interleaved", **FEW), DEEP, masked=True),
+    Cell("pp 2 x fsdp 2, zb1p, ZeRO-2", parallel(pp=2, dp_shard=2, pp_schedule="zb1p", zero=2, **FEW), DEEP),
+    Cell("pp 2 x fsdp 2, zbv, ZeRO-2, tied", parallel(pp=2, dp_shard=2, pp_schedule="zbv", zero=2, **FEW), DEEP_TIED),
+    Cell("pp 2 x 2 copies, gpipe", parallel(pp=2, dp_replicate=2, pp_schedule="gpipe", **FEW), DEEP, masked=True),
+    Cell("pp 2 x tp 2, 1f1b, tied", parallel(pp=2, tp=2, micro_batch_sequences=1), DEEP_TIED, masked=True),
+    Cell("pp 2 x tp 2, interleaved", parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW), DEEP, clip=0.05),
+    Cell("pp 2 x tp 2, zbv", parallel(pp=2, tp=2, pp_schedule="zbv", **FEW), DEEP),
+    Cell("pp 2 x cp 2, 1f1b", parallel(pp=2, cp=2, micro_batch_sequences=1), DEEP, masked=True),
+)
+
+COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
+
+COMPILED_PIPELINES = (
+    Cell("compiled: pp 4, 1f1b", parallel(pp=4, **FEW), replace(MODEL, layers=4), compile=COMPILE),
+    Cell(
+        "compiled: pp 2 x tp 2, interleaved, tied",
+        parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW),
+        replace(DEEP_TIED, layers=4),
+        compile=COMPILE,
+        masked=True,
+    ),
+)
+
+EIGHT = (
+    Cell("pp 2 x fsdp 2 x tp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, tp=2, **FEW), DEEP_TIED, masked=True),
+    Cell("pp 2 x fsdp 2 x tp 2, interleaved", parallel(pp=2, dp_shard=2, tp=2, pp_schedule="interleaved"), DEEP),
+)
+"""For eight ranks."""
