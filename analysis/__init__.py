@@ -1,1 +1,41 @@
-"""What the runs say: scaling laws, intervals, plans, plots, the report."""
+"""What the runs say: scaling laws, intervals, plans, plots, the report.
+
+Names are imported when they are first used, so that `import analysis` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analysis import approaches, envelope, hyperparameters, isoflop
+    from analysis.comparison import compare
+    from analysis.forms import FORMS
+    from analysis.law import fit_law
+    from analysis.lawfit import LawFit
+    from analysis.sensitivity import sensitivity
+
+_PLACES = {
+    "FORMS": "analysis.forms",
+    "LawFit": "analysis.lawfit",
+    "compare": "analysis.comparison",
+    "fit_law": "analysis.law",
+    "sensitivity": "analysis.sensitivity",
+}
+_MODULES = ("approaches", "envelope", "hyperparameters", "isoflop")
+
+__all__ = [
+    "FORMS", "LawFit", "approaches", "compare", "envelope", "fit_law", "hyperparameters", "isoflop", "sensitivity",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, importing its module."""
+    if name in _PLACES:
+        value = getattr(import_module(_PLACES[name]), name)
+        globals()[name] = value  # an import of the submodule of this name would take its place otherwise
+        return value
+    if name in _MODULES:
+        return import_module(f"analysis.{name}")
+    raise AttributeError(f"module 'analysis' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Resampling: weights over runs or over model sizes, or residuals drawn anew. Draws depend on the seed alone."""
+"""Resampling: weights over rows, runs, sizes or seeds, or residuals drawn anew. Draws depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -29,12 +29,44 @@ def plan(rows: Rows) -> Plan:
     then gives intervals that are too short. With few sizes or runs, whole resamples would not hold a fit at all:
     then the design stays and residuals are drawn anew, widened for the degrees of freedom that the fit used.
     """
-    sizes = len(np.unique(rows.size))
-    if sizes < len(rows) and sizes >= FEW_CLUSTERS and len(rows) >= FEW_RUNS:
-        return Plan("sizes", f"percentile bootstrap over the {sizes} model sizes")
-    if sizes == len(rows) and len(rows) >= FEW_RUNS:
-        return Plan("runs", f"percentile bootstrap over the {len(rows)} runs")
-    return Plan("residuals", f"residual bootstrap of {len(rows)} runs, widened for the degrees of freedom used")
+    return choose(rows.size, np.arange(len(rows)) if rows.run is None else rows.run)
+
+
+def choose(size: Index, run: Index, by: str = "auto") -> Plan:
+    """Return the plan `by` name, or for "auto" the default for these group numbers (n,) of sizes and runs."""
+    rows, sizes, runs = len(size), len(np.unique(size)), len(np.unique(run))
+    texts = {
+        "sizes": f"percentile bootstrap over the {sizes} model sizes",
+        "runs": f"percentile bootstrap over the {runs} runs",
+        "rows": f"percentile bootstrap over the {rows} rows",
+        "seeds": "percentile bootstrap over the seeds of each setting",
+        "residuals": f"residual bootstrap of {rows} runs, widened for the degrees of freedom used",
+    }
+    if by != "auto":
+        if by not in texts:
+            raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(texts)}")
+        return Plan(by, texts[by])
+    if sizes < runs and sizes >= FEW_CLUSTERS and rows >= FEW_RUNS:
+        return Plan("sizes", texts["sizes"])
+    if runs >= FEW_RUNS and (runs < rows or sizes == rows):
+        return Plan("runs", texts["runs"])
+    return Plan("residuals", texts["residuals"])
+
+
+def groups(plan: Plan, size: Index, run: Index) -> Index:
+    """Return the group numbers, from 0 without gaps, whose members are drawn together."""
+    chosen = {"sizes": size, "runs": run}.get(plan.by, np.arange(len(size)))
+    return np.unique(chosen, return_inverse=True)[1].astype(np.int64)
+
+
+def seed_weights(cell: Index, resamples: int, seed: int) -> Array:
+    """Return weights (resamples, n) that draw anew, with replacement, among the rows of each setting `cell` (n,)."""
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 3]))
+    out = np.zeros((resamples, len(cell)))
+    for number in np.unique(cell):
+        rows = np.flatnonzero(cell == number)
+        out[:, rows] = generator.multinomial(len(rows), np.full(len(rows), 1.0 / len(rows)), size=resamples)
+    return out
 
 
 def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:

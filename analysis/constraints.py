@@ -92,10 +92,10 @@ def constraint(
         rights.append(right - sum(c * offset[form.names.index(n)] for n, c in coefficients.items()))
     prefer = [form.names.index(n) for n in (*fix, *tie)]
     given = {**fix, **tie, **derived}
-    return _solved(np.array(rows), np.array(rights), prefer, ", ".join(f"{n} = {v}" for n, v in given.items()))
+    return solved(np.array(rows), np.array(rights), prefer, ", ".join(f"{n} = {v}" for n, v in given.items()))
 
 
-def _solved(rows: Array, rights: Array, prefer: list[int], text: str) -> Constraint:
+def solved(rows: Array, rights: Array, prefer: list[int], text: str) -> Constraint:
     """Return the constraint by elimination; the constants that were named go first."""
     table = np.concatenate((rows, rights[:, None]), axis=1)
     width, pivots = rows.shape[1], []

@@ -34,8 +34,8 @@ class Loss(Protocol):
     def summed(self, residual: Array, weights: Array | None) -> tuple[Array, Array]:
         """Return the objective (R,) and its derivative by the residuals (R, n)."""
 
-    def llf(self, residual: Array) -> float:
-        """Return the maximised log likelihood of residuals (n,), its scale fitted."""
+    def llf_of(self, objective: float, n: int) -> float:
+        """Return the maximised log likelihood of n residuals with this summed objective, its scale fitted."""
 
 
 class Elementwise:
@@ -76,19 +76,17 @@ class Huber(Elementwise):
         psi = np.clip(residual, -self.delta, self.delta)
         return psi * (residual - 0.5 * psi), psi
 
-    def llf(self, residual: Array) -> float:
+    def llf_of(self, objective: float, n: int) -> float:
         """Return the log likelihood of exp(-rho/tau)/Z(tau), tau fitted: a normal core with exponential tails."""
         from scipy.optimize import minimize_scalar
-
-        total = float(self(residual)[0].sum())
 
         def negative(log_tau: float) -> float:
             tau = math.exp(log_tau)
             core = math.sqrt(2 * math.pi * tau) * math.erf(self.delta / math.sqrt(2 * tau))
             tails = 2 * tau / self.delta * math.exp(-(self.delta**2) / (2 * tau))
-            return total / tau + len(residual) * math.log(core + tails)
+            return objective / tau + n * math.log(core + tails)
 
-        guess = math.log(max(total / len(residual), 1e-30))
+        guess = math.log(max(objective / n, 1e-30))
         found = minimize_scalar(negative, bracket=(guess - 1, guess + 1), tol=1e-10)
         return -float(found.fun)
 
@@ -111,10 +109,9 @@ class Squared(Elementwise):
         """Return rho and its derivative."""
         return 0.5 * residual * residual, residual
 
-    def llf(self, residual: Array) -> float:
+    def llf_of(self, objective: float, n: int) -> float:
         """Return the normal log likelihood, its variance fitted."""
-        n = len(residual)
-        return -0.5 * n * (math.log(2 * math.pi * max(float((residual**2).mean()), 1e-300)) + 1.0)
+        return -0.5 * n * (math.log(2 * math.pi * max(2.0 * objective / n, 1e-300)) + 1.0)
 
 
 @dataclass(frozen=True)
@@ -138,9 +135,9 @@ class Absolute(Elementwise):
         size = np.sqrt(residual * residual + self.corner**2)
         return size - self.corner, residual / size
 
-    def llf(self, residual: Array) -> float:
+    def llf_of(self, objective: float, n: int) -> float:
         """Return Laplace's log likelihood, its scale fitted."""
-        return -len(residual) * (math.log(2.0 * max(float(np.abs(residual).mean()), 1e-300)) + 1.0)
+        return -n * (math.log(2.0 * max(objective / n, 1e-300)) + 1.0)
 
 
 @dataclass(frozen=True)
@@ -170,11 +167,16 @@ class StudentT:
         total = (w * rho).sum(axis=1) + w.sum(axis=1) * log_scale
         return total, w * (self.df + 1.0) * residual / (self.df * variance + square)
 
-    def llf(self, residual: Array) -> float:
+    def pull(self, at: Array, residual: Array) -> Array:
+        """Return the derivative (R, n) at residuals `at`, with the scale that the residuals (R, n) give."""
+        variance = np.exp(2.0 * self._log_scale(residual, np.ones_like(residual)))[:, None]
+        return np.asarray((self.df + 1.0) * at / (self.df * variance + at * at))
+
+    def llf_of(self, objective: float, n: int) -> float:
         """Return the log likelihood at the fitted scale."""
         nu = self.df
         constant = math.lgamma(0.5 * (nu + 1)) - math.lgamma(0.5 * nu) - 0.5 * math.log(nu * math.pi)
-        return len(residual) * constant - float(self.summed(residual[None], None)[0][0])
+        return n * constant - objective
 
     def _log_scale(self, residual: Array, w: Array) -> Array:
         """Return ln of the scale of greatest likelihood (R,): Newton steps on sum w (nu+1) r^2/(nu s^2 + r^2) = sum w.
@@ -190,7 +192,7 @@ class StudentT:
             slope = -2.0 * (self.df + 1.0) * (w * ratio * (1.0 - ratio)).sum(axis=1)
             step = np.clip(-excess / np.minimum(slope, -1e-12 * total), -1.0, 1.0)
             u = np.maximum(u + step, -30.0)
-            if np.abs(step).max() < 1e-12:
+            if np.abs(step).max() < 1e-9:
                 break
         return np.asarray(u)
 

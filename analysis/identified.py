@@ -1,0 +1,93 @@
+"""Which constants of any law the data identify: by profile, by resamples, and by what their term adds to the law."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis import bootstrap
+from analysis.profile import profile
+from analysis.results import Identified
+
+if TYPE_CHECKING:
+    from analysis.lawfit import LawFit
+
+WIDEST = np.log(1e6)
+"""A positive constant whose resampled interval is wider than this, in nats, is not identified."""
+
+FLOOR = 1e-3
+"""An irreducible loss below this share of the lowest target is on its bound 0."""
+
+
+def verdicts(fit: LawFit) -> dict[str, Identified]:
+    """Return a verdict on every constant and derived quantity of a fit."""
+    found: dict[str, Identified] = {}
+    for name in fit.form.names:
+        if name in fit.held:
+            found[name] = Identified(True, "held at a value")
+            continue
+        try:
+            verdict = profile(fit.problem, fit.point, name, 1.0 - fit.confidence, fit._spread(name)).identified
+        except ValueError:
+            verdict = Identified(True)
+        found[name] = _resampled(fit, name, _on_bound(fit, name, verdict))
+    for name in fit.form.derived(fit.point.constants):
+        found[name] = _derived(fit, name)
+    return found
+
+
+def _on_bound(fit: LawFit, name: str, verdict: Identified) -> Identified:
+    """Return a floor as not identified where the fit, or more than half of alpha of its resamples, has it at 0."""
+    floor = getattr(fit.form, "floor", "E" if "E" in fit.form.names and fit._positive("E") else "")
+    if name != floor:
+        return verdict
+    lowest = FLOOR * float(fit.data.target.min())
+    draws = fit.draws[name].to_numpy() if len(fit.thetas) else np.empty(0)
+    share = float((draws < lowest).mean()) if len(draws) else 0.0
+    if fit.params[name] >= lowest and share < 0.5 * (1.0 - fit.confidence):
+        return verdict
+    limit = verdict.limit if verdict.side == "upper" else None
+    if len(draws):
+        limit = max(limit or 0.0, float(np.quantile(draws, fit.confidence)))
+    where = "the fit puts" if fit.params[name] < lowest else f"{share:.0%} of the resamples put"
+    return Identified(False, f"{where} {name} on its bound 0", None if limit is None else "upper", limit)
+
+
+def _resampled(fit: LawFit, name: str, verdict: Identified) -> Identified:
+    """Return a constant as not identified where its resampled interval does not close."""
+    if not verdict.identified or not len(fit.thetas):
+        return verdict
+    draws = fit.draws[name].to_numpy()
+    interval = bootstrap.percentile(draws, fit.confidence)
+    if interval is None:
+        return Identified(False, f"more than 5 % of the resamples have no finite {name}")
+    if not fit._positive(name):
+        return verdict
+    low, high = (float(v) for v in np.log(np.maximum(interval, 1e-300)))
+    return verdict if high - low <= WIDEST else _open(fit, name, (low, high), draws)
+
+
+def _open(fit: LawFit, name: str, interval: tuple[float, float], draws: NDArray[np.float64]) -> Identified:
+    """Return the verdict on a positive constant whose resampled interval, in logs, is too wide."""
+    low, high = interval
+    middle = float(np.log(max(fit.params[name], 1e-300)))
+    one = 1.0 - fit.confidence
+    if high - middle > WIDEST / 2 and middle - low <= WIDEST / 2:
+        limit = float(np.quantile(draws, one))
+        return Identified(False, f"resamples leave {name} unbounded above", "lower", limit)
+    if middle - low > WIDEST / 2 and high - middle <= WIDEST / 2:
+        limit = float(np.quantile(draws, 1.0 - one))
+        return Identified(False, f"resamples leave {name} unbounded below", "upper", limit)
+    return Identified(False, f"the resampled interval of {name} spans more than a factor of a million")
+
+
+def _derived(fit: LawFit, name: str) -> Identified:
+    """Return a derived quantity's verdict: a and b need an interval within (0, 1) that says something."""
+    if not len(fit.thetas):
+        return Identified(True)
+    low, high = bootstrap.percentile(fit.draws[name].to_numpy(), fit.confidence) or (-np.inf, np.inf)
+    if name in ("a", "b") and (low <= 0.0 or high >= 1.0 or high - low > 0.8):
+        return Identified(False, f"the interval of {name} covers most of 0 to 1")
+    return Identified(True)

@@ -1,0 +1,154 @@
+"""`fit_law`: one law through runs, with its intervals, diagnostics and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis import bootstrap, engine, losses, observations, pitfalls
+from analysis.forms import Form, named
+from analysis.lawfit import LawFit
+
+if TYPE_CHECKING:
+    from analysis.observations import Observations
+
+Array = NDArray[np.float64]
+
+
+def fit_law(
+    runs: Any,
+    form: str | Form = "chinchilla",
+    *,
+    loss: str | losses.Loss = "huber",
+    delta: float = 1e-3,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
+    cluster: str = "auto",
+    interval: str = "bootstrap",
+    resamples: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+    starts: int = engine.STARTS,
+    workers: int = 1,
+    kinds: Mapping[str, str] | None = None,
+    plain: bool = False,
+) -> LawFit:
+    """Fit a law to runs by the least summed loss of residuals.
+
+    Parameters
+    ----------
+    runs : DataFrame, mapping of columns, or analysis.rows.Rows
+        The form's inputs and its target in counts and in the target's own unit (loss: nats per token, or what `kinds`
+        says). Used where they are there: `size_group`, `run` (rows of one run are its checkpoints), `flops`,
+        `unique_tokens`.
+    form : str or Form
+        A name in `analysis.forms.FORMS`, or a form of one's own.
+    loss : {"huber", "student_t", "l1", "squared"} or Loss
+        The loss function of ln predicted - ln observed; `delta` is Huber's, in log residual (0.001 is 0.1 %).
+    fix, tie : mapping
+        Constants held at values, and constants held at others: ``fix={"E": 1.7}``, ``tie={"beta": "alpha"}``.
+    cluster : {"auto", "sizes", "runs", "rows", "seeds", "residuals"}
+        What the bootstrap draws; "auto" is model sizes where they repeat, else runs, else residuals in small studies.
+    interval : {"bootstrap", "delta", "sandwich", "profile"}
+        The method that `conf_int` and `bse` use unless asked for another; without resamples it is "delta".
+    resamples, seed, workers : int
+        Number of bootstrap resamples, their seed, and threads, on which no number depends.
+    confidence : float
+        Coverage of intervals.
+    starts : int
+        How many starts are polished; the share that agrees is reported.
+    kinds : mapping
+        What the columns mean (params, flops, loss, tokenizer ...): kept with the result.
+    plain : bool
+        Residuals are predicted - observed instead of their logs' difference.
+
+    Returns
+    -------
+    LawFit
+        Frozen results with statsmodels' names.
+
+    Raises
+    ------
+    ValueError
+        A column is missing or holds what is not positive, there are fewer rows than constants, a constraint makes no
+        sense, or tokens are repeated and the form knows of no repeats.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from analysis import fit_law
+    >>> flops, ratio = (a.ravel() for a in np.meshgrid([1e18, 1e19, 1e20, 1e21], [5, 10, 20, 40, 80]))
+    >>> params = np.sqrt(flops / (6 * ratio))
+    >>> tokens = flops / (6 * params)
+    >>> runs = {"params": params, "tokens": tokens, "loss": 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28}
+    >>> fit = fit_law(runs, resamples=0)
+    >>> fit.params.round(3).to_dict()
+    {'E': 1.69, 'A': 406.4, 'B': 410.7, 'alpha': 0.34, 'beta': 0.28}
+    >>> round(float(fit.derived["a"]), 4)
+    0.4516
+
+    References
+    ----------
+    Hoffmann et al. 2022, arXiv 2203.15556; Besiroglu et al. 2024, arXiv 2404.10102 (objective, intervals).
+    """
+    law = named(form)
+    data = observations.read(runs, law)
+    pitfalls.refuse(law, data)
+    criterion = losses.named(loss, delta)
+    p = engine.problem(law, list(data.inputs), data.target, criterion, fix=fix, tie=tie, plain=plain)
+    free = len(law.names) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
+    if len(data) < free + 1 or not free:
+        raise ValueError(
+            f"{len(data)} rows for {free} free constants of {law.name}: it needs at least {free + 1} rows; "
+            "fix or tie constants, or add runs"
+        )
+    if interval not in ("bootstrap", "delta", "sandwich", "profile"):
+        raise ValueError(f"interval={interval!r} is not known; use bootstrap, delta, sandwich or profile")
+    if not 0.0 < confidence < 1.0 or resamples < 0:
+        raise ValueError(f"confidence={confidence} must lie between 0 and 1, resamples={resamples} be 0 or more")
+    point = engine.fit_point(p, starts)
+    how = bootstrap.choose(data.size, data.run, cluster)
+    theta = resampled(p, point, data, how, resamples=resamples, seed=seed, workers=workers)
+    return LawFit(
+        form=law,
+        data=data,
+        problem=p,
+        point=point,
+        plan=how,
+        thetas=theta,
+        interval=interval if len(theta) or interval != "bootstrap" else "delta",
+        confidence=confidence,
+        seed=seed,
+        kinds=dict(kinds or {}),
+        constraints={**(fix or {}), **(tie or {})},
+    )
+
+
+def resampled(
+    p: engine.Problem,
+    point: engine.PointFit,
+    data: Observations,
+    how: bootstrap.Plan,
+    *,
+    resamples: int,
+    seed: int,
+    workers: int = 1,
+) -> Array:
+    """Return theta (resamples, p) of the bootstrap that `how` names."""
+    if resamples == 0:
+        return np.empty((0, len(point.theta)))
+    if how.by == "residuals":
+        residual = engine.residuals(p, point.theta[None])[0]
+        free = len(point.theta) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
+        noise = bootstrap.residual_draws(residual, len(data) - free, resamples, seed)
+        fitted = p.form.log_value(point.theta[None], p.x)[0]
+        y = np.log(np.maximum(np.exp(fitted) + noise, 1e-300)) if p.plain else fitted + noise
+        return engine.fit_many(p, point, y=y, workers=workers).theta
+    if how.by == "seeds":
+        weights = bootstrap.seed_weights(data.cell, resamples, seed)
+    else:
+        weights = bootstrap.cluster_weights(bootstrap.groups(how, data.size, data.run), resamples, seed)
+    return engine.fit_many(p, point, weights=weights, workers=workers).theta

@@ -1,0 +1,211 @@
+"""What must not pass in silence: refusals before a fit, and findings after it, each with a code and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis import human, observations
+from analysis.forms import Form
+from analysis.results import Check
+
+if TYPE_CHECKING:
+    from analysis.lawfit import LawFit
+    from analysis.observations import Observations
+
+Array = NDArray[np.float64]
+FEWEST_MODELS = 5
+REPEATED = 1.01
+MANY_EPOCHS, VERY_MANY_EPOCHS = 4.0, 16.0
+WARMUP_SHARE = 0.1
+EDGE = 1.01
+
+
+def refuse(form: Form, data: Observations) -> None:
+    """Raise ValueError where tokens are repeated and the form knows of no repeats."""
+    unique, tokens = data.extra.get("unique_tokens"), data.extra.get("tokens")
+    if unique is None or tokens is None or "unique_tokens" in form.inputs or "tokens" not in form.inputs:
+        return
+    known = np.isfinite(unique) & (unique > 0)
+    repeated = known & (tokens > REPEATED * np.where(known, unique, np.inf))
+    if repeated.any():
+        most = float((tokens[repeated] / unique[repeated]).max())
+        raise ValueError(
+            f"{int(repeated.sum())} of {len(data)} runs trained on more tokens than are unique (up to {most:.3g} "
+            f"epochs), and {form.name} takes all tokens as new: use form='repeats', or leave these runs out"
+        )
+
+
+def refuse_far(form: Form, data: Observations, at: Array) -> None:
+    """Raise ValueError where an error or accuracy is extrapolated from fewer than five models."""
+    if form.target != "error" or "loss" not in form.inputs or len(data) >= FEWEST_MODELS:
+        return
+    row = form.inputs.index("loss")
+    low, high = data.inputs[row].min(), data.inputs[row].max()
+    if (at[row] < low * (1 - 1e-9)).any() or (at[row] > high * (1 + 1e-9)).any():
+        raise ValueError(
+            f"the downstream law rests on {len(data)} models; outside their losses, {low:.4g} to {high:.4g}, it is "
+            f"not extrapolated from fewer than {FEWEST_MODELS}: add models"
+        )
+
+
+def findings(fit: LawFit, runs: Any = None) -> tuple[Check, ...]:
+    """Return findings about a fit: convergence, freedom, clusters, identification, misfit, and what its rows hold."""
+    data = fit.data if runs is None else observations.read(runs, fit.form)
+    return (*_optimizer(fit), *_freedom(fit), *_unidentified(fit), *_lack_of_fit(fit), *columns(data.extra))
+
+
+def columns(extra: Mapping[str, Array]) -> list[Check]:
+    """Return findings about columns (n,) by name: FLOPs, epochs, warm-up, learning rates."""
+    return [*_flops(extra), *_epochs(extra), *_warmup(extra), *_learning_rates(extra)]
+
+
+def _optimizer(fit: LawFit) -> list[Check]:
+    evidence, out = fit.optimizer, []
+    if not evidence.converged:
+        text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
+        out.append(Check("not_converged", text, "do not quote the constants; fix or tie some, or report the data"))
+    if evidence.agree_share < 0.5:
+        text = f"{evidence.agree_share:.0%} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
+        out.append(Check("basins", text, "compare the basins' predictions before trusting one; raise starts="))
+    return out
+
+
+def _freedom(fit: LawFit) -> list[Check]:
+    out, n = [], fit.nobs
+    if fit.df_resid < 5:
+        text = f"{human.counted(fit.df_resid, 'residual degree')} of freedom: {n} rows for {fit.free} constants"
+        out.append(Check("low_df", text, "add runs; treat every interval as a lower bound"))
+    runs, sizes = len(np.unique(fit.data.run)), len(np.unique(fit.data.size))
+    by = fit.plan.by if fit.interval == "bootstrap" else "sizes" if fit.interval == "sandwich" else "rows"
+    if by not in ("sizes", "runs"):
+        groups, what = (runs, "runs") if runs < n else (sizes, "model sizes")
+        if groups < n:
+            text = f"{n} rows are of {groups} {what}, and the intervals treat every row as independent"
+            out.append(Check("clustered_rows", text, f"use cluster='{what.split()[-1]}' or interval='sandwich'"))
+    return out
+
+
+def _unidentified(fit: LawFit) -> list[Check]:
+    out = []
+    for name, verdict in fit.identified.items():
+        if not verdict.identified:
+            side = {"upper": "at most", "lower": "at least"}.get(verdict.side or "")
+            limit = f": {side} {verdict.limit:.4g}" if side and verdict.limit is not None else ""
+            text = f"{name} is not identified{limit} ({verdict.reason})"
+            out.append(Check("not_identified", text, "do not quote it; add larger budgets or a wider range"))
+    return out
+
+
+def _lack_of_fit(fit: LawFit) -> list[Check]:
+    """Return the seed noise where settings repeat, and whether the law misses their means beyond it (F test)."""
+    from scipy.stats import f
+
+    counts = np.bincount(fit.data.cell)
+    repeats = int((counts[counts > 0] - 1).sum())
+    if repeats < 1:
+        return []
+    noise = seed_noise(fit.data)
+    text = f"repeats differ by a standard deviation of {100 * noise:.2g} % ({repeats} degrees of freedom)"
+    out = [Check("seed_noise", text, "no law can predict a single run better than this", "note")]
+    df = int((counts > 0).sum()) - fit.free
+    if df < 1 or fit.problem.plain:
+        return out
+    total = float((fit.resid**2).sum())
+    pure = noise**2 * repeats
+    ratio = max(total - pure, 0.0) / df / max(pure / repeats, 1e-300)
+    if ratio > float(f.ppf(0.99, df, repeats)):
+        p = float(f.sf(ratio, df, repeats))
+        text = f"the law misses the settings' means by more than repeats differ (F = {ratio:.3g}, p = {p:.1g})"
+        advice = "the form does not hold at this precision: intervals that assume it does are too short"
+        out.append(Check("lack_of_fit", text, advice))
+    return out
+
+
+def seed_noise(data: Observations) -> float:
+    """Return the pooled standard deviation of ln target among rows of equal settings; NaN without repeats."""
+    y = np.log(data.target)
+    counts = np.bincount(data.cell)
+    means = np.bincount(data.cell, y) / np.maximum(counts, 1)
+    df = int((counts[counts > 0] - 1).sum())
+    return float(np.sqrt(((y - means[data.cell]) ** 2).sum() / df)) if df else float("nan")
+
+
+def _flops(extra: Mapping[str, Array]) -> list[Check]:
+    if not {"params", "tokens", "flops"} <= set(extra):
+        return []
+    ratio = extra["flops"] / (6.0 * extra["params"] * extra["tokens"]) - 1.0
+    if np.abs(ratio).max() <= 0.05:
+        return []
+    text = f"FLOPs differ from 6 N D by {100 * ratio.min():+.1f} to {100 * ratio.max():+.1f} %"
+    return [Check("flops_not_6nd", text, "another count of N, or attention: do not mix with results that assume 6 N D")]
+
+
+def _epochs(extra: Mapping[str, Array]) -> list[Check]:
+    unique, tokens = extra.get("unique_tokens"), extra.get("tokens")
+    if unique is None or tokens is None:
+        return []
+    epochs = tokens / unique
+    worst = float(np.nanmax(epochs)) if np.isfinite(epochs).any() else 0.0
+    if worst <= MANY_EPOCHS * 1.001:
+        return []
+    many = int((epochs > MANY_EPOCHS * 1.001).sum())
+    strongly = worst > VERY_MANY_EPOCHS * 1.001
+    text = f"{human.counted(many, 'run')} repeat their tokens more than {MANY_EPOCHS:g} times, up to {worst:.3g} epochs"
+    advice = "beyond 4 epochs repeats are worth less, beyond 16 almost nothing: check the fit without these runs"
+    return [Check("very_many_epochs" if strongly else "many_epochs", text, advice)]
+
+
+def _warmup(extra: Mapping[str, Array]) -> list[Check]:
+    if not {"warmup_tokens", "tokens"} <= set(extra):
+        return []
+    share = extra["warmup_tokens"] / extra["tokens"]
+    bad = int((share > WARMUP_SHARE).sum())
+    if not bad:
+        return []
+    most, limit = 100 * float(np.nanmax(share)), 100 * WARMUP_SHARE
+    text = f"{human.counted(bad, 'run')} warm up for more than {limit:g} % of the tokens, up to {most:.0f} %"
+    return [
+        Check("long_warmup", text, "small runs are handicapped, which tilts the exponents: scale warm-up with size")
+    ]
+
+
+def _learning_rates(extra: Mapping[str, Array]) -> list[Check]:
+    """Return findings about how the learning rate and the batch were chosen, where they are columns."""
+    out = []
+    if not {"lr", "params"} <= set(extra) or not np.isfinite(extra["lr"]).all():
+        return []
+    sizes = len(np.unique(observations.clusters(extra["params"], observations.SAME_SIZE)))
+    rates = np.unique(extra["lr"])
+    if sizes >= 3 and len(rates) == 1:
+        text = f"all {sizes} sizes train at the same learning rate {rates[0]:.3g}"
+        advice = "the best rate falls with size: tune it, or scale it by a law, else the exponent of N* is too large"
+        out.append(Check("lr_not_tuned", text, advice))
+    for name in ("lr", "batch_tokens"):
+        out += _on_edge(extra, name)
+    return out
+
+
+def _on_edge(extra: Mapping[str, Array], name: str) -> list[Check]:
+    """Return whether the best value of a swept setting lies on the edge of its sweep, in cells of equal N and D."""
+    if not {name, "params", "tokens", "loss"} <= set(extra):
+        return []
+    keys = np.round(np.log(np.stack((extra["params"], extra["tokens"]))), 6)
+    _, cell = np.unique(keys, axis=1, return_inverse=True)
+    swept = edges = 0
+    for number in np.unique(cell):
+        rows = np.flatnonzero(cell.ravel() == number)
+        values = extra[name][rows]
+        if len(np.unique(values)) < 3:
+            continue
+        swept += 1
+        best = values[np.argmin(extra["loss"][rows])]
+        edges += bool(best <= values.min() * EDGE or best >= values.max() / EDGE)
+    if not edges:
+        return []
+    what = {"lr": "learning rate", "batch_tokens": "batch size"}[name]
+    text = f"the best {what} is on the edge of its sweep in {edges} of {swept} settings"
+    return [Check("optimum_on_edge", text, f"widen the sweep of {name}: the optimum may lie beyond it")]

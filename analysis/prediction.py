@@ -1,0 +1,95 @@
+"""Predictions with intervals: of the mean, of an observation, and over several forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis import observations
+from analysis.pitfalls import refuse_far
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.lawfit import LawFit
+
+Array = NDArray[np.float64]
+ACCEPTED = 10.0
+"""A form whose AIC is worse than the best one's by more than this takes no part in the worst case."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The target at n rows: `mean` (n,), draws of the mean and of an observation (R, n), and the forms' shares."""
+
+    mean: Array
+    mean_draws: tuple[Array, ...]
+    obs_draws: tuple[Array, ...]
+    weights: dict[str, float]
+    confidence: float
+
+    def summary_frame(self, alpha: float | None = None) -> pd.DataFrame:
+        """Return mean, mean_se, mean_ci_lower, mean_ci_upper, obs_ci_lower, obs_ci_upper, a row a prediction."""
+        import pandas as pd
+
+        level = 1.0 - self.confidence if alpha is None else alpha
+        ends = [level / 2.0, 1.0 - level / 2.0]
+        mean = np.array([np.quantile(d, ends, axis=0) for d in self.mean_draws])
+        obs = np.array([np.quantile(d, ends, axis=0) for d in self.obs_draws])
+        spread = np.max([d.std(axis=0) for d in self.mean_draws], axis=0)
+        return pd.DataFrame(
+            {
+                "mean": self.mean, "mean_se": spread, "mean_ci_lower": mean[:, 0].min(axis=0),
+                "mean_ci_upper": mean[:, 1].max(axis=0), "obs_ci_lower": obs[:, 0].min(axis=0),
+                "obs_ci_upper": obs[:, 1].max(axis=0),
+            }
+        )  # fmt: skip
+
+
+def predicted(fit: LawFit, runs: Any, others: tuple[LawFit, ...] = (), how: str = "aic") -> Prediction:
+    """Return the prediction of a fit; with `others`, fits of other forms to the same rows, of all of them.
+
+    "aic" pools the draws of all forms by their AIC weights (the mean stays the fit's own); "worst" keeps each accepted
+    form's draws apart, so that an interval is the hull of theirs. Raises ValueError where the fits cannot be compared.
+    """
+    if how not in ("aic", "worst"):
+        raise ValueError(f"how={how!r} is not known; use aic or worst")
+    fits = (fit, *others)
+    for other in others:
+        if other.nobs != fit.nobs or not np.array_equal(other.data.target, fit.data.target):
+            raise ValueError(
+                f"{other.form.name} was fitted to other rows than {fit.form.name}: their AIC do not compare"
+            )
+    for each in fits:
+        refuse_far(each.form, each.data, observations.inputs(runs, each.form))
+    aic = np.array([f.aic for f in fits])
+    weights = np.exp(-0.5 * (aic - aic.min()))
+    weights /= weights.sum()
+    drawn = [_drawn(f, runs) for f in fits]
+    shares = {f.form.name: float(w) for f, w in zip(fits, weights, strict=True)}
+    if how == "worst":
+        kept = [d for d, a in zip(drawn, aic, strict=True) if a <= aic.min() + ACCEPTED]
+        return Prediction(
+            fit.predict(runs), tuple(m for m, _ in kept), tuple(o for _, o in kept), shares, fit.confidence
+        )
+    counts = np.maximum(np.round(weights * max(len(m) for m, _ in drawn)).astype(int), 0)
+    picks = [np.linspace(0, len(m) - 1, min(c, len(m))).astype(int) for (m, _), c in zip(drawn, counts, strict=True)]
+    mean = np.concatenate([m[i] for (m, _), i in zip(drawn, picks, strict=True)])
+    obs = np.concatenate([o[i] for (_, o), i in zip(drawn, picks, strict=True)])
+    return Prediction(fit.predict(runs), (mean,), (obs,), shares, fit.confidence)
+
+
+def _drawn(fit: LawFit, runs: Any) -> tuple[Array, Array]:
+    """Return draws (R, n) of the mean and of an observation: a residual of the fit, widened, goes on top."""
+    generator = np.random.default_rng(np.random.SeedSequence([fit.seed, 4]))
+    theta = fit.thetas
+    if not len(theta):
+        root = np.linalg.cholesky(fit._covariance("delta") + 1e-18 * np.eye(len(fit.point.theta)))
+        theta = fit.point.theta + generator.normal(size=(1000, len(fit.point.theta))) @ root.T
+    mean = fit._predicted(theta, runs)
+    residual = fit.resid - fit.resid.mean()
+    noise = generator.choice(residual, size=mean.shape) * np.sqrt(fit.nobs / max(fit.df_resid, 1))
+    return mean, mean + noise if fit.problem.plain else mean * np.exp(noise)
