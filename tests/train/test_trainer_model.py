@@ -61,7 +61,7 @@ def test_attention_is_its_formula(kv_heads: int, qk_norm: bool) -> None:
             if norm is not None:
                 norm.weight.normal_(1.0, 0.3)
         x = torch.randn(2, 6, 32)
-        ours = layer(x, model.turns)
+        ours = layer(x, model.turns, {})
         for sequence in range(2):
             wanted = plain_attention(layer, x[sequence].double(), config)
             torch.testing.assert_close(ours[sequence].double(), wanted, rtol=1e-5, atol=1e-6)
@@ -96,7 +96,7 @@ def test_swiglu_and_its_gradient_are_the_formula() -> None:
 
 
 def test_rope_keeps_lengths_and_sees_only_distances() -> None:
-    turns = rotations(20, 8, 100.0)
+    turns = rotations(ModelConfig(head_dim=8, rope_theta=100.0), 20)
     q, k = torch.randn(1, 1, 1, 8).expand(1, 20, 1, 8), torch.randn(1, 1, 1, 8).expand(1, 20, 1, 8)
     turned_q, turned_k = rotate(q.contiguous(), turns)[0, :, 0], rotate(k.contiguous(), turns)[0, :, 0]
     torch.testing.assert_close(turned_q.norm(dim=1), q[0, :, 0].norm(dim=1))

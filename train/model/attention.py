@@ -1,4 +1,4 @@
-"""Causal grouped-query attention with rotary positions and optional QK-norm."""
+"""Causal multi-head, grouped-query or multi-query attention, with optional QK-norm and rotary positions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from train.model.attend import attend
+from train.model.attend import attend, rule_of
+from train.model.masks import Masks
 from train.model.norm import RMSNorm
 from train.model.rope import rotate
-from train.model.weights import local
+from train.model.weights import Product, local
+from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim, kv_heads
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention of queries, which are the last positions, to keys and values; see train.model.attend."""
 
 
 class Attention(nn.Module):
@@ -37,17 +40,35 @@ class Attention(nn.Module):
         self.out = nn.Parameter(torch.empty(config.width, config.width))
         self.query_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None
         self.key_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None
+        # muP scales attention scores by another factor than the 1/sqrt(head_dim) that `attend` brings.
+        self.query_scale = mup.query_scale(config)
+        self.rule = rule_of(config)
+        """How scores are made; train.parallel.tensor says in it which of the model's heads are here."""
+        self.linear: Product = F.linear
+        """How weights are applied; set by train.precision.fp8."""
         self.across: Callable[[Attend, Tensor, Tensor, Tensor], Tensor] | None = None
         """How attention runs where the sequence is cut over ranks; set by train.parallel.context."""
 
-    def forward(self, x: Tensor, turns: Tensor) -> Tensor:
-        """Return attention's output for x (batch, length, width); turns as train.model.rope.rotations gives."""
+    def forward(self, x: Tensor, turns: Tensor | None, masks: Masks) -> Tensor:
+        """Return attention's output for x (batch, length, width).
+
+        turns: as train.model.rope.rotations gives, None: positions are not in queries and keys. masks: by the sizes of
+        the pieces that attention runs on, see train.model.masks.
+        """
         batch, length, _ = x.shape
-        heads = F.linear(x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
+        heads = self.linear(x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
         q, k, v = heads[..., : self.group, :], heads[..., self.group, :], heads[..., self.group + 1, :]
         q, k = q.float(), k.float()
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
-        q, k = rotate(q, turns).flatten(2, 3).to(v.dtype), rotate(k, turns).to(v.dtype)
-        mixed = attend(q, k, v) if self.across is None else self.across(attend, q, k, v)
-        return F.linear(mixed.reshape(batch, length, -1), local(self.out))
+        if turns is not None:
+            q, k = rotate(q, turns), rotate(k, turns)
+        q, k = q.flatten(2, 3).to(v.dtype), k.to(v.dtype)
+        if self.query_scale != 1.0:
+            q = q * self.query_scale
+
+        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attend(q, k, v, masks.get((q.shape[1], k.shape[1])), self.rule)
+
+        mixed = mix(q, k, v) if self.across is None else self.across(mix, q, k, v)
+        return self.linear(mixed.reshape(batch, length, -1), local(self.out))

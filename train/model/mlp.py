@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from train.model.weights import local
+from train.model.weights import Product, local
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 
@@ -22,10 +22,12 @@ class MLP(nn.Module):
         hidden = mlp_width(config)
         self.gate_up = nn.Parameter(torch.empty(2, hidden, config.width))
         self.down = nn.Parameter(torch.empty(config.width, hidden))
+        self.linear: Product = F.linear
+        """How weights are applied; set by train.precision.fp8."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for x (..., width)."""
-        return F.linear(swiglu(F.linear(x, local(self.gate_up).flatten(0, 1))), local(self.down))
+        return self.linear(swiglu(self.linear(x, local(self.gate_up).flatten(0, 1))), local(self.down))
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

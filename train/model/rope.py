@@ -5,15 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from train.model.frequencies import frequencies
+from train.spec.config import ModelConfig
 
-def rotations(length: int, head_dim: int, theta: float) -> Tensor:
-    """Return the unit complex numbers e^(i·position·frequency), shape (length, head_dim / 2), complex64.
 
-    Angles are made in float64 on the CPU, so that every device turns by the same numbers.
+def rotations(config: ModelConfig, length: int) -> Tensor | None:
+    """Return the complex numbers e^(i·position·frequency), shape (length, head_dim / 2), complex64.
+
+    Of length 1, or above where rope_scaling sharpens scores. Angles are made in float64 on the CPU, so that every
+    device turns by the same numbers. None where the model does not turn (see model.position).
     """
-    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim)
-    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * frequencies
-    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+    if config.position != "rope":
+        return None
+    speeds, size = frequencies(config)
+    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * speeds
+    return torch.polar(torch.full_like(angles, size), angles).to(torch.complex64)
 
 
 def rotate(x: Tensor, turns: Tensor) -> Tensor:

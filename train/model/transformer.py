@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from train.loss import linear_cross_entropy
+from kernels.linear_cross_entropy import linear_cross_entropy
+from train.loss import IGNORED
 from train.model.attention import Attention
+from train.model.masks import Masks, Sizes, make_masks
 from train.model.mlp import MLP
 from train.model.norm import RMSNorm
 from train.model.rope import rotations
 from train.model.weights import local
 from train.spec import mup
 from train.spec.config import ModelConfig
-from train.spec.counts import head_dim
+from train.spec.counts import window_of
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,35 @@ class Embedding(nn.Module):
 class Head(nn.Module):
     """Hidden states to the summed loss. Where embeddings are tied it has no weight of its own."""
 
-    def __init__(self, vocab_size: int, width: int, tied: bool) -> None:
+    def __init__(self, vocab_size: int, width: int, tied: bool, softcap: float = 0.0) -> None:
         super().__init__()
         self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, width))
+        self.softcap = softcap
+        self.each = False
+        """Whether each token's loss is returned instead of their sum; for evaluation, without gradients."""
         self.group: Any = None
         """The process group over which the vocabulary is cut, if it is; set by train.parallel.tensor."""
 
     def forward(self, hidden: Tensor, targets: Tensor, tied: Tensor | None) -> Tensor:
         """Return the summed cross-entropy [nats] of hidden (batch, length, width) against targets (batch, length).
 
-        An fp64 scalar. The logits, the largest tensor of a small model, never exist as a whole (see train.loss).
+        An fp64 scalar, or fp32 (batch, length) where `each` is set. The logits, the largest tensor of a small model,
+        never exist as a whole.
         """
         weight = self.weight if tied is None else tied
         assert weight is not None
-        return linear_cross_entropy(hidden.flatten(0, 1), local(weight), targets.reshape(-1), group=self.group)
+        loss = linear_cross_entropy(
+            hidden,
+            local(weight),
+            targets,
+            reduction="none" if self.each else "sum",
+            ignore_index=IGNORED,
+            softcap=self.softcap or None,
+            group=self.group,
+            hidden_gradient="partial",
+        )
+        assert isinstance(loss, Tensor)
+        return loss
 
 
 class Block(nn.Module):
@@ -79,9 +96,9 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.width, config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, turns: Tensor) -> Tensor:
-        """Return the residual stream (batch, length, width) after this block."""
-        x = x + self.attention(self.attention_norm(x), turns)
+    def forward(self, x: Tensor, turns: Tensor | None, masks: Masks) -> Tensor:
+        """Return the residual stream (batch, length, width) after this block; see `Attention` for turns and masks."""
+        x = x + self.attention(self.attention_norm(x), turns, masks)
         after: Tensor = x + self.mlp(self.mlp_norm(x))
         return after
 
@@ -103,10 +120,12 @@ class Transformer(nn.Module):
         self.embedding = Embedding(vocab_size, config.width) if part.first or (part.last and tied) else None
         self.blocks = nn.ModuleDict({str(i): Block(config) for i in range(part.start, part.stop)})
         self.norm = RMSNorm(config.width, config.norm_eps) if part.last else None
-        self.output = Head(vocab_size, config.width, tied) if part.last else None
+        self.output = Head(vocab_size, config.width, tied, config.logit_softcap) if part.last else None
         # No buffer: wrappers would send it to other ranks, which have the same numbers.
         self.output_scale = mup.output_scale(config)
-        self.turns = rotations(length, head_dim(config), config.rope_theta)
+        self.turns = rotations(config, length)
+        self.pieces: Callable[[int], Iterable[Sizes]] = lambda length: ((length, length),)
+        """Sizes (queries, keys) that attention runs on, of a row's length here; set by train.parallel.context."""
 
     @property
     def head(self) -> Tensor:
@@ -119,19 +138,30 @@ class Transformer(nn.Module):
         assert self.embedding is not None
         return self.embedding
 
-    def forward(self, x: Tensor, targets: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        targets: Tensor | None = None,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """Return what this part makes of int64 tokens (batch, length), or of the residual stream before it.
 
         In the last part: the summed loss [nats] of int64 targets (batch, length), where `IGNORED` ones do not count,
         as an fp64 scalar; without targets the normed hidden states, under muP with its factor on the logits. positions,
-        (length,) or (batch, length), are those of the tokens in their sequence or document; None: 0, 1, 2, …
+        (length,) or (batch, length), are those of the tokens in their sequence or document; None: 0, 1, 2, … documents
+        (batch, whole row's length) numbers each position's document, within which attention stays; None: one.
         """
         length = x.shape[1]
         if self.part.first:
             x = self._embedding(x)
-        turns = self.turns[:length] if positions is None else self.turns[positions]
-        for block in self.blocks.values():
-            x = block(x, turns)
+        turns = self.turns
+        if turns is not None:
+            turns = turns[:length] if positions is None else turns[positions]
+        windows = {name: window_of(self.config, int(name)) for name in self.blocks}
+        masks = make_masks(self.pieces(length), windows.values(), documents, x.device)
+        for name, block in self.blocks.items():
+            x = block(x, turns, masks[windows[name]])
         if self.norm is None or self.output is None:
             return x
         x = self.norm(x)
@@ -146,4 +176,4 @@ class Transformer(nn.Module):
     def materialise(self, device: torch.device) -> None:
         """Give a module made on the meta device memory on `device`, and its rotations; weights are left undefined."""
         self.to_empty(device=device)
-        self.turns = self.turns.to(device)
+        self.turns = None if self.turns is None else self.turns.to(device)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""How a layer applies a weight: x (..., columns) and weight (rows, columns) to (..., rows)."""
 
 
 def local(weight: Tensor) -> Tensor:
@@ -10,5 +17,7 @@ def local(weight: Tensor) -> Tensor:
 
     Gradients flow back into the part that they belong to (see train.parallel.tensor for weights that all ranks share).
     """
-    part = getattr(weight, "to_local", None)
-    return weight if part is None else part()
+    if not isinstance(weight, DTensor):
+        return weight
+    part: Tensor = weight.to_local()
+    return part
