@@ -18,7 +18,8 @@ class Cell:
 
     masked: a good part of the targets is not trained on, more of some sequences than of others. gradient: bound on the
     relative error of each weight's gradient in the first step, and of the gradient norm in every step. loss: bound on
-    the absolute error of each step's loss [nats/token]. bitwise: losses and first gradients are the same bit for bit.
+    the absolute error of each step's loss [nats/token]. bitwise: losses and first gradients are the same
+    bit for bit; then reference_micro is the reference's micro-batch [sequences] that adds up in the same order.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Cell:
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     gradient: float = 1e-5
     loss: float = 1e-6
+    reference_micro: int | None = None
     bitwise: bool = False
 
 
@@ -54,11 +56,15 @@ EAGER = (
     Cell("hsdp 2 x 2", parallel(dp_replicate=2, dp_shard=2), masked=True),
     Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
     Cell("tp 4", parallel(tp=4)),
-    Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=3), TIED, masked=True, clip=0.05),
+    Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=4), TIED, masked=True, clip=0.05),
     Cell("tp 2 x fsdp 2", parallel(tp=2, dp_shard=2)),
-    Cell("tp 2 x fsdp 2, tied, accumulated", parallel(tp=2, dp_shard=2, micro_batch_sequences=2), TIED, masked=True),
+    Cell(
+        "tp 2 x fsdp 2, ZeRO-1, tied, accumulated",
+        parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=2),
+        TIED,
+        masked=True,
+    ),
     Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
-    Cell("tp 2 x fsdp 2, ZeRO-1", parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=2), masked=True),
     Cell("cp 4", parallel(cp=4), masked=True),
     Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
     Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
@@ -69,10 +75,15 @@ EAGER = (
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
 COMPILED = (
+    Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True),
+    # Here torch 2.13 loses the whole gradient of an embedding whose output still waits for its message.
+    Cell("compiled: tp 2 x fsdp 2", parallel(tp=2, dp_shard=2), compile=COMPILE, masked=True),
+)
+"""Compiling a block takes half a minute of two cores; these are the two that differ most in what they compile."""
+
+MORE_COMPILED = (
     Cell("compiled: one process", parallel(), compile=COMPILE),
     Cell("compiled: ddp 4", parallel(dp_replicate=4), compile=COMPILE),
-    Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True),
-    Cell("compiled: tp 2 x fsdp 2", parallel(tp=2, dp_shard=2), compile=COMPILE, masked=True),
     Cell("compiled: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), compile=COMPILE),
     Cell("compiled: tp 4, tied", parallel(tp=4), TIED, compile=COMPILE),
 )

@@ -130,7 +130,7 @@ def summoned(setup: Setup) -> Iterator[None]:
 @functools.cache
 def reference(cell: Cell, data_root: Path) -> Course:
     """Return what one process makes of the cell's batches on the CPU, whole and eager."""
-    config = config_of(cell, data_root, ParallelConfig(), "cpu")
+    config = config_of(cell, data_root, ParallelConfig(micro_batch_sequences=cell.reference_micro), "cpu")
     return course(built(cell, config, data_root, World(), torch.device("cpu")), cell.sequences)
 
 
