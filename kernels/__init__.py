@@ -5,8 +5,8 @@ Every operation is one function that runs a Triton kernel on a GPU and a plain-t
 """
 
 from kernels.adamw import adamw_step
-from kernels.cross_entropy import cross_entropy
-from kernels.fp8 import cast_fp8
+from kernels.cross_entropy import Details, cross_entropy
+from kernels.fp8 import Fp8, cast_fp8
 from kernels.gradient_norm import gradient_norm
 from kernels.linear_cross_entropy import linear_cross_entropy
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -15,6 +15,8 @@ from kernels.swiglu import swiglu
 from kernels.switch import use
 
 __all__ = [
+    "Details",
+    "Fp8",
     "adamw_step",
     "add_rms_norm",
     "cast_fp8",

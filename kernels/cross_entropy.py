@@ -119,6 +119,7 @@ class _CrossEntropy(torch.autograd.Function):
         values = _values(options, shard, triton)
         if now and in_place:
             token_losses, largest, log_sum = _forward_in_place(logits, target, factor, *values)
+            torch.autograd.graph.increment_version(logits)
             gradient = logits.detach()
         else:
             token_losses, largest, log_sum, gradient = _forward(logits, target, factor, now, *values)
@@ -150,6 +151,7 @@ class _CrossEntropy(torch.autograd.Function):
             if not ctx.in_place:
                 return (_backward(*arguments), *rest)
             _backward_in_place(*arguments)
+            torch.autograd.graph.increment_version(logits)
             return (logits.detach(), *rest)
         if not ctx.triton:
             (gradient,) = ctx.saved_tensors

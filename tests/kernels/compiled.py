@@ -70,7 +70,9 @@ def _compile(kernel: Any, arguments: tuple[Any, ...], meta: dict[str, Any]) -> C
                 attributes[(i,)] = [["tt.divisibility", 16]]
     options = {k: v for k, v in meta.items() if k.startswith("num_")}
     done = triton.compile(ASTSource(kernel, signature, constants, attributes), target=TARGET, options=options)
-    return Compiled(kernel.__name__, done.asm["ptx"], done.asm["cubin"], {k: v for k, v in values.items() if k.isupper()})
+    return Compiled(
+        kernel.__name__, done.asm["ptx"], done.asm["cubin"], {k: v for k, v in values.items() if k.isupper()}
+    )
 
 
 @contextmanager
@@ -79,7 +81,9 @@ def compiling() -> Iterator[list[Compiled]]:
     found: list[Compiled] = []
     patch = pytest.MonkeyPatch()
     patch.setattr(
-        launching, "launch", lambda kernel, grid, *a, **meta: found.append(_compile(kernel, a, meta)) if 0 not in grid else None
+        launching,
+        "launch",
+        lambda kernel, grid, *a, **meta: found.append(_compile(kernel, a, meta)) if 0 not in grid else None,
     )
     try:
         yield found

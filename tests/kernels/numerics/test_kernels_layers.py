@@ -1,0 +1,119 @@
+"""RMSNorm, RoPE and SwiGLU by Triton, against float64."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import kernels
+from kernels.rope import reference as plain_rope
+from tests.kernels.oracle import DEVICE, DTYPES, compare
+
+SHAPES = [(1, 1), (3, 5, 64), (7, 127), (2, 4097), (0, 64)]
+
+
+def drawn(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) -> Tensor:
+    return (scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype)
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight.to(x.dtype), 1e-6)
+
+
+def add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return total, norm(total, weight)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, weight = drawn(*shape, dtype=dtype), drawn(shape[-1], dtype=torch.float32, seed=1)
+    compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8)
+    other = drawn(*shape, dtype=dtype, seed=2)
+    compare(functools.partial(kernels.add_rms_norm, eps=1e-6), add_norm, [x, other, weight], ulps=8)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_rms_norm_of_tiny_and_large_rows(scale: float) -> None:
+    x, weight = drawn(4, 200, dtype=torch.float32, scale=scale), drawn(200, dtype=torch.float32, seed=1)
+    compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8)
+
+
+def test_rms_norm_reads_rows_apart_and_writes_another_format() -> None:
+    x = drawn(6, 200, dtype=torch.float32).to(DEVICE)[:, :100].requires_grad_()
+    weight = drawn(100, dtype=torch.float32, seed=1).to(DEVICE)
+    apart = kernels.rms_norm(x, weight, 1e-6)
+    assert torch.equal(apart, kernels.rms_norm(x.contiguous(), weight, 1e-6))
+    assert kernels.rms_norm(x, weight, 1e-6, dtype=torch.float16).dtype == torch.float16
+    upstream = torch.randn(100, 6, device=DEVICE).t()
+    got = torch.autograd.grad(apart, x, upstream)[0]
+    again = torch.autograd.grad(kernels.rms_norm(x, weight, 1e-6), x, upstream.contiguous())[0]
+    assert torch.equal(got, again)
+
+
+def test_add_rms_norm_of_two_formats_and_with_one_gradient_missing() -> None:
+    x, residual = drawn(3, 64, dtype=torch.float16).to(DEVICE), drawn(3, 64, dtype=torch.float32, seed=3).to(DEVICE)
+    x.requires_grad_()
+    residual.requires_grad_()
+    weight = torch.ones(64, device=DEVICE)
+    total, normed = kernels.add_rms_norm(x, residual, weight, 1e-6)
+    assert total.dtype == normed.dtype == torch.float32
+    assert [g.dtype for g in torch.autograd.grad(normed.sum(), (x, residual), retain_graph=True)] == [
+        torch.float16, torch.float32,
+    ]  # fmt: skip
+    alone = torch.autograd.grad(total.sum(), (x, residual))
+    assert all((g == 1).all() for g in alone)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_swiglu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    gate, up = (drawn(*shape, dtype=dtype, seed=i, scale=3) for i in range(2))
+    compare(kernels.swiglu, lambda g, u: F.silu(g) * u, [gate, up], ulps=4)
+    both = torch.cat([gate, up], -1)
+    compare(kernels.swiglu, lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1], [both], ulps=4)
+
+
+def turns(positions: int, width: int) -> Tensor:
+    angles = torch.arange(positions)[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
+    return torch.stack([angles.cos(), angles.sin()], -1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("width", [2, 24, 64])
+def test_rope(width: int, interleaved: bool, dtype: torch.dtype) -> None:
+    q, k = drawn(2, 5, 3, width, dtype=dtype), drawn(2, 5, 1, width, dtype=dtype, seed=1)
+    table = turns(40, width)
+    for positions in (None, torch.tensor([3, 1, 39, 0, 7]), torch.randint(0, 40, (2, 5))):
+        ours = functools.partial(kernels.rope, interleaved=interleaved)
+        theirs = functools.partial(plain_rope, interleaved=interleaved)
+        compare(ours, theirs, [q, k], ulps=3, rest=[table, positions])
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_rope_on_slices_and_in_place(interleaved: bool) -> None:
+    heads = drawn(2, 5, 6, 16, dtype=torch.float32).to(DEVICE).requires_grad_()
+    table = turns(5, 16).to(DEVICE)
+    q, k, _ = heads.split([3, 1, 2], 2)
+    out = kernels.rope(q, k, table, interleaved=interleaved)
+    dense = kernels.rope(q.contiguous(), k.contiguous(), table, interleaved=interleaved)
+    assert all(torch.equal(a, b) for a, b in zip(out, dense, strict=True))
+    mine = (q * 1, k * 1)
+    there = kernels.rope(*mine, table, interleaved=interleaved, in_place=True)
+    assert all(a.data_ptr() == b.data_ptr() and torch.equal(b, c) for a, b, c in zip(mine, there, out, strict=True))
+    upstream = [torch.randn_like(x) for x in out]
+    assert torch.equal(torch.autograd.grad(out, heads, upstream)[0], torch.autograd.grad(there, heads, upstream)[0])
+
+
+def test_angles_turn_back() -> None:
+    q = drawn(1, 4, 2, 8, dtype=torch.float32).to(DEVICE).requires_grad_()
+    table = turns(4, 8).to(DEVICE)
+    turned, _ = kernels.rope(q, q.detach()[:, :, :1], table)
+    back = torch.autograd.grad(turned, q, turned.detach())[0]  # the transpose of a rotation is its inverse
+    torch.testing.assert_close(back, q.detach(), rtol=1e-5, atol=1e-6)
