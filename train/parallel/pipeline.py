@@ -101,14 +101,15 @@ class Pipeline:
             start += count * size
             self._pass(chunk, size, micro_batches(self._parallel, count))
         for stage in self._stages:
+            _lay_out(stage.module)
             stage.finish()
         self._sum_tied()
         return torch.stack(self._losses).sum() / valid if self._losses else self._nothing()
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
-        """Return what the model makes of a batch: its summed loss [nats], an fp64 scalar, or in evaluation mode each
-        token's, (sequences, length) fp32. On ranks without the last stage zeros of the same shape.
+        """Return what the model makes of a batch: its summed loss [nats], an fp64 scalar, or where the modules' `each`
+        is set each token's, (sequences, length) fp32. On ranks without the last stage zeros of the same shape.
 
         Micro-batches pass the stages one after the other in one order that all ranks keep, so that no two wait for
         each other; with several stages a rank that is slower than the training schedule, and as right.
@@ -127,7 +128,7 @@ class Pipeline:
                     hidden = out
                 else:
                     dist.send(out.contiguous(), self._peer(number + 1), group=self._group)
-        if self._stages[0].module.training:
+        if not self._stages[0].module.each:
             return torch.stack(found).sum() if found else self._nothing()
         tokens = torch.zeros(batch.inputs.shape, dtype=torch.float32, device=self._device)
         return torch.cat(found)[: len(batch)] if found else tokens
@@ -208,9 +209,7 @@ class Pipeline:
             grads[0].add_(grads[1])
             grads[1].copy_(grads[0])
         else:
-            total = grads[0].contiguous()  # as a split backward pass leaves it, the head's is a transposed view
-            dist.all_reduce(total, group=self._copies_group)
-            grads[0].copy_(total)
+            dist.all_reduce(grads[0], group=self._copies_group)
 
 
 class _Stage(PipelineStage):
@@ -230,6 +229,17 @@ class _Stage(PipelineStage):
         """
         own = dist.get_rank(self.group)
         return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != own]
+
+
+def _lay_out(module: nn.Module) -> None:
+    """Give gradients the memory layout of their weights.
+
+    A split backward pass leaves them as its products came, some as transposed views, where autograd would have copied
+    them; fused optimizers and messages go by memory and would take every value for another one's.
+    """
+    for weight in module.parameters():
+        if weight.grad is not None and weight.grad.stride() != weight.stride():
+            weight.grad = weight.grad.contiguous()
 
 
 def _tied_copies(stages: Sequence[Stage]) -> list[nn.Parameter]:
