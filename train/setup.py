@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
+from train import backends
 from train.compiling import Compilation, compile_blocks, use_cache
-from train.data.loader import TokenSequences
+from train.data.loader import open_training
+from train.data.validation import ValidationSet, open_validation
 from train.distributed import World
 from train.memory import even, micro_batch_sequences
 from train.memory.budget import Filler
@@ -26,6 +27,7 @@ from train.parallel.stage import Stage
 from train.precision import policy
 from train.precision.policy import Formats, formats
 from train.precision.scaler import LossScaler
+from train.reading import Reader, RowSource, make_reader
 from train.spec import mesh as layout
 from train.spec.config import SCIENTIFIC, RunConfig
 from train.spec.manifest import Manifest, folder, read_manifest
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """A run's parts on this rank. `micro` is in sequences; `validation` holds the fixed ones, (count, length + 1).
+    """A run's parts on this rank. `micro` is in sequences; `reader` gives this rank's part of a global batch.
 
     stages: the pieces of the model here, one unless there is a pipeline, which runs them. One optimizer has the weights
     of all of them.
@@ -49,8 +51,9 @@ class Setup:
     device: torch.device
     stages: tuple[Stage, ...]
     optimizer: Optimizer
-    data: TokenSequences
-    validation: Tensor
+    data: RowSource
+    reader: Reader
+    validation: ValidationSet
     manifest: Manifest
     micro: int
     scaler: LossScaler
@@ -89,7 +92,9 @@ class Setup:
         """What a checkpoint belongs to: the scientific config and the data's fingerprint."""
         config = asdict(self.config)
         science = {name: config[name] for name in SCIENTIFIC}
-        science["data"] = {k: v for k, v in science["data"].items() if k not in ("source", "fingerprint")}
+        data = {k: v for k, v in science["data"].items() if k not in ("source", "fingerprint")}
+        data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data["sources"]]
+        science["data"] = data
         return {"config": science, "fingerprint": self.manifest.fingerprint}
 
 
@@ -110,22 +115,23 @@ def build(
     world: World,
     device: torch.device,
     *,
-    data: TokenSequences | None = None,
+    data: RowSource | None = None,
     fill: Fill | None = None,
 ) -> Setup:
     """Return the parts of a run from its resolved config; ValueError where data or layout do not fit the config.
 
-    `data` and `fill` stand in for the prepared corpus and for the seeded initial weights (benchmarks need neither).
+    `data` and `fill` stand in for the corpus' training rows and for the seeded initial weights.
     """
     layout.check(config, world.size)
     policy.check(config, device)
     use_cache(config.compile.cache)
+    backends.prefer(device)
     where = folder(config.data, config.runtime.data_root)
-    manifest = read_manifest(where) if data is None else data.manifest
+    manifest = read_manifest(where)
     _check_data(config, manifest, where)
     length = config.data.sequence_length
-    data = TokenSequences(where, "train", length, config.seed) if data is None else data
-    validation = torch.from_numpy(data.validation(config.eval.sequences))
+    data = open_training(config.data, config.runtime.data_root, config.seed) if data is None else data
+    validation = open_validation(config)
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
     mesh = make_mesh(config.parallel, world, device)
     stages = make_stages(config, mesh, device, fill or (lambda module: initialise(module, config.seed)))
@@ -151,6 +157,7 @@ def build(
         stages=stages,
         optimizer=optimizer,
         data=data,
+        reader=make_reader(data, mesh, device, config.runtime.prefetch_batches),
         validation=validation,
         manifest=manifest,
         micro=micro,

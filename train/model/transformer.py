@@ -59,16 +59,14 @@ class Head(nn.Module):
         super().__init__()
         self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, width))
         self.softcap = softcap
-        self.each = False
-        """Whether each token's loss is returned instead of their sum; for evaluation, without gradients."""
         self.group: Any = None
         """The process group over which the vocabulary is cut, if it is; set by train.parallel.tensor."""
 
-    def forward(self, hidden: Tensor, targets: Tensor, tied: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, targets: Tensor, tied: Tensor | None, each: bool = False) -> Tensor:
         """Return the summed cross-entropy [nats] of hidden (batch, length, width) against targets (batch, length).
 
-        An fp64 scalar, or fp32 (batch, length) where `each` is set. The logits, the largest tensor of a small model,
-        never exist as a whole.
+        An fp64 scalar, or with `each` every token's own, fp32 (batch, length), for use without gradients. The logits,
+        the largest tensor of a small model, never exist as a whole.
         """
         weight = self.weight if tied is None else tied
         assert weight is not None
@@ -76,7 +74,7 @@ class Head(nn.Module):
             hidden,
             local(weight),
             targets,
-            reduction="none" if self.each else "sum",
+            reduction="none" if each else "sum",
             ignore_index=IGNORED,
             softcap=self.softcap or None,
             group=self.group,
@@ -124,6 +122,8 @@ class Transformer(nn.Module):
         # No buffer: wrappers would send it to other ranks, which have the same numbers.
         self.output_scale = mup.output_scale(config)
         self.turns = rotations(config, length)
+        self.each = False
+        """Whether the last part returns each token's loss instead of their sum; for evaluation, without gradients."""
         self.pieces: Callable[[int], Iterable[Sizes]] = lambda length: ((length, length),)
         """Sizes (queries, keys) that attention runs on, of a row's length here; set by train.parallel.context."""
 
@@ -158,6 +158,7 @@ class Transformer(nn.Module):
         turns = self.turns
         if turns is not None:
             turns = turns[:length] if positions is None else turns[positions]
+            turns = turns if x.device.type == "cpu" else torch.view_as_real(turns)
         windows = {name: window_of(self.config, int(name)) for name in self.blocks}
         masks = make_masks(self.pieces(length), windows.values(), documents, x.device)
         for name, block in self.blocks.items():
@@ -170,7 +171,7 @@ class Transformer(nn.Module):
         if targets is None:
             return x
         tied = self._embedding.weight if self.output.weight is None else None
-        loss: Tensor = self.output(x, targets, tied)
+        loss: Tensor = self.output(x, targets, tied, self.each)
         return loss
 
     def materialise(self, device: torch.device) -> None:

@@ -1,0 +1,1 @@
+"""What `benchmarks.trainer_peers` measures, and how each trainer is run: one process group a row."""

@@ -1,0 +1,152 @@
+"""One row through this trainer: its own set-up and step, over a prepared corpus of random tokens.
+
+Run under torchrun; rank 0 writes the row's figures. Weights are drawn on the device: seeded weights that are the same
+in every layout are drawn on the CPU, minutes for billions of them, and tell nothing here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.fake_corpus import write_corpus
+from benchmarks.peers.rows import SHAPES, Row, find
+from train import distributed
+from train.model.initialise import scale
+from train.progress import Progress
+from train.setup import Setup, build, device_of
+from train.spec.config import RunConfig
+from train.spec.read import read
+from train.spec.resolve import resolve
+from train.step import step
+
+
+def config_of(row: Row, data_root: Path, device: str) -> RunConfig:
+    """Return the row's config."""
+    shape = SHAPES[row.shape]
+    mapping: dict[str, Any] = {
+        "model": vars(shape.model),
+        "data": {"name": "fake", "vocab_size": shape.vocabulary, "sequence_length": shape.length},
+        "batch": {"tokens": row.tokens},
+        "budget": {"tokens": row.tokens * row.steps * 4},
+        "optim": {"lr": 3e-4},
+        "eval": {"sequences": 1},
+        "parallel": {"micro_batch_sequences": row.sequences},
+        "runtime": {"device": device, "data_root": str(data_root)},
+    }
+    for setting in row.settings:
+        where, _, value = setting.partition("=")
+        section, _, name = where.partition(".")
+        mapping.setdefault(section, {})[name] = _plain(value)
+    return resolve(read(RunConfig, mapping))
+
+
+def _plain(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def prepare_data(row: Row, root: Path) -> Path:
+    """Return the data root of random tokens with the row's vocabulary, written by whoever comes first."""
+    place = root / f"v{SHAPES[row.shape].vocabulary}"
+    if not place.exists():
+        shape = SHAPES[row.shape]
+        write_corpus(place, shape.vocabulary, max(64 * shape.length, 1 << 21), 4 * shape.length, uniform=True)
+    return place
+
+
+def fill(module: Any) -> None:
+    """Draw a module's weights where they are."""
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            std = scale(name, module.config)
+            part = weight.to_local() if hasattr(weight, "to_local") else weight
+            nn.init.ones_(part) if std is None else part.normal_(0.0, std)
+
+
+def measure(setup: Setup, row: Row) -> dict[str, float]:
+    """Return the row's figures from its steps after the warm-up."""
+    progress, began = Progress(), time.perf_counter()
+    first = 0.0
+    for number in range(row.steps):
+        if number == row.warmup:
+            _wait(setup.device)
+            first, began = time.perf_counter() - began, time.perf_counter()
+        taken = step(setup, progress)
+    _wait(setup.device)
+    seconds = (time.perf_counter() - began) / (row.steps - row.warmup)
+    return {
+        "step_seconds": seconds,
+        **row.figures(seconds),
+        **_memory(setup),
+        "warmup_seconds": first,
+        "loss": float(taken.loss),
+        "grad_norm": float(taken.norm),
+    }
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _memory(setup: Setup) -> dict[str, float]:
+    if setup.device.type != "cuda":
+        return {"gib": 0.0, "gib_allocated": 0.0}
+    used = [torch.cuda.max_memory_reserved(setup.device), torch.cuda.max_memory_allocated(setup.device)]
+    most = [max(each) for each in zip(*setup.world.gather(used), strict=True)]
+    return {"gib": most[0] / 2**30, "gib_allocated": most[1] / 2**30}
+
+
+def profiled(setup: Setup, path: Path) -> None:
+    """Write which kernels take the time of one further step, for rank 0."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    progress = Progress()
+    with torch.profiler.profile(activities=activities) as profile:
+        step(setup, progress)
+        _wait(setup.device)
+    if setup.world.rank == 0:
+        by = "self_cuda_time_total" if setup.device.type == "cuda" else "self_cpu_time_total"
+        path.write_text(str(profile.key_averages().table(sort_by=by, row_limit=45, max_name_column_width=90)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="run one row of benchmarks.trainer_peers through this trainer")
+    parser.add_argument("row")
+    parser.add_argument("--data", type=Path, default=Path("/tmp/trainer_peers"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="further settings")
+    parser.add_argument("--steps", type=int, help="instead of the row's")
+    parser.add_argument("--profile", type=Path)
+    options = parser.parse_args()
+    row = find(options.row)
+    row = replace(row, settings=(*row.settings, *options.set), steps=options.steps or row.steps)
+    root = prepare_data(row, options.data) if int(os.environ.get("RANK", "0")) == 0 else Path()
+    world = distributed.world_of()
+    config = config_of(row, options.data / f"v{SHAPES[row.shape].vocabulary}", options.device)
+    device = device_of(config, world)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    distributed.join(world, device)
+    world.gather(str(root))  # nobody reads before it is written
+    setup = build(config, options.data, world, device, fill=fill)
+    figures = measure(setup, row)
+    if world.rank == 0:
+        Path(os.environ["PEERS_RESULT"]).write_text(json.dumps(figures))
+    if options.profile is not None:
+        profiled(setup, options.profile)
+    distributed.leave(world)
+
+
+if __name__ == "__main__":
+    main()
