@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="further settings")
     parser.add_argument("--steps", type=int, help="instead of the row's")
-    parser.add_argument("--profile", type=Path)
+    parser.add_argument("--profile", type=Path, help="folder for a table of the kernels of one more step")
     options = parser.parse_args()
     row = find(options.row)
     row = replace(row, settings=(*row.settings, *options.set), steps=options.steps or row.steps)
@@ -144,7 +144,8 @@ def main() -> None:
     if world.rank == 0:
         Path(os.environ["PEERS_RESULT"]).write_text(json.dumps(figures))
     if options.profile is not None:
-        profiled(setup, options.profile)
+        options.profile.mkdir(parents=True, exist_ok=True)
+        profiled(setup, options.profile / f"{row.name[:80]}.txt")
     distributed.leave(world)
 
 
