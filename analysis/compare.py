@@ -52,10 +52,10 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     >>> list(table.index)
     ['chinchilla', 'kaplan']
     """
-    from analysis import compare as side_by_side
-    from analysis import fit_law
+    from analysis.comparison import compare as side_by_side
     from analysis.formnames import resolve
     from analysis.frame import used
+    from analysis.law import fit_law
 
     rows = used(frame)
     fits, failed = [], {}

@@ -2,84 +2,113 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from analysis import human
 from analysis.plain import to_json
 from analysis.results import Block, Choice, ProfileCurve
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis import engine
+    from analysis.lawfit import LawFit
     from analysis.rows import Rows
+    from analysis.surface import Surface
+
+
+FAMILY = ("chinchilla",)
+"""Forms whose fit is the surface that recommendations rest on."""
+
+
+def fitted(runs: Any, form: str, asked: Mapping[str, Any]) -> LawFit:
+    """Return the law of this form through the runs, as the options of the command say."""
+    from analysis.law import fit_law
+
+    squared = asked["delta"] == "squared" or asked["loss"] == "squared"
+    own = form == asked["form"]
+    return fit_law(
+        runs,
+        form=form,
+        loss="squared" if squared else asked["loss"],
+        delta=1e-3 if asked["delta"] == "squared" else float(asked["delta"]),
+        fix=dict(asked["fix"]) if own else None,
+        tie=dict(asked["tie"]) if own else None,
+        cluster=asked["cluster"],
+        interval=asked["interval"],
+        resamples=int(asked["resamples"]),
+        seed=int(asked["seed"]),
+        workers=max(1, int(asked["workers"])),
+    )
 
 
 def law(frame: pd.DataFrame, rows: Rows | None, asked: Mapping[str, Any]) -> tuple[Block, dict[str, Any]]:
     """Return the block of the law that was asked for, and its record; not possible, and why, where rows do not do."""
-    from analysis import fit_law
     from analysis.forms import FORMS
 
     form = FORMS[asked["form"]]
-    name = "delta" if asked["delta"] == "squared" else asked["delta"]
-    loss = "squared" if name == "delta" else asked["loss"]
-    good = frame[frame["used"]]
     try:
-        found = fit_law(
-            good if rows is None else rows,
-            form=asked["form"],
-            loss=loss,
-            delta=1e-3 if name == "delta" else float(name),
-            fix=dict(asked["fix"]),
-            tie=dict(asked["tie"]),
-            cluster=asked["cluster"],
-            resamples=int(asked["resamples"]),
-            seed=int(asked["seed"]),
-            workers=max(1, int(asked["workers"])),
-        )
+        found = fitted(_columns(frame) if rows is None else rows, asked["form"], asked)
     except ValueError as error:
-        if asked["fix"] or asked["tie"]:
+        if asked["fix"] or asked["tie"] or rows is None or len(rows) > len(form.names):
             raise
-        reason = str(error)
-        block = Block(form=form.text, approach="law", loss_function=loss, status="not possible", reason=reason)
-        return block, {}
-    block = found.block()
-    intervals = dict(block.intervals)
-    if asked["interval"] != "bootstrap":
-        table = found.conf_int(method=asked["interval"])
-        for name in table.index:
-            low, high = float(table.loc[name].iloc[0]), float(table.loc[name].iloc[1])
-            intervals[str(name)] = (low, high) if math.isfinite(low) and math.isfinite(high) else None
-    import dataclasses
-
-    known = {name: value if _known(block, name) else None for name, value in intervals.items()}
-    return dataclasses.replace(block, intervals=known), {"law": to_json(found.record())}
+        return Block(
+            form=form.text, approach="law", loss_function=asked["loss"], status="not possible", reason=str(error)
+        ), {}
+    record: Mapping[str, Any] = to_json(found.record())
+    block = dataclasses.replace(found.block(), checks=found.check())
+    return block, {"interval": found.interval_method, "law": record}
 
 
-def _known(block: Block, name: str) -> bool:
-    return name not in block.identified or block.identified[name].identified
+def _columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows used, without columns that say nothing."""
+    good = frame[frame["used"]]
+    empty = [name for name in good.columns if good[name].isna().all() or (good[name] == "").all()]
+    return good.drop(columns=empty)
 
 
-def profiles(rows: Rows, loss: engine.Loss) -> tuple[ProfileCurve, ...]:
-    """Return the profile of every constant of the surface; none where the rows do not hold a fit."""
-    try:
-        from analysis import fit_law
-    except ImportError:
-        return ()
+def surface(rows: Rows, asked: Mapping[str, Any]) -> tuple[Surface | Block, LawFit | None]:
+    """Return the surface E + A/N^alpha + B/D^beta and its results object; a block that says why where there is none.
 
-    name = "squared" if loss.text.startswith("squared") else "huber"
-    try:
-        found = fit_law(rows, loss=name, delta=getattr(loss, "delta", 1e-3), resamples=0)
-    except ValueError:
-        return ()
+    Raises ValueError where the runs repeat data and the form asked for knows of no repeats.
+    """
+    from analysis import observations, pitfalls
+    from analysis.forms import SURFACE
+    from analysis.surface import FEWEST, Surface
+
+    kept = rows
+    if asked["form"] == "repeats" and "unique_tokens" in rows.extra:
+        kept = rows.take(~(rows.tokens > 1.01 * rows.extra["unique_tokens"]))
+    if len(kept) < FEWEST or len(np.unique(kept.size)) < 3:
+        what = "runs of new tokens" if kept is not rows else "runs"
+        reason = f"{len(kept)} {what} of {human.counted(len(np.unique(kept.size)), 'size')}; "
+        reason += f"{len(SURFACE.names)} constants need at least {FEWEST} runs of 3 sizes"
+        return Block(
+            form=SURFACE.text, approach="surface", loss_function=asked["loss"], status="not possible", reason=reason
+        ), None
+    pitfalls.refuse(SURFACE, observations.read(kept, SURFACE))
+    found = fitted(kept, "chinchilla", asked)
+    block = dataclasses.replace(found.block(), approach="surface", checks=found.check())
+    constants = np.array([block.params[name] for name in SURFACE.names])
+    draws = found.draws[list(SURFACE.names)].to_numpy(dtype=np.float64)
+    return Surface(block, constants, draws, found.point), found
+
+
+def profiles(found: LawFit) -> tuple[ProfileCurve, ...]:
+    """Return the profile of every constant that was fitted."""
     made = []
-    for constant in found.form.names:
-        curve = found.profile(constant)
-        made.append(ProfileCurve(
-            constant, tuple(map(float, curve.values)), tuple(map(float, curve.deviance)), float(curve.cut),
-            _finite(curve.low), _finite(curve.high),
-        ))  # fmt: skip
+    for name in found.form.names:
+        try:
+            curve = found.profile(name)
+        except ValueError:  # held by a constraint
+            continue
+        ends = (curve.low if curve.closed_low else None, curve.high if curve.closed_high else None)
+        values, deviance = (tuple(map(float, column)) for column in (curve.values, curve.deviance))
+        made.append(ProfileCurve(name, values, deviance, float(curve.cut), _finite(ends[0]), _finite(ends[1])))
     return tuple(made)
 
 
@@ -103,17 +132,12 @@ def envelope(frame: pd.DataFrame, *, alone: bool) -> Block | None:
     return found
 
 
-def sensitivity(frame: pd.DataFrame, rows: Rows) -> tuple[Choice, ...]:
+def sensitivity(frame: pd.DataFrame) -> tuple[Choice, ...]:
     """Return what the exponent a becomes under other choices; empty where the rows do not hold a fit."""
-    try:
-        from analysis import sensitivity as table
-    except ImportError:
-        return ()
+    from analysis.sensitivity import sensitivity as table
 
-    del rows
-    good = frame[frame["used"]]
     try:
-        found = table(good, form="chinchilla", quantity="a")
+        found = table(_columns(frame), form="chinchilla", quantity="a")
     except ValueError:
         return ()
     return tuple(

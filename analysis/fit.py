@@ -30,6 +30,8 @@ EXAMPLES = (
 APPROACHES = ("1", "2", "3")
 INTERVALS = ("bootstrap", "delta", "sandwich", "profile")
 CLUSTERS = ("auto", "sizes", "runs", "rows", "seeds", "residuals")
+COVERED = {"flops_not_6nd", "clustered_rows"}
+"""Findings of a law that the checks of the rows and of the surface say already, with what to do in a study."""
 LOSSES = ("huber", "student_t", "l1", "squared")
 
 
@@ -131,16 +133,15 @@ class _Parts:
     """One fit in the making: each part is computed once, in the order in which the others need it."""
 
     def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
-        from analysis import backtest, engine, frontier, recommend, surface, valleys
+        from analysis import backtest, checks, engine, evidence, frontier, recommend, surface, valleys
         from analysis.losses import Squared
 
         self.frame, self.rows, self.asked = frame, rows, asked
         resamples, seed = int(asked["resamples"]), int(asked["seed"])
         squared = asked["delta"] == "squared" or asked["loss"] == "squared"
         self.loss: engine.Loss = Squared() if squared else engine.Huber(float(asked["delta"]))
-        workers = max(1, int(asked["workers"]))
         self.dropped = dropped(frame)
-        found = surface.fit(rows, self.loss, resamples=resamples, seed=seed, workers=workers)
+        found, self.law = evidence.surface(rows, asked)
         self.surface = found if isinstance(found, surface.Surface) else None
         self.valleys = valleys.fit(rows, resamples=resamples, seed=seed)
         self.frontier = frontier.fit(rows, self.valleys)
@@ -148,10 +149,10 @@ class _Parts:
         self.plan = recommend.recommend(rows, self.valleys, self.frontier, surface=self.surface, budget=self.budget)
         self.test = backtest.backtest(rows, self.loss)
         block = found.block if isinstance(found, surface.Surface) else found
-        from analysis import checks
-
-        at_surface = tuple(checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface)))
-        self.block = dataclasses.replace(block, checks=at_surface, rows_dropped=self.dropped)
+        at_surface = checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
+        said = {check.code for check in at_surface}
+        more = [check for check in block.checks if check.code not in said | COVERED]
+        self.block = dataclasses.replace(block, checks=(*at_surface, *more), rows_dropped=self.dropped)
 
     def result(self) -> Fit:
         """Return everything as what fit.json holds."""
@@ -160,7 +161,7 @@ class _Parts:
         frame, rows, asked = self.frame, self.rows, self.asked
         kinds, waiting = _kinds(frame), int(frame.attrs.get("not_started", 0))
         at_data = (*checks.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting), *_settings(frame))
-        law, extra = _other_law(frame, rows, asked)
+        law, extra = self._other_law()
         envelope = _envelope(frame, asked)
         valleys = dataclasses.replace(self.valleys.block, rows_dropped=self.dropped)
         front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
@@ -175,8 +176,8 @@ class _Parts:
             source=str(asked.get("runs") or "a frame"),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             kinds=kinds,
-            interval_method=extra.get("interval")
-            or f"surface: {bootstrap.plan(rows).text}; valleys: residual bootstrap, pooled over budgets",
+            interval_method=f"{'law' if law else 'surface'}: {extra.get('interval', 'none')}; "
+            "valleys: residual bootstrap, pooled over budgets",
             confidence=bootstrap.CONFIDENCE,
             resamples=int(asked["resamples"]),
             seed=int(asked["seed"]),
@@ -200,17 +201,28 @@ class _Parts:
             return self.block
         return valleys if "2" in approach or envelope is None else envelope
 
+    def _other_law(self) -> tuple[Block | None, dict[str, Any]]:
+        """Return the block of another law than the surface, None where none was asked for, and its record."""
+        from analysis import evidence
+
+        if self.asked["form"] not in evidence.FAMILY:
+            return evidence.law(self.frame, self.rows, self.asked)
+        if self.law is None:
+            return None, {}
+        return None, {"interval": self.law.interval_method, "law": to_json(self.law.record())}
+
     def _evidence(self) -> dict[str, Any]:
         """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""
         from analysis import backtest, evidence
 
-        if self.surface is None:
-            return {"rolling": backtest.rolling(self.rows, self.loss)}
+        rolling = backtest.rolling(self.rows, self.loss, form=self.asked["form"])
+        if self.surface is None or self.law is None:
+            return {"rolling": rolling}
         return {
-            "profiles": evidence.profiles(self.rows, self.loss),
+            "profiles": evidence.profiles(self.law),
             "cloud": self._cloud(self.surface),
-            "rolling": backtest.rolling(self.rows, self.loss),
-            "sensitivity": evidence.sensitivity(self.frame, self.rows) if self.asked["sensitivity"] else (),
+            "rolling": rolling,
+            "sensitivity": evidence.sensitivity(self.frame) if self.asked["sensitivity"] else (),
         }
 
     def _cloud(self, surface: Surface) -> Cloud | None:
@@ -226,20 +238,6 @@ class _Parts:
             return None
         params, tokens = (np.exp(values[good]) for values in (found.log_params, found.log_tokens))
         return Cloud(self.budget, tuple(map(float, params)), tuple(map(float, tokens)))
-
-
-def _other_law(frame: pd.DataFrame, rows: Rows | None, asked: Mapping[str, Any]) -> tuple[Block | None, dict[str, Any]]:
-    """Return the block of a law other than the plain surface, and its record; None where nothing else was asked."""
-    plain = asked["form"] == "chinchilla" and not asked["fix"] and not asked["tie"]
-    if (
-        plain
-        and asked["loss"] in ("huber", "squared")
-        and (asked["interval"], asked["cluster"]) == ("bootstrap", "auto")
-    ):
-        return None, {}
-    from analysis import evidence
-
-    return evidence.law(frame, rows, asked)
 
 
 def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Block | None:

@@ -74,13 +74,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _law(fit: Mapping[str, Any]) -> str:
-    surface = (fit.get("fits") or {}).get("surface") or fit
+    fits = fit.get("fits") or {}
+    surface = fits.get("law") or fits.get("surface") or fit
     if surface.get("status") != "ok":
         return f"none: {surface.get('reason') or 'no surface could be fitted'}"
     unit = (fit.get("kinds") or {}).get("loss", "")
     unknown = [limit_text(n, f) for n, f in (surface.get("identified") or {}).items() if not f.get("identified")]
     shown = [text for text in unknown if text.split(" ", 1)[0] in (surface.get("params") or {})]
-    return f"L(N, D) = {law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
+    side = "" if fits.get("law") else "L(N, D) = "
+    return f"{side}{law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
 
 
 def _frontier(fit: Mapping[str, Any]) -> str:

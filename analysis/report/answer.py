@@ -55,13 +55,15 @@ def alarms(fit: Fit) -> Html:
 
 def law(fit: Fit) -> Html:
     """Return the law as maths and in plain words."""
-    surface, lines = fit.fits.surface, []
-    if surface.status == "ok":
-        lines.append(tag("p", join("L(N, D) = ", maths.block_law(surface)), class_="maths"))
-        lines += [_unknown(name, fit) for name in surface.params if _not_identified(fit, name)]
+    block, lines = fit.fits.law or fit.fits.surface, []
+    if block.status == "ok":
+        side = "L(N, D) = " if block is fit.fits.surface else ""
+        lines.append(tag("p", join(side, maths.block_law(block)), class_="maths"))
+        lines += [_unknown(name, block) for name in block.params if _not_identified(block, name)]
     else:
-        lines.append(tag("p", f"No law L(N, D) could be fitted: {surface.reason or 'too few runs'}."))
-    lines.append(tag("p", _plain_words(fit)))
+        lines.append(tag("p", f"No law L(N, D) could be fitted: {block.reason or 'too few runs'}."))
+    if fit.runs.budgets:
+        lines.append(tag("p", _plain_words(fit)))
     return tag("div", *lines, class_="law")
 
 
@@ -119,13 +121,13 @@ def _tile(name: str, value: str, note: str, kind: str = "") -> Html:
     )
 
 
-def _not_identified(fit: Fit, name: str) -> bool:
-    found = fit.fits.surface.identified.get(name)
+def _not_identified(block: Block, name: str) -> bool:
+    found = block.identified.get(name)
     return found is not None and not found.identified
 
 
-def _unknown(name: str, fit: Fit) -> Html:
-    found = fit.fits.surface.identified[name]
+def _unknown(name: str, block: Block) -> Html:
+    found = block.identified[name]
     side = {"upper": "at most", "lower": "at least"}.get(found.side or "")
     known = "" if side is None or found.limit is None else f" ({side} {human.number(found.limit)})"
     return tag("p", maths.symbol(name), f" is not identified by these runs{known}: do not quote it.", class_="unknown")

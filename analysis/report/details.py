@@ -44,8 +44,10 @@ def constants(fit: Fit) -> Html:
     """Return every constant of every law with its interval, or the reason why there is none."""
     rows: list[list[str]] = []
     laws: list[Html] = []
-    sides = {"surface": "L(N, D) = ", "frontier": "L(C) = "}
-    for title, block in (("surface", fit.fits.surface), ("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier)):
+    sides = {"surface": "L(N, D) = ", "frontier": "L(C) = ", "law": "the law asked for: "}
+    further = [("law", fit.fits.law), ("envelope", fit.fits.envelope)]
+    every = [("surface", fit.fits.surface), ("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier)]
+    for title, block in [(name, b) for name, b in further if b is not None] + every:
         if block.status != "ok":
             laws.append(tag("li", f"{title}: not possible: {block.reason or 'no reason given'}"))
             continue
@@ -80,6 +82,18 @@ def checks(fit: Fit) -> Html:
         for check in ordered
     ]
     return tag("ul", *items, class_="checks")
+
+
+def sensitivity(fit: Fit) -> Html:
+    """Return the table of what other choices of the analysis would give."""
+    if not fit.sensitivity:
+        return tag("p", "No table was made: it needs a surface (and sensitivity=yes).")
+    body = []
+    for line in fit.sensitivity:
+        shown, bounds = human.estimate(line.value, None if line.low is None else (line.low, line.high))
+        body.append([line.choice, line.option, shown, bounds, str(line.rows)])
+    head = ["choice", "option", f"exponent {fit.sensitivity[0].quantity}", "interval", "runs"]
+    return table(head, body, ["", "", "number", "nowrap", "number"], "sensitivity")
 
 
 def dropped(fit: Fit, rows: Sequence[Row]) -> Html:

@@ -36,6 +36,7 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
     sections = [
         ("constants", "The constants", details.constants(fit)),
         ("checks", "What to be careful about", details.checks(fit)),
+        ("choices", "What other choices would give", details.sensitivity(fit)),
         ("runs", "The runs", details.runs(fit, rows)),
         ("left-out", "What was left out", details.dropped(fit, rows)),
         ("method", "How it was done", details.method(fit)),

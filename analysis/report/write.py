@@ -8,7 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis import results
-from analysis.figures import backtest, canvas, curves, data, frontier, law, loss, valleys
+from analysis.figures import (
+    backtest,
+    canvas,
+    cloud,
+    curves,
+    data,
+    fan,
+    frontier,
+    law,
+    loss,
+    profiles,
+    sensitivity,
+    valleys,
+)  # fmt: skip
 from analysis.figures.canvas import Figure
 from analysis.figures.data import Curve, Row
 from analysis.report.page import page
@@ -29,8 +42,12 @@ def figures(fit: Fit, rows: Sequence[Row], learning: Sequence[Curve] = ()) -> tu
         valleys.figure(fit, rows),
         frontier.figure(fit),
         loss.figure(fit),
-        backtest.figure(fit),
         law.figure(fit, rows),
+        profiles.figure(fit),
+        cloud.figure(fit),
+        backtest.figure(fit),
+        fan.figure(fit),
+        sensitivity.figure(fit),
         curves.figure(fit, learning),
     )
     return tuple(figure for figure in every if figure is not None)
@@ -69,7 +86,7 @@ def _write_figure(figure: Figure, folder: Path) -> list[Path]:
 def _remove_stale(folder: Path, written: Iterable[Path]) -> None:
     """Remove figures of an earlier fit that this one cannot fill, so that none contradicts the page."""
     kept = set(written)
-    for module in (valleys, frontier, loss, backtest, law, curves):
+    for module in (valleys, frontier, loss, law, profiles, cloud, backtest, fan, sensitivity, curves):
         for ending in ("svg", "png", "csv"):
             path = folder / f"{module.__name__.rpartition('.')[2]}.{ending}"
             if path not in kept:
