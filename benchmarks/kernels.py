@@ -1,0 +1,430 @@
+"""Our kernels beside Liger, torch.compile and eager torch in one run on one GPU.
+
+`python -m benchmarks.kernels [--only TEXT] [--small]`: medians over interleaved rounds, inputs rotated so that none is
+in the cache, CUDA graphs wherever a variant can be captured, a cuBLAS product among them as the clock's witness. The
+floor of a case is the larger of its bytes over 4.3 TB/s and its operations over 790 TFLOP/s, the best seen on an H200.
+"Extra" is the peak of memory beyond inputs and results. "Error" is the relative L2 error against float64, of results
+and gradients together, over that of eager torch in the same format. Writes results/kernels.json beside the table.
+`--small` runs everything tiny, also on a CPU, to test this script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import kernels
+from benchmarks._kernels_timing import Case, Timed, Variant, Witness, measure, tensors
+
+BYTES, FLOPS = 4.3e12, 790e12
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPE = torch.bfloat16
+
+
+def drawn(*shape: int, dtype: torch.dtype = DTYPE, scale: float = 1.0) -> Tensor:
+    return (scale * torch.randn(shape, device=DEVICE)).to(dtype)
+
+
+def liger() -> Any:
+    """Return Liger's functions, or an object whose every use says that it is not installed."""
+    try:
+        from liger_kernel.transformers import functional
+    except ImportError:
+        return None
+    return functional
+
+
+def forward(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    def run(inputs: Any) -> Any:
+        with torch.no_grad():
+            return function(*inputs["x"], *inputs.get("rest", ()))
+
+    return run
+
+
+def both(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return forward and backward of `function` on inputs["x"] with inputs["up"] coming from above."""
+
+    def run(inputs: Any) -> Any:
+        leaves = [x.detach().requires_grad_() for x in inputs["x"]]
+        result = function(*leaves, *inputs.get("rest", ()))
+        outputs = [result] if isinstance(result, Tensor) else list(result)
+        ups = inputs.get("up") or [torch.ones_like(o) for o in outputs]
+        return torch.autograd.grad(outputs, leaves, ups[: len(outputs)])
+
+    return run
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False)
+
+
+def plain_loss(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, weight).float(), target)
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, 1e-6)
+
+
+def add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return total, norm(total, weight)
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+def gated_halves(x: Tensor) -> Tensor:
+    return gated(*x.chunk(2, -1))
+
+
+def linear_case(tokens: int, width: int, vocabulary: int, goal: float, peers: Any) -> Case:
+    def make() -> Any:
+        return {
+            "x": [drawn(tokens, width), drawn(vocabulary, width, scale=width**-0.5)],
+            "rest": [torch.randint(0, vocabulary, (tokens,), device=DEVICE)],
+        }
+
+    ours = kernels.linear_cross_entropy
+
+    def every(h: Tensor, w: Tensor, t: Tensor) -> Any:
+        return ours(h, w, t, z_loss=1e-4, label_smoothing=0.1, softcap=30.0, logit_scale=0.7)
+
+    variants = [
+        Variant("ours", both(ours)),
+        Variant("ours, every option", both(every)),
+        Variant("ours, compact", both(lambda h, w, t: ours(h, w, t, compact=True))),
+        Variant("ours, recompute", both(lambda h, w, t: ours(h, w, t, recompute=True))),
+        Variant("compile", both(compiled(plain_loss)), captured=False),
+    ]
+    if peers is not None:
+        variants.append(Variant("liger", both(peers.liger_fused_linear_cross_entropy), captured=False))
+    name = f"linear + CE f+b, {tokens} x {width} x {vocabulary}"
+    return Case(name, 6 * tokens * width * vocabulary / FLOPS, make, variants, goal)
+
+
+def loss_case(tokens: int, vocabulary: int, goal: float, peers: Any) -> Case:
+    def make() -> Any:
+        return {
+            "x": [drawn(tokens, vocabulary, scale=3)],
+            "rest": [torch.randint(0, vocabulary, (tokens,), device=DEVICE)],
+        }
+
+    def plain(x: Tensor, t: Tensor) -> Tensor:
+        return F.cross_entropy(x.float(), t)
+
+    variants = [
+        Variant("ours", both(kernels.cross_entropy)),
+        Variant("compile", both(compiled(plain))),
+        Variant("eager", both(F.cross_entropy)),
+    ]
+    if peers is not None:
+        # It writes the gradient over the logits it is given, here over a copy that the clock does not see.
+        variants.append(Variant("liger (in place)", both(peers.liger_cross_entropy), captured=False))
+    return Case(f"CE f+gradient, {tokens} x {vocabulary}", 4 * tokens * vocabulary / BYTES, make, variants, goal)
+
+
+def norm_cases(rows: int, width: int, peers: Any) -> list[Case]:
+    def make(count: int) -> Callable[[], Any]:
+        return lambda: {
+            "x": [*(drawn(rows, width) for _ in range(count)), torch.ones(width, device=DEVICE, dtype=DTYPE)],
+            "up": [drawn(rows, width) for _ in range(count)],
+        }
+
+    def ours(x: Tensor, w: Tensor) -> Tensor:
+        return kernels.rms_norm(x, w, 1e-6)
+
+    def ours_added(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return kernels.add_rms_norm(x, r, w, 1e-6)
+
+    ways: dict[str, Any] = {"ours": ours, "compile": compiled(norm), "eager": norm}
+    added: dict[str, Any] = {"ours": ours_added, "compile": compiled(add_norm), "eager": add_norm}
+    if peers is not None:
+        ways["liger"] = lambda x, w: peers.liger_rms_norm(x, w, 1e-6)
+        added["liger"] = lambda x, r, w: tuple(reversed(peers.liger_fused_add_rms_norm(x, r, w, 1e-6)))
+    once = 2 * rows * width / BYTES
+    return [
+        Case(f"RMSNorm forward, {rows} x {width}", 2 * once, make(1), [Variant(k, forward(v)) for k, v in ways.items()], 66e-6),
+        Case(f"RMSNorm f+b, {rows} x {width}", 5 * once, make(1), [Variant(k, both(v)) for k, v in ways.items()], 185e-6),
+        Case(f"add + RMSNorm f+b, {rows} x {width}", 8 * once, make(2), [Variant(k, both(v)) for k, v in added.items()], 280e-6),
+    ]  # fmt: skip
+
+
+def gate_cases(rows: int, hidden: int, peers: Any) -> list[Case]:
+    def apart() -> Any:
+        return {"x": [drawn(rows, hidden), drawn(rows, hidden)], "up": [drawn(rows, hidden)]}
+
+    def packed() -> Any:
+        return {"x": [drawn(rows, 2 * hidden)], "up": [drawn(rows, hidden)]}
+
+    ways: dict[str, Any] = {"ours": kernels.swiglu, "compile": compiled(gated), "eager": gated}
+    halves: dict[str, Any] = {"ours": kernels.swiglu, "compile": compiled(gated_halves), "eager": gated_halves}
+    if peers is not None:
+        ways["liger"] = peers.liger_swiglu
+    floor = 16 * rows * hidden / BYTES
+    return [
+        Case(f"SwiGLU f+b, {rows} x {hidden}", floor, apart, [Variant(k, both(v)) for k, v in ways.items()], 890e-6),
+        Case(f"SwiGLU f+b packed, {rows} x {hidden}", floor, packed, [Variant(k, both(v)) for k, v in halves.items()], 890e-6),
+    ]  # fmt: skip
+
+
+def rope_case(tokens: int, peers: Any) -> Case:
+    heads, kv_heads, width, batch = (32, 8, 128, 4) if tokens > 1000 else (4, 2, 16, 1)
+    length = tokens // batch
+    angles = torch.arange(length, device=DEVICE)[:, None] * 10000.0 ** (
+        -torch.arange(0, width, 2, device=DEVICE) / width
+    )
+    table = torch.stack([angles.cos(), angles.sin()], -1)
+    cos, sin = (torch.cat([t, t], -1)[None].to(DTYPE) for t in (angles.cos(), angles.sin()))
+
+    def make() -> Any:
+        return {"x": [drawn(batch, length, heads, width), drawn(batch, length, kv_heads, width)]}
+
+    def plain(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        with kernels.use("reference"):
+            return kernels.rope(q, k, table, interleaved=False)
+
+    variants = [
+        Variant("ours, halves", forward(lambda q, k: kernels.rope(q, k, table, interleaved=False))),
+        Variant("ours, neighbours", forward(lambda q, k: kernels.rope(q, k, table))),
+        Variant("ours, in place", forward(lambda q, k: kernels.rope(q, k, table, in_place=True))),
+        Variant("compile", forward(compiled(plain))),
+        Variant("eager", forward(plain)),
+    ]
+    if peers is not None:
+        turned = forward(lambda q, k: peers.liger_rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin))
+        variants.append(Variant("liger", turned))
+    moved = 4 * tokens * (heads + kv_heads) * width
+    return Case(f"RoPE, {heads} + {kv_heads} heads of {width}, {tokens} tokens", moved / BYTES, make, variants, 84e-6)
+
+
+def shapes(parameters: int) -> list[tuple[int, ...]]:
+    """Return the tensors of a model of about so many parameters: matrices of a few millions, norms between them."""
+    width, found, total = (2048, [], 0) if parameters > 10**7 else (64, [], 0)
+    while total < parameters:
+        for shape in ((3 * width, width), (width, width), (8 * width, width), (width, 4 * width), (width,), (width,)):
+            found.append(shape)
+            total += shape[0] * (shape[1] if len(shape) == 2 else 1)
+    return found  # type: ignore[return-value]
+
+
+def optimizer_cases(parameters: int) -> list[Case]:
+    sizes = shapes(parameters)
+    count = sum(a * (b[0] if b else 1) for a, *b in sizes)
+    numbers: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
+    def make() -> Any:
+        weights = [torch.nn.Parameter(drawn(*shape, dtype=torch.float32)) for shape in sizes]
+        for weight in weights:
+            weight.grad = drawn(*weight.shape, dtype=torch.float32)
+        optimizer = torch.optim.AdamW(weights, fused=True, **numbers)
+        moments = [[torch.zeros_like(w) for w in weights] for _ in range(2)]
+        return {"weights": weights, "optimizer": optimizer, "moments": moments}
+
+    def ours(inputs: Any) -> None:
+        weights = inputs["weights"]
+        grads = [w.grad for w in weights]
+        scale = (1.0 / (kernels.gradient_norm(grads) + 1e-6)).clamp(max=1.0)
+        with torch.no_grad():
+            kernels.adamw_step(weights, grads, *inputs["moments"], step=10, grad_scale=scale, **numbers)
+
+    def step_only(inputs: Any) -> None:
+        with torch.no_grad():
+            grads = [w.grad for w in inputs["weights"]]
+            kernels.adamw_step(
+                inputs["weights"],
+                grads,
+                *inputs["moments"],
+                step=10,
+                grad_scale=torch.ones((), device=DEVICE),
+                **numbers,
+            )
+
+    def theirs(inputs: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(inputs["weights"], 1.0, foreach=True)
+        inputs["optimizer"].step()
+
+    def theirs_step(inputs: Any) -> None:
+        norm = torch.ones((), device=DEVICE)
+        torch.nn.utils.clip_grads_with_norm_(inputs["weights"], 1.0, norm, foreach=True)
+        inputs["optimizer"].step()
+
+    grads = lambda inputs: [w.grad for w in inputs["weights"]]  # noqa: E731
+    norms = [
+        Variant("ours", lambda inputs: kernels.gradient_norm(grads(inputs))),
+        Variant("torch foreach", lambda inputs: torch.nn.utils.get_total_norm(grads(inputs), foreach=True)),
+    ]
+    steps = [Variant("ours", step_only), Variant("torch fused", theirs_step, captured=False)]
+    alltogether = [Variant("ours", ours), Variant("torch fused", theirs, captured=False)]
+    return [
+        Case(f"gradient norm, {count / 1e9:.2f}e9 fp32", 4 * count / BYTES, make, norms, 1.0e-3),
+        Case(f"AdamW, clip scale given, {count / 1e9:.2f}e9 fp32", 28 * count / BYTES, make, steps, 7.0e-3),
+        Case(f"norm + clip + AdamW, {count / 1e9:.2f}e9 fp32", 32 * count / BYTES, make, alltogether, 8.0e-3),
+    ]
+
+
+def cast_cases(rows: int, width: int) -> list[Case]:
+    def make() -> Any:
+        return {"x": [drawn(rows, width)]}
+
+    def plain(x: Tensor) -> tuple[Tensor, Tensor]:
+        size = x.abs().amax(1, keepdim=True).float().clamp(min=1e-12)
+        return (x.float() * (448.0 / size)).clamp(-448, 448).to(torch.float8_e4m3fn), size / 448.0
+
+    def plain_both(x: Tensor) -> Any:
+        return *plain(x), *plain(x.t())
+
+    def everything(x: Tensor) -> tuple[Tensor, Tensor]:
+        size = x.abs().amax().float().clamp(min=1e-12)
+        return (x.float() * (448.0 / size)).clamp(-448, 448).to(torch.float8_e4m3fn), size / 448.0
+
+    def ours(**options: Any) -> Callable[[Any], Any]:
+        return forward(lambda x: [t for t in kernels.cast_fp8(x, **options) if t is not None])
+
+    unit = rows * width / BYTES
+    return [
+        Case(f"FP8 by row, {rows} x {width}", 3 * unit, make, [
+            Variant("ours", ours()), Variant("compile", forward(compiled(plain))), Variant("eager", forward(plain))], 52e-6),
+        Case(f"FP8 by row and transposed, {rows} x {width}", 6 * unit, make, [
+            Variant("ours", ours(transposed=True)), Variant("compile", forward(compiled(plain_both)))], None),
+        Case(f"FP8 by tensor, {rows} x {width}", 5 * unit, make, [
+            Variant("ours", ours(by="tensor")), Variant("compile", forward(compiled(everything)))], None),
+    ]  # fmt: skip
+
+
+def cases(small: bool) -> list[Case]:
+    peers = None if small else liger()
+    if small:
+        return [
+            linear_case(96, 32, 301, 1.0, peers), loss_case(32, 301, 1.0, peers), *norm_cases(32, 64, peers),
+            *gate_cases(16, 64, peers), rope_case(16, peers), *optimizer_cases(10**5), *cast_cases(32, 64),
+        ]  # fmt: skip
+    return [
+        linear_case(16384, 4096, 128256, 74e-3, peers), linear_case(4096, 4096, 128256, 18e-3, peers),
+        loss_case(16384, 128256, 2.4e-3, peers), *norm_cases(16384, 4096, peers), *gate_cases(16384, 14336, peers),
+        rope_case(16384, peers), *optimizer_cases(10**9), *cast_cases(16384, 4096),
+    ]  # fmt: skip
+
+
+def joint_error(outputs: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """Return the root mean square over tensors of relative L2 errors."""
+    parts = [
+        float(((o.double() - e.double()).norm() / e.double().norm().clamp(min=1e-300)) ** 2)
+        for o, e in zip(outputs, exact, strict=True)
+    ]
+    return float((sum(parts) / len(parts)) ** 0.5)
+
+
+def error_ratio(ours: Callable[..., Any], plain: Callable[..., Any], make: Callable[[], Any]) -> float:
+    """Return the error of ours against float64 over that of plain torch in the inputs' format."""
+    inputs = make()
+    exact = {k: [t.double() if t.is_floating_point() else t for t in v] for k, v in inputs.items()}
+    with kernels.use("reference"):
+        truth = tensors(both(plain)(exact))
+        theirs = tensors(both(plain)(inputs))
+    return joint_error(tensors(both(ours)(inputs)), truth) / max(joint_error(theirs, truth), 1e-12)
+
+
+def error_ratios() -> dict[str, float]:
+    """Return the error ratio of each differentiable operation, by the beginning of the cases' names."""
+
+    def make(*shapes: tuple[int, ...], classes: int = 0, up: tuple[int, ...] = ()) -> Callable[[], Any]:
+        def one() -> Any:
+            found: Any = {"x": [drawn(*shape, scale=0.1 if classes and len(shapes) > 1 else 1.0) for shape in shapes]}
+            if classes:
+                found["rest"] = [torch.randint(0, classes, (shapes[0][0],), device=DEVICE)]
+            if up:
+                found["up"] = [drawn(*up), drawn(*up)]
+            return found
+
+        return one
+
+    wide, row = (512, 1024), (1024,)
+    return {
+        "linear + CE": error_ratio(
+            kernels.linear_cross_entropy, plain_loss_any, make((512, 256), (8000, 256), classes=8000)
+        ),
+        "CE": error_ratio(kernels.cross_entropy, F.cross_entropy, make((256, 8000), classes=8000)),
+        "RMSNorm": error_ratio(lambda x, w: kernels.rms_norm(x, w, 1e-6), norm, make(wide, row, up=wide)),
+        "add + RMSNorm": error_ratio(
+            lambda x, r, w: kernels.add_rms_norm(x, r, w, 1e-6), add_norm, make(wide, wide, row, up=wide)
+        ),
+        "SwiGLU": error_ratio(kernels.swiglu, gated, make(wide, wide, up=wide)),
+    }
+
+
+def plain_loss_any(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, weight), target)
+
+
+def row(case: Case, name: str, timed: Timed, ratio: float | None) -> str:
+    if timed.failure:
+        return f"  {name:22} {timed.failure}"
+    goal = "" if case.goal is None or not name.startswith("ours") else f"  goal {case.goal * 1e6:9.1f}"
+    error = "" if ratio is None or name != "ours" else f"  error {ratio:.2f}"
+    return (
+        f"  {name:22} {timed.median * 1e6:9.1f} us  ({timed.low * 1e6:.1f} to {timed.high * 1e6:.1f})"
+        f"  {100 * case.floor / timed.median:5.1f} % of floor  extra {timed.extra / 2**30:6.2f} GiB{goal}{error}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only cases whose name has this in it; several with |")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, on any device: tests the script")
+    parser.add_argument("--json", type=Path, help="where the figures go, by default results/kernels.json")
+    options = parser.parse_args()
+    if not (options.small or torch.cuda.is_available()):
+        print("no CUDA device here: this benchmark needs one (or --small)", file=sys.stderr)
+        return 1
+    wanted = options.only.split("|")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    import triton
+
+    stamp = f"{datetime.datetime.now(datetime.UTC).date()}, {device}, torch {torch.__version__}, triton {triton.__version__}"
+    if not options.small:
+        from importlib.metadata import version
+
+        stamp += f", liger-kernel {version('liger-kernel')}" if liger() is not None else ", no liger-kernel"
+    print(stamp)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    ratios = error_ratios()
+    witness = Witness(64 if options.small else 8192)
+    record: dict[str, Any] = {"stamp": stamp, "cases": []}
+    for case in cases(options.small):
+        if not any(text in case.name for text in wanted):
+            continue
+        since = len(witness.rates)
+        timed = measure(case, witness, rounds=2 if options.small else 20)
+        ratio = next((r for name, r in ratios.items() if case.name.startswith(name)), None)
+        goal = "" if case.goal is None else f", goal {case.goal * 1e6:.0f} us"
+        print(
+            f"{case.name}: floor {case.floor * 1e6:.1f} us{goal} (witness {witness.median(since) / 1e12:.0f} TFLOP/s)"
+        )
+        for name, result in timed.items():
+            print(row(case, name, result, ratio), flush=True)
+        record["cases"].append({
+            "name": case.name, "floor": case.floor, "goal": case.goal, "error_ratio": ratio,
+            "witness": witness.median(since), "variants": {name: vars(t) for name, t in timed.items()},
+        })  # fmt: skip
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    target = options.json or Path(__file__).parent / "results" / "kernels.json"
+    if not options.small or options.json:
+        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
