@@ -1,37 +1,126 @@
-"""Validation on a fixed set of sequences, shared by the ranks."""
+"""Validation on a fixed set of sequences, shared by the ranks: by source, and by position in the sequence."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from train.batch import Batch
+from train.data.rows import IGNORED
+from train.data.validation import ValidationSet
+from train.parallel.context import cut_batch
 from train.setup import Setup
 
 
-def evaluate(setup: Setup, interrupted: Callable[[], bool]) -> float | None:
-    """Return the mean loss over the validation set [nats per token], or None when interrupted.
+@dataclass(frozen=True)
+class Validation:
+    """What a validation gave, in nats per token.
 
-    `interrupted` is asked before every micro-batch and must answer the same on every rank.
+    loss: the sources' losses, weighted as they are mixed in training. sources: each one's, where there are several.
+    positions: by the first position of each range, where ranges are asked for; weighted likewise.
     """
-    mesh, rows = setup.mesh, setup.validation
-    share, most = mesh.share(len(rows)), mesh.most(len(rows))
-    batch = Batch.of(rows[share.start : share.stop]).padded(most)
-    total = torch.zeros((), dtype=torch.float64, device=setup.device)
-    (stage,) = setup.stages
-    with torch.no_grad():
-        for first in range(0, most, setup.micro):
+
+    loss: float
+    bytes_per_token: float
+    sources: Mapping[str, float] = field(default_factory=dict)
+    source_bytes: Mapping[str, float] = field(default_factory=dict)
+    positions: Mapping[int, float] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers by the names under which they are recorded."""
+        values = {"loss": self.loss, "bits_per_byte": bits_per_byte(self.loss, self.bytes_per_token)}
+        for name, loss in self.sources.items():
+            values[f"loss/{name}"] = loss
+            values[f"bits_per_byte/{name}"] = bits_per_byte(loss, self.source_bytes[name])
+        return values | {f"loss/position_{first}": loss for first, loss in self.positions.items()}
+
+
+def evaluate(setup: Setup, interrupted: Callable[[], bool]) -> Validation | None:
+    """Return the losses over the validation set, or None when interrupted.
+
+    `interrupted` is asked before every micro-batch and must answer the same on every rank. Every rank takes part in as
+    many micro-batches as the one with most: those that run out of sequences go on with empty ones.
+    """
+    data, mesh = setup.validation, setup.mesh
+    starts = range_starts(setup.config.eval.by_position, setup.config.data.sequence_length)
+    share, most = mesh.share(len(data.rows)), mesh.most(len(data.rows))
+    batch = cut_batch(Batch.of_rows(data.rows.part(slice(share.start, share.stop))).padded(most), mesh)
+    source = torch.zeros(most, dtype=torch.int64)
+    source[: len(share)] = torch.from_numpy(data.source[share.start : share.stop])
+    cells = len(data.names) * len(starts)
+    totals = torch.zeros(2, cells, dtype=torch.float64, device=setup.device)
+    at_once = setup.micro * (1 if setup.pipeline is None else setup.config.parallel.pp)
+    with torch.no_grad(), _each_token(setup):
+        for first in range(0, most, at_once):
             if interrupted():
                 return None
-            part = batch.part(first, first + setup.micro).to(setup.device)
-            with setup.autocast:
-                total += stage.call(part.inputs, part.targets, part.positions)
-    tokens = len(rows) * (rows.shape[1] - 1)
-    return float(mesh.sum_losses_(total)) / tokens
+            here = slice(first, min(first + at_once, most))
+            part = batch.part(here.start, here.stop)
+            cell = _cells(part, source[here], starts).to(setup.device)
+            part = part.to(setup.device)
+            totals[0].index_add_(0, cell, _losses(setup, part).double().flatten())
+            totals[1].index_add_(0, cell, (part.targets != IGNORED).double().flatten())
+    sums = torch.stack([mesh.sum_losses_(totals[0].clone()), mesh.sum_tokens_(totals[1].clone())]).cpu()
+    return _described(sums.view(2, len(data.names), len(starts)), data, starts)
+
+
+def range_starts(ranges: int, length: int) -> list[int]:
+    """Return where ranges of positions begin, each as long as all before it together: 0, …, length/4, length/2."""
+    return sorted({0, *(length >> n for n in range(1, ranges))})
 
 
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
     """Return a loss as bits per byte of text, comparable between tokenizers."""
     return nats_per_token / math.log(2) / bytes_per_token
+
+
+@contextmanager
+def _each_token(setup: Setup) -> Iterator[None]:
+    """Make the model return each token's loss instead of their sum."""
+    for module in setup.modules:
+        module.each = True
+    try:
+        yield
+    finally:
+        for module in setup.modules:
+            module.each = False
+
+
+def _losses(setup: Setup, batch: Batch) -> Tensor:
+    """Return the loss of each token here, (sequences, length); zeros where another rank has them."""
+    if setup.pipeline is not None:
+        return setup.pipeline.evaluate(batch)
+    (stage,) = setup.stages
+    with setup.autocast:
+        losses: Tensor = stage.call(batch.inputs, batch.targets, batch.positions, batch.documents)
+    return losses
+
+
+def _cells(batch: Batch, source: Tensor, starts: list[int]) -> Tensor:
+    """Return for every token, flat, where its loss is added: source times range of positions."""
+    length = batch.inputs.shape[1]
+    positions = torch.arange(length).expand_as(batch.inputs) if batch.positions is None else batch.positions
+    ranges = torch.bucketize(positions, torch.tensor(starts), right=True) - 1
+    return (source[:, None] * len(starts) + ranges).flatten()
+
+
+def _described(sums: Tensor, data: ValidationSet, starts: list[int]) -> Validation:
+    """Return the result from summed losses and counts, (2, sources, ranges)."""
+    weights = torch.tensor(data.weights, dtype=torch.float64)
+    losses = (sums[0].sum(1) / sums[1].sum(1)).tolist()
+    several = len(data.names) > 1
+    by_range = sums[0] / sums[1].clamp(min=1)
+    present = (sums[1] > 0) * weights[:, None]
+    ranges = ((by_range * present).sum(0) / present.sum(0)).tolist() if len(starts) > 1 else []
+    return Validation(
+        loss=math.fsum(weight * loss for weight, loss in zip(data.weights, losses, strict=True)),
+        bytes_per_token=data.bytes_per_token,
+        sources=dict(zip(data.names, losses, strict=True)) if several else {},
+        source_bytes=dict(zip(data.names, data.source_bytes, strict=True)) if several else {},
+        positions={first: loss for first, loss in zip(starts, ranges, strict=False) if math.isfinite(loss)},
+    )

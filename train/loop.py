@@ -83,6 +83,7 @@ class Loop:
 
     def close(self) -> None:
         """Close what the loop holds open."""
+        self.setup.reader.close()
         self.profiler.close()
         self.recorder.close()
         if self.watchdog is not None:
@@ -133,13 +134,13 @@ class Loop:
             return end
         progress = self.progress
         with self._timed("validation"):
-            loss = evaluate(self.setup, self._asked_to_stop)
-        if loss is None:
+            found = evaluate(self.setup, self._asked_to_stop)
+        if found is None:
             self._save()
             return End.INTERRUPTED
-        progress.validation_loss, progress.evaluated = loss, progress.tokens
-        self.recorder.validation(progress, loss)
-        return None if math.isfinite(loss) else self._finish("diverged")
+        progress.validation_loss, progress.evaluated = found.loss, progress.tokens
+        self.recorder.validation(progress, found)
+        return None if math.isfinite(found.loss) else self._finish("diverged")
 
     def _asked_to_stop(self) -> bool:
         self._moves()

@@ -27,7 +27,7 @@ def describe(setup: Setup, progress: Progress, state: str, health: Mapping[str, 
     counts = params(config.model, config.data.vocab_size)
     per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
     validation = progress.validation_loss if state == "completed" else None
-    bits = None if validation is None else bits_per_byte(validation, setup.manifest.bytes_per_token)
+    bits = None if validation is None else bits_per_byte(validation, setup.validation.bytes_per_token)
     return {
         "format": FORMAT,
         "state": state,

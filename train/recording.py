@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from train.clock import Times
-from train.evaluate import bits_per_byte
+from train.evaluate import Validation
 from train.metrics import MetricsFile
 from train.progress import Progress
 from train.report import Speed, line, say
@@ -60,13 +60,15 @@ class Recorder:
         if self._speed.print_due(stamp.tokens == config.budget.tokens):
             say(line(stamp.step, stamp.tokens, config, loss, stamp.lr, rate))
 
-    def validation(self, progress: Progress, loss: float) -> None:
-        """Record a validation's mean loss [nats per token]."""
-        if self._file is None or not math.isfinite(loss):
+    def validation(self, progress: Progress, found: Validation) -> None:
+        """Record what a validation gave."""
+        if self._file is None or not math.isfinite(found.loss):
             return
-        bits = bits_per_byte(loss, self._setup.manifest.bytes_per_token)
-        self.event("validation", progress.step, progress.tokens, {"loss": loss, "bits_per_byte": bits})
-        say(f"step {progress.step} validation {loss:.4f} nats/token, {bits:.4f} bits/byte")
+        values = found.metrics()
+        self.event("validation", progress.step, progress.tokens, values)
+        bits = values["bits_per_byte"]
+        each = "".join(f", {name} {loss:.4f}" for name, loss in found.sources.items())
+        say(f"step {progress.step} validation {found.loss:.4f} nats/token, {bits:.4f} bits/byte{each}")
 
     def event(self, kind: str, step: int, tokens: int, values: Mapping[str, float]) -> None:
         """Record metrics of a kind of their own, leaving out what is not finite."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,7 +13,6 @@ from train.batch import Batch
 from train.clock import UNTIMED, Clock
 from train.health.guard import skip_flag
 from train.optim import set_lr
-from train.parallel.context import cut_batch
 from train.parallel.norm import clip_, total_norm
 from train.progress import Progress, batch_sequences, parts
 from train.schedule import batch_tokens, factor
@@ -27,11 +27,22 @@ def lr_at(setup: Setup, tokens: int) -> float:
     return config.optim.lr * factor(config.schedule, tokens, config.budget.tokens)
 
 
-def take(setup: Setup, start: int, count: int) -> Batch:
-    """Return this rank's part of sequences start to start + count, on the CPU, padded to the largest rank's part."""
-    share = setup.mesh.share(count)
-    rows = setup.data.rows(start + share.start, len(share))
-    return cut_batch(Batch.of_rows(rows).padded(setup.mesh.most(count)), setup.mesh)
+def take(setup: Setup, start: int, count: int, later: Iterable[tuple[int, int]] = ()) -> Batch:
+    """Return this rank's part of sequences start to start + count, on the CPU, padded to the largest rank's part.
+
+    `later` says what will likely be taken next, so that it can be read ahead.
+    """
+    return setup.reader.take((start, count), later)
+
+
+def upcoming(setup: Setup, progress: Progress) -> Iterator[tuple[int, int]]:
+    """Yield what the steps after the next one will take: the first sequence's number, and how many."""
+    at, length, budget = replace(progress), setup.config.data.sequence_length, setup.config.budget.tokens
+    assert budget is not None
+    while (count := next_sequences(setup, at)) > 0:
+        if at.tokens > progress.tokens:
+            yield at.sequences, count
+        at.sequences, at.tokens = at.sequences + count, at.tokens + count * length
 
 
 def accumulate(setup: Setup, batch: Batch, clock: Clock = UNTIMED) -> Tensor:
@@ -82,7 +93,7 @@ def look(setup: Setup, batch: Batch) -> None:
         return
     (stage,) = setup.stages
     with setup.autocast:
-        stage.call(first.inputs, first.targets, first.positions)
+        stage.call(first.inputs, first.targets, first.positions, first.documents)
 
 
 def next_sequences(setup: Setup, progress: Progress) -> int:
@@ -124,7 +135,7 @@ def step(
     count = next_sequences(setup, progress)
     tokens = count * config.data.sequence_length
     with clock.phase("data"):
-        batch = take(setup, progress.sequences, count)
+        batch = take(setup, progress.sequences, count, upcoming(setup, progress))
     setup.optimizer.zero_grad(set_to_none=True)
     with setup.compilation.step():
         loss = accumulate(setup, batch, clock)

@@ -19,7 +19,7 @@ class Prefetch(Generic[Request, Result]):
 
     def __init__(self, read: Callable[[Request], Result], depth: int) -> None:
         assert depth >= 0
-        self._read, self._depth = read, depth
+        self._read, self.depth = read, depth
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if depth else None
         self._ahead: dict[Request, Future[Result]] = {}
 
@@ -29,7 +29,7 @@ class Prefetch(Generic[Request, Result]):
             return self._read(request)
         ready = self._ahead.pop(request, None) or self._pool.submit(self._read, request)
         coming: dict[Request, Future[Result]] = {}
-        for _, later in zip(range(self._depth), expected, strict=False):
+        for _, later in zip(range(self.depth), expected, strict=False):
             coming[later] = self._ahead.pop(later, None) or self._pool.submit(self._read, later)
         for dropped in self._ahead.values():
             dropped.cancel()

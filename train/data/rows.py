@@ -76,3 +76,12 @@ def merged(pieces: list[tuple[Integers, Rows]], count: int) -> Rows:
     if first.documents is None:
         return Rows(field("inputs"), field("targets"))
     return Rows(field("inputs"), field("targets"), field("positions"), field("documents"))
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Return the rows of all parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    ends = np.cumsum([len(part) for part in parts])
+    places = [np.arange(end - len(part), end) for end, part in zip(ends, parts, strict=True)]
+    return merged(list(zip(places, parts, strict=True)), int(ends[-1]))

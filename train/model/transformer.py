@@ -152,7 +152,8 @@ class Transformer(nn.Module):
         (length,) or (batch, length), are those of the tokens in their sequence or document; None: 0, 1, 2, … documents
         (batch, whole row's length) numbers each position's document, within which attention stays; None: one.
         """
-        length = x.shape[1]
+        # A later part's stream may be cut over tensor-parallel ranks, which attend to the whole row nevertheless.
+        length = x.shape[1] if targets is None else targets.shape[1]
         if self.part.first:
             x = self._embedding(x)
         turns = self.turns

@@ -200,6 +200,9 @@ class EvalConfig:
 
     sequences: int = key(512, "validation sequences, the same ones at every evaluation")
     count: int = key(10, "evaluations per run, evenly spaced in tokens; the last is at the budget")
+    by_position: int = key(
+        0, "ranges of positions whose loss is reported apart, each as long as all before it; 0: none are"
+    )
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,7 @@ class RuntimeConfig:
     threads: int = key(1, "CPU threads of one process")
     data_root: str = key("data", "folder of prepared corpora")
     checkpoint_seconds: float = key(30.0, "time between checkpoints [s]; 0: after every step")
+    prefetch_batches: int | None = key(None, "batches read ahead in a thread; null: 2 on a GPU, 0 on a CPU")
     log_steps: int = key(10, "steps between training metrics [steps]")
     timeout_seconds: float = key(
         600.0, "several ranks: when one has not moved for this long, all say where they stand and the run fails [s]"
