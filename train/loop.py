@@ -147,8 +147,10 @@ class Loop:
         return self.setup.world.any((bool(self.flag),))[0]
 
     def _evaluation_due(self) -> bool:
-        count = self.setup.config.eval.count
-        return evaluation_due(self.progress.evaluated, self.progress.tokens, self.budget, count)
+        progress = self.progress
+        # Where a search pauses a run, it compares losses: they are measured there.
+        paused = progress.evaluated < progress.tokens >= self.until
+        return paused or evaluation_due(progress.evaluated, progress.tokens, self.budget, self.setup.config.eval.count)
 
     def _reach(self) -> End | None:
         """End where the tokens are reached, with a checkpoint of this state."""
