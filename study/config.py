@@ -12,6 +12,8 @@ from typing import Any, get_type_hints
 
 from train.spec.config import RunConfig, key, section
 
+SEARCHES = ("grid", "isoflop", "asha", "asha_stopping", "asha_guarded", "hyperband", "random")
+
 
 @dataclass(frozen=True)
 class StudySection:
@@ -24,7 +26,7 @@ class StudySection:
 class SearchConfig:
     """Which points a command makes, besides the lists after -m."""
 
-    name: str = key("grid", "grid: the lists after -m; isoflop: sizes at equal compute", ("grid", "isoflop"))
+    name: str = key("grid", "grid, isoflop: all points at once; the others give budget as results come in", SEARCHES)
     budgets: tuple[float, ...] = key((), "isoflop: training compute of each group [FLOPs]")
     ratios: tuple[float, ...] = key((), "isoflop: D/N to come near to [tokens per matmul parameter]")
     shapes: tuple[dict[str, int], ...] = key((), "isoflop: explicit [{width, layers}] instead of ratios")
@@ -32,6 +34,16 @@ class SearchConfig:
     width_max: int = key(8192, "isoflop: widest width tried [channels]")
     aspect_ratio: float = key(32.0, "isoflop: width per layer of the shapes tried [channels per layer]")
     min_layers: int = key(1, "isoflop: fewest layers of the shapes tried")
+    trials: int = key(64, "asha, hyperband, random: most trials started")
+    min_tokens: int | None = key(None, "asha, hyperband: first rung [tokens]; null: budget.tokens / eta^3")
+    eta: int = key(3, "asha, hyperband: one trial in eta goes on from a rung")
+    sampler: str = key("random", "where new trials come from; density learns from the rungs", ("random", "density"))
+    seed: int = key(0, "seed of the trials that are drawn")
+    budget_flops: float | None = key(
+        None, "asha, hyperband, random: compute of all trials [FLOPs]; null: no limit"
+    )
+    workers: int | None = key(None, "workers at once; null: cluster.slots on this machine, 4 on SLURM")
+    lease_seconds: float = key(120.0, "a worker silent for so long has lost its trial to another [s]")
 
 
 @dataclass(frozen=True)

@@ -160,13 +160,13 @@ def _submit_slurm(
         try:
             job_id = slurm.submit(folder, text)
         except slurm.SchedulerError as error:
-            job_id = _after_error(folder, name, error, outside)
+            job_id = after_error(folder, name, error, outside)
         else:
             ledger.append(folder, "submitted", name=name, job_id=job_id)
         outside.say(f"submitted {len(array):,} points as job array {job_id} ({name})")
 
 
-def _after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outside) -> str:
+def after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outside) -> str:
     """Return the job id if the submission went through in spite of the error; else raise, the ledger being settled."""
     if not getattr(error, "ambiguous", True):
         ledger.append(folder, "abandoned", name=name, why=str(error))

@@ -33,12 +33,13 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Work:
-    """One key of one batch, at one place."""
+    """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget."""
 
     study: StudyFolder
     batch: ledger.Batch
     key: str
     place: Place
+    until: int | None = None
 
     @property
     def run(self) -> RunFolder:
@@ -222,6 +223,8 @@ def trainer_environment(
 def conclude(work: Work, attempt: AttemptFolder, returncode: int, signals: Signals, started: float) -> Ending:
     """Return how the attempt ended; a failure of another rank outranks what the first saw of it."""
     outcome = finished(work.run)
+    if returncode == 0 and outcome is None and work.until is not None:
+        return Ending("paused", 0)
     ending = classify(
         returncode, signals.received, outcome.state if outcome else None, _cancelled(work), _time_left(work, started)
     )
@@ -251,7 +254,7 @@ def _advance(
     started, processes = time.time(), []
     for place in places:
         process = spawn(
-            trainer_command(work.run.config),
+            trainer_command(work.run.config, work.until),
             trainer_environment(place, job, threads, os.environ),
             attempt.stdout(place.rank),
             attempt.stderr(place.rank),

@@ -138,6 +138,26 @@ class StudyFolder:
         return self.path / "jobs"
 
     @property
+    def search(self) -> Path:
+        """What a search is (space, scheduler, limits); absent in a study whose points are all known beforehand."""
+        return self.path / "search.json"
+
+    @property
+    def events(self) -> Path:
+        """The search's event log (see study.search.log): what was handed out and what came of it; append-only."""
+        return self.path / "events.log"
+
+    @property
+    def events_lock(self) -> Path:
+        """Held while a worker reads the event log, decides and appends."""
+        return self.path / "events.lock"
+
+    @property
+    def leases(self) -> Path:
+        """One file for each unit under way, written again and again by its worker."""
+        return self.path / "leases"
+
+    @property
     def tracking(self) -> Path:
         """How far each tracking store has been brought: an optimisation of the syncer, it may be deleted."""
         return self.path / "tracking.json"

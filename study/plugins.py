@@ -68,8 +68,27 @@ class StudySweeper(Sweeper):
         assert self._launcher is not None and self._composer is not None, "Hydra calls setup before sweep"
         lines = [f"{key}={value}" for key, value in self._params.items()] + arguments
         parsed = OverridesParser.create(config_loader=self._loader).parse_overrides(lines)
+        search = self._search(parsed)
+        if search is not None:
+            return search
         jobs = expand(combinations(parsed), self._composer)
         return [self._launcher.launch(jobs, initial_job_idx=0)]
+
+    def _search(self, parsed: Sequence[Override]) -> list[list[JobReturn]] | None:
+        """Start the search that the command asks for, if it is one whose points follow from results."""
+        from study.search.define import domains, is_search
+
+        assert self._composer is not None
+        named = [_line(o) for o in parsed if o.key_or_group in ("search", "study", "search.name")]
+        if not is_search((self._composer.plain(named).get("search") or {}).get("name")):
+            return None
+        from study.search.pool import start
+
+        space, fixed = domains(parsed)
+        code = start(self._composer.compose(fixed), space)
+        if code != 0:
+            raise SystemExit(code)
+        return [[]]
 
 
 class StudyLauncher(Launcher):

@@ -15,6 +15,7 @@ from study.corpus import epochs, gather
 from study.executors.local import tasks
 from study.files import write_atomic
 from study.freeze import absolute, append_points, known_keys, settle
+from study.layout import StudyFolder
 from study.place import local_world
 from study.plan import Plan, common, make_plan
 from study.submission import reference
@@ -102,7 +103,7 @@ def _write(plan: Plan) -> None:
 
     plan.folder.path.mkdir(parents=True, exist_ok=True)
     append_points(plan.folder, plan.points)
-    _update(plan.folder.study, yaml.safe_dump(_settings(plan), sort_keys=False))
+    _update(plan.folder.study, yaml.safe_dump(settings(plan.config, plan.folder), sort_keys=False))
     _update(plan.folder.latest, json.dumps({"keys": sorted(point.key for point in plan.points)}) + "\n")
 
 
@@ -112,12 +113,12 @@ def _update(path: Path, text: str) -> None:
         write_atomic(path, text)
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
-    config = plan.config
-    settings = {f.name: plain(asdict(getattr(config, f.name))) for f in fields(StudyConfig) if _is_setting(f.name)}
-    settings["tracking"]["uri"] = resolve(config.tracking.uri, Path.cwd())
-    settings["paths"]["runs"] = str(plan.folder.path.parent)
-    return {**settings, "run_defaults": plain(asdict(absolute(config.run())))}
+def settings(config: StudyConfig, folder: StudyFolder) -> dict[str, Any]:
+    """Return what study.yaml says of a submission."""
+    said = {f.name: plain(asdict(getattr(config, f.name))) for f in fields(StudyConfig) if _is_setting(f.name)}
+    said["tracking"]["uri"] = resolve(config.tracking.uri, Path.cwd())
+    said["paths"]["runs"] = str(folder.path.parent)
+    return {**said, "run_defaults": plain(asdict(absolute(config.run())))}
 
 
 def _is_setting(name: str) -> bool:

@@ -38,7 +38,7 @@ class Ending:
         A diverged run is a result, but not the one that was asked for: its job fails with 3, and jobs that depend on
         its success do not start.
         """
-        if self.state == "completed":
+        if self.state in ("completed", "paused"):
             return 0
         if self.state == "diverged":
             return DIVERGED
@@ -144,15 +144,15 @@ def _name(number: int) -> str:
     return f"{name}, often the kernel or SLURM when memory ran out" if number == signal.SIGKILL else name
 
 
-def trainer_command(config: Path) -> list[str]:
-    """Return the command that advances the run of a config.
+def trainer_command(config: Path, until: int | None = None) -> list[str]:
+    """Return the command that advances the run of a config, to `until` tokens if that is given.
 
     The environment variable STUDY_TRAINER replaces its beginning (`python -m train.run`), e.g. by a container's
     launcher or a profiler around it.
     """
     given = os.environ.get("STUDY_TRAINER")
     start = shlex.split(given) if given else [sys.executable, "-u", "-m", "train.run"]
-    return [*start, "--config", str(config)]
+    return [*start, "--config", str(config), *([] if until is None else ["--until", str(until)])]
 
 
 def spawn(

@@ -29,12 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show every point; 1 if one failed."""
     folder = find_study(options.study, options.runs)
+    if folder.search.exists():
+        return _search(folder, options.json)
     statuses = observe(folder)
     if options.json:
         print(json.dumps(as_json(folder, statuses)))
     else:
         print(as_text(folder, statuses, options.all))
     return 1 if any(status.state == "failed" for status in statuses) else 0
+
+
+def _search(folder: StudyFolder, machine: bool) -> int:
+    from study.search import view
+    from study.search.claims import Office
+
+    search = Office.of(folder).search
+    print(json.dumps(view.as_json(search, folder)) if machine else view.text(search, folder))
+    return 1 if any(trial.failed for trial in search.trials.values()) else 0
 
 
 def as_json(folder: StudyFolder, statuses: Sequence[PointStatus]) -> dict[str, object]:

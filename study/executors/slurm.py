@@ -112,9 +112,20 @@ def array_limit(runner: query.Runner = query.run) -> int:
     return max(1, min(ARRAY_LIMIT, int(found[1]))) if found else ARRAY_LIMIT
 
 
-def render(folder: StudyFolder, cluster: ClusterConfig, name: str, count: int, parallel: int | None = None) -> str:
-    """Return the exact sbatch script of an array of `count` runs, at most `parallel` at once. Needs no SLURM."""
-    job = [sys.executable, "-u", "-m", "study.job", str(folder.path.absolute()), "--name", name]
+def render(
+    folder: StudyFolder,
+    cluster: ClusterConfig,
+    name: str,
+    count: int,
+    parallel: int | None = None,
+    *,
+    module: str = "study.job",
+) -> str:
+    """Return the exact sbatch script of an array of `count` tasks, at most `parallel` at once. Needs no SLURM.
+
+    Each task runs `python -m study.job`, or another module that takes the study's folder and --name.
+    """
+    job = [sys.executable, "-u", "-m", module, str(folder.path.absolute()), "--name", name]
     extra: dict[str, Any] = {"export": "ALL", "requeue": True}
     if cluster.reservation:
         extra["reservation"] = cluster.reservation

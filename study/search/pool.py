@@ -1,0 +1,179 @@
+"""The pool: starting a search's workers, on this machine or as one SLURM array, and staying with the local ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from study import code_version, ledger, outcomes
+from study.compose import Composed
+from study.config import ClusterConfig, StudyConfig, plain
+from study.corpus import corpus_of, gather
+from study.execute import SUBMITTER_SECONDS, Outside, after_error
+from study.executors import query
+from study.executors.local import job_environment
+from study.files import locked, write_atomic
+from study.follow import INTERRUPTED, Stop
+from study.freeze import settle
+from study.layout import StudyFolder
+from study.plan import common
+from study.search import view
+from study.search.claims import Office, frozen
+from study.search.define import settings_of
+from study.search.settings import Settings, save
+from study.submission import reference
+from study.submit import settings as study_settings
+from study.supervise import spawn
+from study.syncer import Syncer
+from study.table import slots
+from sweeps.space import Domain
+from train.spec.config import RunConfig
+
+MODULE = "study.search.worker"
+SLURM_WORKERS = 4
+TICK_SECONDS = 0.25
+LINE_SECONDS = 10.0
+
+
+def start(composed: Composed, space: dict[str, Domain]) -> int:
+    """Write down a search and start its workers; return the exit code. With `dry_run` nothing is written."""
+    config = common([composed])
+    _check_cluster(config.cluster)
+    run = settle(composed.config, composed.overrides)
+    corpora = gather([run], print, config.dry_run)
+    manifest = corpora.get(corpus_of(run))
+    if manifest is not None:
+        run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
+    wanted = settings_of(config, _base(config, run, composed), space)
+    folder = StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
+    for corner in (0, 1):  # what cannot be is said before anything is done
+        frozen(wanted, {name: view.corner(domain, corner) for name, domain in space.items()})
+    count = config.search.workers or (slots(config.cluster, run) if _local(config) else SLURM_WORKERS)
+    print(view.plan_text(wanted, folder, count, config.cluster.executor))
+    if config.dry_run:
+        if not _local(config):
+            from study.executors import slurm
+
+            print("\n" + slurm.render(folder, config.cluster, "dryrun", count, module=MODULE).rstrip())
+        print("\ndry_run=true: nothing was submitted, nothing was written.")
+        return 0
+    _write(folder, config, wanted)
+    if _local(config):
+        return stay(folder, count)
+    _submit(folder, config.cluster, count)
+    return 0
+
+
+def stay(folder: StudyFolder, count: int) -> int:
+    """Run `count` workers on this machine until nothing is left; Ctrl-C lets them save and end.
+
+    Returns 0 when the search is over, 130 after Ctrl-C, 1 where every worker ended and work is left.
+    """
+    office = Office.of(folder)
+    name = f"local.{uuid.uuid4().hex[:10]}"
+    with locked(folder.controller, 1.0), Stop() as stop, Syncer(folder) as syncer:
+        workers = [_spawn(folder, name) for _ in range(count)]
+        shown, told = 0.0, 0
+        while any(worker.poll() is None for worker in workers):
+            if stop.requests > told:
+                told = stop.requests
+                print("stopping: the workers save their checkpoints (Ctrl-C again to leave at once)", flush=True)
+                for worker in workers:
+                    worker.terminate() if told == 1 else worker.kill()
+            if time.monotonic() - shown >= LINE_SECONDS:
+                shown = time.monotonic()
+                office.refresh()
+                print(view.line(office.search), flush=True)
+            time.sleep(TICK_SECONDS)
+        office.refresh()
+        outcomes.export(folder)
+        print(view.text(office.search, folder), flush=True)
+        if stop.requests:
+            print(f"Carry on with the same command, or look:  python -m study status {reference(folder)}")
+            return INTERRUPTED
+        syncer.finish(stop)
+    if office.search.over:
+        return 0
+    print(f"every worker ended and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
+    return 1
+
+
+def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
+    """Submit as many workers as are missing, as one array; safe to be killed and repeated, as any submission."""
+    from study.executors import slurm
+
+    outside = Outside()
+    with locked(folder.submitting, SUBMITTER_SECONDS):
+        missing = count - _living(folder)
+        if missing <= 0:
+            print(f"{count} workers are queued or running already.")
+        else:
+            name = slurm.batch_name(folder.name)
+            text = slurm.render(folder, cluster, name, missing, module=MODULE)
+            version = code_version.current()
+            code_version.save(version, folder)
+            shape = slurm.resources(cluster)
+            ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=shape, code=version.id)
+            try:
+                job = slurm.submit(folder, text)
+            except slurm.SchedulerError as error:
+                job = after_error(folder, name, error, outside)
+            else:
+                ledger.append(folder, "submitted", name=name, job_id=job)
+            print(f"submitted {missing} workers as job array {job} ({name})")
+    print(f"Submitted; the workers need this process no more. Next:\n  python -m study status {reference(folder)}")
+
+
+def _living(folder: StudyFolder) -> int:
+    """Return how many workers of earlier submissions are queued or running; ValueError where SLURM does not say."""
+    known = ledger.read(folder)
+    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
+    if not ids:
+        return 0
+    seen = query.look(ids)
+    if not seen.queue_complete:
+        raise ValueError(f"SLURM does not say which workers run ({'; '.join(seen.problems)}): try again later")
+    return sum(job.state in ("queued", "running") for job in seen.jobs.values())
+
+
+def _spawn(folder: StudyFolder, name: str) -> subprocess.Popen[bytes]:
+    folder.jobs.mkdir(parents=True, exist_ok=True)
+    log = folder.jobs / "workers.log"
+    command: Sequence[str] = [sys.executable, "-u", "-m", MODULE, str(folder.path.absolute()), "--name", name]
+    return spawn(command, job_environment(os.environ), log, log)
+
+
+def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
+    import yaml
+
+    save(folder, wanted)
+    folder.points.touch()
+    write_atomic(folder.study, yaml.safe_dump(study_settings(config, folder), sort_keys=False))
+
+
+def _base(config: StudyConfig, run: RunConfig, composed: Composed) -> dict[str, Any]:
+    """Return the config without the space as plain values: what every trial starts from, its paths absolute."""
+    said = plain(asdict(composed.config.run()))
+    said["data"] |= {"fingerprint": run.data.fingerprint, "source": run.data.source}
+    said["runtime"]["data_root"] = run.runtime.data_root
+    assert isinstance(said, dict)
+    return said
+
+
+def _local(config: StudyConfig) -> bool:
+    return config.cluster.executor == "local"
+
+
+def _check_cluster(cluster: ClusterConfig) -> None:
+    if cluster.executor == "slurm" and (cluster.nodes, cluster.tasks_per_node) != (1, 1):
+        raise ValueError(
+            f"cluster.nodes={cluster.nodes}, cluster.tasks_per_node={cluster.tasks_per_node}: a worker of a search is "
+            "one task, which starts the ranks of its trial itself: set both to 1, and gpus_per_node as a trial needs"
+        )

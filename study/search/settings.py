@@ -1,0 +1,120 @@
+"""What a search is: its space, its scheduler and its limits, as `search.json` in the study's folder holds them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from study.files import read_json, write_atomic
+from study.layout import StudyFolder
+from sweeps.samplers.density import DensityRatio
+from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.asha_stopping import AshaStopping
+from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.hyperband import Hyperband
+from sweeps.schedulers.scheduler import Scheduler
+from sweeps.space import Choice, Domain, Integers, Interval, Space
+
+FORMAT = 1
+SCHEDULERS = ("asha", "asha_stopping", "asha_guarded", "hyperband", "random")
+SAMPLERS = ("random", "density")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A search. r, R in tokens; budget in training FLOPs; lease in seconds; `base` is the config without the space."""
+
+    scheduler: str
+    sampler: str
+    r: int
+    R: int
+    eta: int
+    trials: int
+    seed: int
+    budget: float | None
+    lease: float
+    space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+
+    def make_scheduler(self) -> Scheduler:
+        """Return the scheduler, before any event."""
+        if self.scheduler == "random":
+            return FullRuns(self.R, limit=self.trials)
+        kinds: dict[str, Callable[..., Scheduler]] = {
+            "asha": AshaPromotion,
+            "asha_stopping": AshaStopping,
+            "asha_guarded": AshaGuarded,
+            "hyperband": Hyperband,
+        }
+        return kinds[self.scheduler](self.r, self.R, self.eta, limit=self.trials)
+
+    def make_density(self) -> DensityRatio | None:
+        """Return the sampler that learns from the rungs; None for random draws."""
+        return DensityRatio(self.seed) if self.sampler == "density" else None
+
+    def make_space(self) -> Space:
+        """Return the domains of the keys that are searched over."""
+        return Space({name: domain_of(about) for name, about in self.space.items()})
+
+
+def domain_of(about: Mapping[str, Any]) -> Domain:
+    """Return the domain that a JSON object describes."""
+    kind, rest = about["kind"], {name: value for name, value in about.items() if name != "kind"}
+    if kind == "choice":
+        return Choice(tuple(rest["values"]))
+    return Integers(**rest) if kind == "integers" else Interval(**rest)
+
+
+def described(domain: Domain) -> dict[str, Any]:
+    """Return a domain as a JSON object."""
+    match domain:
+        case Choice(values, ordered):
+            return {"kind": "choice", "values": list(values), "ordered": ordered}
+        case Integers(low, high, log):
+            return {"kind": "integers", "low": low, "high": high, "log": log}
+        case Interval(low, high, log):
+            return {"kind": "interval", "low": low, "high": high, "log": log}
+    raise AssertionError(domain)
+
+
+def load(folder: StudyFolder) -> Settings | None:
+    """Return a study's search; None where it has none. ValueError where the file is of another version."""
+    found = read_json(folder.search)
+    if found is None:
+        return None
+    if found.pop("format", None) != FORMAT:
+        raise ValueError(f"{folder.search} was written by another version: start a new study (study.name=…)")
+    return Settings(**found)
+
+
+def save(folder: StudyFolder, wanted: Settings) -> Settings:
+    """Write a study's search, or go on with the one there is; ValueError where that is another one.
+
+    More trials or more budget are no other search: the larger numbers count from then on.
+    """
+    there = load(folder)
+    if there is not None:
+        same = replace(wanted, trials=there.trials, budget=there.budget, lease=there.lease)
+        if _plain(same) != _plain(there):
+            differing = ", ".join(sorted(n for n, v in _plain(same).items() if v != _plain(there)[n]))
+            raise ValueError(
+                f"study {folder.name} holds another search (different: {differing}): take another study.name, or give "
+                "the same command; only search.trials, search.budget_flops and search.lease_seconds may change"
+            )
+        if wanted.trials < there.trials or (wanted.budget or float("inf")) < (there.budget or float("inf")):
+            raise ValueError(
+                f"study {folder.name}: search.trials={wanted.trials}, search.budget_flops={wanted.budget} are below "
+                f"what the study has ({there.trials}, {there.budget}): they may only grow"
+            )
+    if there != wanted:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder.search, json.dumps({"format": FORMAT, **_plain(wanted)}, indent=1) + "\n")
+    return wanted
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return loaded

@@ -1,0 +1,172 @@
+"""What a search looks like to a person: its plan, one line, and the table of rungs, incumbent and budget."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from study.layout import StudyFolder
+from study.search.settings import Settings
+from study.search.state import Search, Trial
+from sweeps.correlation import spearman
+from sweeps.events import Setting
+from sweeps.rungs import Rung, levels
+from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.hyperband import Hyperband
+from sweeps.space import Choice, Domain, Integers, Interval
+
+TRUST = 0.5
+SHOWN = 8
+
+
+def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: str) -> str:
+    """Return what is about to be searched."""
+    rungs = [settings.R] if settings.scheduler == "random" else levels(settings.r, settings.R, settings.eta)
+    lines = [
+        f"Search {folder.name}: {settings.scheduler} over {', '.join(settings.space)}, {settings.trials} trials, "
+        f"{workers} workers on {executor}",
+        f"  rungs at {' '.join(f'{level:,}' for level in rungs)} tokens; new trials: {settings.sampler}",
+    ]
+    if settings.budget is not None:
+        lines.append(f"  budget {settings.budget:.3g} FLOPs of training")
+    return "\n".join(lines)
+
+
+def line(search: Search) -> str:
+    """Return the search in one line."""
+    best = search.incumbent
+    parts = [f"{len(search.trials)}/{search.settings.trials} trials", f"{len(search.claims)} running"]
+    failed = sum(trial.failed for trial in search.trials.values())
+    parts += [f"{failed} failed"] if failed else []
+    if best is not None:
+        parts.append(f"best {best.value:.4f} at {best.at:,} tokens ({best.key})")
+    return ", ".join(parts) + f", {_spent(search)}"
+
+
+def text(search: Search, folder: StudyFolder) -> str:
+    """Return the search as `status` shows it."""
+    state = "over" if search.over else "stopped" if search.stopped else "going on"
+    lines = [f"{folder.name}: {search.settings.scheduler}, {state}: {line(search)}"]
+    lines += ["", *_rungs(search)]
+    lines += ["", *_best(search)]
+    lines += _failures(search)
+    if search.lost_units:
+        lines.append(f"{search.lost_units} units were lost with their workers and given to others")
+    if not search.over and not search.claims and not search.stopped:
+        lines.append("no worker is advancing a trial: give the study's command again to start some")
+    return "\n".join(lines)
+
+
+def as_json(search: Search, folder: StudyFolder) -> dict[str, Any]:
+    """Return the search for machines; losses in nats per token, resource in tokens."""
+    best = search.incumbent
+    return {
+        "study": folder.name,
+        "folder": str(folder.path),
+        "scheduler": search.settings.scheduler,
+        "over": search.over,
+        "spent_flops": search.spent,
+        "budget_flops": search.settings.budget,
+        "incumbent": None if best is None else best.key,
+        "rungs": [
+            {"tokens": r.level, "trials": len(r.entries), "promoted": len(r.promoted)} for r in _all_rungs(search)
+        ],
+        "trials": [
+            {
+                "number": trial.number,
+                "key": trial.key,
+                "config": dict(trial.config),
+                "bracket": trial.bracket,
+                "tokens": trial.at,
+                "loss": trial.value if math.isfinite(trial.value) else None,
+                "verdict": verdict(search, trial),
+            }
+            for trial in search.trials.values()
+        ],
+    }
+
+
+def verdict(search: Search, trial: Trial) -> str:
+    """Return where a trial stands, in one word."""
+    if trial.failed:
+        return "failed"
+    if trial.number in search.claim_of:
+        return "running"
+    if trial.values and not math.isfinite(trial.value):
+        return "diverged"
+    return "completed" if trial.at >= search.settings.R else "paused" if trial.values else "waiting"
+
+
+def corner(domain: Domain, high: int) -> Setting:
+    """Return a domain's lowest or highest value: both are tried out before a search is written down."""
+    match domain:
+        case Choice(values):
+            return values[-1 if high else 0]
+        case Interval(low, top) | Integers(low, top):
+            return top if high else low
+    raise AssertionError(domain)
+
+
+def _all_rungs(search: Search) -> list[Rung]:
+    scheduler = search.scheduler
+    if isinstance(scheduler, Hyperband):
+        return [rung for bracket in scheduler.brackets for rung in bracket.rungs]
+    return list(getattr(scheduler, "rungs", []))
+
+
+def _rungs(search: Search) -> list[str]:
+    """Return a row for each rung, with how far its losses tell the final ones among the trials that went on."""
+    rows = [("rung [tokens]", "trials", "went on", "best loss", "rank correlation with the final loss")]
+    doubtful: list[int] = []
+    for rung in _all_rungs(search):
+        done = [t for t in search.trials.values() if t.at >= search.settings.R and rung.level in t.values]
+        found = spearman([t.values[rung.level] for t in done], [t.value for t in done])
+        last = rung.level >= search.settings.R
+        said = "" if last else "too few" if found is None else f"{found:.2f} over {len(done)}"
+        if found is not None and not last and found < TRUST:
+            doubtful.append(rung.level)
+        best = f"{rung.entries[0][0]:.4f}" if rung.entries else ""
+        rows.append((f"{rung.level:,}", str(len(rung.entries)), "" if last else str(len(rung.promoted)), best, said))
+    lines = _aligned(rows)
+    if doubtful:
+        lines.append(
+            f"losses at {', '.join(f'{level:,}' for level in doubtful)} tokens say little about the final ones: raise "
+            "search.min_tokens, or take search=asha_guarded in a new study"
+        )
+    if isinstance(search.scheduler, AshaGuarded):
+        lines.append("the rungs are trusted" if search.scheduler.trusted else "not trusted yet: trials run to the end")
+    return lines
+
+
+def _best(search: Search) -> list[str]:
+    ranked = sorted(search.trials.values(), key=lambda t: (t.failed, -t.at, t.value))[:SHOWN]
+    names = list(search.settings.space)
+    rows = [("trial", "point", "tokens", "loss", "verdict", *names)]
+    for t in ranked:
+        loss = f"{t.value:.4f}" if math.isfinite(t.value) else ""
+        settings = [_short(t.config.get(name, "")) for name in names]
+        rows.append((str(t.number), t.key, f"{t.at:,}", loss, verdict(search, t), *settings))
+    counts = Counter(verdict(search, t) for t in search.trials.values())
+    return [*_aligned(rows), "all: " + ", ".join(f"{n} {word}" for word, n in counts.most_common())]
+
+
+def _failures(search: Search) -> list[str]:
+    failed = [t for t in search.trials.values() if t.failed]
+    return [f"failed: {t.key} (python -m study logs STUDY {t.key})" for t in failed[:SHOWN]]
+
+
+def _spent(search: Search) -> str:
+    budget = search.settings.budget
+    return f"{search.spent:.3g} FLOPs given out" + (f" of {budget:.3g}" if budget is not None else "")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    rows = list(rows)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
