@@ -60,7 +60,8 @@ def accumulate_own(setup: Setup, batch: Batch, clock: Clock = UNTIMED) -> Tensor
     pass, so that gradients are the same sum however the step is cut into micro-batches and ranks, and however many
     tokens of each count.
     """
-    valid = torch.tensor(float(batch.valid()), dtype=torch.float64).to(setup.device, non_blocking=True)
+    # Filled in on the device: a copy from memory that is not page-locked would wait for all that runs there.
+    valid = torch.full((), float(batch.valid()), dtype=torch.float64, device=setup.device)
     valid = setup.mesh.sum_tokens_(valid).clamp_(min=1.0)
     if setup.config.compile.blocks:  # one shape for all micro-batches, whatever is left for the last
         batch = batch.padded(-(-len(batch) // setup.micro) * setup.micro)

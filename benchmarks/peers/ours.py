@@ -61,7 +61,7 @@ def prepare_data(row: Row, root: Path) -> Path:
     place = root / f"v{SHAPES[row.shape].vocabulary}"
     if not place.exists():
         shape = SHAPES[row.shape]
-        write_corpus(place, shape.vocabulary, max(64 * shape.length, 1 << 21), 4 * shape.length, uniform=True)
+        write_corpus(place, shape.vocabulary, max(64 * shape.length, 1 << 21), 4 * shape.length + 4, uniform=True)
     return place
 
 
