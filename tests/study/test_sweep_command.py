@@ -316,7 +316,7 @@ def test_hydras_own_sweeper_drives_our_launcher(here: Path, execution: Execution
 @pytest.mark.parametrize(
     ("words", "count"),
     [
-        (["-m", "model=glob(*)", "budget.tokens=12800"], 7),
+        (["-m", "model=glob(*)", "budget.tokens=12800"], 9),
         (["hydra.sweeper.params={seed:'1,2,3'}", "budget.tokens=12800"], 3),
     ],
 )
