@@ -22,10 +22,11 @@ def rope(
 ) -> tuple[Tensor, Tensor]:
     """Return q (batch, length, heads, head_dim) and k (batch, length, kv_heads, head_dim) turned, in their dtype.
 
-    turns: e^(i · position · frequency), complex (positions, head_dim / 2), or its (…, 2) real view. `positions` int64
-    (length,) or (batch, length) says which row each token takes; by default the first takes the first. Pairs are
-    neighbours (2i, 2i + 1) if `interleaved`, else (i, i + head_dim / 2). Computed in fp32. `in_place` overwrites q and
-    k. Raises ValueError for shapes or dtypes that do not fit.
+    Heads may be on two axes, (…, groups, heads, head_dim). turns: e^(i · position · frequency), complex (positions,
+    head_dim / 2), or its (…, 2) real view. `positions` int64 (length,) or (batch, length) says which row each token
+    takes; by default the first takes the first. Or turns (batch, length, head_dim / 2) for each token its own. Pairs
+    are neighbours (2i, 2i + 1) if `interleaved`, else (i, i + head_dim / 2). Computed in fp32. `in_place` overwrites q
+    and k. Raises ValueError for shapes or dtypes that do not fit.
     """
     table = torch.view_as_real(turns) if turns.is_complex() else turns
     _check(q, k, table, positions)
@@ -42,25 +43,30 @@ def rope(
 def reference(
     q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None, interleaved: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the same in plain torch; turns (positions, head_dim / 2, 2) real."""
-    taken = turns[: q.shape[1]] if positions is None else turns[positions]
-    taken = taken.unsqueeze(-3)  # over heads
+    """Return the same in plain torch; turns real, (positions, head_dim / 2, 2) or (batch, length, head_dim / 2, 2)."""
+    taken = turns[positions] if positions is not None else turns if turns.dim() == 4 else turns[: q.shape[1]]
     if interleaved and q.device.type == "cpu" and not torch.compiler.is_compiling():
         # Pairs read as complex numbers: one multiplication each way, where halves would need slices and a join.
         factor = torch.view_as_complex(taken.contiguous())
-        return _as_complex(q, factor), _as_complex(k, factor)
-    cos, sin = taken.unbind(-1)
-    return _as_real(q, cos, sin, interleaved), _as_real(k, cos, sin, interleaved)
+        return _as_complex(q, _over_heads(factor, q, 1)), _as_complex(k, _over_heads(factor, k, 1))
+    return _as_real(q, _over_heads(taken, q, 2), interleaved), _as_real(k, _over_heads(taken, k, 2), interleaved)
+
+
+def _over_heads(taken: Tensor, x: Tensor, last: int) -> Tensor:
+    """Return what each token takes, with axes of length 1 for x's heads before the `last` axes."""
+    heads = [1] * (x.dim() - 3)
+    return taken.view(*taken.shape[:-last], *heads, *taken.shape[-last:])
 
 
 def _as_complex(x: Tensor, factor: Tensor) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    pairs = torch.view_as_complex(wide.reshape(*x.shape[:-1], -1, 2))
+    pairs = torch.view_as_complex(wide.view(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * factor).flatten(-2).to(x.dtype)
 
 
-def _as_real(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def _as_real(x: Tensor, taken: Tensor, interleaved: bool) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    cos, sin = taken.unbind(-1)
     a, b = wide.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else wide.chunk(2, -1)
     turned = (a * cos - b * sin, a * sin + b * cos)
     joined = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
@@ -68,13 +74,19 @@ def _as_real(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 
 
 def _check(q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None) -> None:
-    if q.dim() != 4 or k.dim() != 4 or k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3] or q.shape[3] % 2:
+    if not {q.dim(), k.dim()} <= {4, 5} or k.shape[:2] != q.shape[:2] or k.shape[-1] != q.shape[-1] or q.shape[-1] % 2:
         raise ValueError(
-            f"q {tuple(q.shape)}, k {tuple(k.shape)}: must be (batch, length, heads, head_dim) with one batch, length "
-            "and even head_dim"
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}: must be (batch, length, [groups,] heads, head_dim) with one "
+            "batch, length and even head_dim"
         )
-    if turns.dim() != 3 or turns.shape[1:] != (q.shape[3] // 2, 2):
-        raise ValueError(f"turns {tuple(turns.shape)}: must be (positions, {q.shape[3] // 2}) complex or (…, 2) real")
+    pairs = q.shape[-1] // 2
+    if turns.dim() == 4 and positions is None and turns.shape == (*q.shape[:2], pairs, 2):
+        return
+    if turns.dim() != 3 or turns.shape[1:] != (pairs, 2):
+        raise ValueError(
+            f"turns {tuple(turns.shape)}: must be (positions, {pairs}) complex or (…, 2) real, or (batch, length, "
+            f"{pairs}) without positions"
+        )
     if positions is None and len(turns) < q.shape[1]:
         raise ValueError(f"turns of {len(turns)} positions: must be at least the length, {q.shape[1]}")
     if positions is not None and (positions.dtype != torch.int64 or positions.shape not in {q.shape[:2], q.shape[1:2]}):
@@ -128,7 +140,7 @@ def _turn_in_place(
 ) -> None:
     from kernels.jit.rope import rope as run
 
-    if q.stride(3) != 1 or k.stride(3) != 1:
+    if q.stride(-1) != 1 or k.stride(-1) != 1:
         raise ValueError("in_place=True: needs q and k whose last axis is dense")
     run(q, k, turns, positions, (q, k), interleaved, inverse)
 

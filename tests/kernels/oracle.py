@@ -27,7 +27,7 @@ def error(x: Tensor, exact: Tensor) -> float:
     return float(difference.norm() / torch.where(exact.isfinite(), exact, 0.0).norm().clamp(min=1e-300))
 
 
-def check(
+def check(  # noqa: PLR0917
     ours: Tensor, theirs: Tensor, exact: Tensor, ulps: float = 4.0, factor: float = 1.5, unit: float = 0.0
 ) -> None:
     """Assert that ours is as close to exact as theirs, and within `ulps` units in the last place of the largest value.

@@ -111,6 +111,21 @@ def test_rope_on_slices_and_in_place(interleaved: bool) -> None:
     assert torch.equal(torch.autograd.grad(out, heads, upstream)[0], torch.autograd.grad(there, heads, upstream)[0])
 
 
+def test_rope_of_grouped_heads_with_angles_of_their_own() -> None:
+    heads = drawn(2, 5, 2, 5, 16, dtype=torch.float16).to(DEVICE).requires_grad_()  # groups of 3 queries, key, value
+    q, k = heads[..., :3, :], heads[..., 3, :]
+    positions = torch.randint(0, 9, (2, 5), device=DEVICE)
+    table = turns(9, 16).to(DEVICE)
+    grouped = kernels.rope(q, k, table[positions])
+    flat = kernels.rope(q.flatten(2, 3), k, table, positions)
+    assert grouped[0].shape == q.shape
+    assert torch.equal(grouped[0].flatten(2, 3), flat[0])
+    assert torch.equal(grouped[1], flat[1])
+    upstream = [torch.randn_like(x) for x in grouped]
+    mine = torch.autograd.grad(grouped, heads, upstream)[0]
+    assert torch.equal(mine, torch.autograd.grad(flat, heads, [upstream[0].flatten(2, 3), upstream[1]])[0])
+
+
 def test_angles_turn_back() -> None:
     q = drawn(1, 4, 2, 8, dtype=torch.float32).to(DEVICE).requires_grad_()
     table = turns(4, 8).to(DEVICE)
