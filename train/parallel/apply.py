@@ -49,7 +49,7 @@ def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.dev
     if mesh.axes.tp > 1:
         from train.parallel.tensor import cut
 
-        cut(module, mesh)
+        cut(module, mesh, config.parallel.async_tp)
     if mesh.axes.cp > 1:
         from train.parallel.context import share_sequences
 

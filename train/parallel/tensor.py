@@ -36,10 +36,17 @@ _CUT = {
 """Along which dimension a weight is cut over ranks, by the end of its name; norms each rank holds whole."""
 
 
-def cut(module: Transformer, mesh: Mesh) -> None:
-    """Cut a module on the meta device over the ranks of tp, and make it gather and scatter as it runs."""
+def cut(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
+    """Cut a module on the meta device over the ranks of tp, and make it gather and scatter as it runs.
+
+    With `overlap` compiled blocks cut their matrix products into pieces that run while others are on their way
+    (asynchronous tensor parallelism, Wang et al. 2024): Inductor does it where it finds a gather before a product or a
+    reduce-scatter after one, over memory that the devices map from each other.
+    """
     assert mesh.weights is not None
     view, group = mesh.weights["tp"], mesh.group("tp")
+    if overlap:
+        _overlap(group)
     for name, weight in list(module.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         setattr(module.get_submodule(owner), leaf, nn.Parameter(_on(view, weight, placement(name))))
@@ -75,6 +82,14 @@ def finish(module: nn.Module, mesh: Mesh) -> None:
     dist.all_reduce(flat, group=mesh.group("tp"))
     for part, summed in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
         part.copy_(summed.view_as(part))
+
+
+def _overlap(group: dist.ProcessGroup) -> None:
+    import torch._inductor.config as inductor
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    inductor._micro_pipeline_tp = True
+    enable_symm_mem_for_group(group.group_name)
 
 
 def _on(view: DeviceMesh, weight: Tensor, where: Placement) -> DTensor:

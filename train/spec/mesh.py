@@ -133,6 +133,8 @@ def _check_tensor(config: RunConfig) -> None:
         raise ValueError("parallel.async_tp=true without tensor parallelism: set parallel.tp above 1 or async_tp=false")
     if config.parallel.async_tp and config.runtime.device == "cpu":
         raise ValueError("parallel.async_tp=true needs CUDA devices with peer access: not on runtime.device=cpu")
+    if config.parallel.async_tp and not config.compile.blocks:
+        raise ValueError("parallel.async_tp=true overlaps within compiled blocks only: set compile.blocks=true")
     if tp == 1:
         return
     for name, count in (
