@@ -24,6 +24,7 @@ __all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
 CHUNK = 250
 STARTS = 8
 RESAMPLE_TOLERANCE = 1e-7
+RIVAL, RIVALS = 0.02, 4
 METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
 
 
@@ -251,17 +252,25 @@ def fit_many(
 ) -> Minimum:
     """Return a minimum for every row of resampling `weights` (R, n) or of log losses `y` (R, n).
 
-    Rows are solved in fixed chunks, so that the numbers do not depend on `workers` (threads).
+    Rows are solved in fixed chunks, so that the numbers do not depend on `workers` (threads). Where the multi-start
+    found several minima of nearly the same objective, every row starts from each of them and keeps the lowest.
     """
     given = weights if weights is not None else y
     assert given is not None, "fit_many needs weights or y"
 
     def chunk(begin: int) -> Minimum:
         rows = slice(begin, min(begin + CHUNK, len(given)))
-        starts = np.broadcast_to(start.theta, (rows.stop - rows.start, start.theta.size))
         w, target = (None if a is None else a[rows] for a in (weights, y))
-        return solve(p, starts, metric=start.metric, weights=w, y=target, tolerance=RESAMPLE_TOLERANCE)
+        found = [
+            solve(
+                p, np.broadcast_to(theta, (rows.stop - rows.start, theta.size)), metric=metric, weights=w, y=target,
+                tolerance=RESAMPLE_TOLERANCE,
+            )
+            for theta, metric in begins_at
+        ]  # fmt: skip
+        return _lowest(found)
 
+    begins_at = _rivals(start)
     begins = range(0, len(given), CHUNK)
     if workers <= 1:
         parts = [chunk(b) for b in begins]
@@ -275,3 +284,33 @@ def fit_many(
         np.concatenate([part.metric for part in parts]),
         max(part.rounds for part in parts),
     )
+
+
+def _rivals(start: PointFit) -> list[tuple[Array, Array]]:
+    """Return theta and metric of the best minimum, and of others whose objective is within RIVAL of it."""
+    out = [(start.theta, start.metric)]
+    found = start.minima
+    if found is None or len(start.evidence.basins) < 2:
+        return out
+    seen = [start.objective]
+    for i in np.argsort(found.value, kind="stable"):
+        value = float(found.value[i])
+        near = np.isfinite(value) and value <= start.objective + RIVAL * abs(start.objective)
+        if near and not any(_same(np.array(max(value, v)), np.array(min(value, v))) for v in seen):
+            seen.append(value)
+            out.append((found.theta[i], found.metric[i]))
+        if len(out) == RIVALS:
+            break
+    return out
+
+
+def _lowest(found: Sequence[Minimum]) -> Minimum:
+    """Return each row's lowest minimum."""
+    if len(found) == 1:
+        return found[0]
+    best = np.argmin([f.value for f in found], axis=0)
+    rows = np.arange(len(best))
+    theta, value, gradient, metric = (
+        np.stack([getattr(f, name) for f in found])[best, rows] for name in ("theta", "value", "gradient", "metric")
+    )
+    return Minimum(theta, value, gradient, metric, max(f.rounds for f in found))
