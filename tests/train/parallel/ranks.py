@@ -128,10 +128,10 @@ def summoned(setup: Setup) -> Iterator[None]:
 
 
 @functools.cache
-def reference(cell: Cell, data_root: Path) -> Course:
-    """Return what one process makes of the cell's batches on the CPU, whole and eager."""
-    config = config_of(cell, data_root, ParallelConfig(micro_batch_sequences=cell.reference_micro), "cpu")
-    return course(built(cell, config, data_root, World(), torch.device("cpu")), cell.sequences)
+def reference(cell: Cell, data_root: Path, device: torch.device) -> Course:
+    """Return what one process makes of the cell's batches, whole and eager."""
+    config = config_of(cell, data_root, ParallelConfig(micro_batch_sequences=cell.reference_micro), device.type)
+    return course(built(cell, config, data_root, World(), device), cell.sequences)
 
 
 def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: torch.device) -> Setup:
@@ -142,7 +142,7 @@ def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: 
 def compare(cell: Cell, data_root: Path, world: World, device: torch.device) -> dict[str, Any]:
     """Return the cell's worst errors on this rank."""
     plain = replace(cell, name="", parallel=ParallelConfig(), compile=type(cell.compile)(), gradient=0, loss=0)
-    wanted = reference(replace(plain, bitwise=False), data_root)
+    wanted = reference(replace(plain, bitwise=False), data_root, device)
     began = time.perf_counter()
     alone = cell.parallel.dp_replicate == 1 and not sharing(cell.parallel)
     setup = built(

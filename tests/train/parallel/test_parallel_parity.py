@@ -43,8 +43,8 @@ def table(where: str, folder: Path, device: str = "cpu", ranks: int = 4) -> list
     return rows
 
 
-def failures(wanted: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what does not hold, cell by cell."""
+def failures(wanted: Sequence[Cell], rows: Sequence[dict[str, Any]], slack: float = 1.0) -> list[str]:
+    """Return what does not hold, cell by cell; `slack` widens bounds for a device whose sums have no fixed order."""
     assert [cell.name for cell in wanted] == [row["name"] for row in rows]
     bad = []
     for cell, row in zip(wanted, rows, strict=True):
@@ -52,9 +52,9 @@ def failures(wanted: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> list[str
             bad.append(f"{cell.name}: {row['error']}")
             continue
         holds = {
-            f"gradient of {row['weight']} off by {row['gradient']:.1e}": row["gradient"] <= cell.gradient,
-            f"loss off by {row['loss']:.1e}": row["loss"] <= cell.loss,
-            f"gradient norm off by {row['norm']:.1e}": row["norm"] <= cell.gradient,
+            f"gradient of {row['weight']} off by {row['gradient']:.1e}": row["gradient"] <= slack * cell.gradient,
+            f"loss off by {row['loss']:.1e}": row["loss"] <= slack * cell.loss,
+            f"gradient norm off by {row['norm']:.1e}": row["norm"] <= slack * cell.gradient,
             "not every weight is somewhere": row["complete"],
             "not the same bits": row["bitwise"] or not cell.bitwise,
         }
