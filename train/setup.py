@@ -134,7 +134,7 @@ def build(
     validation = open_validation(config)
     torch.manual_seed(config.seed * 1_000_003 + world.rank)
     mesh = make_mesh(config.parallel, world, device)
-    stages = make_stages(config, mesh, device, fill or (lambda module: initialise(module, config.seed)))
+    stages = make_stages(config, mesh, device, fill or _fill(config))
     optimizer = make_optimizer(
         [item for stage in stages for item in stage.named_parameters()],
         config.model,
@@ -166,6 +166,16 @@ def build(
         pipeline=pipeline,
         filler=_filler(config, mesh, stages, device) if config.memory.checkpointing == "budget" else None,
     )
+
+
+def _fill(config: RunConfig) -> Fill:
+    """Return what gives the weights their initial values."""
+    place = config.model.init_from
+    if place is None:
+        return lambda module: initialise(module, config.seed)
+    from train.hub.start import start_from
+
+    return lambda module: start_from(module, Path(place))
 
 
 def _filler(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: torch.device) -> Filler:

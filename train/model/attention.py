@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.rope import rope
 from train.model.attend import attend, rule_of
 from train.model.masks import Masks
 from train.model.norm import RMSNorm
-from train.model.rope import rotate
 from train.model.weights import Product, local
 from train.spec import mup
 from train.spec.config import ModelConfig
@@ -57,13 +57,13 @@ class Attention(nn.Module):
         """
         batch, length, _ = x.shape
         heads = self.linear(x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
-        q, k, v = heads[..., : self.group, :], heads[..., self.group, :], heads[..., self.group + 1, :]
-        q, k = q.float(), k.float()
+        q, k, v = heads.split([self.group, 1, 1], dim=3)
+        k, v = k.squeeze(3), v.squeeze(3)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if turns is not None:
-            q, k = rotate(q, turns), rotate(k, turns)
-        q, k = q.flatten(2, 3).to(v.dtype), k.to(v.dtype)
+            q, k = rope(q, k, turns)
+        q = q.flatten(2, 3)
         if self.query_scale != 1.0:
             q = q * self.query_scale
 

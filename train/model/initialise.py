@@ -37,7 +37,7 @@ def fill(named: Iterable[tuple[str, nn.Parameter]], config: ModelConfig, seed: i
             if std is None:
                 part.fill_(1.0)
             else:
-                part.copy_(draw(name, weight.shape, _region(weight), seed).mul_(std))
+                part.copy_(draw(name, weight.shape, region_of(weight), seed).mul_(std))
 
 
 def scale(name: str, config: ModelConfig) -> float | None:
@@ -80,7 +80,7 @@ def _block_seed(seed: int, name: str, block: int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def _region(weight: Tensor) -> tuple[slice, ...]:
+def region_of(weight: Tensor) -> tuple[slice, ...]:
     """Return which part of a weight this rank holds."""
     if not hasattr(weight, "to_local"):
         return tuple(slice(0, n) for n in weight.shape)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.swiglu import swiglu
 from train.model.weights import Product, local
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
@@ -28,9 +29,3 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for x (..., width)."""
         return self.linear(swiglu(self.linear(x, local(self.gate_up).flatten(0, 1))), local(self.down))
-
-
-def swiglu(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) * up, gate and up being the halves of the last axis."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up

@@ -48,6 +48,7 @@ class ModelConfig:
     window: int | None = key(None, "sliding window: keys that a query sees, its own included [tokens]; null: all")
     global_every: int = key(0, "with a window: every n-th block sees all keys all the same; 0: none does")
     norm_eps: float = key(1e-6, "epsilon inside every RMSNorm")
+    init_from: str | None = key(None, "folder of weights to start from, made by train.hub import; null: random ones")
     init_std: float | None = key(None, "std of matrix initialisation; null: 1/sqrt(width)")
     mup_base_width: int | None = key(None, "width at which lr was tuned, for muP transfer to this width; null: no muP")
     mup_base_head_dim: int | None = key(None, "muP: head_dim at that width; null: as head_dim is derived there")

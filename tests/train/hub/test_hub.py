@@ -1,0 +1,213 @@
+"""Models to and from the layout of Hugging Face give the same logits there and here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.train.runs import write_config
+from train.checkpoint import Saver, collect
+from train.hub import architecture, weights
+from train.hub.__main__ import main
+from train.hub.convert import export, take_in
+from train.hub.shards import INDEX, Shards, write_shards
+from train.hub.start import start_from
+from train.model.initialise import initialise
+from train.model.transformer import Transformer
+from train.spec.config import ModelConfig, RunConfig
+from train.spec.decoder import resolve_model
+from train.spec.read import read
+from train.yamlfile import read_mapping
+
+VOCABULARY, LENGTH = 64, 16
+BASE = ModelConfig(width=32, layers=3, head_dim=8, kv_heads=2, qk_norm=False, mlp_width=48, norm_eps=1e-5)
+SCALED = {"rope_factor": 4.0, "rope_original_length": 32, "rope_theta": 50.0}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama, grouped queries": ("llama", {}),
+    "Llama, tied, multi-query": ("llama", {"tied_embeddings": True, "kv_heads": 1}),
+    "Llama, linear": ("llama", {"rope_scaling": "linear", "rope_factor": 4.0}),
+    "Llama, yarn": ("llama", SCALED | {"rope_scaling": "yarn"}),
+    "Llama 3": ("llama", SCALED | {"rope_scaling": "llama3"}),
+    "Mistral": ("mistral", {"window": 5}),
+    "Qwen3": ("qwen3", {"qk_norm": True}),
+    "Qwen3, windows in some": ("qwen3", {"qk_norm": True, "window": 5, "global_every": 3}),
+}
+ONE_WAY: dict[str, tuple[str, dict[str, Any]]] = {
+    "ntk is a larger base": ("llama", {"rope_scaling": "ntk", "rope_factor": 4.0}),
+    "muP is in the weights": ("llama", {"mup_base_width": 16, "mup_base_head_dim": 4, "tied_embeddings": True}),
+    "muP with norms": ("qwen3", {"mup_base_width": 16, "mup_base_head_dim": 4, "qk_norm": True}),
+}
+
+
+def logits(model: Transformer, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(tokens) @ model.head.t()
+
+
+def made(changes: dict[str, Any]) -> Transformer:
+    model = Transformer(resolve_model(replace(BASE, **changes), LENGTH), VOCABULARY, LENGTH)
+    initialise(model, 1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("norm.weight"):
+                weight.uniform_(0.5, 1.5)
+            elif "qkv" in name:
+                weight.mul_(3.0)
+    return model
+
+
+def write_hub(model: Transformer, folder: Path, limit: int = 1 << 30) -> None:
+    ours = dict(model.named_parameters())
+    folder.mkdir()
+    named = [
+        pair
+        for names in weights.groups(model.config)
+        for pair in weights.to_hub({name: ours[name].detach() for name in names}, model.config)
+    ]
+    write_shards(folder, named, limit)
+    described = architecture.to_hub(model.config, VOCABULARY, LENGTH, 0, "float32")
+    (folder / "config.json").write_text(json.dumps(described))
+
+
+@pytest.mark.parametrize("name", MODELS | ONE_WAY)
+def test_transformers_gives_our_logits(tmp_path: Path, name: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    kind, changes = (MODELS | ONE_WAY)[name]
+    model = made(changes)
+    write_hub(model, tmp_path / "hub")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hub", dtype=torch.float32, attn_implementation="eager")
+    assert theirs.config.model_type == kind
+    tokens = torch.randint(0, VOCABULARY, (2, LENGTH))
+    with torch.no_grad():
+        wanted = theirs(tokens).logits
+    ours = logits(model, tokens)
+    assert float((ours - wanted).abs().max()) < 2e-5 * float(ours.abs().max())
+    assert float(ours.std()) > 0.1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_was_exported_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    model = made(MODELS[name][1])
+    write_hub(model, tmp_path / "hub", limit=20_000)
+    assert (tmp_path / "hub" / INDEX).exists()  # in several files
+    take_in(tmp_path / "hub", tmp_path / "back")
+    sections = read_mapping(tmp_path / "back" / "config.yaml")
+    config = resolve_model(read(ModelConfig, sections["model"], "model"), LENGTH)
+    assert replace(config, init_from=None, init_std=None) == replace(model.config, init_std=None)
+    again = Transformer(config, sections["data"]["vocab_size"], LENGTH)
+    start_from(again, tmp_path / "back")
+    for (name_, a), (_, b) in zip(again.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(a, b), name_
+
+
+def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path, tiny: RunConfig, corpus: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tests.train.data.conftest import small, write_texts
+    from train.data.prepare import prepare
+    from train.spec.manifest import read_manifest
+
+    data = small(write_texts(tmp_path / "texts", 30), name="text")
+    place = prepare(data, tmp_path / "data", workers=1)
+    config = replace(tiny, data=data, runtime=replace(tiny.runtime, data_root=str(tmp_path / "data")))
+    config = replace(config, model=replace(config.model, qk_norm=False))
+    run = tmp_path / "run"
+    write_config(run, config)
+    model = Transformer(config.model, data.vocab_size, data.sequence_length)
+    initialise(model, 0)
+    saver = Saver(run / "checkpoints", 0, 1)
+    saver.save(7, collect([model], []), {"progress": {"step": 7}, "identity": {}})
+    saver.wait()
+
+    assert main(["export", f"run={run}", f"out={tmp_path / 'out'}", "dtype=float32", "step=7"]) == 0
+    theirs, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    separator = read_manifest(place).separator_token
+    assert tokenizer.eos_token_id == theirs.config.eos_token_id == separator == data.vocab_size - 1
+    text = next((tmp_path / "texts").glob("*.md")).read_text("utf-8")
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    assert tokenizer.decode(ids) == text
+    assert separator not in ids
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([ids[:16]])).logits
+    torch.testing.assert_close(logits(model, torch.tensor([ids[:16]])), wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="exists: name a folder that does not"):
+        export(run, tmp_path / "out")
+    with pytest.raises(ValueError, match="no whole checkpoint of step 8"):
+        export(run, tmp_path / "other", step=8)
+    assert not list(tmp_path.glob(".other*"))
+
+
+def test_bytes_are_a_tokenizer_too(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    from train.hub.tokenizer import write_tokenizer
+
+    write_tokenizer(tmp_path, None, 256, 32)
+    tokenizer: Any = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "Zoë, \t日本\n\x00<|endoftext|>"
+    assert tokenizer.encode(text).ids == [*text.removesuffix("<|endoftext|>").encode(), 256]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attention_softcap": 1.0}, r"model\.attention_softcap=1\.0 cannot be exported.*no caps on scores"),
+        ({"logit_softcap": 2.0}, r"model\.logit_softcap=2\.0 cannot be exported"),
+        ({"position": "alibi"}, r"model\.position=alibi cannot be exported.*rotary"),
+        ({"window": 4, "global_every": 2}, r"model\.global_every=2 cannot be exported without model\.qk_norm"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        architecture.to_hub(resolve_model(replace(BASE, **changes), LENGTH), VOCABULARY, LENGTH, 0, "float32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "gemma2"}, "model_type='gemma2' cannot be imported: llama, mistral, qwen3 can"),
+        ({"attention_bias": True}, "attention_bias=True cannot be imported"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu' cannot be imported"),
+        ({"head_dim": 16}, r"head_dim=16 times num_attention_heads=4 is not hidden_size=32"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic' cannot be imported"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 8}}, "beta_fast=8 cannot be imported"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused(changes: dict[str, Any], words: str) -> None:
+    described = architecture.to_hub(resolve_model(BASE, LENGTH), VOCABULARY, LENGTH, 0, "float32")
+    with pytest.raises(ValueError, match=words):
+        architecture.from_hub(described | changes)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    write_hub(made({}), tmp_path / "hub")
+    take_in(tmp_path / "hub", tmp_path / "back")
+    other = Transformer(resolve_model(replace(BASE, kv_heads=4), LENGTH), VOCABULARY, LENGTH)
+    with pytest.raises(
+        ValueError, match=r"blocks\.0\.attention\.qkv has shape \(64, 32\), the config wants \(96, 32\)"
+    ):
+        start_from(other, tmp_path / "back")
+    with pytest.raises(ValueError, match="has no tensor 'nothing'"):
+        Shards(tmp_path / "back").read("nothing")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["send"], "'send' is no command: export, import are"),
+        (["export", "run=x"], "export: out=… is missing; write: export out=… run=… [dtype=…] [step=…]"),
+        (["import", "source=x", "out=y", "dtype=z"], "import: 'dtype' is not known"),
+        (["export", "run=/nowhere", "out=y"], "/nowhere/config.yaml: there is no such file"),
+    ],
+)
+def test_wrong_commands(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert main(arguments) == 1
+    assert words in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""`python -m train.hub export run=RUN out=FOLDER [dtype=bfloat16] [step=N]` and `... import source=FOLDER out=FOLDER`.
+
+export writes a run's newest checkpoint as config.json, safetensors and tokenizer, which `transformers`, vLLM and others
+read. import makes initial weights of such a folder (Llama, Mistral, Qwen3): runs start from them by model.init_from.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+COMMANDS = {"export": ({"run", "out"}, {"dtype", "step"}), "import": ({"source", "out"}, set[str]())}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; return 0, or 1 after saying what is wrong with it."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0 if arguments else 1
+    try:
+        command, given = arguments[0], _given(arguments)
+        from train.hub.convert import export, take_in
+
+        if command == "export":
+            step = int(given["step"]) if "step" in given else None
+            print(export(Path(given["run"]), Path(given["out"]), given.get("dtype", "bfloat16"), step))
+        else:
+            print(take_in(Path(given["source"]), Path(given["out"])))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _given(arguments: list[str]) -> dict[str, str]:
+    """Return the key=value arguments, checked."""
+    command, *rest = arguments
+    if command not in COMMANDS:
+        raise ValueError(f"{command!r} is no command: {', '.join(COMMANDS)} are")
+    needed, further = COMMANDS[command]
+    given = dict(one.split("=", 1) for one in rest if "=" in one)
+    wrong = [one for one in rest if "=" not in one] + sorted(set(given) - needed - further)
+    missing = sorted(needed - set(given))
+    if wrong or missing:
+        allowed = " ".join([*(f"{name}=…" for name in sorted(needed)), *(f"[{name}=…]" for name in sorted(further))])
+        what = f"{wrong[0]!r} is not known" if wrong else f"{missing[0]}=… is missing"
+        raise ValueError(f"{command}: {what}; write: {command} {allowed}")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""A run's checkpoint to a Hugging Face folder, and such a folder to initial weights of our runs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import yaml
+from torch import Tensor
+
+from train.checkpoint.layout import Checkpoint, newest
+from train.checkpoint.load import read, stored
+from train.data.tokenize import separator_of
+from train.hub import architecture, weights
+from train.hub.shards import Shards, write_shards
+from train.hub.tokenizer import write_tokenizer
+from train.run import load
+from train.spec.config import ModelConfig
+from train.spec.decoder import resolve_model
+from train.spec.manifest import folder, read_manifest
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TOKENIZER = "tokenizer.json"
+
+
+def export(run: Path, out: Path, dtype: str = "bfloat16", step: int | None = None) -> str:
+    """Write the newest checkpoint of a run (or that of `step`) as a Hugging Face folder; return what was written.
+
+    Raises ValueError where the model has no such form, the run no such checkpoint, or `out` exists.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype} is not allowed: choose one of {', '.join(DTYPES)}")
+    config = load(run / "config.yaml")
+    data, model = config.data, config.model
+    corpus = folder(data, config.runtime.data_root)
+    manifest = read_manifest(corpus)
+    described = architecture.to_hub(model, data.vocab_size, data.sequence_length, manifest.separator_token, dtype)
+    found = _checkpoint(run, step)
+    with _made(out) as made:
+        size = write_shards(made, _converted(found, model, DTYPES[dtype]))
+        (made / "config.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+        file = manifest.tokenizer.file
+        content = None if file is None else (corpus / file).read_text("utf-8")
+        write_tokenizer(made, content, manifest.separator_token, data.sequence_length)
+    kind = described["architectures"][0]
+    return f"{out}: {kind}, {size / 2**20:,.1f} MiB in {dtype}, step {found.progress['step']} of {run}"
+
+
+def take_in(source: Path, out: Path) -> str:
+    """Write a Hugging Face folder as initial weights: tensors by our names, and config.yaml to start runs with.
+
+    Raises ValueError where we have no key for what the model is, or `out` exists.
+    """
+    try:
+        config = json.loads((source / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{source / 'config.json'} cannot be read: {error}") from None
+    model = architecture.from_hub(config)
+    length = int(config.get("max_position_embeddings") or 2048)
+    resolve_model(model, length)
+    shards, vocab_size = Shards(source), int(config["vocab_size"])
+    with _made(out) as made:
+        write_shards(made, _ours(shards, model))
+        tokenizer = source / TOKENIZER
+        sections = {
+            "model": {**_given(model), "init_from": str(out.absolute())},
+            "data": {"vocab_size": vocab_size, "sequence_length": length},
+        }
+        if tokenizer.exists():
+            shutil.copyfile(tokenizer, made / TOKENIZER)
+            separator_of(tokenizer.read_text("utf-8"), vocab_size)
+            sections["data"] |= {"tokenizer": "bpe", "tokenizer_from": str((out / TOKENIZER).absolute())}
+        (made / "config.yaml").write_text(yaml.safe_dump(sections, sort_keys=False), "utf-8")
+    return f"{out}: start a run from it with the model and data sections of {out / 'config.yaml'}"
+
+
+def _given(model: ModelConfig) -> dict[str, object]:
+    """Return the keys that differ from the schema's defaults, and those without which a model is another."""
+    default = asdict(ModelConfig())
+    kept = ("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings")
+    return {key: value for key, value in asdict(model).items() if key in kept or value != default[key]}
+
+
+def _checkpoint(run: Path, step: int | None) -> Checkpoint:
+    found = newest(run / "checkpoints", before=None if step is None else step + 1)
+    if found is None or (step is not None and int(found.progress["step"]) != step):
+        raise ValueError(
+            f"{run / 'checkpoints'} has no whole checkpoint" + ("" if step is None else f" of step {step}")
+        )
+    return found
+
+
+def _converted(found: Checkpoint, model: ModelConfig, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield their tensors, reading a block at a time."""
+    about = stored(found)
+    for names in weights.groups(model):
+        state = {
+            f"model.{name}": torch.empty(about[f"model.{name}"][0], dtype=about[f"model.{name}"][1]) for name in names
+        }
+        read(found, state)
+        ours = {name.removeprefix("model."): value for name, value in state.items()}
+        for name, value in weights.to_hub(ours, model):
+            yield name, value.to(dtype)
+
+
+def _ours(shards: Shards, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """Yield our tensors, reading a block at a time."""
+    for names in weights.groups(model):
+        for name in names:
+            yield name, weights.from_hub(name, [shards.read(theirs) for theirs in weights.theirs_of(name)], model)
+
+
+@contextmanager
+def _made(out: Path) -> Iterator[Path]:
+    """Yield a folder that becomes `out` when all went well and is removed when not."""
+    if out.exists():
+        raise ValueError(f"out={out} exists: name a folder that does not")
+    made = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    made.mkdir(parents=True)
+    try:
+        yield made
+        made.rename(out)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -1,0 +1,84 @@
+"""Safetensors in files of bounded size with an index, and reading single tensors back from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+SHARD_BYTES = 4 << 30
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def write_shards(out: Path, tensors: Iterable[tuple[str, Tensor]], limit: int = SHARD_BYTES) -> int:
+    """Write tensors into files of about `limit` bytes, one name each in an index; return the bytes of all tensors."""
+    from safetensors.torch import save_file
+
+    files: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    size = total = 0
+
+    def flush() -> None:
+        nonlocal held, size
+        save_file(held, str(out / f"part-{len(files):05d}"), metadata={"format": "pt"})
+        files.append(list(held))
+        held, size = {}, 0
+
+    for name, tensor in tensors:
+        held[name] = tensor.contiguous()
+        size += tensor.nbytes
+        total += tensor.nbytes
+        if size >= limit:
+            flush()
+    if held:
+        flush()
+    if len(files) == 1:
+        (out / "part-00000").rename(out / SINGLE)
+        return total
+    places = {}
+    for number, names in enumerate(files):
+        file = f"model-{number + 1:05d}-of-{len(files):05d}.safetensors"
+        (out / f"part-{number:05d}").rename(out / file)
+        places |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (out / INDEX).write_text(json.dumps(index, indent=1) + "\n", "utf-8")
+    return total
+
+
+class Shards:
+    """The tensors of a folder by name, read when asked for, whole or in part."""
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors import safe_open
+
+        self.folder = folder
+        if (folder / INDEX).exists():
+            self._places: dict[str, str] = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
+        elif (folder / SINGLE).exists():
+            with safe_open(str(folder / SINGLE), framework="pt") as file:
+                self._places = dict.fromkeys(file.keys(), SINGLE)
+        else:
+            raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def read(self, name: str, region: tuple[slice, ...] = ()) -> Tensor:
+        """Return a tensor, or the region of it; ValueError that names it where there is none."""
+        return self._open(name, lambda file: file.get_slice(name)[region] if region else file.get_tensor(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape."""
+        return tuple(self._open(name, lambda file: file.get_slice(name).get_shape()))
+
+    def _open(self, name: str, use: Any) -> Any:
+        from safetensors import safe_open
+
+        if name not in self._places:
+            raise ValueError(f"{self.folder} has no tensor {name!r}")
+        with safe_open(str(self.folder / self._places[name]), framework="pt") as file:
+            return use(file)
