@@ -25,6 +25,13 @@ FAMILY = ("chinchilla",)
 """Forms whose fit is the surface that recommendations rest on."""
 
 
+PLAIN: Mapping[str, Any] = {
+    "form": "chinchilla", "loss": "huber", "delta": "0.001", "fix": {}, "tie": {}, "cluster": "auto",
+    "interval": "bootstrap", "resamples": 1000, "seed": 0, "workers": 1,
+}  # fmt: skip
+"""The options of a plain surface."""
+
+
 def fitted(runs: Any, form: str, asked: Mapping[str, Any]) -> LawFit:
     """Return the law of this form through the runs, as the options of the command say."""
     from analysis.law import fit_law

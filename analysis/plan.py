@@ -47,7 +47,6 @@ KEYS = (
     Key("repeats", "R_D:..,R_N:.. half-lives of repeated data (default 15.4 and 5.31, Muennighoff et al. 2023)", {},
         arguments.constants),
     Key("vocabulary", "tokens of the vocabulary, for the shapes", 50_000, arguments.whole),
-    Key("form", "law of the surface", "chinchilla"),
     Key("resamples", "bootstrap resamples", 1000, arguments.whole),
     Key("seed", "seed of the resamples", 0, arguments.whole),
     Key("out", "folder for plan.json (default: none is written)"),
@@ -191,13 +190,14 @@ def from_frame(frame: pd.DataFrame, *, resamples: int = 1000, seed: int = 0, lab
     """Return the basis of runs: the surface, its draws, what a token costs, the speed that the runs measured."""
     import numpy as np
 
-    from analysis import engine, surface
+    from analysis import evidence
     from analysis.cost import cost
     from analysis.frame import used
+    from analysis.surface import Surface
 
     rows = used(frame)
-    found = surface.fit(rows, engine.Huber(), resamples=resamples, seed=seed)
-    if not isinstance(found, surface.Surface):
+    found, _ = evidence.surface(rows, {**evidence.PLAIN, "resamples": resamples, "seed": seed})
+    if not isinstance(found, Surface):
         raise ValueError(f"no plan without a surface: {found.reason}; add runs, or give constants= of a published law")
     unknown = [n for n, verdict in found.block.identified.items() if not verdict.identified]
     notes = [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
@@ -319,8 +319,6 @@ def act(options: Mapping[str, Any]) -> int:
     """Print the plan, and write plan.json where a folder is given."""
     if bool(options["runs"]) == bool(options["constants"]):
         raise ValueError(f"give runs= ({KEYS[0].help}) or constants= of a published law, one of the two")
-    if options["form"] not in ("chinchilla", "surface"):
-        raise ValueError(f"form={options['form']}: plans rest on the surface E + A/N^alpha + B/D^beta (chinchilla)")
     if options["runs"]:
         frame = source.load(options)
         basis = from_frame(frame, resamples=options["resamples"], seed=options["seed"], label=options["runs"])
