@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels import cast_fp8
 from train.model.weights import Product
 from train.spec.config import PrecisionConfig
 
@@ -76,7 +77,7 @@ def _apply(function: Any, x: Tensor, weight: Tensor) -> Tensor:
     if dtype is torch.float16:
         return F.linear(x, weight)
     with torch.autocast(x.device.type, enabled=False):
-        out: Tensor = function.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight.to(dtype))
+        out: Tensor = function.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight)
     return out.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -99,26 +100,29 @@ def _columns_first(x: Tensor) -> Tensor:
 
 
 class _Tensorwise(torch.autograd.Function):
-    """x (tokens, columns) @ weight (rows, columns).T with one factor a tensor in all three products."""
+    """x (tokens, columns) @ weight (rows, columns).T with one factor a tensor in all three products.
+
+    Each tensor is narrowed once, into both layouts that its two products read (kernels.cast_fp8).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        x8, x_factor = narrowed(x, FORWARD)
-        w8, w_factor = narrowed(weight, FORWARD)
-        ctx.save_for_backward(x8, x_factor, w8, w_factor)
-        ctx.dtype = x.dtype
-        return _product((x8, x_factor), (w8.t(), w_factor), x.dtype, fast=True)
+        x8 = cast_fp8(x, dtype=FORWARD, by="tensor", transposed=ctx.needs_input_grad[1])
+        w8 = cast_fp8(weight, dtype=FORWARD, by="tensor", transposed=ctx.needs_input_grad[0])
+        ctx.save_for_backward(x8.transposed, x8.scale, w8.transposed, w8.scale)
+        ctx.dtypes = x.dtype, weight.dtype
+        return _product((x8.values, x8.scale), (w8.values.t(), w8.scale), x.dtype, fast=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x8, x_factor, w8, w_factor = ctx.saved_tensors
-        g8, g_factor = narrowed(grads[0], BACKWARD)
+        g8 = cast_fp8(grads[0], dtype=BACKWARD, by="tensor", transposed=ctx.needs_input_grad[1])
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            grad_x = _product((g8, g_factor), (_columns_first(w8), w_factor), ctx.dtype, fast=False)
+            grad_x = _product((g8.values, g8.scale), (w8.t(), w_factor), ctx.dtypes[0], fast=False)
         if ctx.needs_input_grad[1]:
-            rows = g8.t().contiguous()
-            grad_weight = _product((rows, g_factor), (_columns_first(x8), x_factor), ctx.dtype, fast=False)
+            assert g8.transposed is not None
+            grad_weight = _product((g8.transposed, g8.scale), (x8.t(), x_factor), ctx.dtypes[1], fast=False)
         return grad_x, grad_weight
 
 
@@ -127,6 +131,7 @@ class _Rowwise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        weight = weight.to(x.dtype)
         ctx.save_for_backward(x, weight)
         x8, x_factor = narrowed(x, FORWARD, dim=1)
         w8, w_factor = narrowed(weight, FORWARD, dim=1)
