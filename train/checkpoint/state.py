@@ -76,11 +76,13 @@ def wanted(parts: Sequence[nn.Module], optimizers: Optimizers, stored: Mapping[s
 
 def put_back(parts: Sequence[nn.Module], optimizers: Optimizers, state: Mapping[str, Tensor]) -> None:
     """Hand the optimizers the moments that were read; the weights were read in place, of two copies the first."""
-    firsts = weights_of(parts)
+    firsts: State = {}
     with torch.no_grad():
         for name, value in _named(parts):
-            if value is not firsts[name] and value.data_ptr() != firsts[name].data_ptr():
-                value.copy_(firsts[name])
+            if name in firsts:
+                value.detach().copy_(firsts[name])
+            else:
+                firsts[name] = value.detach()
     kept = _kept(state)
     seen: set[str] = set()
     for name, weight, optimizer, _ in _steered(parts, optimizers):

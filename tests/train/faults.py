@@ -1,0 +1,72 @@
+"""A trainer in which something goes wrong: `python -m tests.train.faults KIND --step N --rank R --config …`.
+
+hang: the rank sleeps in the middle of a step. nan: its gradients of the step are not numbers. full: from the step on
+its files cannot grow, as on a full disk; `--until-step` makes room again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+
+from train import loop, run
+from train import step as steps
+from train.progress import Progress
+from train.setup import Setup
+
+ROOM = 4000
+"""Bytes that a file can have on a full disk here: metrics fit, shards do not."""
+
+
+def fault_that_waits() -> None:
+    """Wait for ever, under a name that is found in a stack."""
+    while True:
+        time.sleep(1000)
+
+
+def inject(kind: str, wanted: range, rank: int) -> None:
+    """Make the rank's steps number `wanted` go wrong."""
+    accumulate, take_step = steps.accumulate, loop.step
+
+    def faulty_accumulate(setup: Setup, *rest: Any, **named: Any) -> Any:
+        loss = accumulate(setup, *rest, **named)
+        if kind == "nan" and now[0] in wanted:
+            for _, weight in setup.named_parameters():
+                assert weight.grad is not None
+                (weight.grad.to_local() if hasattr(weight.grad, "to_local") else weight.grad).fill_(torch.nan)
+        return loss
+
+    def faulty_step(setup: Setup, progress: Progress, **named: Any) -> Any:
+        now[0] = progress.step + 1
+        if kind == "hang" and now[0] in wanted:
+            fault_that_waits()
+        if kind == "full":
+            room = ROOM if now[0] in wanted else resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        return take_step(setup, progress, **named)
+
+    now = [0]
+    if int(os.environ.get("RANK", "0")) == rank:
+        steps.accumulate, loop.step = faulty_accumulate, faulty_step
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=["hang", "nan", "full"])
+    parser.add_argument("--step", type=int, required=True)
+    parser.add_argument("--until-step", type=int, default=10**9)
+    parser.add_argument("--rank", type=int, default=1)
+    ours, theirs = parser.parse_known_args()
+    last = ours.step + 1 if ours.kind == "nan" else ours.until_step
+    inject(ours.kind, range(ours.step, last), ours.rank)
+    return run.main(theirs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Runs saved on one mesh and resumed on others: `python -m tests.train.parallel.resumed FOLDER OUT` on four ranks.
+
+Started once, as importing torch takes longer than all of it. Every run takes `BEFORE` steps, saves, and takes `AFTER`
+more; then a new set-up of the same or another mesh, with other initial weights, is restored and takes the same steps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.train.parallel.cells import Cell, parallel
+from tests.train.parallel.pipelines import DEEP
+from tests.train.parallel.ranks import config_of
+from train import checkpoint, distributed
+from train.distributed import World
+from train.progress import Progress
+from train.setup import Setup, build
+from train.spec.config import ModelConfig
+from train.step import step, take
+
+BEFORE, AFTER = 3, 3
+# A tied embedding, which pipelines have twice; and a hidden width that four ranks cannot share evenly, which FSDP2
+# takes where tensor parallelism does not cut it as well.
+EVEN = replace(DEEP, layers=4, tied_embeddings=True)
+UNEVEN = replace(EVEN, mlp_width=50)
+
+MESHES = {
+    "one": parallel(),
+    "ddp 4": parallel(dp_replicate=4),
+    "fsdp 4": parallel(dp_shard=4),
+    "fsdp 2 x tp 2": parallel(dp_shard=2, tp=2),
+    "fsdp 2 x pp 2": parallel(dp_shard=2, pp=2, micro_batch_sequences=1),
+    "pp 2 x tp 2, zbv": parallel(pp=2, tp=2, pp_schedule="zbv", micro_batch_sequences=1),
+}
+
+PAIRS = (
+    *((mesh, mesh, "adamw") for mesh in MESHES),
+    ("one", "fsdp 4", "adamw"),
+    ("fsdp 4", "one", "adamw"),
+    ("ddp 4", "pp 2 x tp 2, zbv", "adamw"),
+    ("pp 2 x tp 2, zbv", "fsdp 2 x tp 2", "adamw"),
+    ("fsdp 2 x tp 2", "fsdp 2 x pp 2", "adamw"),
+    ("fsdp 2 x pp 2", "ddp 4", "adamw"),
+    ("fsdp 2 x tp 2", "fsdp 4", "muon"),
+)
+"""Saved on, resumed on, with this optimizer."""
+
+
+def built(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> Setup:
+    optimizer, model = about
+    config = config_of(Cell(name, MESHES[name], model), folder, MESHES[name], "cpu")
+    config = replace(config, optim=replace(config.optim, name=optimizer))
+    return build(config, folder, World() if name == "one" else world, torch.device("cpu"))
+
+
+def steps(setup: Setup, progress: Progress, count: int) -> list[tuple[float, float]]:
+    """Take steps; return their losses and gradient norms."""
+    taken = [step(setup, progress) for _ in range(count)]
+    return [(float(one.loss), float(one.norm)) for one in taken]
+
+
+def saved(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> dict[str, Any]:
+    """Train, save, train on; return what the steps after the save gave, and which sequences they took."""
+    setup, progress = built(name, about, folder, world), Progress()
+    steps(setup, progress, BEFORE)
+    root = place(name, about, folder)
+    if name != "one" or world.rank == 0:
+        saver = checkpoint.Saver(root, setup.world.rank, setup.world.size)
+        saver.save(
+            progress.step,
+            checkpoint.collect(setup.modules, [setup.optimizer]),
+            {"progress": asdict(progress), "identity": setup.identity},
+        )
+        first = [steps(setup, progress, 1)[0]]  # weights change while the thread still writes
+        saver.wait()
+    else:
+        first = [steps(setup, progress, 1)[0]]
+    dist.barrier()
+    return {"steps": first + steps(setup, progress, AFTER - 1), "next": take(setup, progress.sequences, 8).inputs}
+
+
+def place(name: str, about: tuple[str, ModelConfig], folder: Path) -> Path:
+    return folder / f"{name}-{about[0]}-{about[1].mlp_width}"
+
+
+def resumed(source: str, name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> dict[str, Any]:
+    setup = built(name, about, folder, world)
+    with torch.no_grad():
+        for _, weight in setup.named_parameters():
+            weight.zero_()
+    ours = setup.world
+    found = checkpoint.newest(place(source, about, folder), ours.rank, ours.size, ours.gather)
+    assert found is not None
+    checkpoint.check_identity(found, setup.identity)
+    checkpoint.restore(found, setup.modules, [setup.optimizer])
+    progress = Progress(**found.progress)
+    return {"steps": steps(setup, progress, AFTER), "next": take(setup, progress.sequences, 8).inputs}
+
+
+def compared(pair: tuple[str, str, str], done: dict[Any, Any], folder: Path, world: World) -> dict[str, Any]:
+    source, name, optimizer = pair
+    about = (optimizer, EVEN if "tp" in source + name else UNEVEN)
+    for mesh in (source, name):
+        if (mesh, about) not in done:
+            done[mesh, about] = saved(mesh, about, folder, world)
+    found, wanted = resumed(source, name, about, folder, world), done[source, about]
+    errors = [(abs(a - b), abs(m - n) / n) for (a, m), (b, n) in zip(found["steps"], wanted["steps"], strict=True)]
+    return {
+        "loss": max(loss for loss, _ in errors),
+        "norm": max(norm for _, norm in errors),
+        "bitwise": found["steps"] == wanted["steps"],
+        # Which sequences a rank of this mesh takes next, as in a run that was on this mesh all the time.
+        "data": torch.equal(found["next"], done[name, about]["next"]),
+    }
+
+
+def main(folder: Path, out: Path) -> None:
+    torch.set_num_threads(1)
+    world = distributed.world_of()
+    distributed.join(world, torch.device("cpu"))
+    done: dict[Any, Any] = {}
+    rows = []
+    for pair in PAIRS:
+        try:
+            mine = compared(pair, done, folder, world)
+        except Exception:
+            mine = {"error": traceback.format_exc()}
+            print(mine["error"], flush=True)
+        every = world.gather(mine)
+        broken = [rank["error"] for rank in every if "error" in rank]
+        row: dict[str, Any] = {"pair": pair, "error": broken[0] if broken else None}
+        if not broken:
+            row |= {key: max(rank[key] for rank in every) for key in ("loss", "norm")}
+            row |= {key: all(rank[key] for rank in every) for key in ("bitwise", "data")}
+        rows.append(row)
+    if world.writes:
+        out.write_text(json.dumps(rows))
+    distributed.leave(world)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,106 @@
+"""Pipelines: every schedule against one process, how layers are cut, and what is refused before ranks meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.train.parallel import pipelines
+from tests.train.parallel.cells import parallel
+from tests.train.parallel.ranks import line
+from tests.train.parallel.test_parallel_parity import failures, table
+from train.spec.config import (
+    BudgetConfig,
+    CompileConfig,
+    DataConfig,
+    MemoryConfig,
+    ModelConfig,
+    ParallelConfig,
+    RunConfig,
+)
+from train.spec.mesh import check
+from train.spec.pipeline import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", ["PIPELINES", "COMPILED_PIPELINES"])
+def test_every_schedule_trains_as_one_process_does(
+    chosen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = table(f"tests.train.parallel.pipelines:{chosen}", tmp_path)
+    with capsys.disabled():
+        print("\n" + "\n".join(line(row) for row in rows))
+    assert not failures(getattr(pipelines, chosen), rows)
+
+
+@pytest.mark.slow
+def test_three_kinds_of_parallelism_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table("tests.train.parallel.pipelines:EIGHT", tmp_path, ranks=8)
+    with capsys.disabled():
+        print("\n" + "\n".join(line(row) for row in rows))
+    assert not failures(pipelines.EIGHT, rows)
+
+
+def config(layers: int = 8, vocab_size: int = 64, **changes: object) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(width=32, layers=layers, head_dim=8),
+        data=DataConfig(vocab_size=vocab_size),
+        budget=BudgetConfig(tokens=12_800),
+        parallel=parallel(**changes),
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("pp", [2, 3, 4])
+def test_every_stage_lies_on_one_rank_and_every_layer_in_one_stage(schedule: str, pp: int) -> None:
+    run = config(layers=11, pp=pp, pp_schedule=schedule)
+    stages = pp * stages_per_rank(run.parallel)
+    found = {stage: rank for rank in range(pp) for stage in stages_of(run.parallel, rank)}
+    assert sorted(found) == list(range(stages))
+    assert all(rank_of(run.parallel, stage) == rank for stage, rank in found.items())
+    assert sum(layers_of(run)) == 11
+    assert min(layers_of(run)) >= 1
+    if schedule == "zbv":
+        assert found[0] == found[stages - 1], "the first rank also has the last stage"
+
+
+def test_a_large_head_counts_as_layers() -> None:
+    assert layers_of(config(layers=8, pp=4)) == (2, 2, 2, 2)
+    # A layer has 12 width^2 weights or so, this head has as many as four layers.
+    assert layers_of(config(layers=8, vocab_size=1500, pp=4)) == (3, 2, 2, 1)
+    assert layers_of(config(layers=8, pp=2, pp_layers=(7, 1))) == (7, 1)
+
+
+@pytest.mark.parametrize(("schedule", "wanted", "found"), [("1f1b", 2, 4), ("gpipe", 3, 3), ("interleaved", 9, 10)])
+def test_micro_batches_are_as_many_as_the_schedule_takes(schedule: str, wanted: int, found: int) -> None:
+    assert micro_batches(ParallelConfig(pp=4, pp_schedule=schedule), wanted) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "world", "words"),
+    [
+        ({"pp": 16}, None, "16 stages but the model has 8 layers"),
+        ({"pp": 4, "pp_layers": (2, 2, 2)}, None, "has 4 stages"),
+        ({"pp": 4, "pp_layers": (4, 2, 2, 0)}, None, "one each at least"),
+        ({"pp": 4, "pp_micro_batches": 0}, None, "not allowed below 1"),
+        ({"pp": 2, "dp_shard": 2, "pp_schedule": "zbv"}, 4, "parallel.zero=3 is refused"),
+        ({"pp": 2, "dp_replicate": 2, "strategy": "ddp"}, 4, "does not compose with"),
+        ({"pp": 3}, 4, "makes 3 ranks but the world has 4"),
+    ],
+)
+def test_pipelines_that_cannot_be_are_refused(changes: dict[str, object], world: int | None, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check(config(**changes), world)
+
+
+@pytest.mark.parametrize("schedule", ["zb1p", "zbv"])
+def test_split_backward_passes_refuse_compiled_and_recomputed_blocks(schedule: str) -> None:
+    run = config(pp=2, pp_schedule=schedule)
+    check(run)
+    with pytest.raises(ValueError, match=r"compile\.blocks=true is refused.*wrong ones"):
+        check(replace(run, compile=CompileConfig(blocks=True)))
+    with pytest.raises(ValueError, match=r"memory\.checkpointing=full is refused"):
+        check(replace(run, memory=MemoryConfig(checkpointing="full")))
+    check(replace(config(pp=2, pp_schedule="interleaved"), compile=CompileConfig(blocks=True)))

@@ -1,0 +1,194 @@
+"""Two ranks, and one of them killed, hung, out of disk or with gradients that are no numbers: how a run ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, values, with_runtime, write_config
+from tests.train.test_trainer_distributed import environments
+from train import run
+from train.checkpoint import newest
+from train.spec.config import ParallelConfig, RunConfig
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def sharded(tiny: RunConfig) -> RunConfig:
+    """The tiny run over two ranks that share weights and moments; a checkpoint after every step."""
+    layout = ParallelConfig(dp_replicate=1, dp_shard=2)
+    return with_runtime(replace(tiny, parallel=layout), checkpoint_seconds=0.0)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, sharded: RunConfig) -> Path:
+    """The folder of that run, never disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "reference"
+    together(write_config(folder, with_runtime(sharded, checkpoint_seconds=1e9)))
+    return folder
+
+
+def begin(config: Path, *arguments: str) -> list[subprocess.Popen[str]]:
+    return [start(config, *arguments, env=env) for env in environments(2)]
+
+
+def together(config: Path, *arguments: str, code: int = 0) -> list[str]:
+    return [finish(process, code) for process in begin(config, *arguments)]
+
+
+def faulty(config: Path, *fault: str) -> list[subprocess.Popen[str]]:
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.train.faults", *fault, "--config", str(config)],
+            cwd=REPOSITORY,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for env in environments(2)
+    ]
+
+
+def wait_for_step(processes: Sequence[subprocess.Popen[str]], folder: Path, step: int) -> None:
+    while not (folder / "metrics.jsonl").exists() or max((r["step"] for r in records(folder)), default=0) < step:
+        assert processes[0].poll() is None, processes[0].communicate()
+        time.sleep(0.01)
+
+
+def assert_as_undisturbed(folder: Path, reference: Path) -> None:
+    """Compare every record but validations that only one of them has, as where `--until` stopped."""
+    theirs = {row[:3]: row for row in values(reference)}
+    ours = {row[:3]: row for row in values(folder)}
+    assert theirs == {key: ours[key] for key in theirs}
+    assert all(kind == "validation" for kind, *_ in ours.keys() - theirs.keys())
+    outcome, undisturbed = read_outcome(folder), read_outcome(reference)
+    for name in ("state", "step", "tokens", "loss"):
+        assert outcome[name] == undisturbed[name]
+
+
+def test_a_killed_rank_ends_the_run_which_goes_on_bitwise_twice_in_a_row(
+    tmp_path: Path, sharded: RunConfig, reference: Path
+) -> None:
+    folder = tmp_path / "run"
+    config = write_config(folder, sharded)
+    for number, step in enumerate(sorted(random.sample(range(3, 25), 2))):
+        ranks = begin(config)
+        wait_for_step(ranks, folder, step)
+        ranks[1 - number].kill()
+        said = [process.communicate(timeout=60) for process in ranks]
+        assert ranks[1 - number].returncode == -signal.SIGKILL
+        assert ranks[number].returncode == run.FAILED, "the other one notices and fails by itself"
+        assert "Connection closed by peer" in said[number][1] or "Connection reset by peer" in said[number][1]
+    assert "resumed from" in together(config)[0]
+    assert_as_undisturbed(folder, reference)
+
+
+def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path, sharded: RunConfig) -> None:
+    folder = tmp_path / "run"
+    config = write_config(folder, with_runtime(sharded, timeout_seconds=4.0))
+    ranks = faulty(config, "hang", "--step", "5")
+    said = [process.communicate(timeout=100)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [run.FAILED, run.FAILED]
+    assert all("TIMEOUT" in err and "has not moved for 4 s" in err for err in said)
+    assert "fault_that_waits" in said[1], "the stack of the rank that hangs"
+    assert "all_reduce" in said[0] or "wait" in said[0], "the stack of the one that waits for it"
+    assert "rank 1: step 4, in fault_that_waits" in said[0], "the first rank says where each of them stands"
+    assert (folder / "flight-rank-0.json").exists()
+    found = newest(folder / "checkpoints")
+    assert found is not None
+    assert found.progress["step"] in (3, 4)
+
+
+def test_gradients_of_one_rank_that_are_no_numbers_are_skipped_by_all(
+    tmp_path: Path, sharded: RunConfig, reference: Path
+) -> None:
+    folder = tmp_path / "run"
+    ranks = faulty(write_config(folder, sharded), "nan", "--step", "7")
+    said = [finish(process) for process in ranks]
+    assert "step 7: loss or gradient norm is not finite: skipped" in said[0]
+    outcome = read_outcome(folder)
+    assert (outcome["state"], outcome["step"], outcome["health"]["skipped_steps"]) == ("completed", 30, 1)
+    before = [row for row in values(reference) if row[1] < 7]
+    assert values(folder)[: len(before)] == before
+    losses = {r["step"]: r["metrics"]["loss"] for r in records(folder) if r["kind"] == "train"}
+    undisturbed = {r["step"]: r["metrics"]["loss"] for r in records(reference) if r["kind"] == "train"}
+    # The weights of step 8 are those of step 7: close to, but not the same as without the fault.
+    assert 0 < abs(losses[8] - undisturbed[8]) < 0.1
+
+
+def test_a_disk_that_is_full_for_a_while_costs_those_checkpoints_only(
+    tmp_path: Path, sharded: RunConfig, reference: Path
+) -> None:
+    folder = tmp_path / "run"
+    ranks = faulty(write_config(folder, sharded), "full", "--step", "6", "--until-step", "12")
+    said = [finish(process) for process in ranks]
+    assert "was not saved: rank 1: [Errno 27] File too large" in said[0]
+    assert_as_undisturbed(folder, reference)
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == ["step-000000030"]
+
+
+def test_a_disk_that_stays_full_fails_the_run_and_keeps_the_last_checkpoint(tmp_path: Path, sharded: RunConfig) -> None:
+    folder = tmp_path / "run"
+    ranks = faulty(write_config(folder, sharded), "full", "--step", "20")
+    said = [finish(process, run.FAILED) for process in ranks]
+    assert "error: the run's state could not be saved: rank 1" in said[0]
+    assert not (folder / "outcome.json").exists()
+    found = newest(folder / "checkpoints")
+    assert found is not None
+    assert 15 <= found.progress["step"] <= 20
+    assert all(p.name.startswith("step-") for p in (folder / "checkpoints").iterdir()), "nothing is left behind"
+
+
+def test_a_corrupted_shard_costs_the_steps_since_the_checkpoint_before(
+    tmp_path: Path, sharded: RunConfig, reference: Path
+) -> None:
+    folder = tmp_path / "run"
+    config = write_config(folder, with_runtime(sharded, checkpoint_seconds=1e9))
+    for until in (1000, 2000):
+        together(config, "--until", str(until))
+    shard = max((folder / "checkpoints").glob("step-*")) / "__1_0.distcp"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    said = together(config)
+    assert "is not whole (__1_0.distcp is not what was written)" in said[0]
+    assert "resumed from step-000000008" in said[0]
+    assert_as_undisturbed(folder, reference)
+
+
+def test_torchrun_that_dies_of_a_signal_leaves_no_rank_behind(tmp_path: Path, sharded: RunConfig) -> None:
+    folder = tmp_path / "run"
+    long = replace(sharded, budget=replace(sharded.budget, tokens=16 * 8 * 100_000))
+    config = write_config(folder, with_runtime(long, checkpoint_seconds=1e9))
+    launcher = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+            *("-m", "train.run", "--config", str(config)),
+        ],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    wait_for_step([launcher], folder, 3)
+    workers = [int(pid) for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()]
+    assert len(workers) >= 2
+    launcher.send_signal(signal.SIGUSR1)  # which nobody told it to handle
+    assert launcher.wait(timeout=60) == -signal.SIGUSR1
+    limit = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < limit, "a rank is left behind"
+        time.sleep(0.1)
+    assert newest(folder / "checkpoints") is not None, "the ranks saved before they ended"
