@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from analysis.surface import Surface
 
 
+ENVELOPE = "N* = c C^a, D* = d C^b along the envelope of the runs' curves"
 FAMILY = ("chinchilla",)
 """Forms whose fit is the surface that recommendations rest on."""
 
@@ -119,24 +120,52 @@ def profiles(found: LawFit) -> tuple[ProfileCurve, ...]:
     return tuple(made)
 
 
-def envelope(frame: pd.DataFrame, *, alone: bool) -> Block | None:
+def envelope(frame: pd.DataFrame, asked: Mapping[str, Any], *, alone: bool) -> Block | None:
     """Return approach 1, the envelope of the runs' learning curves; None where there are none, unless it is `alone`."""
-    try:
-        from analysis import envelope as approach
-    except ImportError:
-        return None
+    from analysis import envelope as approach
     from analysis.frame import checkpoints
+
+    def empty(reason: str) -> Block:
+        return Block(form=ENVELOPE, approach="envelope", loss_function="", status="not possible", reason=reason)
 
     rows = checkpoints(frame)
     if rows.run is None or len(set(rows.run.tolist())) == len(rows):
         why = "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
-        empty = Block(form="", approach="envelope", loss_function="", status="not possible", reason=why)
-        return empty if alone else None
+        return empty(why) if alone else None
     try:
-        found: Block = approach.fit(rows).block()
+        found = approach.fit(rows, resamples=int(asked["resamples"]), seed=int(asked["seed"]))
     except ValueError as error:
-        return Block(form="", approach="envelope", loss_function="", status="not possible", reason=str(error))
-    return found
+        return empty(str(error))
+    laws = {"a": found.exponents["params"], "b": found.exponents["tokens"]}
+    return Block(
+        form=ENVELOPE,
+        approach="envelope",
+        loss_function="squared(log residual)",
+        params={name: law.exponent for name, law in laws.items()},
+        intervals={name: law.exponent_interval for name, law in laws.items()},
+        checks=found.checks,
+        rows_used=len(rows),
+    )
+
+
+def approaches(frame: pd.DataFrame, budget: float, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what each approach and way of interpolating says for a budget, a row each; empty where none can."""
+    from analysis.approaches import side_by_side
+    from analysis.frame import checkpoints
+
+    curves = checkpoints(frame)
+    given = {"resamples": min(200, int(asked["resamples"])), "seed": int(asked["seed"])}
+    try:
+        found = side_by_side(_columns(frame), budget, checkpoints=None if curves.run is None else curves, **given)
+    except ValueError:
+        return []
+    lines = found.reset_index().to_dict("records")
+    return [{str(name): to_json(_plain(value)) for name, value in line.items()} for line in lines]
+
+
+def _plain(value: Any) -> Any:
+    item = getattr(value, "item", None)
+    return item() if callable(item) else value
 
 
 def sensitivity(frame: pd.DataFrame) -> tuple[Choice, ...]:

@@ -189,8 +189,15 @@ class _Parts:
             backtest=self.test,
             recommendation=self.plan,
             **self._evidence(),
-            record=_record(asked, extra),
+            record=_record(asked, extra) | self._approaches(),
         )
+
+    def _approaches(self) -> dict[str, Any]:
+        """Return the approaches side by side, with the other ways of finding a valley's minimum."""
+        from analysis import evidence
+
+        found = evidence.approaches(self.frame, self.budget, self.asked) if self.asked["sensitivity"] else []
+        return {"approaches": found} if found else {}
 
     def _top(self, law: Block | None, envelope: Block | None, valleys: Valleys) -> Block:
         """Return the block that stands for the fit: the law asked for, or the one approach asked for."""
@@ -246,7 +253,7 @@ def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Block | None:
 
     if "1" not in asked["approach"]:
         return None
-    return evidence.envelope(frame, alone=asked["approach"] == ("1",))
+    return evidence.envelope(frame, asked, alone=asked["approach"] == ("1",))
 
 
 def _law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:

@@ -84,6 +84,23 @@ def checks(fit: Fit) -> Html:
     return tag("ul", *items, class_="checks")
 
 
+def ways(fit: Fit) -> Html:
+    """Return the exponent and the optimum by every approach and way of finding a valley's lowest point."""
+    body: list[list[str]] = []
+    for line in fit.record.get("approaches", ()):
+        if line.get("a") is None:
+            body.append([str(line.get("approach")), tag("span", str(line.get("reason")), class_="quiet"), "", "", ""])
+            continue
+        shown, bounds = human.estimate(line["a"], (line.get("a_low"), line.get("a_high")))
+        sizes = [human.count(line.get("params")), human.count(line.get("tokens"))]
+        body.append([str(line["approach"]), shown, bounds, *sizes])
+    if not body:
+        return Html("")
+    head = ["approach", "a", "interval", "N*", "D*"]
+    grid = table(head, body, ["nowrap", "", "nowrap", "number", "number"], "approaches side by side")
+    return join(tag("h3", "By other approaches"), grid)
+
+
 def sensitivity(fit: Fit) -> Html:
     """Return the table of what other choices of the analysis would give."""
     if not fit.sensitivity:

@@ -10,7 +10,7 @@ from analysis.figures import canvas
 from analysis.figures.canvas import Figure
 from analysis.figures.data import Row
 from analysis.report import answer, details
-from analysis.report.markup import Html, tag
+from analysis.report.markup import Html, join, tag
 from analysis.results import Fit
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -36,7 +36,7 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
     sections = [
         ("constants", "The constants", details.constants(fit)),
         ("checks", "What to be careful about", details.checks(fit)),
-        ("choices", "What other choices would give", details.sensitivity(fit)),
+        ("choices", "What other choices would give", join(details.sensitivity(fit), details.ways(fit))),
         ("runs", "The runs", details.runs(fit, rows)),
         ("left-out", "What was left out", details.dropped(fit, rows)),
         ("method", "How it was done", details.method(fit)),

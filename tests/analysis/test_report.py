@@ -64,6 +64,9 @@ class Page(HTMLParser):
         return [attributes["id"] or "" for _, attributes in self.tags if "id" in attributes]
 
 
+FIGURES = ("valleys", "frontier", "loss", "law", "profiles", "cloud", "backtest", "fan", "sensitivity")
+
+
 @pytest.fixture(scope="module")
 def fit() -> Fit:
     return results.load(FIT)
@@ -102,7 +105,7 @@ def test_the_page_asks_for_nothing_and_runs_nothing(html: str, read: Page) -> No
 
 def test_every_figure_is_in_the_page_with_a_name_and_a_caption(fit: Fit, rows: tuple[Row, ...], read: Page) -> None:
     drawn = figures(fit, rows)
-    assert [f.name for f in drawn] == ["valleys", "frontier", "loss", "backtest", "law"]
+    assert [f.name for f in drawn] == [*FIGURES]
     images = [a for name, a in read.tags if name == "svg"]
     assert len(images) == sum(len(f.panels) for f in drawn)
     assert all(a.get("role") == "img" and a.get("aria-label") for a in images)
@@ -251,9 +254,7 @@ def test_the_command_writes_all_files_and_the_same_bytes_again(
     assert main(given) == 0
     assert str(tmp_path / "report.html") in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert names == {
-        f"{n}.{e}" for n in ("valleys", "frontier", "loss", "backtest", "law") for e in ("svg", "png", "csv")
-    }
+    assert names == {f"{n}.{e}" for n in FIGURES for e in ("svg", "png", "csv")}
     first = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
     assert all(content for content, _ in first.values())
     stale = tmp_path / "figures" / "curves.svg"

@@ -1,0 +1,132 @@
+"""Plans against brute force and against published figures; shapes have the size that was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis import plan, plans, shapes
+from analysis.cost import Cost
+from tests.analysis import studies
+
+BESIROGLU = np.array([[1.8172181, 477.826, 2143.417, 0.347310, 0.367172]])
+SARDANA = np.array([[1.69, 406.4, 410.7, 0.336, 0.283]])
+SIZES = (1e8, 1e11)
+
+
+def grid(constants: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
+    sizes = np.linspace(np.log(1e7), np.log(1e13), 400_001)
+    return sizes, plans.surface(constants, sizes[None], np.log(budget / 6) - sizes[None])[0]
+
+
+def test_training_only_is_the_lowest_loss_of_the_budget() -> None:
+    sizes, losses = grid(BESIROGLU, 5.76e23)
+    best = plans.training_only(BESIROGLU, Cost.six(), 5.76e23, SIZES)
+    assert best.loss[0] <= losses.min() + 1e-12
+    assert best.log_params[0] == pytest.approx(sizes[np.argmin(losses)], abs=1e-3)
+    assert np.exp(best.log_tokens - best.log_params)[0] == pytest.approx(17.9, abs=0.05)
+
+
+def test_a_budget_and_its_best_size_are_each_other_s_inverse() -> None:
+    price = Cost(1e9, 1.0, 0.3, 0.4)
+    best = plans.training_only(BESIROGLU, price, 1e22, SIZES)
+    assert plans.budget_of(BESIROGLU, price, float(best.log_params[0]))[0] == pytest.approx(1e22, rel=1e-6)
+
+
+def test_over_training_keeps_the_budget_and_multiplies_the_ratio() -> None:
+    best = plans.training_only(BESIROGLU, Cost.six(), 1e22, SIZES)
+    found = plans.over_trained(BESIROGLU, Cost.six(), 1e22, SIZES, 16.0)
+    assert found.training_flops[0] == pytest.approx(1e22, rel=1e-9)
+    ratio = (found.log_tokens - found.log_params - best.log_tokens + best.log_params)[0]
+    assert np.exp(ratio) == pytest.approx(16.0, rel=1e-6)
+    assert found.loss[0] > best.loss[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "served", "constants", "train", "saved"),
+    [
+        (30e9, 1e13, SARDANA, 13.6e9, 0.280),
+        (13e9, 2e12, SARDANA, 6.97e9, 0.174),
+        (30e9, 1e13, BESIROGLU, 11.6e9, 0.427),
+    ],
+)
+def test_inference_plans_of_sardana(
+    size: float, served: float, constants: np.ndarray, train: float, saved: float
+) -> None:
+    """The README's re-derived figures of Sardana et al. 2024: 13.6B and 28.0 %; 6.97B and 17.4 %; 11.6B and 42.7 %."""
+    budget = float(plans.budget_of(constants, Cost.six(), float(np.log(size)))[0])
+    best = plans.training_only(constants, Cost.six(), budget, SIZES)
+    found = plans.inference(constants, Cost.six(), best.loss, served, SIZES)
+    assert found.loss[0] == pytest.approx(best.loss[0], rel=1e-9)
+    assert np.exp(found.log_params[0]) == pytest.approx(train, rel=0.01)
+    share = 1 - (found.training_flops + found.inference_flops)[0] / (budget + 2 * size * served)
+    if constants is SARDANA:
+        assert share == pytest.approx(saved, abs=0.002)
+
+
+def test_limited_data_is_never_better_and_the_same_where_there_is_enough() -> None:
+    best = plans.training_only(BESIROGLU, Cost.six(), 1e22, SIZES)
+    enough = plans.limited_data(BESIROGLU, Cost.six(), 1e22, SIZES, unique=1e15, repeats=plans.Repeats())
+    assert enough.loss[0] == pytest.approx(best.loss[0], rel=1e-9)
+    few = plans.limited_data(BESIROGLU, Cost.six(), 1e22, SIZES, unique=1e10, repeats=plans.Repeats())
+    assert few.loss[0] > best.loss[0]
+    assert np.exp(few.log_tokens[0]) > 1e10, "repeats pay at first"
+
+
+def test_published_check_points_of_repeated_data() -> None:
+    """Muennighoff et al. 2023, as its repository prints them: A, B, E with alpha = beta and R_D*, R_N*."""
+    law = np.array([[1.86914, np.exp(6.255414), np.exp(7.3049974), 0.3526596, 0.3526596]])
+    law[0, 0] = np.exp(0.6254804)
+    for params, tokens, expected in ((6.34e9, 242e9, 2.2256440890), (8.67e9, 178e9, 2.2269634075)):
+        matched = plans.size_for_tokens(law, float(np.log(25e9)))
+        places = (np.array([[np.log(params)]]), np.array([[np.log(tokens)]]), np.array([[np.log(25e9)]]))
+        found = plans.repeated(
+            law, places[0], places[1], log_unique=places[2], matched=matched,
+            repeats=plans.Repeats(15.387756, 5.309743),
+        )  # fmt: skip
+        assert float(found[0, 0]) == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["matmul", "total", "non_embedding"])
+@pytest.mark.parametrize("params", [3e6, 1.2e8, 7e9, 1e12])
+def test_shapes_have_the_size_asked_for(params: float, kind: str) -> None:
+    found = shapes.propose(params, kind, 32_000 if params > 1e8 else 257)
+    assert found
+    assert all(abs(shape.params / params - 1) < 0.15 and shape.heads >= 1 for shape in found)
+
+
+def test_the_command_plans_from_runs_and_writes_what_it_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    studies.isoflop(1, noise=0.002).to_csv(tmp_path / "a.csv", index=False)
+    given = [f"runs={tmp_path / 'a.csv'}", "gpu_hours=2", "mfu=40%", "peak=1e12", "unique_tokens=1e9",
+             "inference_tokens=1e12", "resamples=60", f"out={tmp_path}"]  # fmt: skip
+    assert plan.main(given) == 0
+    said = capsys.readouterr().out
+    assert "limited data" in said
+    found = json.loads((tmp_path / "plan.json").read_text())
+    assert found["budget_flops"] == pytest.approx(2 * 3600 * 0.4e12)
+    names = [option["name"] for option in found["options"]]
+    assert names == ["training-only", "over-trained", "inference", "limited data"]
+    first = found["options"][0]
+    assert first["intervals"]["params"][0] < first["params"] < first["intervals"]["params"][1]
+    assert first["gpu_hours"] == pytest.approx(2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["budget=1e20"], "give runs="),
+        (["constants=E:1.7,A:400,B:400,alpha:0.3", "budget=1e20"], "lacks beta"),
+        (["constants=E:1.7,A:400,B:400,alpha:0.3,beta:0.3", "gpu_hours=5"], "needs the speed of a GPU"),
+        (["constants=E:1.7,A:400,B:400,alpha:0.3,beta:0.3", "mfu=0.4"], "needs peak="),
+        (["constants=E:1.7,A:400,B:400,alpha:0.3,beta:0.3", "budget=1e20", "params_opt=1e9"], "both set the budget"),
+        (["constants=E:1.7,A:400,B:400,alpha:0.3,beta:-1", "budget=1e20"], "a positive number"),
+    ],
+)
+def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(given) == 2
+    assert message in capsys.readouterr().err
