@@ -49,7 +49,8 @@ def reference(
         # Pairs read as complex numbers: one multiplication each way, where halves would need slices and a join.
         factor = torch.view_as_complex(taken.contiguous())
         return _as_complex(q, _over_heads(factor, q, 1)), _as_complex(k, _over_heads(factor, k, 1))
-    return _as_real(q, _over_heads(taken, q, 2), interleaved), _as_real(k, _over_heads(taken, k, 2), interleaved)
+    turn = _PlainRope.apply
+    return turn(q, _over_heads(taken, q, 2), interleaved), turn(k, _over_heads(taken, k, 2), interleaved)  # type: ignore[no-untyped-call]
 
 
 def _over_heads(taken: Tensor, x: Tensor, last: int) -> Tensor:
@@ -62,6 +63,24 @@ def _as_complex(x: Tensor, factor: Tensor) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     pairs = torch.view_as_complex(wide.view(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * factor).flatten(-2).to(x.dtype)
+
+
+class _PlainRope(torch.autograd.Function):
+    """The rotation in real arithmetic. Its gradient is the rotation back, which compilers make one kernel of; what
+    autograd makes of stacking and unbinding takes them four times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taken: Tensor, interleaved: bool) -> Tensor:
+        ctx.save_for_backward(taken)
+        ctx.interleaved = interleaved
+        return _as_real(x, taken, interleaved)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (taken,) = ctx.saved_tensors
+        back = torch.stack((taken[..., 0], -taken[..., 1]), -1)
+        return _as_real(grads[0], back, ctx.interleaved), None, None
 
 
 def _as_real(x: Tensor, taken: Tensor, interleaved: bool) -> Tensor:

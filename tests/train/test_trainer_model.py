@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels import rope
 from train.model.attention import Attention
 from train.model.initialise import initialise
-from train.model.mlp import swiglu
-from train.model.norm import rms_norm
-from train.model.rope import rotate, rotations
+from train.model.rope import rotations
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim
@@ -67,38 +66,11 @@ def test_attention_is_its_formula(kv_heads: int, qk_norm: bool) -> None:
             torch.testing.assert_close(ours[sequence].double(), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_rms_norm_and_its_gradients_are_the_formula() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(7, 5, 48, requires_grad=True)
-    weight = torch.randn(48, requires_grad=True)
-    grad = torch.randn(7, 5, 48)
-    ours = rms_norm(x, weight, 1e-6)
-    x64, w64 = x.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
-    wanted = x64 / torch.sqrt((x64**2).mean(-1, keepdim=True) + 1e-6) * w64
-    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=1e-6)
-    mine = torch.autograd.grad(ours, (x, weight), grad)
-    theirs = torch.autograd.grad(wanted, (x64, w64), grad.double())
-    for a, b in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-5)
-
-
-def test_swiglu_and_its_gradient_are_the_formula() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(3, 4, 20, requires_grad=True)
-    grad = torch.randn(3, 4, 10)
-    x64 = x.detach().double().requires_grad_()
-    wanted = x64[..., :10] * torch.sigmoid(x64[..., :10]) * x64[..., 10:]
-    ours = swiglu(x)
-    torch.testing.assert_close(ours.double(), wanted, rtol=1e-5, atol=1e-6)
-    (mine,) = torch.autograd.grad(ours, x, grad)
-    (theirs,) = torch.autograd.grad(wanted, x64, grad.double())
-    torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
-
-
 def test_rope_keeps_lengths_and_sees_only_distances() -> None:
     turns = rotations(ModelConfig(head_dim=8, rope_theta=100.0), 20)
     q, k = torch.randn(1, 1, 1, 8).expand(1, 20, 1, 8), torch.randn(1, 1, 1, 8).expand(1, 20, 1, 8)
-    turned_q, turned_k = rotate(q.contiguous(), turns)[0, :, 0], rotate(k.contiguous(), turns)[0, :, 0]
+    assert turns is not None
+    turned_q, turned_k = (x[0, :, 0] for x in rope(q, k, turns))
     torch.testing.assert_close(turned_q.norm(dim=1), q[0, :, 0].norm(dim=1))
     scores = turned_q @ turned_k.t()
     for distance in range(-10, 10):

@@ -35,7 +35,7 @@ def micro_batch_sequences(model: ModelConfig, sequence_length: int, device: str)
     """Return how many sequences go through the model at once: as many as `ACTIVATION_BYTES` hold, at least one.
 
     Counts about 34 fp32 values per token, channel and block kept for the backward pass. Logits do not count, they never
-    exist as a whole (train.loss). On a CPU there is no more to win past `CPU_TOKENS`.
+    exist as a whole (kernels.linear_cross_entropy). On a CPU there is no more to win past `CPU_TOKENS`.
     """
     per_token = 4 * 34 * model.width * model.layers
     tokens = ACTIVATION_BYTES.get(device, 1 << 30) // per_token
