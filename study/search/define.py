@@ -11,6 +11,7 @@ from study.config import StudyConfig
 from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
 from sweeps.events import Setting
 from sweeps.space import Choice, Domain, Integers, Interval
+from train.spec.config import RunConfig
 
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")
 """Sections whose keys may be searched over: not the data nor the budget, by which trials are compared."""
@@ -38,8 +39,8 @@ def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], list[str]
     return found, fixed
 
 
-def settings_of(config: StudyConfig, base: dict[str, Any], space: dict[str, Domain]) -> Settings:
-    """Return the search that a checked config asks for; ValueError names what is missing or does not fit."""
+def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space: dict[str, Domain]) -> Settings:
+    """Return the search that a checked config asks for, `run` being its settled run; ValueError says what is wrong."""
     search = config.search
     if not space:
         raise ValueError(
@@ -52,7 +53,8 @@ def settings_of(config: StudyConfig, base: dict[str, Any], space: dict[str, Doma
         raise ValueError(
             "a search compares trials at equal tokens: give budget.tokens, the full training of one trial [tokens]"
         )
-    R = config.budget.tokens
+    R = run.budget.tokens
+    assert R is not None, "a settled run has its tokens"
     r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // search.eta**3))
     if search.trials < 1 or search.lease_seconds <= 0:
         raise ValueError(

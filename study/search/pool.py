@@ -51,7 +51,7 @@ def start(composed: Composed, space: dict[str, Domain]) -> int:
     manifest = corpora.get(corpus_of(run))
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
-    wanted = settings_of(config, _base(config, run, composed), space)
+    wanted = settings_of(config, run, _base(config, run, composed), space)
     folder = StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
     for corner in (0, 1):  # what cannot be is said before anything is done
         frozen(wanted, {name: view.corner(domain, corner) for name, domain in space.items()})

@@ -1,0 +1,68 @@
+"""A stand-in for `python -m train.run --until`: losses that follow from the config, checkpoints, signals, exit codes.
+
+A learning rate above 0.5 diverges, one below 0.001 crashes. STAND_IN_SECONDS: how long a unit takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+stopped: list[int] = []
+
+
+def loss_at(lr: float, tokens: int) -> float:
+    """Return a loss [nats per token] that falls with tokens, lowest for lr = 0.03."""
+    return 2.0 + abs(math.log10(lr / 0.03)) + 1000.0 / tokens
+
+
+def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: stopped.append(number))
+    words = sys.argv
+    config_file = Path(words[words.index("--config") + 1])
+    run, config = config_file.parent, yaml.safe_load(config_file.read_text())
+    lr, budget = config["optim"]["lr"], config["budget"]["tokens"]
+    until = int(words[words.index("--until") + 1]) if "--until" in words else budget
+    saved = run / "checkpoints" / "tokens"
+    saved.parent.mkdir(exist_ok=True)
+    begun = int(saved.read_text()) if saved.exists() else 0
+    with (run / "diary").open("a") as diary:
+        diary.write(f"{begun} {until}\n")
+    if lr < 0.001:
+        raise RuntimeError("this learning rate is too small for me")
+    limit = time.monotonic() + float(os.environ.get("STAND_IN_SECONDS", "0"))
+    while time.monotonic() < limit:
+        if stopped:
+            return 75
+        time.sleep(0.01)
+    if lr > 0.5:
+        write(run / "outcome.json", {"format": 1, "state": "diverged", "step": 1, "tokens": until, "loss": {}})
+        return 3
+    loss = loss_at(lr, until)
+    if until > begun:
+        record = {"kind": "validation", "step": until, "tokens": until, "time": time.time(), "metrics": {"loss": loss}}
+        with (run / "metrics.jsonl").open("a") as metrics:
+            metrics.write(json.dumps(record) + "\n")
+    write(saved, until)
+    if until >= budget:
+        losses = {"validation_nats_per_token": loss}
+        write(run / "outcome.json", {"format": 1, "state": "completed", "step": 1, "tokens": until, "loss": losses})
+    return 0
+
+
+def write(path: Path, value: object) -> None:
+    staged = path.with_name(f".{path.name}")
+    staged.write_text(json.dumps(value))
+    staged.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Small searches with a stand-in trainer: no torch, no corpus."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from study.config import StudyConfig, plain
+from study.layout import StudyFolder
+from study.search.settings import Settings, described, save
+from sweeps.space import Choice, Domain, Interval
+from tests.study.execution.studies import REPOSITORY
+from train.spec.config import BudgetConfig
+
+TRAINER = f"{sys.executable} {REPOSITORY / 'tests/study/execution/stand_in_search_trainer.py'}"
+SPACE: dict[str, Domain] = {"optim.lr": Interval(2e-3, 4e-1, log=True), "model.layers": Choice((1, 2))}
+
+
+def search_settings(**changes: object) -> Settings:
+    base = replace(StudyConfig().run(), budget=BudgetConfig(tokens=27_008))
+    found = Settings(
+        scheduler="asha",
+        sampler="random",
+        r=1_000,
+        R=27_008,
+        eta=3,
+        trials=12,
+        seed=1,
+        budget=None,
+        lease=120.0,
+        space={name: described(domain) for name, domain in SPACE.items()},
+        base=plain(asdict(base)),
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def make_search(folder: Path, **changes: object) -> StudyFolder:
+    study = StudyFolder(folder)
+    save(study, search_settings(**changes))
+    study.points.touch()
+    study.study.write_text("cluster: {executor: local}\ntracking: {enabled: false}\n")
+    return study
+
+
+def environment(seconds: float = 0.0) -> dict[str, str]:
+    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": str(REPOSITORY), "STAND_IN_SECONDS": str(seconds)}
+    return {**os.environ, **ours}
+
+
+def begin_worker(study: StudyFolder, name: str = "pool", seconds: float = 0.0) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "study.search.worker", str(study.path), "--name", name],
+        env=environment(seconds),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run_worker(study: StudyFolder, name: str = "pool") -> str:
+    worker = begin_worker(study, name)
+    said, _ = worker.communicate(timeout=240)
+    assert worker.returncode == 0, said
+    return said

@@ -1,0 +1,154 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from study.search import view
+from study.search.claims import Office, frozen
+from study.search.log import Record
+from study.search.settings import load, save
+from study.search.state import Search, ended, reported, started
+from sweeps.events import Unit
+from tests.study.search.searches import make_search, search_settings
+
+
+def take(search: Search, log: list[Record], worker: str = "w") -> Unit | None:
+    unit = search.decide()
+    if unit is not None:
+        record = started(unit, f"key{unit.trial}", worker, 6.0, 0.0)
+        log.append(record)
+        search.apply(record)
+    return unit
+
+
+def finish(search: Search, log: list[Record], unit: Unit, how: str = "reached", value: float | None = 1.0) -> None:
+    claim = search.claims[search.claim_of[unit.trial]]
+    told = [] if value is None else [reported(claim, unit.until, value, 1.0)]
+    for record in (*told, ended(claim, how, "", 1.0)):
+        log.append(record)
+        search.apply(record)
+
+
+def test_replaying_the_records_rebuilds_the_search() -> None:
+    search, log = Search(search_settings()), list[Record]()
+    while (unit := take(search, log)) is not None:
+        lr = float(search.trials[unit.trial].config["optim.lr"])
+        if unit.trial == 3 and unit.until == 1_000:
+            finish(search, log, unit, "lost", None)
+            unit = take(search, log)
+            assert unit is not None and unit.trial == 3
+        finish(search, log, unit, value=math.inf if lr > 0.2 else abs(math.log(lr / 0.03)))
+    again = Search(search_settings())
+    for record in log:
+        again.apply(record)
+    assert view.as_json(again, make_folder()) == view.as_json(search, make_folder())
+    assert again.over
+    assert again.lost_units == 1
+
+
+def make_folder() -> "object":
+    from study.layout import StudyFolder
+
+    return StudyFolder(Path("nowhere"))
+
+
+def test_a_worker_that_was_given_up_changes_nothing() -> None:
+    search, log = Search(search_settings()), list[Record]()
+    unit = take(search, log, "first")
+    assert unit is not None
+    stale = search.claims[search.claim_of[unit.trial]]
+    finish(search, log, unit, "lost", None)
+    second = take(search, log, "second")
+    assert second is not None and second.trial == unit.trial
+    before = search.claims.copy()
+    for record in (reported(stale, unit.until, 0.0, 2.0), ended(stale, "reached", "", 2.0)):
+        search.apply(record)
+    assert search.claims == before
+    assert not search.trials[unit.trial].values
+
+
+def test_a_hard_budget_is_never_overrun_and_counts_what_was_lost() -> None:
+    budget = 10 * 1_000 * 6.0
+    search, log = Search(search_settings(budget=budget, trials=100)), list[Record]()
+    given = 0.0
+    for number in range(1000):
+        unit = search.decide()
+        if unit is None or (unit.trial not in search.trials and not search.affordable(unit, 6.0)):
+            break
+        at = search.trials[unit.trial].at if unit.trial in search.trials else 0
+        given += (unit.until - at) * 6.0
+        taken = take(search, log)
+        assert taken == unit
+        finish(search, log, unit, "lost" if number % 3 == 0 else "reached", None if number % 3 == 0 else 1.0)
+    assert search.spent == given <= budget
+    assert given > budget - 27_008 * 6.0
+    assert search.incumbent is not None
+
+
+def test_no_two_trials_are_alike_and_a_small_space_ends() -> None:
+    space = {"optim.lr": {"kind": "choice", "values": [0.1, 0.2], "ordered": False}}
+    search, log = Search(search_settings(space=space, scheduler="random")), list[Record]()
+    while (unit := take(search, log)) is not None:
+        finish(search, log, unit)
+    assert sorted(trial.config["optim.lr"] for trial in search.trials.values()) == [0.1, 0.2]
+
+
+def test_stopping_hands_nothing_out_until_resumed() -> None:
+    search = Search(search_settings())
+    search.apply({"event": "stopped", "time": 0.0})
+    assert search.decide() is None
+    search.apply({"event": "resumed", "time": 0.0})
+    assert search.decide() is not None
+
+
+def test_a_trials_point_is_what_the_same_overrides_would_freeze() -> None:
+    settings = search_settings()
+    point = frozen(settings, {"optim.lr": 0.01, "model.layers": 2})
+    assert (point.config.optim.lr, point.config.model.layers, point.config.budget.tokens) == (0.01, 2, 27_008)
+    assert point.overrides == ("optim.lr=0.01", "model.layers=2")
+    assert point.key == frozen(settings, {"model.layers": 2, "optim.lr": 0.01}).key
+    with pytest.raises(ValueError, match="optim"):
+        frozen(settings, {"optim.lr": "fast"})
+
+
+def test_another_search_in_the_same_study_is_refused_and_more_trials_are_not(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s")
+    settings = load(study)
+    assert settings is not None
+    with pytest.raises(ValueError, match="different: eta"):
+        save(study, replace(settings, eta=4))
+    with pytest.raises(ValueError, match="may only grow"):
+        save(study, replace(settings, trials=3))
+    save(study, replace(settings, trials=20))
+    assert load(study) == replace(settings, trials=20)
+
+
+def test_a_silent_workers_unit_goes_to_the_next(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", lease=0.2)
+    first, second = Office.of(study), Office.of(study)
+    claim = first.claim("first")
+    assert claim is not None
+    other = second.claim("second")
+    assert other is not None and other.unit.trial != claim.unit.trial
+    import time
+
+    time.sleep(0.4)
+    again = second.claim("second")
+    assert again is not None
+    assert (again.unit, again.key) == (claim.unit, claim.key)
+    assert not first.tell(claim, "reached", value=1.0)
+    assert second.tell(again, "reached", value=2.0)
+    first.refresh()
+    assert first.search.trials[claim.unit.trial].value == 2.0
+
+
+def test_an_open_search_sees_that_more_trials_were_allowed(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", trials=1, scheduler="random")
+    office = Office.of(study)
+    assert office.claim("w") is not None
+    assert office.claim("w") is None
+    settings = load(study)
+    assert settings is not None
+    save(study, replace(settings, trials=2))
+    assert office.claim("w") is not None
