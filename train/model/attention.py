@@ -64,6 +64,8 @@ class Attention(nn.Module):
         if turns is not None:
             q, k = rope(q, k, turns)
         q = q.flatten(2, 3)
+        if v.device.type != "cpu":
+            v = v.contiguous()  # as a part of the product's result it would keep all of that for the backward pass
         if self.query_scale != 1.0:
             q = q * self.query_scale
 
