@@ -210,6 +210,11 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
     constants = engine.fit_point(base).constants[None]
     price, sizes = cost(rows), (float(rows.params.min()), float(rows.params.max()))
     low = float(rows.flops.min())
+    if largest < low / 30:
+        raise ValueError(
+            f"no candidate fits into {largest:.3g} FLOPs, less than a thirtieth of the smallest run ({low:.3g}): "
+            "give a larger budget= or largest="
+        )
     levels = np.geomspace(min(low, largest / 2), largest, candidates.LEVELS)
     best = np.array([_best(constants, price, float(level), sizes) for level in levels])
     middle = _best(constants, price, target, sizes)
@@ -326,7 +331,13 @@ def write(found: Next, folder: Path, study: str, settings: Mapping[str, Any]) ->
         text = f"# @package _global_\n# {human.count(run.params)} parameters on {human.count(run.tokens)} tokens\n"
         text += _yaml({"model": {"width": run.width, "layers": run.layers}, "budget": tokens})
         (points / f"{name}.yaml").write_text(text)
-    head = {"study": {"name": study}, **settings}
+    head: dict[str, Any] = {"study": {"name": study}, **settings}
+    model = dict(settings.get("model") or {})
+    heads = model.get("head_dim")
+    if not heads or any((run.width or 0) % heads for run in found.runs):
+        # Heads of the runs' width need not divide these models: each width chooses its own.
+        model = {name: value for name, value in model.items() if name != "kv_heads"} | {"head_dim": None}
+    head["model"] = model
     head.setdefault("budget", {"tokens": None, "flops": None, "tokens_per_param": None})
     head["search"] = {"name": "grid"}
     head["hydra"] = {"sweeper": {"params": {"+point": ",".join(names)}}}

@@ -1,0 +1,86 @@
+"""All commands alike: help without heavy imports, errors on stderr with code 2; docstrings' examples; the tutorial."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis import backtest
+from tests.analysis import studies
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("fit", "plan", "next", "backtest", "compare")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_every_key_and_imports_nothing_heavy(name: str) -> None:
+    code = (
+        f"import sys, analysis.{name} as c; c.main(['--help']); "
+        "print('HEAVY', [m for m in ('pandas', 'scipy', 'statsmodels', 'matplotlib', 'mlflow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.rstrip().endswith("HEAVY []")
+    module = importlib.import_module(f"analysis.{name}")
+    assert f"usage: python -m analysis.{name}" in done.stdout
+    assert all(f"  {key.name} " in done.stdout for key in module.KEYS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_key_that_is_not_there_and_a_file_that_is_not_there_are_named(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"analysis.{name}").main
+    assert main(["rnus=a.csv"]) == 2
+    assert "did you mean runs=?" in capsys.readouterr().err
+    assert main(["runs=/nowhere/a.csv"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["backtest", "compare", "cost", "fit", "formnames", "next", "plan", "plans", "shapes"])
+def test_examples_of_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    found = doctest.testmod(importlib.import_module(f"analysis.{name}"))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_a_rolling_backtest_of_an_exact_law_has_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15)).to_csv(tmp_path / "a.csv", index=False)
+    assert backtest.main([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}"]) == 0
+    assert "exponent a" in capsys.readouterr().out
+    rows = studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15)))
+    from analysis.engine import Huber
+
+    cuts = backtest.rolling(rows, Huber())
+    assert [cut.rows for cut in cuts] == [10, 15]
+    assert max(cut.mean_abs_relative_error for cut in cuts) < 1e-5
+    _, _, _, alpha, beta = studies.LAW
+    assert all(cut.a == pytest.approx(beta / (alpha + beta), abs=1e-3) for cut in cuts)
+
+
+def test_the_law_that_made_the_runs_ranks_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    studies.isoflop(2, noise=0.001, budgets=(1e12, 1e13, 1e14, 1e15)).to_csv(tmp_path / "a.csv", index=False)
+    main = importlib.import_module("analysis.compare").main
+    assert main([f"runs={tmp_path / 'a.csv'}", "forms=kaplan,surface,chinchilla_no_floor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("chinchilla ")
+    assert main(["runs=x", "forms=list"]) == 0
+    assert "repeats" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
+    """Its page is made anew: the words are the same, and so are the numbers but for their last digits."""
+    done = subprocess.run(
+        [sys.executable, "docs/make_tutorial.py", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = (tmp_path / "tutorial.md").read_text(encoding="utf-8")
+    kept = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    assert made == kept, "run python docs/make_tutorial.py and read what changed"
+    assert all((tmp_path / "tutorial" / p.name).stat().st_size > 5000 for p in (ROOT / "docs/tutorial").glob("*.png"))

@@ -1,0 +1,138 @@
+"""Next runs: the expected drop against refitting, batches within budget, and configs that study.sweep takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis import design, engine, frame
+from analysis import next as upcoming
+from analysis.forms import SURFACE
+from analysis.losses import Squared
+from tests.analysis import studies
+
+
+def posterior(noise: float = 0.003, misfit: float | None = None) -> design.Posterior:
+    table = studies.isoflop(3, noise=noise)
+    columns = [table["params"].to_numpy(), table["tokens"].to_numpy()]
+    found = design.posterior(engine.problem(SURFACE, columns, table["loss"].to_numpy(), Squared()))
+    return found if misfit is None else design.Posterior(
+        found.form, found.centres, found.x, found.basins, found.noise, misfit
+    )  # fmt: skip
+
+
+def test_without_misfit_the_drop_is_that_of_linear_regression() -> None:
+    found = posterior(misfit=1e-9)
+    theta = found.basins[0].theta
+    targets, pool = found.place(([1e8], [1e9])), found.place((np.geomspace(1e5, 1e7, 5), np.full(5, 1e8)))
+    seen = found.form.jacobian(theta[None], found.x)[0]
+    aim = found.form.jacobian(theta[None], targets)[0][0]
+    precision = seen.T @ seen / found.noise**2 + np.eye(5) / design.PRIOR**2
+    before = aim @ np.linalg.solve(precision, aim)
+    for i, drop in enumerate(design.drops(found, pool, targets)):
+        row = found.form.jacobian(theta[None], pool[:, [i]])[0]
+        after = aim @ np.linalg.solve(precision + row.T @ row / found.noise**2, aim)
+        assert drop == pytest.approx(before - after, rel=1e-4)
+
+
+def test_a_run_at_the_target_tells_most_and_a_batch_stays_within_its_budget() -> None:
+    found = posterior()
+    params, tokens = np.array([3e5, 1e6, 3e6, 1e7]), np.array([1e8, 3e8, 1e9, 3e9])
+    pool, targets = found.place((params, tokens)), found.place(([1e7], [3e9]))
+    assert int(np.argmax(design.drops(found, pool, targets))) == 3
+    costs = 6 * params * tokens
+    for power in (None, 1.0, 0.0):
+        chosen = design.batch(found, pool, targets, costs, budget=costs[:3].sum(), count=9, power=power)
+        assert sum(c.cost for c in chosen) <= costs[:3].sum() * (1 + 1e-9)
+        assert all(c.after < c.before for c in chosen)
+        assert len({c.index for c in chosen}) == len(chosen)
+    assert design.batch(found, pool, targets, costs, budget=1.0, count=3, power=None) == []
+
+
+def test_basins_that_disagree_are_told_apart_where_they_differ() -> None:
+    found = posterior(misfit=1e-9)
+    one = found.basins[0]
+    other = one.theta.copy()
+    other[0] -= 0.2  # another floor E: alike for small runs, apart for large ones
+    both = design.Posterior(
+        found.form, found.centres, found.x, (design.Basin(one.theta, 0.5), design.Basin(other, 0.5)), found.noise, 1e-9
+    )
+    pool, targets = found.place(([1e4, 1e9], [1e5, 1e11])), found.place(([1e10], [1e12]))
+    means = both.means(targets)[:, 0]
+    spread = float(np.var(means))
+    single = design.drops(found, pool, targets)
+    told = design.drops(both, pool, targets) - single
+    assert told[1] > 0.9 * spread
+    assert told[1] > told[0]
+
+
+def test_the_choice_beats_random_runs_of_the_same_cost() -> None:
+    found = posterior()
+    generator = np.random.default_rng(0)
+    flops = 10 ** generator.uniform(11, 13.5, 80)
+    params = np.sqrt(flops / 6 / 10 ** generator.uniform(0.3, 2, 80))
+    pool, targets = found.place((params, flops / 6 / params)), found.place(([2e7], [4e8]))
+    budget = 0.1 * flops.sum()
+    chosen = design.batch(found, pool, targets, flops, budget=budget, count=80, power=None)
+    ends = []
+    for _ in range(20):
+        order = generator.permutation(80)
+        kept = order[np.cumsum(flops[order]) <= budget]
+        added = np.concatenate([found.x, pool[:, kept]], axis=1)
+        after = design.Posterior(found.form, found.centres, added, found.basins, found.noise, found.misfit)
+        ends.append(float(design.forecast(after, targets)[1][0]) ** 2)
+    assert chosen[-1].after < np.quantile(ends, 0.1)
+
+
+def test_the_command_writes_what_study_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The config folder is composed by Hydra as it is: every run of it is a point, with its shape and its tokens."""
+    from study import sweep
+
+    folder = tmp_path / "runs" / "isoflop"
+    studies.write_study(folder, studies.isoflop(1, noise=0.003))
+    out = tmp_path / "next"
+    given = [f"runs={folder}", f"out={out}", "count=3", "simulate=8", "budget=4e13"]
+    assert upcoming.main(given) == 0
+    said = capsys.readouterr().out
+    assert "simulated" in said
+    assert f"--config-dir {out}" in said
+    points = sorted((out / "point").glob("*.yaml"))
+    assert 1 <= len(points) <= 3
+    text = (out / "next.yaml").read_text()
+    assert 'name: "isoflop"' in text
+    assert "tokenizer: " in text, "what the study's points share is taken over"
+    runs = [f"paths.runs={tmp_path / 'runs'}", "data=bytes", "data.name=bytes", "cluster=local", "dry_run=true"]
+    # The made-up points hold only what the analysis reads; the schema's defaults stand in for the rest.
+    head, _, tail = text.partition("data:")
+    (out / "next.yaml").write_text(head + tail[tail.index("search:") :])
+    assert sweep.main(["--config-dir", str(out), "--config-name", "next", *runs]) == 0
+    shown = capsys.readouterr().out
+    assert f"{len(points)} points" in shown or "1 point" in shown
+    for path in points:
+        width = next(line.split(": ")[1] for line in path.read_text().splitlines() if "width" in line)
+        assert f"{width} x" in shown
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "message"),
+    [
+        (3, [], "at least 4 runs of 2 sizes"),
+        (20, ["budget=1"], "no candidate fits"),
+        (20, ["form=kaplan"], "form=kaplan is not allowed: one of chinchilla"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    tmp_path: Path, rows: int, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    studies.isoflop(1, noise=0.003).iloc[:rows].to_csv(tmp_path / "a.csv", index=False)
+    assert upcoming.main([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "simulate=0", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
+    studies.isoflop(4, noise=0.003).to_csv(tmp_path / "a.csv", index=False)
+    runs = frame.from_csv(tmp_path / "a.csv")
+    found = [upcoming.next_runs(runs, count=3, simulate=4, seed=1) for _ in range(2)]
+    assert found[0] == found[1]
