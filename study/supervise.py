@@ -84,7 +84,7 @@ def wait_together(processes: Sequence[subprocess.Popen[bytes]], grace: float = P
     """
     first: int | None = None
     deadline, number = math.inf, signal.SIGTERM
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # each is asked: that is how its end is noticed
         failed = [i for i, p in enumerate(processes) if p.returncode not in (None, 0, DIVERGED, INTERRUPTED)]
         if first is None and failed:
             # Of several seen at once, the one that a signal killed did not merely lose its peer.

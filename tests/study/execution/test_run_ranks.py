@@ -1,0 +1,119 @@
+"""Local runs of several ranks: one process each, started, signalled and judged together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from study.config import ClusterConfig
+from study.executors.local import slot_count
+from study.freeze import append_points
+from study.layout import StudyFolder
+from study.place import local_world
+from study.point import point
+from study.supervise import INTERRUPTED, wait_together
+from tests.study.execution.studies import FAILS, REPOSITORY, run_to_end, seeded, states
+from train.spec.config import ParallelConfig, RunConfig, RuntimeConfig
+
+
+@pytest.mark.parametrize(
+    ("parallel", "tasks", "ranks"),
+    [({}, 1, 1), ({"dp_replicate": None}, 3, 3), ({"tp": 2, "pp": 2, "dp_shard": None}, 1, 4), ({"tp": 2}, 8, 8)],
+)
+def test_a_run_gets_the_ranks_that_were_asked_for_or_that_its_mesh_needs(
+    parallel: dict[str, int | None], tasks: int, ranks: int
+) -> None:
+    assert local_world(parallel, tasks) == ranks
+
+
+def test_every_rank_takes_its_cores_of_the_slots() -> None:
+    cores = len(os.sched_getaffinity(0))
+    one = RunConfig(runtime=RuntimeConfig(threads=1), parallel=ParallelConfig(tp=2))
+    assert slot_count(ClusterConfig(), [one]) == max(1, cores // 2)
+    assert slot_count(ClusterConfig(tasks_per_node=4), [one]) == max(1, cores // 4)
+
+
+def of_three_ranks(folder: Path, seed: int) -> tuple[StudyFolder, str]:
+    study = StudyFolder(folder)
+    base = seeded(seed)
+    made = point(replace(base.config, parallel=ParallelConfig(dp_replicate=3)), base.overrides)
+    append_points(study, [made])
+    study.study.write_text("cluster: {executor: local, slots: 1, poll_seconds: 0.5}\ntracking: {enabled: false}\n")
+    return study, made.key
+
+
+def test_ranks_of_a_run_know_each_other(tmp_path: Path) -> None:
+    study, key = of_three_ranks(tmp_path / "ranks", seed=1)
+    code, said = run_to_end(study)
+    assert code == 0, said
+    attempt = study.run(key).attempt(1)
+    found = [json.loads(attempt.stdout(rank).read_text().splitlines()[0]) for rank in (1, 2)]
+    assert [(env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) for env in found] == [("1", "1", "3"), ("2", "2", "3")]
+    assert {env["MASTER_ADDR"] for env in found} == {"127.0.0.1"}
+    assert len({env["MASTER_PORT"] for env in found}) == 1
+    assert json.loads(attempt.job.read_text())["world"] == 3
+
+
+def test_the_rank_that_failed_is_named(tmp_path: Path) -> None:
+    study, key = of_three_ranks(tmp_path / "ranks", seed=FAILS)
+    run_to_end(study)
+    assert states(study)[key] == "failed"
+    outcome = json.loads(study.run(key).attempt(1).outcome.read_text())
+    assert "in my eyes" in outcome["error"] or "rank trouble" in outcome["error"], "an error that a rank wrote"
+
+
+def processes(*programs: str) -> list[subprocess.Popen[bytes]]:
+    return [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+
+
+SLEEPS = "import time; time.sleep(100)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
+
+
+def test_a_failed_rank_ends_the_others_even_deaf_ones() -> None:
+    began = time.monotonic()
+    ranks = processes(SLEEPS, f"import os, time; time.sleep(0.5); os.kill(os.getpid(), 9); {SLEEPS}", DEAF)
+    assert wait_together(ranks, grace=0.5) == 1
+    assert [p.returncode for p in ranks] == [-15, -9, -9]
+    assert time.monotonic() - began < 60
+
+
+def test_ranks_that_end_well_are_not_hurried() -> None:
+    ranks = processes(
+        f"raise SystemExit({INTERRUPTED})", f"import time; time.sleep(1); raise SystemExit({INTERRUPTED})"
+    )
+    assert wait_together(ranks, grace=0.1) == 0
+    assert [p.returncode for p in ranks] == [INTERRUPTED, INTERRUPTED]
+
+
+@pytest.mark.slow
+def test_every_preset_trains_the_same_run(tmp_path: Path) -> None:
+    """`parallel=single|ddp|fsdp|fsdp_tp|fsdp_tp_pp` from the command line, on processes of this machine."""
+    settings = [
+        *("model.width=32", "model.layers=4", "model.head_dim=8", "model.kv_heads=4"),
+        *("data.name=ours", f"data.source={REPOSITORY / 'study'}", "data.vocab_size=258", "data.sequence_length=16"),
+        *("batch.tokens=128", "budget.tokens=640", "eval.count=1"),
+        *("eval.sequences=8", "optim.lr=1e-3", "runtime.device=cpu", f"runtime.data_root={tmp_path / 'data'}"),
+        *("tracking=none", f"paths.runs={tmp_path / 'runs'}"),
+    ]
+    losses = {}
+    for preset, ranks in (("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp_tp", 2), ("fsdp_tp_pp", 4)):
+        cluster = [f"cluster.tasks_per_node={ranks}"] if preset in ("ddp", "fsdp") else []
+        command = [sys.executable, "-m", "study.sweep", f"parallel={preset}", f"study.name={preset}", *cluster]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*command, *settings], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        (outcome,) = (tmp_path / "runs" / preset).glob("*/outcome.json")
+        told = json.loads(outcome.read_text())
+        assert told["world_size"] == ranks
+        losses[preset] = told["loss"]["validation_nats_per_token"]
+    assert losses == pytest.approx(dict.fromkeys(losses, losses["single"]), abs=1e-6)
