@@ -94,6 +94,10 @@ def test_every_block_is_run_here() -> None:
         assert any(text in one for text in run_here), f"no test runs the README's block:\n{one}"
 
 
+def test_a_search_is_shown_before_it_runs(checkout: Path) -> None:
+    assert "Search lr-search: asha over optim.lr, model.width, 27 trials" in run(block("search=asha"), checkout)
+
+
 @pytest.mark.slow
 def test_the_main_job_and_its_second_run_and_a_changed_value(checkout: Path) -> None:
     shutil.rmtree(checkout / "runs", ignore_errors=True)

@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write down that the points are not wanted any more, then stop those that run."""
     folder = find_study(options.study, options.runs)
+    if folder.search.exists():
+        from study.search.pool import cancel
+
+        print(cancel(folder))
+        return 0
     states = parse_states(options.state)
     observer = Observer(folder)
     observer.refresh()

@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Submit the points again; they resume from their newest checkpoints."""
     folder = find_study(options.study, options.runs)
+    if folder.search.exists():
+        raise ValueError(f"{folder.name} is a search: give its command again, and its workers carry on")
     states = parse_states(options.state)
     refused = sorted(states - RETRIABLE)
     if refused:

@@ -17,4 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show live progress until all runs ended; 1 if one did not complete."""
     folder = find_study(options.study, options.runs)
+    if folder.search.exists():
+        from study.search.pool import watch
+
+        return watch(folder)
     return follow(folder, load_submission(folder).cluster, control=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from study.executors import query
 from study.executors.local import job_environment
 from study.files import locked, write_atomic
 from study.follow import INTERRUPTED, Stop
-from study.freeze import settle
+from study.freeze import one_budget, settle
 from study.layout import StudyFolder
 from study.plan import common
 from study.search import view
@@ -65,6 +66,7 @@ def start(composed: Composed, space: dict[str, Domain]) -> int:
         print("\ndry_run=true: nothing was submitted, nothing was written.")
         return 0
     _write(folder, config, wanted)
+    Office.of(folder).say("resumed")
     if _local(config):
         return stay(folder, count)
     _submit(folder, config.cluster, count)
@@ -103,6 +105,51 @@ def stay(folder: StudyFolder, count: int) -> int:
         return 0
     print(f"every worker ended and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
     return 1
+
+
+def watch(folder: StudyFolder) -> int:
+    """Print a line every ten seconds until the search is over; 130 after Ctrl-C."""
+    office = Office.of(folder)
+    with Stop() as stop:
+        shown = 0.0
+        while not office.search.over and not office.search.stopped and not stop.requests:
+            if time.monotonic() - shown >= LINE_SECONDS:
+                shown = time.monotonic()
+                print(view.line(office.search), flush=True)
+            time.sleep(TICK_SECONDS)
+            office.refresh()
+    print(view.text(office.search, folder))
+    return INTERRUPTED if stop.requests else 0
+
+
+def cancel(folder: StudyFolder) -> str:
+    """Hand nothing out any more and tell the workers to save and end; return what was done."""
+    Office.of(folder).say("stopped")
+    known = ledger.read(folder)
+    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
+    if ids:
+        answer = query.run(["scancel", "--full", "--signal=TERM", *ids])
+        pending = query.run(["scancel", "--state=PENDING", *ids])
+        if answer.code is None or pending.code is None:
+            raise ValueError(f"scancel gave no answer ({answer.error or pending.error}): give the command again")
+    told = 0
+    for lease in folder.leases.glob("[0-9]*") if folder.leases.exists() else ():
+        host, _, pid = lease.read_text(encoding="utf-8").strip().partition(" ")
+        if host == os.uname().nodename and _is_worker(int(pid), folder):
+            os.kill(int(pid), signal.SIGTERM)
+            told += 1
+    where = f"{len(ids)} job arrays and {told} workers of this machine" if ids else f"{told} workers of this machine"
+    return f"{folder.name}: stopped; {where} were told to save and end. The same command as before carries on"
+
+
+def _is_worker(pid: int, folder: StudyFolder) -> bool:
+    import psutil
+
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+    return MODULE in words and str(folder.path) in words
 
 
 def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
@@ -161,6 +208,7 @@ def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
 def _base(config: StudyConfig, run: RunConfig, composed: Composed) -> dict[str, Any]:
     """Return the config without the space as plain values: what every trial starts from, its paths absolute."""
     said = plain(asdict(composed.config.run()))
+    said["budget"] = asdict(one_budget(config.budget, composed.overrides))
     said["data"] |= {"fingerprint": run.data.fingerprint, "source": run.data.source}
     said["runtime"]["data_root"] = run.runtime.data_root
     assert isinstance(said, dict)

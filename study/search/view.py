@@ -47,7 +47,7 @@ def line(search: Search) -> str:
 
 def text(search: Search, folder: StudyFolder) -> str:
     """Return the search as `status` shows it."""
-    state = "over" if search.over else "stopped" if search.stopped else "going on"
+    state = "stopped" if search.stopped else "over" if search.over else "going on"
     lines = [f"{folder.name}: {search.settings.scheduler}, {state}: {line(search)}"]
     lines += ["", *_rungs(search)]
     lines += ["", *_best(search)]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from study.layout import StudyFolder
 from study.search import view
 from study.search.claims import Office, frozen
 from study.search.log import Record
@@ -47,9 +48,7 @@ def test_replaying_the_records_rebuilds_the_search() -> None:
     assert again.lost_units == 1
 
 
-def make_folder() -> "object":
-    from study.layout import StudyFolder
-
+def make_folder() -> StudyFolder:
     return StudyFolder(Path("nowhere"))
 
 

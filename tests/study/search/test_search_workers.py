@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from study.layout import StudyFolder
+from study.search import view
 from study.search.claims import Office
 from study.search.state import Search
 from tests.study.execution.stand_in_search_trainer import loss_at
@@ -106,6 +107,25 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     assert search.over
     assert len(search.trials) == 12
     assert not list(study.leases.iterdir())
+
+
+def test_cancel_stops_the_workers_and_their_trials_stay(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s")
+    worker = begin_worker(study, seconds=120.0)
+    wait_until("a claim", lambda: bool(Office.of(study).search.claims))
+    claim = next(iter(Office.of(study).search.claims.values()))
+    wait_until("a trainer", (study.run(claim.key).path / "diary").exists)
+    said = subprocess.run(
+        [sys.executable, "-m", "study", "cancel", "s", "--runs", str(tmp_path)],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    assert "1 workers of this machine were told" in said.stdout
+    worker.communicate(timeout=60)
+    search = Office.of(study).search
+    assert search.stopped
+    assert (search.decide(), search.lost_units) == (None, 1)
+    assert "stopped" in view.text(search, study)
 
 
 def test_crashes_and_divergence_end_a_trial_not_the_search(tmp_path: Path) -> None:
