@@ -10,6 +10,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,14 +39,15 @@ def searches(small: bool) -> list[tuple[Case, int, str, list[Launch]]]:
     norm, norm_both, add_both = norm_cases(rows, width, None)
     gate, packed = gate_cases(rows, hidden, None)
     length, step, _ = optimizer_cases(10**5 if small else 10**9)
-    by_row, transposed, _ = cast_cases(rows, width)
+    by_row, transposed, by_tensor = cast_cases(rows, width)
     forward = grid(warps=[2, 4, 8], programs=[0], rows=[1, 2]) + grid(warps=[4, 8], programs=[2, 4], stages=[2, 3])
     backward = grid(warps=[4, 8, 16], programs=[1, 2], stages=[1, 2, 3]) + grid(
         warps=[4, 8], programs=[3, 4], stages=[1, 2]
     )
     loss = loss_case(rows, vocabulary, 0.0, None)
     return [
-        (loss, 0, "cross_entropy", grid(block=[8192, 16384, 32768], warps=[16, 32], stages=[1, 2, 3])),
+        (loss, 0, "cross_entropy", grid(block=[4096, 8192, 16384], warps=[8, 16, 32], stages=[1, 2])),
+        (loss, 1, "cross_entropy_options", grid(block=[4096, 8192], warps=[8, 16, 32], stages=[1, 2])),
         (norm, 0, "rms_norm", forward),
         (norm_both, 0, "rms_norm_backward", backward),
         (add_both, 0, "rms_norm_backward", backward),
@@ -56,7 +58,8 @@ def searches(small: bool) -> list[tuple[Case, int, str, list[Launch]]]:
         (step, 0, "adamw", grid(block=[512, 1024, 2048, 4096], warps=[2, 4, 8])),
         (length, 0, "gradient_norm", grid(block=[2048, 4096, 8192, 16384], warps=[4, 8, 16])),
         (by_row, 0, "fp8_rowwise", grid(warps=[2, 4, 8, 16])),
-        (transposed, 0, "fp8_tiles", grid(block=[64, 128, 256], rows=[32, 64, 128], warps=[4, 8])),
+        (by_tensor, 0, "fp8_rows", grid(block=[256, 512, 1024, 2048], rows=[2, 4, 8, 16], warps=[4, 8])),
+        (transposed, 0, "fp8_tiles", grid(block=[32, 64, 128], rows=[64, 128, 256], warps=[4, 8])),
     ]
 
 
@@ -73,10 +76,10 @@ def main() -> int:
         if not any(text in f"{case.name} {kernel}" for text in options.only.split("|")):
             continue
         base = case.variants[number]
-        case.variants = [Variant("table", base.run)]
-        case.variants += [Variant(str(launch)[7:-1], under(base.run, kernel, launch)) for launch in launches]
+        variants = [Variant("table", base.run)]
+        variants += [Variant(str(launch)[7:-1], under(base.run, kernel, launch)) for launch in launches]
         assert kernel in TABLE
-        found = measure(case, witness, rounds=2 if options.small else 12, seconds=0.15)
+        found = measure(replace(case, variants=variants), witness, rounds=2 if options.small else 12, seconds=0.15)
         print(
             f"{case.name} ({base.name}), {kernel}: floor {case.floor * 1e6:.1f} us, witness {witness.median() / 1e12:.0f}"
         )

@@ -85,8 +85,10 @@ def _scalars(
     if not arrays[0] or not (isinstance(lr, Tensor) or isinstance(step, Tensor)):
         return None
     device = arrays[0][0].device
-    at = torch.as_tensor(step, device=device).double()
-    rate = torch.as_tensor(lr, device=device).double()
+    at, rate = (
+        x.to(device, torch.float64) if isinstance(x, Tensor) else torch.full((), x, dtype=torch.float64, device=device)
+        for x in (step, lr)
+    )
     return torch.stack([rate, 1 - betas[0] ** at, (1 - betas[1] ** at).sqrt()]).float()
 
 

@@ -60,7 +60,12 @@ def cast_fp8(
 
 def _inverse(scale: Tensor, dtype: torch.dtype, size: Tensor | None) -> Tensor:
     """Return 1 / scale, from the size it was made of if there is one, which rounds once less."""
-    return 1.0 / scale if size is None else torch.finfo(dtype).max / size
+    return scale.reciprocal() if size is None else size.reciprocal() * torch.finfo(dtype).max
+
+
+def _scale(size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return size over the format's largest number: a product, which rounds alike on every device."""
+    return size * torch.finfo(dtype).max ** -1
 
 
 def _reference(
@@ -77,13 +82,14 @@ def _reference(
     nothing = x.new_empty((0, 0), dtype=dtype), x.new_empty((0, 0), dtype=torch.float32)
     if by_row:
         size = size_of(1)
-        values = cast(most / size)
+        values = cast(_inverse(size, dtype, size))
         if not transposed:
-            return values, size / most, *nothing
+            return values, _scale(size, dtype), *nothing
         other = size_of(0)
-        return values, size / most, cast(most / other).t().contiguous(), (other / most).t().contiguous()
+        copy = cast(_inverse(other, dtype, other)).t().contiguous()
+        return values, _scale(size, dtype), copy, _scale(other, dtype).t().contiguous()
     size = None if scale is not None else wide.abs().amax().clamp(min=LEAST)
-    found = scale.float().reshape(()).clone() if size is None and scale is not None else size / most  # type: ignore[operator]
+    found = _scale(size, dtype) if size is not None else scale.float().reshape(()).clone()  # type: ignore[union-attr]
     values = cast(_inverse(found, dtype, size))
     return (values, found, values.t().contiguous(), found.clone()) if transposed else (values, found, *nothing)
 
@@ -99,27 +105,27 @@ def _by_triton(
 
     x = x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
     values, scales, copy, copy_scale = _room(x, dtype, by_row, transposed, scale)
-    most = torch.finfo(dtype).max
     if by_row and not transposed and x.shape[1] <= WIDEST:
         fp8.rowwise(x, values, scales, LEAST)
         return values, scales, copy, copy_scale
     goal = copy if transposed else None
     if scale is not None:
         scales.copy_(scale.reshape(()))
-        fp8.tiles(x, 1.0 / scales, None, values, goal)
+        fp8.tiles(x, _inverse(scales, dtype, None), None, values, goal)
         if transposed:
             copy_scale.copy_(scales)
         return values, scales, copy, copy_scale
     by_rows, by_columns = (size.clamp_(min=LEAST) for size in fp8.sizes(x, by_row and transposed))
     if by_row:
-        torch.div(by_rows, most, out=scales.view(-1))
-        fp8.tiles(x, most / by_rows, most / by_columns if transposed else None, values, goal)
+        scales.view(-1).copy_(_scale(by_rows, dtype))
+        others = _inverse(by_columns, dtype, by_columns) if transposed else None
+        fp8.tiles(x, _inverse(by_rows, dtype, by_rows), others, values, goal)
         if transposed:
-            torch.div(by_columns, most, out=copy_scale.view(-1))
+            copy_scale.view(-1).copy_(_scale(by_columns, dtype))
         return values, scales, copy, copy_scale
     size = by_rows.amax()
-    torch.div(size, most, out=scales)
-    fp8.tiles(x, most / size, None, values, goal)
+    scales.copy_(_scale(size, dtype))
+    fp8.tiles(x, _inverse(size, dtype, size), None, values, goal)
     if transposed:
         copy_scale.copy_(scales)
     return values, scales, copy, copy_scale

@@ -25,9 +25,15 @@ def gradient_norm(tensors: Sequence[Tensor], *, squared: bool = False) -> Tensor
         )
     if use_triton("gradient_norm", *local):
         total = torch.stack([_squares(list(group)) for group in _by_dtype(local)]).sum()
-    else:
-        total = torch.stack(torch._foreach_norm(local, dtype=_exact(local))).square().sum()
-    return total if squared else total.sqrt()
+        return total if squared else total.sqrt()
+    norm = torch.linalg.vector_norm(torch.stack([n.to(_exact(local)) for n in _norms(local)]))
+    return norm.square() if squared else norm
+
+
+def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return each tensor's norm, of short formats in fp32."""
+    short = any(x.dtype.itemsize < 4 for x in tensors)
+    return torch._foreach_norm(list(tensors), dtype=torch.float32) if short else torch._foreach_norm(list(tensors))
 
 
 def _exact(tensors: Sequence[Tensor]) -> torch.dtype:

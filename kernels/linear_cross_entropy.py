@@ -22,7 +22,7 @@ from torch.utils.flop_counter import register_flop_formula
 from kernels.cross_entropy import Details
 from kernels.engines import engine_of
 from kernels.library import define, fake
-from kernels.scaling import scaled
+from kernels.scaling import scale_, scaled
 from kernels.switch import use_triton
 from kernels.vocabulary import (
     Engine,
@@ -75,7 +75,8 @@ def linear_cross_entropy(
     the caller sums; "reduce_scatter": this rank's part of the tokens, all of them gathered here, target of all tokens.
 
     `recompute` makes the logits again in backward: a third more operations, a few bytes a token kept; implied by
-    "none". `compact` adds the weight's gradient up in its own dtype. DTensors: hidden of any placement, weight
+    "none". `compact` adds the weight's gradient up in its own dtype, and on a GPU backward, which then gives the
+    gradients' memory away, runs once. DTensors: hidden of any placement, weight
     replicated or cut along the vocabulary. Raises ValueError for shapes, dtypes or options that do not fit.
     """
     if is_dtensor(weight):
@@ -171,7 +172,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             scale = (target != plan.options.ignore_index).sum().clamp(min=1).double().reciprocal()
             total = total * scale
         if wants:
-            if mode == "forward":
+            ctx.given = None
+            if mode == "forward" and plan.compact and plan.triton:
+                ctx.save_for_backward(scale)
+                ctx.given = (grad_hidden, grad_weight)  # scaled in place and given away: no second copy of either
+            elif mode == "forward":
                 ctx.save_for_backward(scale, grad_hidden, grad_weight)
             else:
                 ctx.save_for_backward(scale, x, head, target, largest, log_sum)
@@ -189,7 +194,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             return (None,) * 7
         scale, *saved = ctx.saved_tensors
         factor = grad if scale is None else grad * scale
-        if ctx.mode == "forward":
+        if ctx.mode == "forward" and ctx.plan.compact and ctx.plan.triton:
+            grad_hidden, grad_weight = _given_away(ctx, factor)
+        elif ctx.mode == "forward":
             grad_hidden, grad_weight = (
                 _scaled(tensor, factor, dtype, ctx.plan.triton) for tensor, dtype in zip(saved, ctx.dtypes, strict=True)
             )
@@ -201,6 +208,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             )
             grad_hidden, grad_weight = grad_hidden.to(ctx.dtypes[0]), grad_weight.to(ctx.dtypes[1])
         return grad_hidden, grad_weight, None, None, None, None, None
+
+
+def _given_away(ctx: Any, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients that `compact` kept, times factor, in the memory they lie in."""
+    if ctx.given is None:
+        raise RuntimeError(
+            "a second backward pass through kernels.linear_cross_entropy(compact=True): the first gave its gradients "
+            "away; leave compact out or use recompute=True"
+        )
+    given, ctx.given = ctx.given, None
+    for tensor in given:
+        scale_(tensor, factor.to(torch.float32))
+    return tuple(tensor.to(dtype) for tensor, dtype in zip(given, ctx.dtypes, strict=True))  # type: ignore[return-value]
 
 
 def _without(plan: _Plan) -> tuple[Any, ...]:

@@ -86,10 +86,15 @@ class _PlainRope(torch.autograd.Function):
 def _as_real(x: Tensor, taken: Tensor, interleaved: bool) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     cos, sin = taken.unbind(-1)
-    a, b = wide.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else wide.chunk(2, -1)
-    turned = (a * cos - b * sin, a * sin + b * cos)
-    joined = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
-    return joined.to(x.dtype)
+    if not interleaved:
+        a, b = wide.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
+    # Each of a pair by itself, from both: compilers fuse that into whatever takes the result, which they do not do
+    # with a pair that is put together.
+    pairs = wide.unflatten(-1, (-1, 2))
+    sign = 2 * torch.arange(2, device=x.device, dtype=wide.dtype) - 1
+    turned = pairs * cos.unsqueeze(-1) + pairs.flip(-1) * (sin.unsqueeze(-1) * sign)
+    return turned.flatten(-2).to(x.dtype)
 
 
 def _check(q: Tensor, k: Tensor, turns: Tensor, positions: Tensor | None) -> None:

@@ -13,10 +13,11 @@ from kernels.sharding import rowwise, use_dtensor
 from kernels.switch import use_triton
 
 
-def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
+def swiglu(gate: Tensor, up: Tensor | None = None, *, fuse: bool = True) -> Tensor:
     """Return silu(gate) * up (…, hidden); without `up`, gate is (…, 2 hidden) and its second half is up.
 
-    Both of one float dtype; computed in fp32 by the kernel. The backward pass makes the sigmoid again. Raises
+    Both of one float dtype; computed in fp32 by the kernel. The backward pass makes the sigmoid again. `fuse` leaves it
+    to a compiler where there is one, which is as fast but for the gradient of halves that are to be joined. Raises
     ValueError for shapes or dtypes that do not fit.
     """
     if up is None and (gate.dim() < 1 or gate.shape[-1] % 2):
@@ -27,7 +28,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
             f"on {gate.device}"
         )
     refusal = "" if gate.dim() and gate.shape[-1] else "an empty last axis"
-    if not use_triton("swiglu", gate, refusal=refusal, fuse=True):
+    if not use_triton("swiglu", gate, refusal=refusal, fuse=fuse):
         first, second = gate.chunk(2, dim=-1) if up is None else (gate, up)
         return F.silu(first) * second
     use_dtensor(gate)

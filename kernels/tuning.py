@@ -27,11 +27,13 @@ class Launch:
 LARGEST = 1 << 62
 TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
     "cross_entropy": (
+        (512, Launch(block=512, warps=2)),
         (1024, Launch(block=1024, warps=4)),
         (8192, Launch(block=4096, warps=8)),
-        (LARGEST, Launch(block=16384, warps=32)),
+        (LARGEST, Launch(block=8192, warps=16)),
     ),
     "cross_entropy_options": (
+        (512, Launch(block=512, warps=2)),
         (1024, Launch(block=1024, warps=4)),
         (8192, Launch(block=4096, warps=8)),
         (LARGEST, Launch(block=8192, warps=32)),
@@ -46,21 +48,22 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
     "rms_norm_backward": (
         (256, Launch(rows=16, warps=4, programs=4)),
         (1024, Launch(rows=4, warps=4, programs=4)),
-        (4096, Launch(warps=8, programs=2, stages=2)),
+        (4096, Launch(warps=8, programs=2, stages=3)),
         (8192, Launch(warps=16, programs=1, stages=2)),
         (LARGEST, Launch(warps=32, programs=1)),
     ),
-    "rope": ((LARGEST, Launch(rows=32, warps=4)),),
-    "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=1024, rows=1, warps=4))),
-    "adamw": ((LARGEST, Launch(block=1024, warps=4)),),
+    "rope": ((LARGEST, Launch(rows=32, warps=8)),),
+    "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=2048, warps=4))),
+    "adamw": ((LARGEST, Launch(block=2048, warps=2)),),
     "gradient_norm": ((LARGEST, Launch(block=8192, warps=8)),),
     "fp8_rowwise": (
         (512, Launch(warps=1)),
-        (2048, Launch(warps=4)),
+        (4096, Launch(warps=4)),
         (8192, Launch(warps=8)),
         (LARGEST, Launch(warps=16)),
     ),
-    "fp8_tiles": ((LARGEST, Launch(block=128, rows=64, warps=8)),),
+    "fp8_tiles": ((LARGEST, Launch(block=64, rows=128, warps=4)),),
+    "fp8_rows": ((LARGEST, Launch(block=1024, rows=4, warps=4)),),
     "scaled": ((LARGEST, Launch(block=4096, warps=4)),),
 }
 """(largest size, launch) in ascending order, by kernel."""

@@ -20,29 +20,61 @@ from kernels.jit.launching import fp32
 from kernels.tuning import launch_of
 from kernels.vocabulary import Options, Rows, Shard
 
+LOG2E = tl.constexpr(1.4426950408889634)
+
 
 @triton.jit
-def _tanh(x):
-    """Hyperbolic tangent to fp32's last digits: an odd polynomial near 0 (Cephes' tanhf), exponentials elsewhere."""
+def _tanh(x, PRECISE: tl.constexpr):
+    """Hyperbolic tangent, 1 - 2 / (exp(2x) + 1), off by 1e-7; PRECISE: by an odd polynomial near 0 (Cephes)."""
+    large = 1.0 - 2.0 / (tl.exp2(x * (2.0 * LOG2E)) + 1.0)
+    if not PRECISE:
+        return large
     z = x * x
     p = -5.70498872745e-3 * z + 2.06390887954e-2
     p = p * z - 5.37397155531e-2
     p = p * z + 1.33314422036e-1
     p = p * z - 3.33332819422e-1
-    small = x + x * z * p
-    size = tl.abs(x)
-    large = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
-    return tl.where(size < 0.625, small, tl.where(x < 0, -large, large))
+    return tl.where(z < 0.390625, x + x * z * p, large)
 
 
 @triton.jit
 def _transformed(x, scale, softcap, SCALED: tl.constexpr, CAPPED: tl.constexpr):
+    """Return (t, t / cap). Formats shorter than fp32 round more than the short tanh does."""
     t = x.to(tl.float32)
+    ratio = t
     if SCALED:
         t = t * scale
     if CAPPED:
-        t = softcap * _tanh(t / softcap)
-    return t
+        ratio = _tanh(t * (1.0 / softcap), x.dtype == tl.float32)
+        t = softcap * ratio
+    return t, ratio
+
+
+@triton.jit
+def _loaded(row, start, columns, POLICY: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    column = start + tl.arange(0, BLOCK)
+    if MASKED:
+        return tl.load(row + column, mask=column < columns, other=float("-inf"), eviction_policy=POLICY)
+    return tl.load(row + column, eviction_policy=POLICY)
+
+
+@triton.jit
+def _more_statistics(
+    row, start, columns, largest, sums, totals, scale, softcap,
+    SCALED: tl.constexpr, CAPPED: tl.constexpr, SUMMED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Take a block of a row into its statistics."""
+    x = _loaded(row, start, columns, "evict_last", MASKED, BLOCK)
+    t, _ = _transformed(x, scale, softcap, SCALED, CAPPED)
+    inside = start + tl.arange(0, BLOCK) < columns
+    if MASKED and (CAPPED or SCALED):
+        t = tl.where(inside, t, float("-inf"))
+    larger = tl.maximum(largest, tl.max(t, 0))
+    base = tl.where(larger == float("-inf"), 0.0, larger)
+    sums = sums * tl.exp2((largest - base) * LOG2E) + tl.exp2((t - base) * LOG2E)
+    if SUMMED:
+        totals += tl.where(inside, t, 0.0) if MASKED else t
+    return larger, sums, totals
 
 
 @triton.jit
@@ -54,20 +86,36 @@ def _row_statistics(
     largest = tl.full((), float("-inf"), tl.float32)
     sums = tl.zeros((BLOCK,), tl.float32)
     totals = tl.zeros((BLOCK,), tl.float32)
-    for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
-        column = start + tl.arange(0, BLOCK)
-        inside = column < columns
-        x = tl.load(row + column, mask=inside, other=float("-inf"), eviction_policy="evict_last")
-        t = _transformed(x, scale, softcap, SCALED, CAPPED)
-        if CAPPED or SCALED:
-            t = tl.where(inside, t, float("-inf"))
-        larger = tl.maximum(largest, tl.max(t, 0))
-        base = tl.where(larger == float("-inf"), 0.0, larger)
-        sums = sums * tl.exp(largest - base) + tl.exp(t - base)
-        largest = larger
-        if SUMMED:
-            totals += tl.where(inside, t, 0.0)
+    whole = columns // BLOCK * BLOCK  # whose blocks need no mask
+    for start in tl.range(0, whole, BLOCK, num_stages=STAGES):
+        largest, sums, totals = _more_statistics(
+            row, start, columns, largest, sums, totals, scale, softcap, SCALED, CAPPED, SUMMED, False, BLOCK
+        )
+    if whole < columns:
+        largest, sums, totals = _more_statistics(
+            row, whole, columns, largest, sums, totals, scale, softcap, SCALED, CAPPED, SUMMED, True, BLOCK
+        )
     return largest, tl.sum(sums, 0), tl.sum(totals, 0)
+
+
+@triton.jit
+def _block_gradient(
+    row, out, start, columns, base, log2_sum, weight, share, scale, softcap,
+    SCALED: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write (p weight - share) dt/dx for one block of a row."""
+    x = _loaded(row, start, columns, "evict_first", MASKED, BLOCK)
+    t, ratio = _transformed(x, scale, softcap, SCALED, CAPPED)
+    error = tl.exp2((t - base) * LOG2E - log2_sum) * weight - share
+    if CAPPED:
+        error = error * (1.0 - ratio * ratio)
+    if SCALED:
+        error = error * scale
+    column = start + tl.arange(0, BLOCK)
+    if MASKED:
+        tl.store(out + column, error.to(out.dtype.element_ty), mask=column < columns, eviction_policy="evict_first")
+    else:
+        tl.store(out + column, error.to(out.dtype.element_ty), eviction_policy="evict_first")
 
 
 @triton.jit
@@ -75,22 +123,40 @@ def _row_gradient(
     row, out, columns, wanted, largest, log_sum, keep, factor, scale, softcap, smoothing, share, z_loss,
     SCALED: tl.constexpr, CAPPED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Write (p (1 + 2 z lse) - (1 - ε) [wanted] - share) dt/dx · factor to one row, zeros unless keep."""
+    """Write (p (1 + 2 z lse) - (1 - ε) [wanted] - share) dt/dx · factor to one row, zeros unless keep.
+
+    The wanted column is put right after all have been written, which spares a comparison for each of them.
+    """
     base = tl.where(largest == float("-inf"), 0.0, largest)
-    weight = 1.0 + 2.0 * z_loss * (largest + log_sum)
-    for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
-        column = start + tl.arange(0, BLOCK)
-        inside = column < columns
-        x = tl.load(row + column, mask=inside, other=float("-inf"), eviction_policy="evict_first")
-        t = _transformed(x, scale, softcap, SCALED, CAPPED)
-        error = tl.exp((t - base) - log_sum) * weight - share
-        error = tl.where(column == wanted, error - (1.0 - smoothing), error)
+    log2_sum = log_sum * LOG2E
+    weight = factor * (1.0 + 2.0 * z_loss * (largest + log_sum))
+    whole = columns // BLOCK * BLOCK
+    if keep:
+        held = (wanted >= 0) & (wanted < columns)
+        chosen = tl.load(row + wanted, mask=held, other=0.0)
+        tl.debug_barrier()  # out may be row: nobody writes before all have read
+        for start in tl.range(0, whole, BLOCK, num_stages=STAGES):
+            _block_gradient(
+                row, out, start, columns, base, log2_sum, weight, factor * share, scale, softcap,
+                SCALED, CAPPED, False, BLOCK,
+            )  # fmt: skip
+        if whole < columns:
+            _block_gradient(
+                row, out, whole, columns, base, log2_sum, weight, factor * share, scale, softcap,
+                SCALED, CAPPED, True, BLOCK,
+            )  # fmt: skip
+        t, ratio = _transformed(chosen, scale, softcap, SCALED, CAPPED)
+        error = tl.exp2((t - base) * LOG2E - log2_sum) * weight - factor * (share + (1.0 - smoothing))
         if CAPPED:
-            error = error * (1.0 - (t / softcap) * (t / softcap))
+            error = error * (1.0 - ratio * ratio)
         if SCALED:
             error = error * scale
-        error = tl.where(keep, error * factor, 0.0)
-        tl.store(out + column, error.to(out.dtype.element_ty), mask=inside, eviction_policy="evict_first")
+        tl.debug_barrier()
+        tl.store(out + wanted, error.to(out.dtype.element_ty), mask=held)
+    else:
+        for start in range(0, columns, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            tl.store(out + column, tl.zeros((BLOCK,), out.dtype.element_ty), mask=column < columns)
 
 
 @triton.jit
@@ -104,7 +170,7 @@ def statistics_kernel(
     row = logits + number * logits_stride
     wanted = tl.load(target + number) - first_column
     held = (wanted >= 0) & (wanted < columns)
-    chosen = _transformed(tl.load(row + wanted, mask=held, other=0.0), scale, softcap, SCALED, CAPPED)
+    chosen, _ = _transformed(tl.load(row + wanted, mask=held, other=0.0), scale, softcap, SCALED, CAPPED)
     largest, total, summed = _row_statistics(row, columns, scale, softcap, SCALED, CAPPED, SUMMED, BLOCK, STAGES)
     tl.store(out + number, largest)
     tl.store(out + rows + number, total)
@@ -148,7 +214,7 @@ def fused_kernel(
     token = tl.load(target + number)
     held = (token >= 0) & (token < columns)
     # Read before any thread writes: the statistics below end in a barrier.
-    chosen = _transformed(tl.load(row + token, mask=held, other=float("nan")), scale, softcap, SCALED, CAPPED)
+    chosen, _ = _transformed(tl.load(row + token, mask=held, other=float("nan")), scale, softcap, SCALED, CAPPED)
     largest, total, summed = _row_statistics(row, columns, scale, softcap, SCALED, CAPPED, SMOOTHED, BLOCK, STAGES)
     log_sum = tl.log(total)
     value = log_sum + (largest - chosen)

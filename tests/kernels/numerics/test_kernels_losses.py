@@ -40,8 +40,9 @@ def test_kinds_of_logits(kind: str, dtype: torch.dtype) -> None:
     for reduction in ("mean", "none"):
         ours = functools.partial(kernels.cross_entropy, reduction=reduction)
         theirs = functools.partial(oracle.cross_entropy, reduction=reduction)
-        # Where p is near 1, p - 1 keeps few digits, here as in torch: more units in its own last place.
-        compare(ours, theirs, [logits], ulps=200 if kind == "confident" else 8, rest=[target])
+        # Where p is near 1, p - 1 and log(1 + a little) keep few digits, here as in torch: luck says who keeps more.
+        hard = kind == "confident"
+        compare(ours, theirs, [logits], ulps=200 if hard else 8, factor=4.0 if hard else 1.5, rest=[target])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

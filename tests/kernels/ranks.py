@@ -1,0 +1,133 @@
+"""Two gloo ranks run many cells in one start: `python -m tests.kernels.ranks RANK FILE`, see test_kernels_ranks."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+
+import kernels
+from tests.kernels.oracle import OPTIONS, cross_entropy
+
+RANKS = 2
+
+
+def drawn(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    tolerance = 1e-11 if a.dtype == torch.float64 and b.dtype == torch.float64 else 2e-6
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, check_dtype=False)
+
+
+def linear(rank: int, dtype: torch.dtype, vocabulary: int) -> None:
+    """Vocabulary-parallel heads against one process: losses, both gradients, every way to sum that of hidden."""
+    tokens, width = 8, 6
+    rows = -(-vocabulary // RANKS)
+    mine = slice(rank * rows, min((rank + 1) * rows, vocabulary))
+    target = torch.randint(0, vocabulary, (tokens,), generator=torch.Generator().manual_seed(3))
+    target[2] = -100
+    ways = ("all_reduce", "partial", "reduce_scatter")
+    for options, reduction, way, again in itertools.product(
+        (OPTIONS[0], OPTIONS[-1]), ("mean", "sum", "none"), ways, (False, True)
+    ):
+        hidden = drawn(tokens, width, dtype=dtype, seed=1).requires_grad_()
+        weight = drawn(vocabulary, width, dtype=dtype, seed=2).requires_grad_()
+        whole = cross_entropy(hidden @ weight.t(), target, reduction=reduction, **options)
+        up = drawn(*whole.shape, dtype=torch.float64, seed=4)
+        expected = torch.autograd.grad(whole, (hidden, weight), up.to(whole.dtype))
+        block = slice(rank * tokens // RANKS, (rank + 1) * tokens // RANKS) if way == "reduce_scatter" else slice(None)
+        part = hidden.detach()[block].clone().requires_grad_()
+        held = weight.detach()[mine].clone().requires_grad_()
+        loss: Any = kernels.linear_cross_entropy(
+            part, held, target, reduction=reduction, group=dist.group.WORLD, vocabulary=(mine.start, vocabulary),
+            hidden_gradient=way, recompute=again, **options,
+        )  # fmt: skip
+        close(loss, whole)
+        grad_hidden, grad_weight = torch.autograd.grad(loss, (part, held), up.to(loss.dtype))
+        if way == "partial":
+            dist.all_reduce(grad_hidden)
+        close(grad_hidden, expected[0][block])
+        close(grad_weight, expected[1][mine])
+
+
+def distributed_linear(dtype: torch.dtype) -> None:
+    """The same with DTensors, whose shards need not be of one size."""
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for vocabulary, placement in itertools.product((10, 11), (Replicate(), Shard(0))):
+        hidden, weight = drawn(8, 6, dtype=dtype, seed=1).requires_grad_(), drawn(vocabulary, 6, dtype=dtype, seed=2)
+        target = torch.arange(8) % vocabulary
+        weight.requires_grad_()
+        whole = cross_entropy(hidden @ weight.t(), target)
+        expected = torch.autograd.grad(whole, (hidden, weight))
+        pieces = [
+            distribute_tensor(x.detach(), mesh, [p]).requires_grad_()
+            for x, p in ((hidden, placement), (weight, Shard(0)))
+        ]
+        loss: Any = kernels.linear_cross_entropy(*pieces, target)
+        close(loss, whole)
+        for got, want in zip(torch.autograd.grad(loss, pieces), expected, strict=True):
+            assert isinstance(got, DTensor)
+            close(got.full_tensor(), want)
+        logits = (hidden @ weight.t()).detach().requires_grad_()
+        cut = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
+        plain = cross_entropy(logits, target, z_loss=1e-2)
+        parallel: Any = kernels.cross_entropy(cut, target, z_loss=1e-2)
+        close(parallel, plain)
+        close(torch.autograd.grad(parallel, cut)[0].full_tensor(), torch.autograd.grad(plain, logits)[0])
+
+
+def rows_of_layers() -> None:
+    """Layers on DTensors stay where their rows are; the weight's gradient is summed over them."""
+    mesh = init_device_mesh("cpu", (RANKS,))
+    x, other = (drawn(4, 3, 8, dtype=torch.float32, seed=s) for s in (1, 2))
+    weight = drawn(8, dtype=torch.float32, seed=3)
+    calls: list[tuple[Any, list[Tensor], list[Any]]] = [
+        (functools.partial(kernels.rms_norm, eps=1e-6), [x, weight], [Shard(0), Replicate()]),
+        (functools.partial(kernels.rms_norm, eps=1e-6), [x, weight], [Shard(2), Replicate()]),
+        (functools.partial(kernels.add_rms_norm, eps=1e-6), [x, other, weight], [Shard(1), Shard(1), Replicate()]),
+        (kernels.swiglu, [x, other], [Shard(1), Shard(1)]),
+        (kernels.swiglu, [x], [Shard(0)]),
+    ]
+    for call, inputs, placements in calls:
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        pieces = [distribute_tensor(t, mesh, [p]).requires_grad_() for t, p in zip(inputs, placements, strict=True)]
+        plain, cut = call(*leaves), call(*pieces)
+        outputs = [(plain, cut)] if isinstance(plain, Tensor) else list(zip(plain, cut, strict=True))
+        for a, b in outputs:
+            close(b.full_tensor(), a)
+            if placements[0] != Shard(2):
+                assert b.placements == (placements[0],)
+        total = sum((a * a).sum() for a, _ in outputs)
+        parallel = sum((b * b).sum() for _, b in outputs)
+        for want, got in zip(
+            torch.autograd.grad(total, leaves), torch.autograd.grad(parallel, pieces), strict=True  # type: ignore[arg-type]
+        ):  # fmt: skip
+            assert isinstance(got, DTensor)
+            close(got.full_tensor(), want)
+            assert not any(isinstance(p, Partial) for p in got.redistribute(placements=[Replicate()]).placements)
+
+
+def main(rank: int, file: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=RANKS)
+    with kernels.use("reference"):
+        linear(rank, torch.float64, 11)
+        distributed_linear(torch.float64)
+    with kernels.use("triton"):
+        linear(rank, torch.float32, 10)
+        distributed_linear(torch.float32)
+        rows_of_layers()
+    dist.destroy_process_group()
+    print("right")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
