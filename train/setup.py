@@ -122,7 +122,7 @@ def build(
 
     `data` and `fill` stand in for the corpus' training rows and for the seeded initial weights.
     """
-    layout.check(config, world.size)
+    layout.check(config, world.size, saves=False)
     policy.check(config, device)
     use_cache(config.compile.cache)
     backends.prefer(device)

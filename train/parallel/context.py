@@ -30,7 +30,7 @@ class Chunks:
 
     def cut(self, tensor: Tensor) -> Tensor:
         """Return this rank's part of (..., length): its early chunk, then its late one."""
-        chunks = tensor.unflatten(-1, (2 * self.size, -1))
+        chunks = tensor.reshape(*tensor.shape[:-1], 2 * self.size, -1)
         return torch.cat((chunks[..., self.rank, :], chunks[..., -1 - self.rank, :]), -1)
 
     def seen(self, length: int) -> tuple[tuple[int, int], ...]:

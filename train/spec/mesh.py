@@ -90,8 +90,11 @@ def strategy(parallel: ParallelConfig, shape: Axes) -> str:
     return "ddp" if shape.dp_shard * shape.cp * shape.tp * shape.pp == 1 else "fsdp"
 
 
-def check(config: RunConfig, world_size: int | None = None) -> None:
-    """Raise ValueError, with the reason, for a layout that cannot run; also without knowing the world's size."""
+def check(config: RunConfig, world_size: int | None = None, saves: bool = True) -> None:
+    """Raise ValueError, with the reason, for a layout that cannot run; also without knowing the world's size.
+
+    saves: whether checkpoints are to be written, as every run of `train.run` does.
+    """
     parallel = config.parallel
     for name in NAMES:
         size = getattr(parallel, name)
@@ -105,6 +108,11 @@ def check(config: RunConfig, world_size: int | None = None) -> None:
         raise ValueError(f"parallel.zero={parallel.zero} is not allowed: choose 1, 2 or 3")
     shape = None if world_size is None else axes(parallel, world_size)
     _check_strategy(parallel)
+    if saves and parallel.strategy == "fsdp1":
+        raise ValueError(
+            "parallel.strategy=fsdp1 cannot save checkpoints: its flat weights do not say which part of what they are; "
+            "it is there for comparisons of speed and memory, use parallel.strategy=fsdp"
+        )
     _check_tensor(config)
     _check_context(config)
     check_pipeline(config, shape is not None and strategy(parallel, shape) == "fsdp")

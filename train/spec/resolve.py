@@ -43,7 +43,7 @@ def resolve(config: RunConfig) -> RunConfig:
         budget=BudgetConfig(tokens=tokens, flops=config.budget.flops, tokens_per_param=None),
         eval=replace(config.eval, count=max(1, config.eval.count)),
     )
-    mesh.check(resolved)
+    mesh.check(resolved, saves=False)
     return resolved
 
 

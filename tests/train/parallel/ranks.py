@@ -136,7 +136,7 @@ def reference(cell: Cell, data_root: Path, device: torch.device) -> Course:
 
 def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: torch.device) -> Setup:
     data = TokenSequences(data_root / f"fake-bpe{VOCABULARY}", "train", LENGTH, config.seed)
-    return build(config, data_root, world, device, data=Uneven(data) if cell.masked else data)  # type: ignore[arg-type]
+    return build(config, data_root, world, device, data=Uneven(data) if cell.masked else data)
 
 
 def compare(cell: Cell, data_root: Path, world: World, device: torch.device) -> dict[str, Any]:
@@ -158,6 +158,7 @@ def compare(cell: Cell, data_root: Path, world: World, device: torch.device) -> 
         "names": sorted(errors),
         "gradient": errors[worst],
         "weight": worst,
+        "wrong": sorted(name for name, error in errors.items() if not error <= cell.gradient),
         "loss": max(abs(a - b) for a, b in zip(found.losses, wanted.losses, strict=True)),
         "norm": max(abs(a - b) / b for a, b in zip(found.norms, wanted.norms, strict=True)),
         "bitwise": found.losses == wanted.losses
@@ -182,6 +183,7 @@ def merged(cell: Cell, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "name": cell.name,
         "gradient": worst["gradient"],
         "weight": worst["weight"],
+        "wrong": sorted({name for rank in ranks for name in rank["wrong"]}),
         "loss": max(rank["loss"] for rank in ranks),
         "norm": max(rank["norm"] for rank in ranks),
         "bitwise": all(rank["bitwise"] for rank in ranks),
