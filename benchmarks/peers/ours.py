@@ -109,15 +109,31 @@ def _memory(setup: Setup) -> dict[str, float]:
 
 
 def profiled(setup: Setup, path: Path) -> None:
-    """Write which kernels take the time of one further step, for rank 0."""
+    """Write which kernels take the time of two further steps, and where the device waits, for rank 0."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     progress = Progress()
     with torch.profiler.profile(activities=activities) as profile:
-        step(setup, progress)
+        for _ in range(2):
+            step(setup, progress)
         _wait(setup.device)
     if setup.world.rank == 0:
         by = "self_cuda_time_total" if setup.device.type == "cuda" else "self_cpu_time_total"
-        path.write_text(str(profile.key_averages().table(sort_by=by, row_limit=45, max_name_column_width=90)))
+        table = profile.key_averages().table(sort_by=by, row_limit=60, max_name_column_width=90)
+        path.write_text(f"{table}\n{_waits(profile)}\n")
+
+
+def _waits(profile: Any) -> str:
+    """Return the longest times in which no kernel ran, and between which kernels."""
+    kernels = [e for e in profile.events() if e.device_type is torch.autograd.DeviceType.CUDA]
+    spans = sorted((e.time_range.start, e.time_range.end, e.name) for e in kernels)
+    gaps, end, before = [], None, ""
+    for start, stop, name in spans:
+        if end is not None and start > end:
+            gaps.append((start - end, before, name))
+        if end is None or stop > end:
+            end, before = stop, name
+    lines = [f"{gap:9.0f} us  {a[:60]} -> {b[:60]}" for gap, a, b in sorted(gaps, reverse=True)[:15]]
+    return "\n".join([f"waited {sum(g for g, *_ in gaps):.0f} us in {len(gaps)} gaps", *lines])
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def _llama(width: int, layers: int, heads: int, kv_heads: int, hidden: int) -> M
 
 
 SHAPES = {
-    "tiny": Shape(_llama(64, 4, 4, 2, 192), 512, 64),
+    "tiny": Shape(_llama(64, 8, 4, 4, 192), 512, 64),
     "150m": Shape(_llama(768, 12, 12, 12, 2048), 50304, 1024),
     "1b": Shape(_llama(2048, 16, 16, 16, 5632), 50304, 4096),
     "8b": Shape(_llama(4096, 32, 32, 8, 14336), 128256, 8192),
@@ -116,6 +116,7 @@ def rows() -> list[Row]:
         ),
     ]  # fmt: skip
     shard2, shard4 = (("parallel.dp_replicate=1", f"parallel.dp_shard={n}") for n in (2, 4))
+    one = "parallel.micro_batch_sequences=1"  # of a pipeline's micro-batches, as torchtitan's default
     ours = [
         _ours("150m", "150m", 1, 64, 1, goal=1.20, against="titan-150m"),
         _ours("1b", "1b", 1, 8, 1, goal=1.08, against="titan-1b"),
@@ -123,7 +124,7 @@ def rows() -> list[Row]:
         _ours("8b-fsdp", "8b", 4, 2, 4, *shard4, goal=1.10, against="titan-8b-fsdp"),
         _ours("8b-fsdp-tp", "8b", 4, 4, 2, *shard2, "parallel.tp=2", goal=1.08, against="titan-8b-fsdp-tp"),
         _ours(
-            "8b-fsdp-pp", "8b", 4, 4, 2, *shard2, "parallel.pp=2", "parallel.pp_schedule=interleaved",
+            "8b-fsdp-pp", "8b", 4, 4, 2, *shard2, "parallel.pp=2", "parallel.pp_schedule=interleaved", one,
             goal=1.10, against="titan-8b-fsdp-pp",
         ),
         _ours("8b-tp", "8b", 4, 4, 1, "parallel.dp_replicate=1", "parallel.tp=4", goal=1.0, against="titan-8b-tp"),
@@ -131,7 +132,13 @@ def rows() -> list[Row]:
     by_name = {row.name: row for row in ours}
     tiny = [
         _ours("tiny", "tiny", 1, 4, 1, goal=1.0, against="titan-tiny"),
-        _ours("tiny-fsdp", "tiny", 2, 4, 2, "parallel.dp_replicate=1", "parallel.dp_shard=2", goal=1.0, against="none"),
+        _ours("tiny-fsdp", "tiny", 4, 4, 4, *shard4, goal=1.0, against="none"),
+        _ours("tiny-fsdp-tp", "tiny", 4, 4, 2, *shard2, "parallel.tp=2", goal=1.0, against="none"),
+        _ours(
+            "tiny-fsdp-pp", "tiny", 4, 4, 2, *shard2, "parallel.pp=2", "parallel.pp_schedule=interleaved",
+            one, goal=1.0, against="none",
+        ),
+        _ours("tiny-tp", "tiny", 4, 4, 1, "parallel.dp_replicate=1", "parallel.tp=4", goal=1.0, against="none"),
     ]
     return [*titan, *ours, *tiny, *(_fp8(by_name[name]) for name in ("ours-1b", "ours-8b-fsdp"))]
 

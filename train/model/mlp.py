@@ -33,7 +33,7 @@ class MLP(nn.Module):
         weight = local(self.gate_up)
         if torch.compiler.is_compiling() and x.device.type != "cpu" and self.linear is F.linear:
             return self.linear(swiglu(*both(x, weight)), local(self.down))
-        return self.linear(swiglu(self.linear(x, weight.flatten(0, 1))), local(self.down))
+        return self.linear(swiglu(self.linear(x, weight.flatten(0, 1)), fuse=False), local(self.down))
 
 
 def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
