@@ -10,7 +10,10 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
+
+import torch
 
 from train import outcome
 from train.checkpoint import WRITE_SECONDS
@@ -103,7 +106,8 @@ class Loop:
             last = progress.tokens == self.budget
             lr = lr_at(self.setup, progress.tokens)
             stamp = Stamp(number, progress.tokens, progress.sequences, lr, times, due or last)
-            self.late.put(stamp, (taken.loss, taken.norm))
+            scaling = self.setup.scaler.metrics() if stamp.record else {}
+            self.late.put(replace(stamp, further=tuple(scaling)), (taken.loss, taken.norm, *scaling.values()))
         if watch is not None:
             self.recorder.event("statistics", number, progress.tokens, watch.metrics(self.setup.world))
         self.inspection.compare_copies(number)
@@ -111,12 +115,13 @@ class Loop:
 
     def _judge(self, everything: bool = False) -> End | None:
         """Take in the losses that have arrived: record them, and see what follows from them."""
-        for stamp, (loss, norm) in self.late.arrived(everything):
+        for stamp, (loss, norm, *others) in self.late.arrived(everything):
             self.progress.train_loss = loss
             judged = self.monitor.judge(stamp.step, loss, norm)
             if stamp.record:
                 skipped = self.monitor.skipped.total
-                further = {"skipped_steps": float(skipped)} if skipped else {}
+                further = dict(zip(stamp.further, others, strict=True))
+                further |= {"skipped_steps": float(skipped)} if skipped else {}
                 self.recorder.train(stamp, loss, norm, self.progress.seconds["train"], further)
             self._tell(stamp, judged)
             if judged.diverged:
@@ -206,7 +211,7 @@ class Loop:
 
     def _go_back(self, stamp: Stamp, judged: Judged) -> bool:
         """Return to the checkpoint before a spike and go on behind the batches of `stamp`; False: there is none."""
-        spike, rollbacks = judged.verdict.spike, self.monitor.rollbacks
+        spike, went_back, spikes = judged.verdict.spike, self.monitor.went_back, self.monitor.spikes
         assert spike is not None
         seconds = self.progress.seconds
         found = self.saving.back_to(spike)
@@ -215,8 +220,10 @@ class Loop:
             return False
         self.late.forget()
         self._stand_at(*found)
-        self.monitor.went_back(rollbacks + 1)
+        # What the checkpoint does not know: that the run has been further, and must not read those rows again.
         self.progress.seconds, self.progress.sequences = seconds, stamp.sequences
+        self.monitor.spikes = spikes
+        self.monitor.went_back = [*went_back, (stamp.step, self.progress.step, self.progress.tokens)]
         self.recorder.went_to(self.progress)
         values = {"to_step": float(self.progress.step), "to_tokens": float(self.progress.tokens)}
         self.recorder.event("rollback", stamp.step, stamp.tokens, values)
@@ -226,6 +233,8 @@ class Loop:
     def _stand_at(self, progress: Progress, notes: Notes) -> None:
         self.progress = progress
         self.monitor.load(dict(notes.get("monitor", {})))
+        if notes.get("scaler"):
+            self.setup.scaler.load_state_dict({name: torch.tensor(v) for name, v in notes["scaler"].items()})
 
     def _save(self, keep: int | None = None, wait: bool = True) -> None:
         """Save a checkpoint of this step; every rank takes part."""
@@ -233,12 +242,16 @@ class Loop:
             self._moves(WRITE_SECONDS)
             self._count_total()
             self.recorder.sync()
-            self.saving.save(self.progress, {"monitor": self.monitor.state()}, keep=keep, wait=wait)
+            self.saving.save(self.progress, self._notes(), keep=keep, wait=wait)
 
     def _moves(self, allow: float = 0.0) -> None:
         """Tell the watchdog that this rank does not hang; `allow` is how long what follows may take [s]."""
         if self.watchdog is not None:
             self.watchdog.beat(self.progress.step, allow)
+
+    def _notes(self) -> Notes:
+        scaler = {name: value.item() for name, value in self.setup.scaler.state_dict().items()}
+        return {"monitor": self.monitor.state(), "scaler": scaler}
 
     def _finish(self, state: str) -> End:
         self._moves(WRITE_SECONDS)

@@ -20,7 +20,7 @@ from train.throughput import devices, peak_memory, rates
 class Stamp:
     """What the host knows of a step when it starts it: where the run stands after it, its learning rate, its times.
 
-    record: whether its metrics are written.
+    record: whether its metrics are written. further: names of the scalars that come beside loss and gradient norm.
     """
 
     step: int
@@ -29,6 +29,7 @@ class Stamp:
     lr: float
     times: Times
     record: bool
+    further: tuple[str, ...] = ()
 
 
 class Recorder:

@@ -79,6 +79,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     import torch
 
     from train import distributed
+    from train.determinism import make_deterministic
     from train.loop import Loop
     from train.memory import keep_freed_memory
     from train.setup import build, device_of
@@ -91,6 +92,10 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     if device.type == "cuda":
         torch.cuda.set_device(device)
     distributed.join(world, device, max(config.runtime.start_seconds, config.runtime.timeout_seconds + 60.0))
+    if config.runtime.deterministic:
+        make_deterministic(device)
+    elif config.health.probe_steps and device.type == "cuda":
+        raise ValueError("health.probe_steps compares bits: on a GPU set runtime.deterministic=true")
     loop = Loop(build(config, folder, world, device), flag, started)
     loop.restore()
     return loop

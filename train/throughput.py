@@ -47,7 +47,7 @@ def measured(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def rates(tokens_per_second: float, flops_per_token: int, devices: Devices) -> dict[str, float]:
-    """Return speed as metrics. mfu: model FLOP/s over the stated peak of all devices; mfu_measured: the measured one."""
+    """Return speed as metrics. mfu: model FLOP/s over the stated peak of all devices, mfu_measured: the measured."""
     flops = tokens_per_second * flops_per_token
     found = {
         "tokens_per_second": tokens_per_second,

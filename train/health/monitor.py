@@ -28,7 +28,8 @@ class Monitor:
         self._seen = Seen()
         self.skipped = Skipped()
         self.spikes = 0
-        self.rollbacks = 0
+        self.went_back: list[tuple[int, int, int]] = []
+        """Rollbacks, oldest first: after which step, to which step, and how many tokens that one had seen."""
 
     def judge(self, step: int, loss: float, norm: float) -> Judged:
         """Take in a step and say what follows. loss in nats per token; norm before clipping."""
@@ -37,17 +38,13 @@ class Monitor:
         self.skipped = guard.count(self.skipped, loss, norm, overflows_expected=scaled)
         self._seen, verdict = spikes.observe(self._seen, step, loss, norm, config)
         self.spikes += verdict.spike is not None
-        action = spikes.decide(config, verdict.spike, self.rollbacks)
+        action = spikes.decide(config, verdict.spike, len(self.went_back))
         over = guard.diverged(self.skipped, optim.nonfinite, optim.nonfinite_limit) or action is Action.STOP
         return Judged(verdict, action, over)
 
-    def went_back(self, rollbacks: int) -> None:
-        """Set how many rollbacks there were, after the checkpoint's state was loaded, which knows of fewer."""
-        self.rollbacks = rollbacks
-
     def counts(self) -> dict[str, int]:
         """Return what a run's outcome says: skipped steps, spikes, rollbacks."""
-        return {"skipped_steps": self.skipped.total, "spikes": self.spikes, "rollbacks": self.rollbacks}
+        return {"skipped_steps": self.skipped.total, "spikes": self.spikes, "rollbacks": len(self.went_back)}
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON takes it."""
@@ -55,11 +52,12 @@ class Monitor:
             "seen": self._seen.plain(),
             "skipped": asdict(self.skipped),
             "spikes": self.spikes,
-            "rollbacks": self.rollbacks,
+            "went_back": [list(one) for one in self.went_back],
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state`; an empty one is a run that has seen nothing."""
         self._seen = Seen.of(state["seen"]) if state else Seen()
         self.skipped = Skipped(**state["skipped"]) if state else Skipped()
-        self.spikes, self.rollbacks = state.get("spikes", 0), state.get("rollbacks", 0)
+        self.spikes = state.get("spikes", 0)
+        self.went_back = [(step, to, tokens) for step, to, tokens in state.get("went_back", [])]

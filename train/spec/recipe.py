@@ -91,6 +91,7 @@ def check_watching(config: RunConfig) -> None:
         value = getattr(health, name)
         if value < 0:
             raise ValueError(f"health.{name}={value} is not allowed: it is 0 (never) or positive [steps]")
+    _check_health_fits(config)
     if health.activations and not health.statistics_steps:
         raise ValueError("health.activations=true has no interval: give health.statistics_steps")
     _positive("profile.steps", profile.steps)
@@ -104,6 +105,28 @@ def check_watching(config: RunConfig) -> None:
                 f"profile.every={profile.every} is not allowed: it must exceed profile.steps={profile.steps}, for the "
                 "step of warm-up"
             )
+
+
+def _check_health_fits(config: RunConfig) -> None:
+    """Raise ValueError where a check of health, or Muon, does not work with the rest of the config."""
+    health = config.health
+    if health.probe_steps and config.runtime.device == "cuda" and not config.runtime.deterministic:
+        raise ValueError(
+            f"health.probe_steps={health.probe_steps} compares bits, which a GPU repeats only with "
+            "runtime.deterministic=true: set it"
+        )
+    if health.probe_steps and config.precision.fp8_history:
+        raise ValueError(
+            f"health.probe_steps={health.probe_steps} repeats a step, which precision.fp8_history="
+            f"{config.precision.fp8_history} would remember: use fp8_history=0"
+        )
+    if config.parallel.strategy == "fsdp1":
+        for name, value in (("health.desync_steps", health.desync_steps), ("optim.name", config.optim.name)):
+            if value == "muon" or (isinstance(value, int) and value):
+                raise ValueError(
+                    f"{name}={value} with parallel.strategy=fsdp1 is refused: its flat shards do not say which part of "
+                    "a weight they are; use parallel.strategy=fsdp"
+                )
 
 
 def check_mup(config: RunConfig) -> None:

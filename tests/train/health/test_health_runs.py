@@ -1,0 +1,206 @@
+"""Bad steps, spikes, branches and inspections in real runs, within this process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.runs import read_outcome, records, values, with_runtime, write_config
+from train import branch, loop, provenance, run
+from train import step as stepping
+from train.checkpoint import Saver, newest, read_all
+from train.progress import Progress
+from train.setup import Setup
+from train.signals import StopFlag
+from train.spec.config import HealthConfig, ProfileConfig, RunConfig, SpikesConfig
+from train.step import Taken
+
+Main = Callable[..., str]
+ROW_STEPS = 8  # rows of one step of the tiny run
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Main]:
+    """Run the command line on a config within this process; return what it printed."""
+    monkeypatch.setattr(StopFlag, "install", lambda self: None)
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(config: Path, *arguments: str, code: int = 0) -> str:
+        assert run.main(["--config", str(config), *arguments]) == code
+        return "".join(capsys.readouterr())
+
+    yield call
+
+
+def train_losses(folder: Path) -> dict[int, float]:
+    return {r["step"]: r["metrics"]["loss"] for r in records(folder) if r["kind"] == "train"}
+
+
+def break_norm(monkeypatch: pytest.MonkeyPatch, at: set[int]) -> None:
+    """Make the gradient norm of these calls (from 1) not a number, and so the clipped gradients."""
+    calls = [0]
+    true = stepping.total_norm
+
+    def broken(*arguments: Any) -> torch.Tensor:
+        calls[0] += 1
+        norm = true(*arguments)
+        return norm * math.nan if calls[0] in at else norm
+
+    monkeypatch.setattr(stepping, "total_norm", broken)
+
+
+def test_a_bad_gradient_costs_one_step_and_is_counted(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write_config(tmp_path / "run", tiny)
+    main(config, "--until", str(4 * 128))
+    before = read_all(newest(tmp_path / "run" / "checkpoints"))  # type: ignore[arg-type]
+    break_norm(monkeypatch, {1})
+    assert "step 5: loss or gradient norm is not finite: skipped" in main(config, "--until", str(5 * 128))
+    found = newest(tmp_path / "run" / "checkpoints")
+    assert found is not None
+    assert found.progress["step"] == 5
+    after = read_all(found)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    main(config)
+    outcome = read_outcome(tmp_path / "run")
+    assert outcome["state"] == "completed"
+    assert outcome["health"] == {"skipped_steps": 1, "spikes": 0, "rollbacks": 0}
+    (last,) = [r for r in records(tmp_path / "run") if r["kind"] == "train" and r["step"] == 30]
+    assert last["metrics"]["skipped_steps"] == 1
+
+
+@pytest.mark.parametrize(("policy", "last"), [("stop", 3), ("skip", 5)])
+def test_bad_steps_in_a_row_are_divergence(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch, *, policy: str, last: int
+) -> None:
+    break_norm(monkeypatch, {3, 4, 5})
+    optim = replace(tiny.optim, nonfinite=policy, nonfinite_limit=3)
+    main(write_config(tmp_path / "run", replace(tiny, optim=optim)), code=run.DIVERGED)
+    outcome = read_outcome(tmp_path / "run")
+    assert (outcome["state"], outcome["step"]) == ("diverged", last)
+
+
+def bad_rows(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+    """Make the loss of steps that begin at these rows a hundred times as high."""
+
+    def spiking(setup: Setup, progress: Progress, **options: Any) -> Taken:
+        bad = first <= progress.sequences <= last
+        taken = stepping.step(setup, progress, **options)
+        return taken._replace(loss=taken.loss * 100) if bad else taken
+
+    monkeypatch.setattr(loop, "step", spiking)
+
+
+def spiky(tiny: RunConfig, policy: str) -> RunConfig:
+    spikes = SpikesConfig(policy=policy, window=8, warmup_steps=4, persistence=2)
+    return replace(with_runtime(tiny, checkpoint_seconds=0.0), spikes=spikes)
+
+
+def test_a_spike_is_rolled_back_and_its_batches_are_skipped_also_through_a_stop(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every checkpoint is whole before the next step, so that both runs go back to the same one.
+    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    bad_rows(monkeypatch, 10 * ROW_STEPS, 11 * ROW_STEPS)  # steps 11 and 12
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    out = main(write_config(whole, spiky(tiny, "rollback")))
+    assert "step 12: loss spike since step 11" in out
+    assert "went back from step 12 to step 10" in out
+    config = write_config(stopped, spiky(tiny, "rollback"))
+    main(config, "--until", str(14 * 128))
+    main(config)
+    for folder in (whole, stopped):
+        assert read_outcome(folder)["health"] == {"skipped_steps": 0, "spikes": 1, "rollbacks": 1}
+        found = newest(folder / "checkpoints")
+        assert found is not None
+        assert found.progress["sequences"] == found.progress["tokens"] // 16 + 2 * ROW_STEPS
+    assert train_losses(whole) == train_losses(stopped)
+    went_back = provenance.rollbacks(whole)
+    assert went_back == [(12, 10, 10 * 128)]
+    assert provenance.rows_of(tiny, 10, went_back) == (9 * ROW_STEPS, ROW_STEPS)
+    assert provenance.rows_of(tiny, 11, went_back) == (12 * ROW_STEPS, ROW_STEPS)
+
+
+@pytest.mark.parametrize(("policy", "code"), [("log", 0), ("stop", run.DIVERGED)])
+def test_a_spike_is_logged_or_ends_the_run(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch, *, policy: str, code: int
+) -> None:
+    bad_rows(monkeypatch, 10 * ROW_STEPS, 11 * ROW_STEPS)
+    main(write_config(tmp_path / "run", spiky(tiny, policy)), code=code)
+    (spike,) = [r for r in records(tmp_path / "run") if r["kind"] == "spike"]
+    assert (spike["step"], spike["metrics"]["spike_began"]) == (12, 11)
+    assert spike["metrics"]["loss_z"] > 6
+    assert read_outcome(tmp_path / "run")["step"] == (30 if code == 0 else 12)
+
+
+def test_inspections_are_recorded_and_change_nothing(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    main(write_config(tmp_path / "plain", tiny))
+    health = HealthConfig(statistics_steps=10, activations=True, desync_steps=5, probe_steps=15)
+    looked = replace(tiny, health=health, profile=ProfileConfig(start=4, steps=2))
+    main(write_config(tmp_path / "looked", looked))
+    kinds = ("train", "validation")
+    assert [v for v in values(tmp_path / "looked") if v[0] in kinds] == values(tmp_path / "plain")
+    rows = {(r["kind"], r["step"]): r["metrics"] for r in records(tmp_path / "looked")}
+    statistics = rows["statistics", 20]
+    assert statistics["blocks.1.mlp.down/gradient_rms"] > 0
+    assert 0 < statistics["blocks.0.attention.qkv/update_ratio"] < 1
+    assert {"embedding/activation_rms", "blocks.0/activation_max", "norm/activation_rms"} <= set(
+        rows["activations", 10]
+    )
+    assert [p.name for p in (tmp_path / "looked" / "profile").iterdir()] == ["step-000000005-rank-0.json.gz"]
+    assert {"seconds_forward", "seconds_backward", "seconds_optimizer", "seconds_data"} <= set(rows["train", 10])
+
+
+def test_arithmetic_that_does_not_repeat_ends_the_run(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, calls = loop.accumulate_own, [0]
+
+    def flaky(*arguments: Any) -> torch.Tensor:
+        calls[0] += 1
+        loss = true(*arguments)
+        return loss * (1 + 1e-15 * calls[0])
+
+    monkeypatch.setattr(loop, "accumulate_own", flaky)
+    config = replace(tiny, health=HealthConfig(probe_steps=7))
+    out = main(write_config(tmp_path / "run", config), code=run.FAILED)
+    assert "step 7 computed twice gave different bits (rank 0: loss)" in out
+
+
+def test_a_branch_repeats_the_parents_steps_or_cools_it_down(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    parent, same, cooled = (tmp_path / name for name in ("parent", "same", "cooled"))
+    trunk = replace(tiny, schedule=replace(tiny.schedule, name="wsd", decay_fraction=0.5))
+    config = write_config(parent, trunk)
+    main(config, "--until", str(10 * 128))
+    assert branch.main(["--parent", str(parent), "--out", str(same), "--same"]) == 0
+    assert branch.main(["--parent", str(parent), "--out", str(cooled), "--tokens", str(8 * 128)]) == 0
+    main(config)
+    main(same / "config.yaml")
+    assert "branches from" in main(cooled / "config.yaml")
+    assert train_losses(same) == {step: loss for step, loss in train_losses(parent).items() if step > 10}
+    rates = {r["step"]: r["metrics"]["lr"] for r in records(cooled) if r["kind"] == "train"}
+    assert list(rates) == list(range(11, 19))
+    assert rates[11] == pytest.approx(2e-3 * 7 / 8)
+    assert rates[18] == pytest.approx(0.0, abs=1e-12)
+    assert read_outcome(cooled)["tokens"] == 18 * 128
+    wider = replace(trunk, model=replace(tiny.model, width=24), schedule=replace(trunk.schedule, parent=str(parent)))
+    assert "model.width" in main(write_config(tmp_path / "wider", wider), code=run.FAILED)
+
+
+def test_the_documents_of_a_step_are_named(tmp_path: Path, tiny: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_config(tmp_path / "run", tiny)
+    assert provenance.main(["--config", str(config), "--step", "3", "--rows", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "step 3: rows 16 to 23" in out
+    assert out.count(" tokens\n") >= 2
+    assert provenance.main(["--config", str(config), "--step", "31"]) == 1
+    assert "steps 1 to 30" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""What optimizer, schedule, ramp, muP and watching may say; muP's factors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from train.spec import mup
+from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
+from train.spec.read import read
+from train.spec.resolve import resolve
+
+
+def made(**sections: Any) -> RunConfig:
+    base = {"data": {"sequence_length": 16}, "budget": {"tokens": 16000}, "optim": {"lr": 0.01}}
+    return read(RunConfig, {**base, **sections})
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"optim": {"name": "sgd"}}, "optim.lr=null has no rule here"),
+        ({"optim": {"name": "muon", "muon_scale": "spectral"}}, "optim.muon_scale=match_rms"),
+        ({"optim": {}, "model": {"mup_base_width": 32}}, "model.mup_base_width"),
+        ({"optim": {"lr": 1, "momentum": 1.0}}, "optim.momentum=1.0"),
+        ({"optim": {"lr": 1, "head_decay": -1.0}}, "optim.head_decay=-1.0"),
+        ({"optim": {"lr": -1.0}}, "optim.lr=-1.0"),
+        ({"model": {"mup_base_head_dim": 8}}, "without model.mup_base_width"),
+        ({"batch": {"tokens": 64, "ramp_from": 24}}, "nearest is 32"),
+        ({"batch": {"tokens": 64, "ramp_from": 48}}, "not a multiple of batch.ramp_from=48"),
+        ({"spikes": {"warmup_steps": 200}}, "2 to spikes.window=128"),
+        ({"spikes": {"threshold": -1.0}}, "spikes.threshold=-1.0"),
+        ({"health": {"activations": True}}, "give health.statistics_steps"),
+        ({"health": {"probe_steps": -1}}, "health.probe_steps=-1"),
+        ({"health": {"probe_steps": 5}, "runtime": {"device": "cuda"}}, "runtime.deterministic=true"),
+        ({"profile": {"every": 10}}, "give profile.start"),
+        ({"profile": {"start": 5, "every": 3}}, "must exceed profile.steps=3"),
+        ({"schedule": {"name": "wsd", "warmup_fraction": 0.9}}, "overlap"),
+        ({"optim": {"name": "muon", "lr": 1}, "parallel": {"strategy": "fsdp1", "dp_shard": 2}}, "fsdp1"),
+        ({"health": {"desync_steps": 5}, "parallel": {"strategy": "fsdp1", "dp_shard": 2}}, "fsdp1"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_key(sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=r"\.") as caught:
+        resolve(made(**sections))
+    assert words in str(caught.value)
+
+
+def test_resolving_twice_is_resolving_once() -> None:
+    config = made(
+        optim={"lr": 0.02, "lr_scale": 0.5, "head_decay": None},
+        model={"width": 128, "head_dim": None, "mup_base_width": 64},
+        batch={"tokens": 64, "ramp_from": 32},
+    )
+    once = resolve(config)
+    assert resolve(once) == once
+    assert once.optim.lr == 0.01
+    assert once.optim.head_decay == 0.1
+    assert once.model.mup_base_head_dim in {8, 12}
+
+
+def test_at_the_base_width_mup_changes_nothing() -> None:
+    plain = resolve(RunConfig(ModelConfig(width=64), DataConfig(), budget=BudgetConfig(tokens=12800))).model
+    based = replace(plain, mup_base_width=64, mup_base_head_dim=plain.head_dim)
+    for kind in ("embedding", "head", "norm", "matrix"):
+        for rule in ("adamw", "sgd", "match_rms", "spectral"):
+            assert mup.lr_scale(based, kind, rule) == mup.lr_scale(plain, kind, rule) == 1.0
+    assert mup.query_scale(based) == mup.output_scale(based) == 1.0
+    assert mup.head_std(based) == mup.head_std(plain)
+
+
+def test_mup_table_at_four_times_the_width() -> None:
+    model = ModelConfig(width=256, head_dim=64, mup_base_width=64, mup_base_head_dim=16)
+    assert mup.lr_scale(model, "matrix", "adamw") == 0.25
+    assert mup.lr_scale(model, "matrix", "match_rms") == 0.5
+    assert mup.lr_scale(model, "matrix", "spectral") == 1.0
+    assert mup.lr_scale(model, "matrix", "sgd") == 1.0
+    assert mup.lr_scale(model, "head", "sgd") == 4.0
+    assert mup.lr_scale(model, "embedding", "adamw") == 1.0
+    assert mup.output_scale(model) == 0.25
+    assert mup.query_scale(model) == 0.5  # scores: 0.5 / sqrt(64) = sqrt(16) / 64
+    assert mup.head_std(model) == pytest.approx(1 / 8)

@@ -1,0 +1,110 @@
+"""Speed metrics, late values, phases of a step, exposed communication, memory told: pure parts, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.clock import Clock
+from train.late import Late
+from train.profile import communication, covered, memory_told, starts
+from train.spec.config import ProfileConfig
+from train.spec.peaks import stated
+from train.throughput import Devices, measured, rates
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "wanted"),
+    [
+        ("NVIDIA H200", "bf16", 989.5e12),
+        ("NVIDIA H100 80GB HBM3", "fp16", 989.5e12),
+        ("NVIDIA H100 PCIe", "bf16", 756.5e12),
+        ("NVIDIA H100 PCIe", "fp8", 756.5e12),
+        ("NVIDIA A100-SXM4-80GB", "fp32", 19.5e12),
+        ("Tesla V100-SXM2", "bf16", None),
+        ("Some other device", "bf16", None),
+    ],
+)
+def test_stated_peaks(name: str, precision: str, wanted: float | None) -> None:
+    assert stated(name, precision) == wanted
+
+
+def test_mfu_is_model_flops_over_the_peak_of_all_devices() -> None:
+    found = rates(1000.0, 6 * 10**9, Devices(4, stated=10e12, measured=6e12))
+    assert found["model_flops_per_second"] == 6e12
+    assert found["mfu"] == pytest.approx(0.15)
+    assert found["mfu_measured"] == pytest.approx(0.25)
+    assert found["tokens_per_second_per_device"] == 250.0
+    assert not {"mfu", "mfu_measured"} & rates(1.0, 1, Devices(1)).keys()
+
+
+def test_a_measured_peak_is_that_of_a_product() -> None:
+    assert 1e8 < measured(CPU, torch.float32) < 1e15
+
+
+def test_on_a_cpu_values_are_there_at_once_and_in_order() -> None:
+    late: Late[str] = Late(CPU)
+    late.put("a", [torch.tensor(1.0), torch.tensor(2.0, dtype=torch.float64)])
+    late.put("b", [torch.tensor(3)])
+    assert list(late.arrived()) == [("a", [1.0, 2.0]), ("b", [3.0])]
+    late.put("c", [torch.tensor(4.0)])
+    late.forget()
+    assert list(late.arrived(everything=True)) == []
+
+
+def test_phases_are_counted_only_in_timed_steps_and_add_up() -> None:
+    clock = Clock(CPU)
+    times = clock.begin(timed=True)
+    for _ in range(2):
+        with clock.phase("forward"), clock.phase("inner"):
+            pass
+    seconds = times.seconds()
+    assert seconds.keys() == {"forward", "inner"}
+    assert seconds["forward"] >= seconds["inner"] > 0
+    times = clock.begin(timed=False)
+    with clock.phase("forward"):
+        pass
+    assert times.seconds() == {}
+
+
+@pytest.mark.parametrize(
+    ("intervals", "wanted"),
+    [([], 0), ([(0, 1)], 1), ([(0, 2), (1, 3)], 3), ([(5, 6), (0, 1)], 2), ([(0, 9), (1, 2)], 9)],
+)
+def test_length_of_a_union(intervals: list[tuple[float, float]], wanted: float) -> None:
+    assert covered(intervals) == wanted
+
+
+def test_communication_is_exposed_where_nothing_else_runs() -> None:
+    kernels = [("gemm", 0.0, 4.0), ("ncclDevKernel_AllGather", 3.0, 6.0), ("gemm", 5.0, 8.0), ("nccl", 9.0, 10.0)]
+    found = communication(kernels, 2)
+    assert found == {"seconds_busy": 4.5, "seconds_communication": 2.0, "seconds_communication_exposed": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (ProfileConfig(), []),
+        (ProfileConfig(start=1), [0]),
+        (ProfileConfig(start=5), [3]),
+        (ProfileConfig(start=5, every=8), [3, 11, 19]),
+    ],
+)
+def test_recordings_begin_one_step_early_to_warm_up(config: ProfileConfig, wanted: list[int]) -> None:
+    assert [step for step in range(20) if starts(step, config)] == wanted
+
+
+def test_out_of_memory_leaves_a_snapshot_and_goes_on_as_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(torch.OutOfMemoryError), memory_told(tmp_path, 3, lambda path: Path(path).touch()):
+        raise torch.OutOfMemoryError("no memory")
+    assert (tmp_path / "profile" / "out-of-memory-rank-3.pickle").exists()
+    assert "out of memory on rank 3" in capsys.readouterr().err
+    with pytest.raises(KeyError), memory_told(tmp_path, 4, lambda path: Path(path).touch()):
+        raise KeyError
+    assert not (tmp_path / "profile" / "out-of-memory-rank-4.pickle").exists()

@@ -1,0 +1,94 @@
+"""`python -m train.branch --parent RUN --out FOLDER`: the config of a run that goes on from another's checkpoint.
+
+A cooldown: the parent's config with a wsd schedule that is at its peak where the checkpoint was taken and decays over
+the tokens that follow. A reproduction (`--same`): the parent's schedule and budget, so that its steps happen again,
+with other settings if some are given. Then `python -m train.run --config FOLDER/config.yaml`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from train.checkpoint.layout import Checkpoint, newest, pin
+from train.schedule import branch_decay_fraction
+from train.spec.config import RunConfig
+from train.spec.read import read
+from train.spec.resolve import resolve
+from train.yamlfile import read_mapping
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        parent = read_mapping(options.parent / "config.yaml")
+        found = newest(options.parent / "checkpoints", before=options.before_step)
+        if found is None:
+            raise ValueError(f"{options.parent}/checkpoints holds no whole checkpoint before the step asked for")
+        config = branch(_with(parent, options.set or []), found, None if options.same else options.tokens)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    pin(found.folder)  # its run would remove it in time
+    options.out.mkdir(parents=True, exist_ok=True)
+    place = options.out / "config.yaml"
+    place.write_text(yaml.safe_dump(asdict(config)), encoding="utf-8")
+    print(
+        f"{place}: from {found.folder.name} at {found.progress['tokens']:,} tokens to {config.budget.tokens:,}; "
+        f"start it with python -m train.run --config {place}"
+    )
+    return 0
+
+
+def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfig:
+    """Return the config of a run from checkpoint `found` of a run with config `parent`.
+
+    tokens: length of a cooldown [tokens]; None: schedule and budget stay the parent's. ValueError where they cannot be.
+    """
+    at = int(found.progress["tokens"])
+    schedule = replace(parent.schedule, parent=str(found.folder.absolute()))
+    if tokens is None:
+        return resolve(replace(parent, schedule=schedule))
+    if tokens <= 0:
+        raise ValueError(f"--tokens {tokens} is not allowed: a cooldown takes more than 0 tokens")
+    end = at + tokens
+    warmup = parent.schedule.warmup_fraction * (parent.budget.tokens or end) / end
+    share = branch_decay_fraction(at, end)
+    if warmup + share > 1.0:
+        raise ValueError(f"{found.folder} was taken during warm-up: a cooldown begins at the peak learning rate")
+    changed = replace(schedule, name="wsd", warmup_fraction=warmup, decay_fraction=share, final_lr_fraction=0.0)
+    budget = replace(parent.budget, tokens=end, flops=None, tokens_per_param=None)
+    return resolve(replace(parent, schedule=changed, budget=budget))
+
+
+def _with(mapping: dict[str, Any], assignments: list[str]) -> RunConfig:
+    """Return the config of a mapping with `section.key=value` assignments applied, resolved."""
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        section, dot, key = name.partition(".")
+        if not equals or not dot:
+            raise ValueError(f"--set {assignment}: write it as section.key=value")
+        mapping.setdefault(section, {})[key] = yaml.safe_load(value)
+    return resolve(read(RunConfig, mapping))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.branch", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--parent", type=Path, required=True, metavar="RUN", help="folder of the run to branch from")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the new run")
+    parser.add_argument("--before-step", type=int, metavar="N", help="use a checkpoint of a step before this one")
+    parser.add_argument("--set", metavar="SECTION.KEY=VALUE", nargs="+", action="extend", help="change these settings")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--tokens", type=int, metavar="N", help="cooldown over this many tokens after the checkpoint")
+    what.add_argument("--same", action="store_true", help="keep schedule and budget: the parent's steps again")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

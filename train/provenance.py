@@ -1,0 +1,108 @@
+"""`python -m train.provenance --config RUN/config.yaml --step N`: which documents step N trained on, and what they are.
+
+Nothing was recorded for it: rows are a function of the seed and of the rows consumed before. For a run that rolled
+back, its metrics say from which row it went on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from train.checkpoint.layout import newest
+from train.progress import batch_sequences
+from train.schedule import batch_tokens
+from train.spec.config import RunConfig
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    options = _parser().parse_args(arguments)
+    from train.run import load
+
+    try:
+        config = load(options.config)
+        found = rows_of(config, options.step, rollbacks(options.config.parent))
+        print("\n".join(describe(config, options.step, *found, options.rows)))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def rows_of(config: RunConfig, step: int, went_back: list[tuple[int, int, int]]) -> tuple[int, int]:
+    """Return the first row of a step and how many it took, of all ranks; ValueError where there is no such step.
+
+    went_back: the run's rollbacks (train.health.monitor). Of a step that was taken again after one, the rows of the
+    last time.
+    """
+    budget, length = config.budget.tokens, config.data.sequence_length
+    assert budget is not None
+    tokens = row = number = 0
+    found: tuple[int, int] | None = None
+    pending = list(went_back)
+    while tokens < budget:
+        count = batch_sequences(batch_tokens(config.batch, budget, tokens), budget, tokens, length)
+        number += 1
+        if number == step:
+            found = (row, count)
+        row += count
+        tokens += count * length
+        if pending and number == pending[0][0]:
+            _, number, tokens = pending.pop(0)
+        elif number >= step and not pending:
+            break
+    if found is None:
+        raise ValueError(f"--step {step}: the run has steps 1 to {number}")
+    return found
+
+
+def rollbacks(folder: Path) -> list[tuple[int, int, int]]:
+    """Return the rollbacks of the run in a folder, by its newest checkpoint."""
+    found = newest(folder / "checkpoints")
+    notes = {} if found is None else found.manifest.get("notes", {})
+    return [(a, b, c) for a, b, c in notes.get("monitor", {}).get("went_back", [])]
+
+
+def describe(config: RunConfig, step: int, first: int, count: int, shown: int) -> list[str]:
+    """Return lines on the rows of a step: those with the least entropy first, at most `shown`, with their documents."""
+    from train.data.loader import open_training
+    from train.health.tokens import odd, statistics
+
+    data = open_training(config.data, config.runtime.data_root, config.seed)
+    rows = data.rows(first, count)
+    found = [statistics(row) for row in rows.inputs]
+    strange = set(odd(found))
+    origins = data.origins(first, count)
+    sources = Counter(origin.source for origin in origins)
+    lines = [
+        f"step {step}: rows {first} to {first + count - 1}, "
+        + ", ".join(f"{number} documents of {source}" for source, number in sources.most_common()),
+        "row  entropy [nats]  top token  distinct  longest run  repeated 8-grams",
+    ]
+    for i in sorted(range(count), key=lambda i: found[i].entropy)[:shown]:
+        s = found[i]
+        lines.append(
+            f"{first + i}  {s.entropy:.3f}  {s.top_share:.1%}  {s.distinct_share:.1%}  {s.longest_run}  "
+            f"{s.repeated_share:.1%}{'  <- stands out' if i in strange else ''}"
+        )
+        lines += [
+            f"    {o.source} {o.shard} document {o.document} at token {o.offset}, {o.tokens} tokens"
+            for o in origins
+            if o.row == first + i
+        ]
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.provenance", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")
+    parser.add_argument("--step", type=int, required=True, help="number of the step")
+    parser.add_argument("--rows", type=int, default=8, help="rows shown, those of least entropy first")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
