@@ -68,7 +68,7 @@ def accumulate_own(setup: Setup, batch: Batch, clock: Clock = UNTIMED) -> Tensor
     batch = batch.to(setup.device)
     if setup.pipeline is not None:
         with clock.phase("forward_backward"):
-            return setup.pipeline.step(batch, valid)
+            return setup.pipeline.step(batch, valid, setup.scaler.scale if setup.scaler.enabled else 1.0)
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     (stage,) = setup.stages
     start, sizes = 0, parts(len(batch), setup.micro)
