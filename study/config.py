@@ -39,9 +39,7 @@ class SearchConfig:
     eta: int = key(3, "asha, hyperband: one trial in eta goes on from a rung")
     sampler: str = key("random", "where new trials come from; density learns from the rungs", ("random", "density"))
     seed: int = key(0, "seed of the trials that are drawn")
-    budget_flops: float | None = key(
-        None, "asha, hyperband, random: compute of all trials [FLOPs]; null: no limit"
-    )
+    budget_flops: float | None = key(None, "asha, hyperband, random: compute of all trials [FLOPs]; null: no limit")
     workers: int | None = key(None, "workers at once; null: cluster.slots on this machine, 4 on SLURM")
     lease_seconds: float = key(120.0, "a worker silent for so long has lost its trial to another [s]")
 

@@ -48,6 +48,19 @@ def tail(path: Path, size: int = 8192) -> str:
     return text if end <= size else text.partition("\n")[2] or text
 
 
+def end_of_whole_lines(descriptor: int) -> int:
+    """Return the offset after the last newline: what lies behind it was torn off by a kill."""
+    block = 1 << 16
+    end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - block)
+        position = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if position >= 0:
+            return start + position + 1
+        end = start
+    return 0
+
+
 def last_lines(path: Path, count: int = 12) -> list[str]:
     """Return the last lines of a text file that are not blank."""
     return [line.rstrip() for line in tail(path).splitlines() if line.strip()][-count:]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from study.config import StudyConfig
 from study.corpus import Corpus, corpus_of
-from study.files import locked
+from study.files import end_of_whole_lines, locked
 from study.layout import StudyFolder
 from study.point import Point, point
 from train.spec.config import BudgetConfig, RunConfig
@@ -63,11 +63,14 @@ def absolute(run: RunConfig) -> RunConfig:
     )
 
 
-def append_points(folder: StudyFolder, points: Iterable[Point]) -> list[Point]:
-    """Append the points that the study does not hold yet, and return them; under the study's lock, in one write."""
+def append_points(folder: StudyFolder, points: Iterable[Point], known: Collection[str] | None = None) -> list[Point]:
+    """Append the points that the study does not hold yet, and return them; under the study's lock, in one write.
+
+    `known`: keys that it holds, for a caller who is the only one to append; None: they are read.
+    """
     folder.path.mkdir(parents=True, exist_ok=True)
     with locked(folder.lock):
-        known = set(known_keys(folder))
+        known = set(known_keys(folder)) if known is None else known
         new = list({p.key: p for p in points if p.key not in known}.values())
         if new:
             _append(folder.points, "".join(line(p) for p in new))
@@ -116,9 +119,7 @@ def _entries(folder: StudyFolder) -> Iterable[dict[str, Any]]:
 def _append(path: Path, text: str) -> None:
     """Append whole lines durably, after cutting off a last line that a killed writer left unfinished."""
     with path.open("ab+") as file:
-        file.seek(0)
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)
+        file.truncate(end_of_whole_lines(file.fileno()))
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from study.files import locked
+from study.files import end_of_whole_lines, locked
 from study.layout import StudyFolder
 
 Event = Mapping[str, Any]
@@ -112,25 +112,12 @@ def append(folder: StudyFolder, event: str, now: float | None = None, **fields: 
     with locked(folder.lock):
         descriptor = os.open(folder.ledger, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            end = _end_of_whole_lines(descriptor)
+            end = end_of_whole_lines(descriptor)
             os.ftruncate(descriptor, end)
             os.pwrite(descriptor, line, end)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _end_of_whole_lines(descriptor: int) -> int:
-    """Return the offset after the last newline: what lies behind it was torn off by a kill."""
-    block = 1 << 16
-    end = os.fstat(descriptor).st_size
-    while end > 0:
-        start = max(0, end - block)
-        position = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if position >= 0:
-            return start + position + 1
-        end = start
-    return 0
 
 
 def _batch(event: Event) -> Batch:

@@ -24,7 +24,9 @@ def canonical(config: Mapping[str, Any]) -> str:
     """Return the scientific part of a resolved run config as canonical JSON: sorted keys, no spaces, no NaN."""
     science = {name: config[name] for name in SCIENTIFIC}
     # Where the text lay does not matter: its content does, and that is the fingerprint.
-    science["data"] = {name: value for name, value in science["data"].items() if name != "source"}
+    data = {name: value for name, value in science["data"].items() if name != "source"}
+    data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data.get("sources", ())]
+    science["data"] = data
     return json.dumps(science, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

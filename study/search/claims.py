@@ -36,6 +36,7 @@ class Office:
     log: EventLog
     search: Search
     _points: dict[int, Point] = field(default_factory=dict)
+    _stamp: int = 0
 
     @classmethod
     def of(cls, folder: StudyFolder) -> Self:
@@ -57,13 +58,19 @@ class Office:
         """Hold the log's lock, with the state up to date."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
         with locked(self.folder.events_lock):
-            fresh = load(self.folder)
-            assert fresh is not None
-            if fresh != self.settings:  # more trials or budget were allowed since
-                self.settings, self.search = fresh, Search(fresh)
-                self.log = EventLog(self.folder.events)
+            self._see_settings()
             self.refresh()
             yield
+
+    def _see_settings(self) -> None:
+        """Read the settings again if their file was replaced: more trials or more budget were allowed."""
+        stamp = self.folder.search.stat().st_mtime_ns
+        if stamp != self._stamp:
+            fresh = load(self.folder)
+            assert fresh is not None
+            self._stamp = stamp
+            if fresh != self.settings:
+                self.settings, self.search, self.log = fresh, Search(fresh), EventLog(self.folder.events)
 
     def claim(self, worker: str) -> Claim | None:
         """Return a unit to advance, None where there is none now; settles leases that have run out first."""
@@ -75,7 +82,8 @@ class Office:
             point, cost = self.point(unit)
             if unit.trial not in self.search.trials and not self.search.affordable(unit, cost):
                 return None
-            append_points(self.folder, [point])
+            if unit.trial not in self.search.trials:
+                append_points(self.folder, [point], {trial.key for trial in self.search.trials.values()})
             record = started(unit, point.key, worker, cost, time.time())
             number = len(self.log.records)
             # The lease comes first: a claim without one would look as if its worker had died.

@@ -67,6 +67,7 @@ class Search:
         self.lost_units = 0
         self.stopped = False
         self._count = 0
+        self._taken: set[tuple[tuple[str, Setting], ...]] = set()
 
     def apply(self, record: Record) -> None:
         """Take in one record. What comes from a claim that is no longer current changes nothing."""
@@ -116,6 +117,7 @@ class Search:
         unit = unit_of(record)
         if unit.trial not in self.trials:
             assert unit.config is not None
+            self._taken.add(_values(unit.config))
             self.trials[unit.trial] = Trial(
                 unit.trial, record["key"], unit.config, unit.bracket, float(record["flops_per_token"])
             )
@@ -153,13 +155,12 @@ class Search:
 
     def _proposed(self, trial: int) -> dict[str, Setting] | None:
         """Return settings that no trial has had yet; None where draws find none: the space is exhausted."""
-        taken = [dict(known.config) for known in self.trials.values()]
         random = np.random.default_rng([self.settings.seed, trial])
         wanted = 1 if self.density is None else CANDIDATES
         fresh: list[dict[str, Setting]] = []
         for _ in range(DRAWS * wanted):
             drawn = self.space.draw(random)
-            if drawn not in taken and drawn not in fresh:
+            if _values(drawn) not in self._taken and drawn not in fresh:
                 fresh.append(drawn)
             if len(fresh) == wanted:
                 break
@@ -168,6 +169,10 @@ class Search:
         points = [self.space.unit(self.trials[n].config) for n in sorted(self.trials)]
         candidates = [self.space.unit(config) for config in fresh]
         return fresh[self.density.pick(trial, candidates, points, self.scheduler.rungs)]
+
+
+def _values(config: Config) -> tuple[tuple[str, Setting], ...]:
+    return tuple(sorted(config.items()))
 
 
 def unit_of(record: Mapping[str, Any]) -> Unit:

@@ -1,0 +1,99 @@
+"""What a claim costs: workers of one search that claim and tell without training, on one event log of this disk.
+
+The peer is Optuna's journal file with as many processes: ask, report, tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+
+from study.config import StudyConfig, plain
+from study.layout import StudyFolder
+from study.search.claims import Office
+from study.search.settings import Settings, described, save
+from sweeps.space import Interval
+from train.spec.config import BudgetConfig
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=64)
+    parser.add_argument("--units", type=int, default=10, help="units of each worker")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        held = _ours(Path(scratch) / "s", options.workers, options.units)
+        print(
+            f"{options.workers} workers x {options.units} units: no event lost; claim and tell of one unit "
+            f"takes {1e3 * median(held):.2f} ms of processor time (median), "
+            f"{1e3 * sorted(held)[int(0.95 * len(held))]:.2f} ms (95 %)"
+        )
+        theirs = _optuna(Path(scratch) / "journal.log", options.workers, options.units)
+        print(f"Optuna's journal, ask + report + tell: {1e3 * median(theirs):.2f} ms (median) of its processor time")
+        print(f"ratio of the medians: {median(held) / median(theirs):.2f}")
+
+
+def _ours(folder: Path, workers: int, units: int) -> list[float]:
+    study = StudyFolder(folder)
+    base = replace(StudyConfig().run(), budget=BudgetConfig(tokens=27_008))
+    space = {"optim.lr": described(Interval(1e-4, 1e-1, log=True))}
+    save(study, Settings("asha", "random", 1000, 27_008, 3, 10**6, 0, None, 600.0, space, plain(asdict(base))))
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        times = pool.starmap(_work, [(folder, f"w{number}", units) for number in range(workers)])
+    search = Office.of(study).search
+    reached = sum(len(trial.values) for trial in search.trials.values())
+    assert reached == workers * units, f"{reached} units in the log, {workers * units} were done"
+    return [one for many in times for one in many]
+
+
+def _work(folder: Path, name: str, units: int) -> list[float]:
+    """Claim and tell; return for each unit the time that this process worked under the lock [s]."""
+    office = Office.of(StudyFolder(folder))
+    times = []
+    for _ in range(units):
+        began = time.process_time()
+        claim = office.claim(name)
+        assert claim is not None
+        office.tell(claim, "reached", value=float(claim.number))
+        times.append(time.process_time() - began)
+    return times
+
+
+def _optuna(path: Path, workers: int, units: int) -> list[float]:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.create_study(storage=_journal(path), study_name="peer")
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        times = pool.starmap(_work_optuna, [(path, units) for _ in range(workers)])
+    return [one for many in times for one in many]
+
+
+def _journal(path: Path):  # type: ignore[no-untyped-def]
+    import optuna
+
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+def _work_optuna(path: Path, units: int) -> list[float]:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.load_study(study_name="peer", storage=_journal(path), sampler=optuna.samplers.RandomSampler())
+    times = []
+    for number in range(units):
+        began = time.process_time()
+        trial = study.ask({"lr": optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)})
+        trial.report(float(number), 1)
+        study.tell(trial, float(number))
+        times.append(time.process_time() - began)
+    return times
+
+
+if __name__ == "__main__":
+    main()
