@@ -82,14 +82,19 @@ def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int) ->
 
     The factor sqrt(n / df) undoes that a fit shrinks its residuals, t(df) / normal that their scale is an estimate.
     """
+    widen = widening(len(residual), df_resid)
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 2]))
+    picks = generator.integers(len(residual), size=(resamples, len(residual)))
+    return np.asarray((residual - residual.mean())[picks] * widen, dtype=np.float64)
+
+
+def widening(count: int, df_resid: int) -> float:
+    """Return the factor by which residuals of a fit are too small, and their quantiles too short for `df_resid`."""
     from scipy.stats import norm, t
 
     assert df_resid > 0, "no residual degrees of freedom"
     tail = 0.5 + CONFIDENCE / 2
-    widen = np.sqrt(len(residual) / df_resid) * float(t.ppf(tail, df_resid)) / float(norm.ppf(tail))
-    generator = np.random.default_rng(np.random.SeedSequence([seed, 2]))
-    picks = generator.integers(len(residual), size=(resamples, len(residual)))
-    return np.asarray((residual - residual.mean())[picks] * widen, dtype=np.float64)
+    return float(np.sqrt(count / df_resid) * t.ppf(tail, df_resid) / norm.ppf(tail))
 
 
 def percentile(draws: Array, confidence: float = CONFIDENCE, lost: float = 0.05) -> Interval | None:

@@ -58,7 +58,7 @@ def held_out_error(fit: LawFit, share: float = 0.2) -> float:
     if order is None:
         order = np.prod(data.inputs, axis=0) if len(data.inputs) else np.arange(len(data))
     cut = np.quantile(order, 1.0 - share)
-    test = order > cut
+    test = order >= cut * (1.0 - 1e-9)
     if not test.any() or (~test).sum() <= fit.free:
         return float("nan")
     names = {n: v for n, v in fit.constraints.items() if not isinstance(v, str)}

@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 REACH = 14.0
 """How far, in nats, the log of a positive constant is followed: a factor of a million."""
 
-STEPS = 22
+STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _followed(p: Problem, point: PointFit, held: Constraint, middle: int) -> tup
     found = engine.solve(p, np.repeat(point.theta[None], count, axis=0), held=held, tolerance=1e-7)
     theta, value = found.theta, found.value
     inner = np.where(np.arange(count) < middle, np.arange(count) + 1, np.arange(count) - 1).clip(0, count - 1)
-    for _ in range(3):
+    for _ in range(2):
         again = engine.solve(p, theta[inner], held=held, tolerance=1e-7)
         better = again.value < value
         theta[better], value[better] = again.theta[better], again.value[better]

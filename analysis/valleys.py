@@ -312,11 +312,29 @@ def _checks(valleys: Sequence[Valley]) -> list[Check]:
         labels = ", ".join(f"{v.flops_budget:.3g}" for v in off)
         text = f"the minimum lies near the edge of the sizes at {labels} FLOPs"
         out.append(Check("off_center", text, "centre the sizes on the minimum: off-centre parabolas are biased"))
-    return out
+    return [*out, *_drift(minima)]
+
+
+def _drift(minima: Sequence[Valley]) -> list[Check]:
+    """Return a finding where the minimum wanders through the sizes as the budget grows: that tilts exponents."""
+    places = [_place(v) for v in minima]
+    steps = np.diff(places)
+    if len(places) < 3 or abs(places[-1] - places[0]) < 0.5 or not ((steps > 0).all() or (steps < 0).all()):
+        return []
+    side = "largest" if places[-1] > places[0] else "smallest"
+    text = f"from budget to budget the minimum moves towards the {side} sizes swept: the grids drift"
+    return [
+        Check("drifting_grid", text, "shift the sizes with the budget as N* grows: a drifting grid tilts the exponents")
+    ]
 
 
 def _offset(valley: Valley) -> float:
     """Return how far the minimum is from the middle of the sizes, as a share of half their range."""
+    return abs(_place(valley))
+
+
+def _place(valley: Valley) -> float:
+    """Return where the minimum lies among the sizes in ln N: -1 at the smallest, 1 at the largest."""
     assert valley.params_opt is not None
     low, high = np.log(valley.params_range)
-    return float(abs(np.log(valley.params_opt) - 0.5 * (low + high)) / (0.5 * (high - low)))
+    return float((np.log(valley.params_opt) - 0.5 * (low + high)) / (0.5 * (high - low)))
