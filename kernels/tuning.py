@@ -30,13 +30,13 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
         (512, Launch(block=512, warps=2)),
         (1024, Launch(block=1024, warps=4)),
         (8192, Launch(block=4096, warps=8)),
-        (LARGEST, Launch(block=8192, warps=16)),
+        (LARGEST, Launch(block=8192, warps=8)),
     ),
     "cross_entropy_options": (
         (512, Launch(block=512, warps=2)),
         (1024, Launch(block=1024, warps=4)),
         (8192, Launch(block=4096, warps=8)),
-        (LARGEST, Launch(block=8192, warps=32)),
+        (LARGEST, Launch(block=4096, warps=8)),
     ),
     "rms_norm": (
         (256, Launch(rows=16, warps=4)),
@@ -52,8 +52,8 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
         (8192, Launch(warps=16, programs=1, stages=2)),
         (LARGEST, Launch(warps=32, programs=1)),
     ),
-    "rope": ((LARGEST, Launch(rows=32, warps=8)),),
-    "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=2048, warps=4))),
+    "rope": ((LARGEST, Launch(rows=16, warps=8)),),
+    "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=1024, warps=4))),
     "adamw": ((LARGEST, Launch(block=2048, warps=2)),),
     "gradient_norm": ((LARGEST, Launch(block=8192, warps=8)),),
     "fp8_rowwise": (

@@ -21,6 +21,18 @@ from kernels.tuning import launch_of
 from kernels.vocabulary import Options, Rows, Shard
 
 LOG2E = tl.constexpr(1.4426950408889634)
+LOG2E_REST = tl.constexpr(1.925963033500e-8)
+"""What fp32 leaves out of LOG2E."""
+
+
+@triton.jit
+def _exp(x, PRECISE: tl.constexpr):
+    """exp(x); PRECISE makes up for the rounding of x · log2 e, which large x would show in the sixth digit."""
+    power = x * LOG2E
+    if not PRECISE:
+        return tl.exp2(power)
+    rest = tl.fma(x, LOG2E, -power) + x * LOG2E_REST
+    return tl.exp2(power) * (1.0 + 0.6931471805599453 * tl.where(x > -100.0, rest, 0.0))
 
 
 @triton.jit
@@ -71,7 +83,8 @@ def _more_statistics(
         t = tl.where(inside, t, float("-inf"))
     larger = tl.maximum(largest, tl.max(t, 0))
     base = tl.where(larger == float("-inf"), 0.0, larger)
-    sums = sums * tl.exp2((largest - base) * LOG2E) + tl.exp2((t - base) * LOG2E)
+    PRECISE: tl.constexpr = x.dtype == tl.float32
+    sums = sums * _exp(largest - base, PRECISE) + _exp(t - base, PRECISE)
     if SUMMED:
         totals += tl.where(inside, t, 0.0) if MASKED else t
     return larger, sums, totals
@@ -100,13 +113,13 @@ def _row_statistics(
 
 @triton.jit
 def _block_gradient(
-    row, out, start, columns, base, log2_sum, weight, share, scale, softcap,
+    row, out, start, columns, base, log_sum, weight, share, scale, softcap,
     SCALED: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write (p weight - share) dt/dx for one block of a row."""
     x = _loaded(row, start, columns, "evict_first", MASKED, BLOCK)
     t, ratio = _transformed(x, scale, softcap, SCALED, CAPPED)
-    error = tl.exp2((t - base) * LOG2E - log2_sum) * weight - share
+    error = _exp((t - base) - log_sum, x.dtype == tl.float32) * weight - share
     if CAPPED:
         error = error * (1.0 - ratio * ratio)
     if SCALED:
@@ -128,7 +141,6 @@ def _row_gradient(
     The wanted column is put right after all have been written, which spares a comparison for each of them.
     """
     base = tl.where(largest == float("-inf"), 0.0, largest)
-    log2_sum = log_sum * LOG2E
     weight = factor * (1.0 + 2.0 * z_loss * (largest + log_sum))
     whole = columns // BLOCK * BLOCK
     if keep:
@@ -137,16 +149,16 @@ def _row_gradient(
         tl.debug_barrier()  # out may be row: nobody writes before all have read
         for start in tl.range(0, whole, BLOCK, num_stages=STAGES):
             _block_gradient(
-                row, out, start, columns, base, log2_sum, weight, factor * share, scale, softcap,
+                row, out, start, columns, base, log_sum, weight, factor * share, scale, softcap,
                 SCALED, CAPPED, False, BLOCK,
             )  # fmt: skip
         if whole < columns:
             _block_gradient(
-                row, out, whole, columns, base, log2_sum, weight, factor * share, scale, softcap,
+                row, out, whole, columns, base, log_sum, weight, factor * share, scale, softcap,
                 SCALED, CAPPED, True, BLOCK,
             )  # fmt: skip
         t, ratio = _transformed(chosen, scale, softcap, SCALED, CAPPED)
-        error = tl.exp2((t - base) * LOG2E - log2_sum) * weight - factor * (share + (1.0 - smoothing))
+        error = _exp((t - base) - log_sum, chosen.dtype == tl.float32) * weight - factor * (share + (1.0 - smoothing))
         if CAPPED:
             error = error * (1.0 - ratio * ratio)
         if SCALED:

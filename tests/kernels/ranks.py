@@ -22,8 +22,8 @@ def drawn(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    tolerance = 1e-11 if a.dtype == torch.float64 and b.dtype == torch.float64 else 2e-6
+def close(a: Tensor, b: Tensor, inputs: torch.dtype = torch.float32) -> None:
+    tolerance = 1e-11 if inputs == torch.float64 else 2e-6
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 
@@ -50,12 +50,12 @@ def linear(rank: int, dtype: torch.dtype, vocabulary: int) -> None:
             part, held, target, reduction=reduction, group=dist.group.WORLD, vocabulary=(mine.start, vocabulary),
             hidden_gradient=way, recompute=again, **options,
         )  # fmt: skip
-        close(loss, whole)
+        close(loss, whole, dtype)
         grad_hidden, grad_weight = torch.autograd.grad(loss, (part, held), up.to(loss.dtype))
         if way == "partial":
             dist.all_reduce(grad_hidden)
-        close(grad_hidden, expected[0][block])
-        close(grad_weight, expected[1][mine])
+        close(grad_hidden, expected[0][block], dtype)
+        close(grad_weight, expected[1][mine], dtype)
 
 
 def distributed_linear(dtype: torch.dtype) -> None:
@@ -72,10 +72,10 @@ def distributed_linear(dtype: torch.dtype) -> None:
             for x, p in ((hidden, placement), (weight, Shard(0)))
         ]
         loss: Any = kernels.linear_cross_entropy(*pieces, target)
-        close(loss, whole)
+        close(loss, whole, dtype)
         for got, want in zip(torch.autograd.grad(loss, pieces), expected, strict=True):
             assert isinstance(got, DTensor)
-            close(got.full_tensor(), want)
+            close(got.full_tensor(), want, dtype)
         logits = (hidden @ weight.t()).detach().requires_grad_()
         cut = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
         plain = cross_entropy(logits, target, z_loss=1e-2)

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/kernels/numerics runs on the GPU itself")
 def test_numerics_without_a_gpu() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "tests/kernels/numerics", "-q", "-n", "0", "--tb=short"]
+    command = [sys.executable, "-m", "pytest", "tests/kernels/numerics", "-n", "0", "--tb=short"]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:]
     assert " passed" in done.stdout

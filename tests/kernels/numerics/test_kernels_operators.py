@@ -101,7 +101,7 @@ def test_a_launch_can_be_forced() -> None:
     before = kernels.rms_norm(x, weight, 1e-6)
     with override("rms_norm", Launch(rows=2, programs=1)):
         assert launch_of("rms_norm", 64).rows == 2
-        assert digest([kernels.rms_norm(x, weight, 1e-6)]) == digest([before])
+        torch.testing.assert_close(kernels.rms_norm(x, weight, 1e-6), before, rtol=1e-6, atol=1e-6)
     assert launch_of("rms_norm", 64) == TABLE["rms_norm"][0][1]
     with pytest.raises(ValueError, match="must be one of adamw"), override("softmax", Launch()):
         pass
