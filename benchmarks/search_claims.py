@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from study.config import StudyConfig, plain
 from study.layout import StudyFolder
@@ -74,10 +75,11 @@ def _optuna(path: Path, workers: int, units: int) -> list[float]:
     return [one for many in times for one in many]
 
 
-def _journal(path: Path):  # type: ignore[no-untyped-def]
-    import optuna
+def _journal(path: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
 
-    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    return JournalStorage(JournalFileBackend(str(path)))
 
 
 def _work_optuna(path: Path, units: int) -> list[float]:

@@ -37,7 +37,7 @@ class Place:
 def local_world(parallel: Mapping[str, Any], tasks: int = 1) -> int:
     """Return how many processes a run on this machine gets: as many as asked for, or as its mesh's sizes need."""
     needed = math.prod(parallel.get(axis) or 1 for axis in AXES)
-    return max(tasks, needed)
+    return int(max(tasks, needed))
 
 
 def find_place(executor: str, environment: Mapping[str, str], world: int = 1) -> Place:
