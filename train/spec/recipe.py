@@ -121,7 +121,8 @@ def _check_health_fits(config: RunConfig) -> None:
             f"{config.precision.fp8_history} would remember: use fp8_history=0"
         )
     if config.parallel.strategy == "fsdp1":
-        for name, value in (("health.desync_steps", health.desync_steps), ("optim.name", config.optim.name)):
+        watched = ("health.desync_steps", health.desync_steps), ("health.statistics_steps", health.statistics_steps)
+        for name, value in (*watched, ("optim.name", config.optim.name)):
             if value == "muon" or (isinstance(value, int) and value):
                 raise ValueError(
                     f"{name}={value} with parallel.strategy=fsdp1 is refused: its flat shards do not say which part of "

@@ -1,0 +1,33 @@
+"""muP's coordinate check: activations move alike at every width, and not so under the standard parametrisation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from train import coordinate_check
+from train.coordinate_check import Scale, slopes
+
+
+def test_slopes_are_those_of_power_laws() -> None:
+    scales = [Scale("a", w, 1.0, 3.0 * w**0.5) for w in (8, 16, 64)] + [Scale("b", w, 1.0, 2.0) for w in (8, 64)]
+    assert slopes(scales) == {"a": pytest.approx(0.5), "b": pytest.approx(0.0)}
+
+
+@pytest.mark.parametrize("optim", ["adamw", "muon"])
+def test_under_mup_changes_do_not_grow_with_the_width(tmp_path: Path, optim: str) -> None:
+    found = {}
+    for name in ("mup", "standard"):
+        place = tmp_path / f"{name}.json"
+        flags = ["--standard"] if name == "standard" else ["--plot", str(tmp_path / "plot.svg")]
+        arguments = ["--widths", "32,128", "--optim", optim, "--out", str(place), *flags]
+        assert coordinate_check.main(arguments) == 0
+        found[name] = json.loads(place.read_text())["slopes"]
+    blocks = [layer for layer in found["mup"] if layer.startswith("blocks.")]
+    assert len(blocks) == 6
+    for layer in blocks:
+        assert abs(found["mup"][layer]) < 0.3
+    assert sum(found["standard"][layer] - found["mup"][layer] for layer in blocks) / 6 > 0.3
+    assert (tmp_path / "plot.svg").stat().st_size > 1000
