@@ -105,7 +105,7 @@ def _cells(batch: Batch, source: Tensor, starts: list[int]) -> Tensor:
     """Return for every token, flat, where its loss is added: source times range of positions."""
     length = batch.inputs.shape[1]
     positions = torch.arange(length).expand_as(batch.inputs) if batch.positions is None else batch.positions
-    ranges = torch.bucketize(positions, torch.tensor(starts), right=True) - 1
+    ranges = torch.bucketize(positions.contiguous(), torch.tensor(starts), right=True) - 1
     return (source[:, None] * len(starts) + ranges).flatten()
 
 

@@ -1,0 +1,67 @@
+"""Text for the convergence presets: real prose and code of this environment, or a made-up language without files.
+
+`python -m benchmarks.convergence_text FOLDER [MB]` writes up to MB megabytes of the standard library's and installed
+packages' documentation strings, sources and prose as .txt files, xz-compressed into FOLDER.tar.xz as well, so that a
+machine without network can be given it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from train.data.sources import list_environment
+
+WORDS, RULES = 96, 6
+_MASK = (1 << 64) - 1
+
+
+def invented(documents: int, seed: int = 0) -> Iterator[str]:
+    """Yield documents of an invented language, the same on every machine: each word limits which may come next."""
+    words = [
+        "".join("bdfgklmnprstvz"[_mixed(seed, w, s) % 14] + "aeiou"[_mixed(w, s) % 5] for s in range(2 + w % 2))
+        for w in range(WORDS)
+    ]
+    for document in range(documents):
+        word, out = _mixed(seed, document) % WORDS, []
+        for place in range(60 + _mixed(document, 1) % 120):
+            out.append(words[word])
+            # mostly the likelier of a word's followers
+            choice = min(_mixed(seed, document, place) % RULES, _mixed(document, place, 7) % RULES)
+            word = _mixed(seed, word, choice) % WORDS
+            if place % 11 == 10:
+                out[-1] += "."
+        yield " ".join(out) + "\n"
+
+
+def _mixed(*numbers: int) -> int:
+    """Return 64 well-mixed bits of some numbers (splitmix64), the same in every version of Python."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def write_environment(folder: Path, megabytes: float) -> int:
+    """Copy the environment's texts into a folder and an archive beside it, up to a size; return the bytes of text."""
+    folder.mkdir(parents=True)
+    total = 0
+    for number, file in enumerate(list_environment().files):
+        content = Path(file.path).read_bytes()
+        if total + len(content) > megabytes * 1e6:
+            break
+        (folder / f"{number:06d}.txt").write_bytes(content)
+        total += len(content)
+    with tarfile.open(folder.with_name(folder.name + ".tar.xz"), "w:xz", preset=6) as archive:
+        archive.add(folder, folder.name)
+    return total
+
+
+if __name__ == "__main__":
+    where, size = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 250.0
+    print(f"{write_environment(where, size) / 1e6:.1f} MB of text in {where} and {where}.tar.xz")

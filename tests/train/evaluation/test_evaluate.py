@@ -1,0 +1,160 @@
+"""Validation by source and position: the plain mean of every token's loss, on every layout of ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.train.data.conftest import write_texts
+from tests.train.evaluation.evaluate_ranks import LAYOUTS, found
+from tests.train.runs import REPOSITORY, write_config
+from tests.train.test_trainer_distributed import environments
+from train.data.prepare import prepare
+from train.data.rows import IGNORED
+from train.distributed import World
+from train.evaluate import evaluate, range_starts
+from train.setup import build
+from train.spec.config import BatchConfig, DataConfig, ModelConfig, RunConfig, SourceConfig
+from train.spec.manifest import read_manifest
+from train.spec.resolve import resolve
+
+LENGTH = 64
+MODEL = ModelConfig(
+    width=32,
+    layers=2,
+    head_dim=8,
+    kv_heads=2,
+    position="alibi",
+    attention_softcap=3.0,
+    logit_softcap=5.0,
+    window=30,
+    global_every=2,
+)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> RunConfig:
+    """Two sources, 3 to 1, whole documents fitted into rows; 10 validation sequences, 5 of each."""
+    root = tmp_path_factory.mktemp("mixed")
+    sources = tuple(
+        SourceConfig(name, weight, str(write_texts(root / name, 60, seed)))
+        for name, weight, seed in (("a", 3.0, 1), ("b", 1.0, 2))
+    )
+    data = DataConfig(
+        name="both",
+        tokenizer="bpe",
+        vocab_size=300,
+        sources=sources,
+        validation_fraction=0.2,
+        packing="fit",
+        sequence_length=LENGTH,
+    )
+    prepare(data, root, workers=1)
+    return resolve(
+        replace(
+            tiny,
+            model=MODEL,
+            data=data,
+            batch=BatchConfig(tokens=2 * LENGTH),
+            eval=replace(tiny.eval, sequences=10, by_position=3),
+            runtime=replace(tiny.runtime, data_root=str(root)),
+            parallel=replace(tiny.parallel, micro_batch_sequences=3),
+        )
+    )
+
+
+def test_losses_are_the_means_of_their_tokens(mixed: RunConfig, tmp_path: Path) -> None:
+    setup = build(mixed, tmp_path, World(), torch.device("cpu"))
+    result = evaluate(setup, lambda: False)
+    assert result is not None
+    rows = setup.validation.rows
+    assert (rows.targets == IGNORED).any()
+    assert rows.positions is not None
+    assert rows.documents is not None
+    inputs, targets, positions, documents = map(
+        torch.from_numpy, (rows.inputs, rows.targets, rows.positions, rows.documents)
+    )
+    with torch.no_grad():
+        logits = 5.0 * torch.tanh(setup.model(inputs, None, positions, documents) @ setup.model.head.t() / 5.0)
+    losses = F.cross_entropy(logits.flatten(0, 1).double(), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    losses, valid = losses.view(10, LENGTH), targets != IGNORED
+    source = torch.tensor(setup.validation.source)
+    means = [float(losses[(source == n)[:, None] & valid].mean()) for n in (0, 1)]
+    assert result.sources == pytest.approx({"a": means[0], "b": means[1]}, rel=1e-6)
+    assert result.loss == pytest.approx(0.75 * means[0] + 0.25 * means[1], rel=1e-6)
+    for first, last in ((0, 16), (16, 32), (32, LENGTH)):
+        inside = (positions >= first) & (positions < last) & valid
+        each = [(w, losses[(source == n)[:, None] & inside]) for n, w in ((0, 0.75), (1, 0.25))]
+        there = [(w, float(values.mean())) for w, values in each if len(values)]
+        wanted = sum(w * mean for w, mean in there) / sum(w for w, _ in there)
+        assert result.positions[first] == pytest.approx(wanted, rel=1e-6)
+    sizes = [read_manifest(Path(mixed.runtime.data_root) / f"{n}-bpe300").bytes_per_token for n in "ab"]
+    metrics = result.metrics()
+    assert metrics["bits_per_byte/b"] == pytest.approx(means[1] / math.log(2) / sizes[1], rel=1e-6)
+    assert metrics["bits_per_byte"] == pytest.approx(
+        result.loss / math.log(2) / (0.75 * sizes[0] + 0.25 * sizes[1]), rel=1e-6
+    )
+    assert set(metrics) == {
+        "loss", "bits_per_byte", "loss/a", "loss/b", "bits_per_byte/a", "bits_per_byte/b",
+        "loss/position_0", "loss/position_16", "loss/position_32",
+    }  # fmt: skip
+
+
+def test_one_source_without_ranges_has_two_numbers(tiny: RunConfig, tmp_path: Path) -> None:
+    setup = build(tiny, tmp_path, World(), torch.device("cpu"))
+    result = evaluate(setup, lambda: False)
+    assert result is not None
+    assert set(result.metrics()) == {"loss", "bits_per_byte"}
+    assert evaluate(setup, lambda: True) is None
+    loss = setup.model(*map(torch.from_numpy, (setup.validation.rows.inputs[:2], setup.validation.rows.targets[:2])))
+    assert loss.shape == ()  # afterwards the model sums again
+
+
+def test_four_ranks_find_the_same_on_every_layout(mixed: RunConfig, tmp_path: Path) -> None:
+    """10 sequences over 4 ranks are uneven; and of 3 one rank has none: nobody may wait for it for ever."""
+    for sequences in (10, 3):
+        config = replace(mixed, eval=replace(mixed.eval, sequences=sequences))
+        wanted = found(config, World())
+        path, out = write_config(tmp_path / f"run{sequences}", config), tmp_path / f"{sequences}.json"
+        command = [sys.executable, "-m", "tests.train.evaluation.evaluate_ranks", str(path), str(out)]
+        processes = [
+            subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for env in environments(4)
+        ]
+        for process in processes:
+            _, err = process.communicate(timeout=500)
+            assert process.returncode == 0, err
+        results: dict[str, dict[str, Any]] = json.loads(out.read_text())
+        assert set(results) == set(LAYOUTS)
+        for layout, result in results.items():
+            for name in ("loss", "sources", "train", "norm"):
+                assert result[name] == pytest.approx(wanted[name], rel=1e-5), (layout, name)
+            positions = {int(first): loss for first, loss in result["positions"].items()}
+            assert positions == pytest.approx(wanted["positions"], rel=1e-5), layout
+
+
+@pytest.mark.parametrize(("ranges", "wanted"), [(0, [0]), (1, [0]), (2, [0, 64]), (4, [0, 16, 32, 64])])
+def test_ranges_double(ranges: int, wanted: list[int]) -> None:
+    assert range_starts(ranges, 128) == wanted
+
+
+def test_too_few_sequences_for_the_sources(mixed: RunConfig, tmp_path: Path) -> None:
+    config = replace(mixed, eval=replace(mixed.eval, sequences=1))
+    with pytest.raises(ValueError, match=r"eval\.sequences=1 is too few: each of the 2 sources"):
+        build(config, tmp_path, World(), torch.device("cpu"))
