@@ -12,6 +12,7 @@ import numpy as np
 
 from analysis import arguments, engine, frontier, human, recommend, source, surface, valleys
 from analysis.arguments import Key
+from analysis.cost import cost
 from analysis.forms import FORMS, Form
 from analysis.plain import to_json
 from analysis.results import Backtest, BacktestOptimum, BacktestRun, Cut
@@ -41,7 +42,7 @@ def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
     if point is not None:
         runs = _runs(point.constants, test)
         sizes = (float(rows.params.min()), float(rows.params.max()))
-        lowest = float(recommend.optimum(point.constants[None], recommend.cost(train), flops, sizes)[2][0])
+        lowest = float(recommend.optimum(point.constants[None], cost(train), flops, sizes)[2][0])
         if np.isfinite(lowest):
             found["surface"] = _optimum(lowest, observed)
     if not found:

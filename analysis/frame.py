@@ -212,7 +212,7 @@ def from_csv(
     final, why = _final(out)
     out["schedule_complete"] = final
     copies = raw.duplicated().to_numpy(bool)
-    faults = dict.fromkeys(np.flatnonzero(copies), "it repeats another row of the file in every column")
+    faults = dict.fromkeys(np.flatnonzero(copies).tolist(), "it repeats another row of the file in every column")
     frame = _finish(_records(out), 0, need, unread=unread, copies=faults, checkpoints=why)
     taken = {*(columns or {}).values(), *(where or {}), *COLUMNS, *foreign_kinds(raw)}
     frame.attrs["settings"] = foreign.settings(raw, sorted(taken))
@@ -241,7 +241,8 @@ def _with_6nd(raw: pd.DataFrame, path: Path) -> pd.DataFrame:
 def _columns(raw: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, dict[int, str]]:
     """Return the columns that are ours and all further number columns, and why rows with unreadable cells go."""
     reserved = ("used", "drop_code", "drop_reason", "predicted")
-    out, unread = {}, {}
+    out: dict[str, Any] = {}
+    unread: dict[int, str] = {}
     for name in raw.columns:
         if name in reserved:
             continue

@@ -16,7 +16,7 @@ from analysis.arguments import Key
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.candidates import Candidates
+    from analysis.candidates import Candidates, Size
     from analysis.design import Posterior
     from analysis.rows import Array, Rows
 
@@ -240,7 +240,7 @@ def _best(constants: Array, price: Any, budget: float, sizes: tuple[float, float
     return found if math.isfinite(found) and rule / 30 < found < rule * 30 else rule
 
 
-def _grid(offered: tuple[Any, ...], price: Any, levels: Array, best: Array) -> Candidates:
+def _grid(offered: tuple[Size, ...], price: Any, levels: Array, best: Array) -> Candidates:
     """Return the isoFLOP grid that a study would run instead: seven sizes over a factor of 16 at each budget."""
     import numpy as np
 
@@ -249,10 +249,16 @@ def _grid(offered: tuple[Any, ...], price: Any, levels: Array, best: Array) -> C
     parts = []
     for level, middle in zip(levels, best, strict=True):
         wanted = middle * np.geomspace(0.25, 4.0, 7)
-        picked = dict.fromkeys(min(offered, key=lambda s, n=n: abs(math.log(s.params / n))) for n in wanted)
+        picked = dict.fromkeys(_nearest(offered, float(n)) for n in wanted)
         parts.append(candidates.cross(tuple(picked), price, np.array([level]), np.array([middle])))
-    joined = [np.concatenate([getattr(p, name) for p in parts]) for name in ("params", "tokens", "flops")]
-    return candidates.Candidates(*joined, tuple(size for p in parts for size in p.sizes))
+    params, tokens, flops = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("params", "tokens", "flops")
+    )
+    return candidates.Candidates(params, tokens, flops, tuple(size for p in parts for size in p.sizes))
+
+
+def _nearest(offered: Sequence[Size], params: float) -> Size:
+    return min(offered, key=lambda size: abs(math.log(size.params / params)))
 
 
 def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:

@@ -219,7 +219,7 @@ def _plan(basis: Basis, options: Mapping[str, Any], speed: float | None = None) 
     budget = float(options["budget"])
     c, price, sizes = basis.constants, basis.price, basis.sizes
     best = plans.training_only(c, price, budget, sizes)
-    shared = {"basis": basis, "vocabulary": int(options["vocabulary"]), "speed": speed}
+    shared: dict[str, Any] = {"basis": basis, "vocabulary": int(options["vocabulary"]), "speed": speed}
     if not np.isfinite(best.log_params[0]):
         raise ValueError(
             f"budget={budget:g}: the law has no best size within {plans.SEARCH:g} times the sizes swept: take another "

@@ -42,7 +42,7 @@ def propose(params: float, kind: str = "total", vocabulary: int = 50_000) -> tup
     if not math.isfinite(params) or params <= 0:
         return ()
     tables = {"matmul": 1, "total": 2}.get(kind, 0)
-    found = []
+    found: list[Shape] = []
     for name, aspect in ASPECTS:
         best = min(
             (_shape(name, width, params, tables * vocabulary, aspect) for width in _widths(params)),

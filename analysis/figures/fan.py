@@ -67,6 +67,7 @@ def drift(ax: Axes, cuts: Sequence[Cut], whole: Interval | None) -> Axes:
         ax.axhspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0)
     ax.plot(flops, values, color=style.MUTED, linewidth=1, zorder=2)
     for cut, colour in zip(cuts, style.ramp(len(cuts)), strict=True):
+        assert cut.a is not None
         ax.plot(cut.flops, cut.a, "o", ms=6, mfc=colour, mec=style.PAPER, zorder=3)
     ends = [*values, *(whole or ())]
     room = max(max(ends) - min(ends), 0.02) * 0.2

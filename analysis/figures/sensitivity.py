@@ -51,6 +51,7 @@ def draw(ax: Axes, lines: Sequence[Choice], whole: Interval | None) -> Axes:
     for place, line in zip(places, lines, strict=True):
         if line.low is not None and line.high is not None:
             ax.plot([line.low, line.high], [place, place], color=colours[line.choice], linewidth=1.4, zorder=2)
+        assert line.value is not None
         ax.plot(line.value, place, "o", ms=5.5, mfc=colours[line.choice], mec=style.PAPER, zorder=3)
     ax.set_yticks(places, [_label(line) for line in lines])
     ax.tick_params(axis="y", length=0)
