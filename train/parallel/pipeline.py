@@ -213,7 +213,7 @@ class Pipeline:
 
 
 class _Stage(PipelineStage):
-    """A stage whose forward passes run in a context, and that never sends to its own rank."""
+    """A stage whose forward passes run in a context."""
 
     forward_context: Context
 
@@ -221,14 +221,6 @@ class _Stage(PipelineStage):
         """Run the module forward. Autocast belongs around this alone, not around the backward passes in between."""
         with self.forward_context():
             return super().forward_maybe_with_nosync(*args, **kwargs)
-
-    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        """Return the messages that open connections; torch 2.11 has a V's turning rank send to itself.
-
-        Gloo has no connection of a rank with itself and fails; the schedule never uses one.
-        """
-        own = dist.get_rank(self.group)
-        return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != own]
 
 
 def _lay_out(module: nn.Module) -> None:

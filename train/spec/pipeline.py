@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
 
 from train.spec.config import ModelConfig, ParallelConfig, RunConfig
 from train.spec.counts import params
@@ -23,6 +24,9 @@ class Schedule:
     rounds: bool = False
     fills: bool = False
 
+
+SPLITS_SINCE = (2, 13)
+"""The first version of torch seen to split the backward pass of this model's layers; 2.11 does not."""
 
 SCHEDULES = {
     "gpipe": Schedule(1),
@@ -109,6 +113,13 @@ def check_pipeline(config: RunConfig, sharded: bool = False) -> None:
 def _check_split(config: RunConfig, sharded: bool) -> None:
     """Refuse what cannot be run backward twice, once for inputs and once for weights."""
     name = config.parallel.pp_schedule
+    if not can_split():
+        raise ValueError(
+            f"parallel.pp_schedule={name} needs torch {SPLITS_SINCE[0]}.{SPLITS_SINCE[1]} or newer: others cannot "
+            "compute gradients of inputs and of weights apart where a layer has an autograd function of its own, as "
+            "norms and the loss do here, and zbv sends to its own rank, for which gloo has no connection; use "
+            "pp_schedule=interleaved"
+        )
     if sharded and config.parallel.zero == 3:
         raise ValueError(
             f"parallel.pp_schedule={name} with parallel.zero=3 is refused: weights that are put away between the two "
@@ -126,6 +137,12 @@ def _check_split(config: RunConfig, sharded: bool) -> None:
             "would be computed again for the gradients of inputs and again for those of weights; use "
             "pp_schedule=interleaved, or memory.checkpointing=none"
         )
+
+
+def can_split() -> bool:
+    """Say whether the installed torch, which is not imported, can run zero-bubble schedules of this model."""
+    major, minor = metadata.version("torch").split(".")[:2]
+    return (int(major), int(minor)) >= SPLITS_SINCE
 
 
 def _head_in_layers(model: ModelConfig, vocab_size: int) -> float:

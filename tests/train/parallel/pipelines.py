@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from tests.train.parallel.cells import MODEL, Cell, parallel
 from train.spec.config import CompileConfig
+from train.spec.pipeline import SCHEDULES, can_split
 
 DEEP = replace(MODEL, layers=8)
 DEEP_TIED = replace(DEEP, tied_embeddings=True)
 FEW = {"micro_batch_sequences": 2}
 
-PIPELINES = (
+ALL = (
     Cell("pp 4, gpipe", parallel(pp=4, pp_schedule="gpipe", **FEW), DEEP, masked=True),
     Cell("pp 4, 1f1b, tied, clipped hard", parallel(pp=4, **FEW), DEEP_TIED, masked=True, clip=0.05),
     Cell("pp 4, 1f1b, uneven layers", parallel(pp=4, pp_layers=(1, 4, 2, 1), micro_batch_sequences=1), DEEP),
@@ -31,6 +32,8 @@ PIPELINES = (
     Cell("pp 2 x tp 2, zbv", parallel(pp=2, tp=2, pp_schedule="zbv", **FEW), DEEP),
     Cell("pp 2 x cp 2, 1f1b", parallel(pp=2, cp=2, micro_batch_sequences=1), DEEP, masked=True),
 )
+
+PIPELINES = tuple(cell for cell in ALL if can_split() or not SCHEDULES[cell.parallel.pp_schedule].splits)
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 

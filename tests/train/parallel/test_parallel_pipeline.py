@@ -11,6 +11,7 @@ from tests.train.parallel import pipelines
 from tests.train.parallel.cells import parallel
 from tests.train.parallel.ranks import line
 from tests.train.parallel.test_parallel_parity import failures, table
+from train.spec import pipeline
 from train.spec.config import (
     BudgetConfig,
     CompileConfig,
@@ -104,3 +105,11 @@ def test_split_backward_passes_refuse_compiled_and_recomputed_blocks(schedule: s
     with pytest.raises(ValueError, match=r"memory\.checkpointing=full is refused"):
         check(replace(run, memory=MemoryConfig(checkpointing="full")))
     check(replace(config(pp=2, pp_schedule="interleaved"), compile=CompileConfig(blocks=True)))
+
+
+@pytest.mark.parametrize("schedule", ["zb1p", "zbv"])
+def test_split_backward_passes_need_a_torch_that_can_split_them(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline.metadata, "version", lambda name: "2.11.0+cu130")
+    with pytest.raises(ValueError, match=r"needs torch 2\.13 or newer.*zbv sends to its own rank"):
+        check(config(pp=2, pp_schedule=schedule))
+    check(config(pp=2, pp_schedule="interleaved"))
