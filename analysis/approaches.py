@@ -77,10 +77,9 @@ def _from_laws(size: PowerLaw, tokens: PowerLaw, budget: float) -> dict[str, Any
 def _surface(table: Any, budget: float, resamples: int, seed: int) -> dict[str, Any]:
     fit = fit_law(table, "chinchilla", resamples=resamples, seed=seed)
     size, tokens = optimum(fit, budget)
-    low, high = fit.conf_int().loc["a"] if resamples else (np.nan, np.nan)
-    return _row(
-        float(fit.derived["a"]), (float(low), float(high)), float(fit.derived["b"]), n=size, d=tokens, points=fit.nobs
-    )
+    ends = fit.conf_int() if resamples else None
+    low, high = (np.nan, np.nan) if ends is None else (float(ends[0]["a"]), float(ends[1]["a"]))
+    return _row(float(fit.derived["a"]), (low, high), float(fit.derived["b"]), n=size, d=tokens, points=fit.nobs)
 
 
 def optimum(fit: LawFit, budget: float) -> tuple[float, float]:

@@ -56,7 +56,7 @@ def held_out_error(fit: LawFit, share: float = 0.2) -> float:
     data = fit.data
     order = data.extra.get("flops")
     if order is None:
-        order = np.prod(data.inputs, axis=0) if len(data.inputs) else np.arange(len(data))
+        order = np.prod(data.inputs, axis=0)
     cut = np.quantile(order, 1.0 - share)
     test = order >= cut * (1.0 - 1e-9)
     if not test.any() or (~test).sum() <= fit.free:

@@ -60,8 +60,8 @@ def _pull_at(p: Problem, residual: Array, at: Array) -> Array:
     from analysis.losses import StudentT
 
     if isinstance(p.loss, StudentT):
-        return p.loss.pull(at, residual)[0]
-    return p.loss.summed(at, None)[1][0]
+        return np.asarray(p.loss.pull(at, residual)[0])
+    return np.asarray(p.loss.summed(at, None)[1][0])
 
 
 def _expanded(p: Problem, covariance: Array) -> Array:

@@ -88,7 +88,7 @@ def laws(
 
 def _moves(runs: Any, window: float, params: str, rate: LawFit) -> list[Check]:
     """Return a finding where half or twice the window moves the exponent of N by more than its standard error."""
-    spread = float(np.sqrt(rate.cov_params("delta").loc["p", "p"]))
+    spread = float(np.sqrt(rate.cov_params("delta")["p"]["p"]))
     texts = []
     for factor in (0.5, 2.0):
         other = optima(runs, window * factor, params=params)

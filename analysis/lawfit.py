@@ -158,7 +158,7 @@ class LawFit:
     @property
     def resid(self) -> Array:
         """Observed less fitted (n,): of the logs, unless the fit is plain."""
-        return -engine.residuals(self.problem, self.point.theta[None])[0]
+        return np.asarray(-engine.residuals(self.problem, self.point.theta[None])[0])
 
     @property
     def noise(self) -> float:
@@ -211,7 +211,7 @@ class LawFit:
 
     def predict(self, runs: Any) -> Array:
         """Return the target (n,) at runs that have the form's input columns."""
-        return self._predicted(self.point.theta[None], runs)[0]
+        return np.asarray(self._predicted(self.point.theta[None], runs)[0])
 
     def get_prediction(self, runs: Any) -> Prediction:
         """Return the prediction at runs, with intervals of the mean and of an observation."""
@@ -246,12 +246,11 @@ class LawFit:
 
     def block(self) -> Block:
         """Return the fit as a block of fit.json."""
-        intervals = self.conf_int()
+        table = self.conf_int()
+        ends = {name: (float(table[0][name]), float(table[1][name])) for name in self.names}
         known: dict[str, Interval | None] = {
-            name: (float(intervals.loc[name, 0]), float(intervals.loc[name, 1]))
-            if self.identified[name].identified and np.isfinite(intervals.loc[name]).all()
-            else None
-            for name in self.names
+            name: pair if self.identified[name].identified and np.isfinite(pair).all() else None
+            for name, pair in ends.items()
         }
         return Block(
             form=self.form.text,

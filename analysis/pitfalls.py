@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from analysis import human, observations
 from analysis.forms import Form
 from analysis.results import Check
+from analysis.rows import SAME_SIZE, clusters
 
 if TYPE_CHECKING:
     from analysis.lawfit import LawFit
@@ -178,7 +179,7 @@ def _learning_rates(extra: Mapping[str, Array]) -> list[Check]:
     out = []
     if not {"lr", "params"} <= set(extra) or not np.isfinite(extra["lr"]).all():
         return []
-    sizes = len(np.unique(observations.clusters(extra["params"], observations.SAME_SIZE)))
+    sizes = len(np.unique(clusters(extra["params"], SAME_SIZE)))
     rates = np.unique(extra["lr"])
     if sizes >= 3 and len(rates) == 1:
         text = f"all {sizes} sizes train at the same learning rate {rates[0]:.3g}"

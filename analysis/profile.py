@@ -68,8 +68,10 @@ def profile(p: Problem, point: PointFit, name: str, alpha: float = 0.05, spread:
     level = _level(p, point, alpha, min(point.objective, float(path.value.min())))
     (low, closed_low), (high, closed_high) = (_crossing(path, level, side) for side in (-1, 1))
     deviance = np.array([_deviance(p, point, v) for v in path.value])
-    values, low, high = (np.exp(v) if positive else v for v in (path.at, low, high))
-    return Profile(name, np.asarray(values), deviance, _cut(p, alpha), float(low), float(high), closed_low, closed_high)
+    values = path.at
+    if positive:
+        values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
+    return Profile(name, values, deviance, _cut(p, alpha), low, high, closed_low, closed_high)
 
 
 @dataclass(frozen=True)

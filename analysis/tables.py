@@ -98,10 +98,11 @@ def summary(fit: LawFit) -> Summary:
     low, high = (f"{100 * q:.3g}%" for q in (0.5 - fit.confidence / 2, 0.5 + fit.confidence / 2))
     rows = [("", "value", "std err", f"[{low}", f"{high}]", "")]
     values = {**fit.params.to_dict(), **fit.derived.to_dict()}
-    for name, value in values.items():
+    for key, value in values.items():
+        name = str(key)
         mark = "held" if name in fit.held else "" if fit.identified[name].identified else "not identified"
         error = spread.get(name, float(fit.draws[name].std()) if len(fit.thetas) else np.nan)
-        rows.append((str(name), _n(value), _n(error), _n(ends.loc[name, 0]), _n(ends.loc[name, 1]), mark))
+        rows.append((name, _n(value), _n(error), _n(ends[0][name]), _n(ends[1][name]), mark))
     notes = tuple(f"{check.code}: {check.message}; {check.advice}." for check in fit.check())
     return Summary(f"{fit.form.name}: {fit.form.target}", facts, tuple(rows), (*notes, *_correlations(fit)))
 
@@ -150,9 +151,10 @@ def _correlations(fit: LawFit) -> tuple[str, ...]:
     """Return a note on pairs of constants, on the scale that they are fitted on, that move together."""
     if len(fit.thetas) < 20:
         return ()
-    draws = np.log(fit.draws.loc[:, [n for n in fit.form.names if n not in fit.held]].clip(lower=1e-300))
-    table = draws.corr().to_numpy()
-    names = list(draws.columns)
+    names = [name for name in fit.form.names if name not in fit.held]
+    draws = np.log(np.maximum(fit.draws[names].to_numpy(), 1e-300))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        table = np.atleast_2d(np.corrcoef(draws, rowvar=False))
     pairs = [
         f"{names[i]} {names[j]} {table[i, j]:+.3f}"
         for i in range(len(names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,7 +190,7 @@ class Expression(Linked):
         return {name: x[i] for i, name in enumerate(self.inputs)}
 
 
-def product(*axes: Array | tuple[float, ...] | float) -> list[Array]:
+def product(*axes: NDArray[Any] | tuple[float, ...] | float) -> list[Array]:
     """Return the columns of all combinations of the axes' values."""
     grids = np.meshgrid(*(np.atleast_1d(np.asarray(a, dtype=np.float64)) for a in axes), indexing="ij")
     return [g.ravel() for g in grids]

@@ -230,7 +230,7 @@ class PowerLaw(Linked):
     def candidates(self, x: Array, y: Array) -> Candidates:
         """Return least squares: there is one minimum."""
         found = np.linalg.lstsq(np.vstack((np.ones(x.shape[1]), x)).T, y, rcond=None)[0]
-        return Candidates(found[None])
+        return Candidates(np.asarray(found[None], dtype=np.float64))
 
 
 def _terms(*terms: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
