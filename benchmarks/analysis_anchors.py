@@ -140,7 +140,7 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
     yield Anchor(
         name, "R_D bootstrap, high (log10)", min(99.0, float(np.log10(np.quantile(draws, 0.975)))), 10.0, np.inf
     )
-    yield Anchor(name, "R_D identified above (1 = yes)", float(np.isfinite(fit.conf_int().loc["R_D", 1])), 0.0, 0.0)
+    yield Anchor(name, "R_D identified above (1 = yes)", float(np.isfinite(fit.conf_int()[1]["R_D"])), 0.0, 0.0)
     seeds = table[(table["params"] == 2.81e9) & np.isclose(table["tokens"], 55e9)]
     several = seeds[seeds.groupby("cfg")["cfg"].transform("size") >= 5]
     noise = _pooled(several)
@@ -214,7 +214,7 @@ def step_law(data: Path) -> Iterator[Anchor]:
             yield Anchor("lr x batch", f"{key}, {100 * window:g} % window", float(law.params[key]), value, 1e-3)
         if window == 0.01:
             for (law, key), value in zip(pairs, (-0.713, 0.307, 0.571), strict=True):
-                spread = float(np.sqrt(law.cov_params("delta").loc[key, key]))
+                spread = float(np.sqrt(law.cov_params("delta")[key][key]))
                 yield Anchor(
                     "lr x batch", f"{key}, published mean within 2 SE", float(law.params[key]), value, 2 * spread
                 )
@@ -271,7 +271,7 @@ def multi_power(data: Path) -> Iterator[Anchor]:
     for millions, (constants, scores) in published.items():
         own = curves[curves["model_millions"] == millions]
         given = {
-            s: (_rates(s, int(c["step"].max())), c["step"].to_numpy(), c["loss"].to_numpy())
+            str(s): (_rates(str(s), int(c["step"].max())), c["step"].to_numpy(), c["loss"].to_numpy())
             for s, c in own.groupby("schedule")
         }
         test = [given[s] for s in given if s not in fitted]

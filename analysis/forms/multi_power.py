@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Schedules:
     first: Index
 
     @staticmethod
-    def of(curves: Sequence[tuple[Array, Array]], stride: int = 64) -> Schedules:
+    def of(curves: Sequence[tuple[Array, NDArray[Any]]], stride: int = 64) -> Schedules:
         """Return the schedules of curves: each the learning rates of steps 0, 1, ... and the observed steps.
 
         Warm-up is part of a schedule: give its rates too. Changes within `stride` steps count as one at their middle;

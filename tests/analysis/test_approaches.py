@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -99,6 +101,6 @@ def test_approaches_stand_side_by_side_with_their_disagreement() -> None:
     np.testing.assert_allclose(out["a"], 0.28 / 0.62, atol=0.03)
     assert 1.0 < out.attrs["disagreement"] < 1.5
     np.testing.assert_allclose(6 * out["params"] * out["tokens"], 1e21, rtol=0.02)
-    few = approaches.side_by_side(table[table["flops"] == 1e18], resamples=0)
+    few: Any = approaches.side_by_side(table[table["flops"] == 1e18], resamples=0)
     assert few.loc["2 parabola", "reason"].startswith("1 budgets")
     assert np.isnan(few.loc["1 envelope", "params"])

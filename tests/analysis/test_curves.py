@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -36,11 +38,11 @@ def exact(rates: Array, step: int) -> float:
     return float(LAW["L_0"] + LAW["A"] * rates[: step + 1].sum() ** -LAW["alpha"] - LAW["B"] * fall)
 
 
-def predicted(curves: list[tuple[Array, Array]], stride: int) -> Array:
+def predicted(curves: list[tuple[Array, Any]], stride: int) -> Array:
     law = MultiPower(Schedules.of(curves, stride))
     count = sum(len(steps) for _, steps in curves)
     x = np.log(np.arange(count) + 1.0)[None]
-    return np.exp(law.log_value(law.internal(CONSTANTS, np.zeros(1)), x))[0]
+    return np.asarray(np.exp(law.log_value(law.internal(CONSTANTS, np.zeros(1)), x))[0])
 
 
 def test_the_law_is_the_papers_double_sum() -> None:
@@ -84,8 +86,8 @@ def test_losses_in_mid_schedule_are_too_high_and_more_so_for_larger_models() -> 
     shares = []
     for millions, gap in ((25, 0.0364), (100, 0.0448), (400, 0.0595)):
         own = curves[curves["model_millions"] == millions].set_index("schedule")
-        final = float(own.loc["cosine_24000", "loss"].iloc[-1])
-        long = own.loc["cosine_72000"]
+        final = float(own[own.index == "cosine_24000"]["loss"].iloc[-1])
+        long: Any = own.loc["cosine_72000"]
         middle = float(long["loss"].iloc[int((long["step"] - 23920).abs().argmin())])
         assert middle - final == pytest.approx(gap, abs=1e-3)
         shares.append(middle / final - 1)

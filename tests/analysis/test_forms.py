@@ -48,7 +48,9 @@ LAWS: dict[str, dict[str, float]] = {
 def design(form: Form, count: int, seed: int = 0) -> list[Array]:
     """Return inputs spread over their ranges; half of the tokens are repeats where a law knows of these."""
     generator = np.random.default_rng(seed)
-    columns = [np.exp(generator.uniform(*np.log(RANGES[name]), size=count)) for name in form.inputs]
+    columns = [
+        np.exp(generator.uniform(np.log(RANGES[name][0]), np.log(RANGES[name][1]), size=count)) for name in form.inputs
+    ]
     if "unique_tokens" in form.inputs:
         tokens, unique = columns[form.inputs.index("tokens")], columns[form.inputs.index("unique_tokens")]
         fresh = np.arange(count) % 2 == 0

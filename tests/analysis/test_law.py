@@ -31,7 +31,7 @@ def test_names_are_those_of_statsmodels() -> None:
     assert (fit.nobs, fit.df_resid, fit.df_model) == (240, 235, 4)
     assert fit.cov_params().shape == (5, 5)
     np.testing.assert_allclose(fit.bse, np.sqrt(np.diag(fit.cov_params())))
-    table = fit.conf_int()
+    table: Any = fit.conf_int()
     assert list(table.columns) == [0, 1]
     assert list(table.index) == ["E", "A", "B", "alpha", "beta", "a", "b"]
     values = pd.concat((fit.params, fit.derived))
@@ -140,7 +140,7 @@ def _log_density(loss: losses.Loss, residual: Any, at: Any) -> Any:
     total = float(loss(residual)[0].sum())
 
     def negative(tau: float) -> float:
-        return total / tau + n * float(np.log(np.trapezoid(np.exp(-loss(grid)[0] / tau), grid)))
+        return float(total / tau + n * np.log(np.trapezoid(np.exp(-loss(grid)[0] / tau), grid)))
 
     tau = float(minimize_scalar(negative, bounds=(0.05, 5.0), method="bounded").x)
     return -loss(at)[0] / tau - np.log(np.trapezoid(np.exp(-loss(grid)[0] / tau), grid))
@@ -273,7 +273,7 @@ def test_compare_ranks_forms_and_refuses_other_rows() -> None:
     fits = [
         fit_law(table, form, loss="squared", resamples=0) for form in ("kaplan", "chinchilla", "chinchilla_no_floor")
     ]
-    out = compare(fits)
+    out: Any = compare(fits)
     assert out.index[0] == "chinchilla"
     assert list(out["rank"]) == [0, 1, 2]
     assert out["delta_aic"].iloc[0] == 0
@@ -299,7 +299,7 @@ def test_sensitivity_to_counting_and_to_the_learning_rate() -> None:
     table = study(noise=0.0).assign(params_total=lambda t: t["params"] + 47491 * t["params"] ** (1 / 3))
     worse = table.assign(lr=1e-3, loss=table["loss"] * (1 + 0.01 * np.log(table["params"] / 1e7)))
     both = pd.concat((worse, table.assign(lr=3e-3)))
-    out = sensitivity(both, resamples=0).set_index(["choice", "option"])
+    out: Any = sensitivity(both, resamples=0).set_index(["choice", "option"])
     assert out.loc[("learning rate", "best of each setting"), "nobs"].item() == len(table)
     assert ("parameter count", "params_total") in out.index
     moved = out.loc[("parameter count", "params_total"), "shift"].item()

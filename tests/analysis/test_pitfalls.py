@@ -81,7 +81,7 @@ def test_repeats_are_local_minima_and_have_no_upper_bound() -> None:
     assert {"basins", "not_identified"} <= codes(found.check())
     verdict = found.identified["R_D"]
     assert (verdict.identified, verdict.side) == (False, "lower")
-    low, high = found.conf_int().loc["R_D"]
+    low, high = (float(v) for v in found.conf_int().loc["R_D"].to_numpy())
     assert 3.0 < low < 15.0
     assert high == np.inf
     assert np.isnan(found.bse["R_D"])
@@ -97,7 +97,7 @@ def test_a_floor_on_its_bound_has_a_limit_and_no_interval() -> None:
     found = fit(table, resamples=100)
     assert not found.identified["E"].identified
     assert found.identified["E"].side == "upper"
-    low, high = found.conf_int().loc["E"]
+    low, high = (float(v) for v in found.conf_int().loc["E"].to_numpy())
     assert low == 0.0
     assert 0.0 < high < table["loss"].min()
     assert "not_identified" in codes(found.check())
