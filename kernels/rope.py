@@ -94,8 +94,8 @@ def _as_real(x: Tensor, taken: Tensor, interleaved: bool) -> Tensor:
     pairs = wide.unflatten(-1, (-1, 2))
     sign = 2 * torch.arange(2, device=x.device, dtype=wide.dtype) - 1
     turned = pairs * cos.unsqueeze(-1) + pairs.flip(-1) * (sin.unsqueeze(-1) * sign)
-    # A copy, which compilers fuse: where an autograd function's result is a view of what it made, as an fp32 one would
-    # be here, Dynamo of torch 2.11 loses its gradient without a word.
+    # A copy, which compilers fuse: with the flattened view itself as the result, which it would be in fp32, Dynamo of
+    # torch 2.11 loses the gradient without a word.
     return turned.flatten(-2).to(x.dtype, copy=True)
 
 
