@@ -29,6 +29,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, dtype: torch.dtype | None
     _check(x, weight, dtype)
     if not use_triton("rms_norm", x, weight, refusal=_refusal(x, dtype), fuse=True):
         return reference(x, weight, eps, dtype)
+    use_dtensor(x, weight)
     normed: Tensor = _RMSNorm.apply(x, None, weight, eps, dtype)[1]  # type: ignore[no-untyped-call]
     return normed
 
@@ -50,6 +51,7 @@ def add_rms_norm(
     if not use_triton("add_rms_norm", x, residual, weight, refusal=_refusal(x, dtype), fuse=True):
         total = x + residual
         return total, reference(total, weight, eps, dtype)
+    use_dtensor(x, residual, weight)
     result: tuple[Tensor, Tensor] = _RMSNorm.apply(x, residual, weight, eps, dtype)  # type: ignore[no-untyped-call]
     return result
 
@@ -171,5 +173,5 @@ def _(grad: Tensor, grad_total: Tensor | None, s: Tensor, weight: Tensor, rstd: 
     return s.new_empty(s.shape), weight.new_empty(weight.shape)
 
 
-rowwise(_forward, "s?w--", "s?s")
+rowwise(_forward, "s?w--", "?ss")
 rowwise(_backward, "s?sws", "sp")

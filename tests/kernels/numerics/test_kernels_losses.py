@@ -42,8 +42,9 @@ def test_kinds_of_logits(kind: str, dtype: torch.dtype) -> None:
         theirs = functools.partial(oracle.cross_entropy, reduction=reduction)
         # Where p is near 1, p - 1 and log(1 + a little) keep few digits, here as in torch; and from short formats the
         # kernels take exponentials to 2e-6 of themselves, torch to 1e-7, which losses near 0 show.
-        hard = kind == "confident"
-        compare(ours, theirs, [logits], ulps=200 if hard else 8, factor=12.0 if hard else 1.5, rest=[target])
+        # Of fp32, a GPU's exponential is right to two units in the last place, torch's to one.
+        hard, allowed = kind == "confident", 2.5 if dtype == torch.float32 else 1.5
+        compare(ours, theirs, [logits], ulps=200 if hard else 8, factor=12.0 if hard else allowed, rest=[target])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
