@@ -333,3 +333,11 @@ def test_the_public_surface_is_short_and_complete() -> None:
         assert getattr(analysis, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'fit_lore'"):
         _ = analysis.fit_lore
+
+
+def test_functions_keep_their_names_beside_the_modules_of_the_same_name() -> None:
+    import importlib
+
+    for name in ("compare", "sensitivity"):
+        assert importlib.import_module(f"analysis.{name}").__name__ == f"analysis.{name}"
+        assert callable(getattr(analysis, name))
