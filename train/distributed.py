@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 _PR_SET_PDEATHSIG = 1
 
@@ -112,10 +113,10 @@ def join(world: World, device: torch.device, seconds: float = 1800.0) -> None:
     )
 
 
-def meeting_store(world: World, name: str) -> dist.Store:
+def meeting_store(world: World, name: str) -> PrefixStore:
     """Return a store of notes between ranks of its own connection, for use in a thread of its own."""
-    store = dist.TCPStore(world.host, world.port, is_master=False, wait_for_workers=False)
-    return dist.PrefixStore(name, store)
+    store = TCPStore(world.host, world.port, is_master=False, wait_for_workers=False)
+    return PrefixStore(name, store)
 
 
 def end_with_parent() -> None:

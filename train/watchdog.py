@@ -145,8 +145,8 @@ def watch(world: World, runtime: RuntimeConfig, folder: Path) -> Watchdog | None
     if world.size == 1:
         return None
     store = meeting_store(world, "watchdog")
-    limits = {"seconds": runtime.timeout_seconds, "first_seconds": runtime.start_seconds}
-    dog = Watchdog(store, world.rank, world.size, folder, **limits)
+    usual, first = runtime.timeout_seconds, runtime.start_seconds
+    dog = Watchdog(store, world.rank, world.size, folder, seconds=usual, first_seconds=first)
     dog.start()
     return dog
 

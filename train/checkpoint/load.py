@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from train.checkpoint.layout import Checkpoint
 from train.checkpoint.random import RandomState
@@ -18,7 +19,7 @@ from train.checkpoint.state import Optimizers, put_back, wanted
 
 def stored(found: Checkpoint) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return shape and dtype of every tensor in a checkpoint."""
-    metadata = dcp.FileSystemReader(found.folder).read_metadata().state_dict_metadata
+    metadata = FileSystemReader(found.folder).read_metadata().state_dict_metadata
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in metadata.items()
@@ -31,7 +32,7 @@ def read(found: Checkpoint, state: Mapping[str, Tensor]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
         # no_dist: a rank needs nobody else to find its parts, and the files were hashed before
-        dcp.load(dict(state), storage_reader=dcp.FileSystemReader(found.folder), no_dist=True)
+        load(dict(state), storage_reader=FileSystemReader(found.folder), no_dist=True)
 
 
 def restore(found: Checkpoint, parts: Sequence[nn.Module], optimizers: Optimizers) -> None:

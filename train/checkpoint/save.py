@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from train.checkpoint.layout import Retention, commit, discard, stage, staging_of
 from train.checkpoint.staging import StagedPlanner, Staging
@@ -110,13 +111,13 @@ class Saver:
                 print(f"checkpoint of step {step} was not saved: {error}", file=sys.stderr, flush=True)
 
     def _write_shards(self, step: int, state: Mapping[str, Tensor], copies: Mapping[str, Tensor]) -> None:
-        writer = dcp.FileSystemWriter(staging_of(self._root, step), sync_files=True)
+        writer = FileSystemWriter(staging_of(self._root, step), sync_files=True)
         planner = StagedPlanner(copies)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
             alone = self._group is None
             try:
-                dcp.save(dict(state), storage_writer=writer, planner=planner, process_group=self._group, no_dist=alone)
+                save(dict(state), storage_writer=writer, planner=planner, process_group=self._group, no_dist=alone)
             except CheckpointException as error:  # no Exception, and its text is a traceback
                 rank, (failure, _) = min(error.failures.items())
                 raise SaveError(_words(rank, failure)) from error
@@ -139,9 +140,9 @@ class Saver:
         else:
             every = [mine] * self._size
             dist.all_gather_object(every, mine, group=self._group)
-        for rank, (_, error) in enumerate(every):
-            if error is not None:
-                raise SaveError(_words(rank, error)) from error
+        for rank, (_, failure) in enumerate(every):
+            if failure is not None:
+                raise SaveError(_words(rank, failure)) from failure
         return [result for result, _ in every]
 
 

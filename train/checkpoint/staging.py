@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.tensor import DTensor
 
@@ -30,7 +30,7 @@ class Staging:
         if gpu is None:
             return {name: self._buffer(name, value).copy_(value) for name, value in local.items()}
         if self._stream is None:
-            self._stream = torch.cuda.Stream(gpu)
+            self._stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(gpu))
         with torch.cuda.stream(self._stream):
             return {name: self._buffer(name, v).copy_(v, non_blocking=True) for name, v in local.items()}

@@ -220,7 +220,7 @@ class _Stage(PipelineStage):
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module forward. Autocast belongs around this alone, not around the backward passes in between."""
         with self.forward_context():
-            return super().forward_maybe_with_nosync(*args, **kwargs)
+            return super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def _lay_out(module: nn.Module) -> None:
@@ -238,7 +238,7 @@ def _tied_copies(stages: Sequence[Stage]) -> list[nn.Parameter]:
     """Return this rank's copies of the tied embedding, marked as being in two stages each."""
     copies = [stage.module.embedding.weight for stage in stages if stage.module.embedding is not None]
     for copy in copies:
-        copy.in_stages = 2  # type: ignore[attr-defined] - read by train.parallel.norm
+        copy.in_stages = 2  # type: ignore[attr-defined]  # read by train.parallel.norm
     return copies
 
 
