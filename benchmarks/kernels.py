@@ -64,6 +64,10 @@ def both(function: Callable[..., Any]) -> Callable[[Any], Any]:
     return run
 
 
+def variants(way: Callable[[Any], Callable[[Any], Any]], functions: dict[str, Any]) -> list[Variant]:
+    return [Variant(name, way(function)) for name, function in functions.items()]
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
 
@@ -158,11 +162,12 @@ def norm_cases(rows: int, width: int, peers: Any) -> list[Case]:
         ways["liger"] = lambda x, w: peers.liger_rms_norm(x, w, 1e-6)
         added["liger"] = lambda x, r, w: tuple(reversed(peers.liger_fused_add_rms_norm(x, r, w, 1e-6)))
     once = 2 * rows * width / BYTES
+    size = f"{rows} x {width}"
     return [
-        Case(f"RMSNorm forward, {rows} x {width}", 2 * once, make(1), [Variant(k, forward(v)) for k, v in ways.items()], 66e-6),
-        Case(f"RMSNorm f+b, {rows} x {width}", 5 * once, make(1), [Variant(k, both(v)) for k, v in ways.items()], 185e-6),
-        Case(f"add + RMSNorm f+b, {rows} x {width}", 8 * once, make(2), [Variant(k, both(v)) for k, v in added.items()], 280e-6),
-    ]  # fmt: skip
+        Case(f"RMSNorm forward, {size}", 2 * once, make(1), variants(forward, ways), 66e-6),
+        Case(f"RMSNorm f+b, {size}", 5 * once, make(1), variants(both, ways), 185e-6),
+        Case(f"add + RMSNorm f+b, {size}", 8 * once, make(2), variants(both, added), 280e-6),
+    ]
 
 
 def gate_cases(rows: int, hidden: int, peers: Any) -> list[Case]:
@@ -177,10 +182,11 @@ def gate_cases(rows: int, hidden: int, peers: Any) -> list[Case]:
     if peers is not None:
         ways["liger"] = peers.liger_swiglu
     floor = 16 * rows * hidden / BYTES
+    size = f"{rows} x {hidden}"
     return [
-        Case(f"SwiGLU f+b, {rows} x {hidden}", floor, apart, [Variant(k, both(v)) for k, v in ways.items()], 890e-6),
-        Case(f"SwiGLU f+b packed, {rows} x {hidden}", floor, packed, [Variant(k, both(v)) for k, v in halves.items()], 890e-6),
-    ]  # fmt: skip
+        Case(f"SwiGLU f+b, {size}", floor, apart, variants(both, ways), 890e-6),
+        Case(f"SwiGLU f+b packed, {size}", floor, packed, variants(both, halves), 890e-6),
+    ]
 
 
 def rope_case(tokens: int, peers: Any) -> Case:
@@ -299,7 +305,8 @@ def cast_cases(rows: int, width: int) -> list[Case]:
     unit = rows * width / BYTES
     return [
         Case(f"FP8 by row, {rows} x {width}", 3 * unit, make, [
-            Variant("ours", ours()), Variant("compile", forward(compiled(plain))), Variant("eager", forward(plain))], 52e-6),
+            Variant("ours", ours()), Variant("compile", forward(compiled(plain))), Variant("eager", forward(plain)),
+        ], 52e-6),
         Case(f"FP8 by row and transposed, {rows} x {width}", 6 * unit, make, [
             Variant("ours", ours(transposed=True)), Variant("compile", forward(compiled(plain_both)))], None),
         Case(f"FP8 by tensor, {rows} x {width}", 5 * unit, make, [
@@ -410,7 +417,8 @@ def main() -> int:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     import triton
 
-    stamp = f"{datetime.datetime.now(datetime.UTC).date()}, {device}, torch {torch.__version__}, triton {triton.__version__}"
+    today = datetime.datetime.now(datetime.UTC).date()
+    stamp = f"{today}, {device}, torch {torch.__version__}, triton {triton.__version__}"
     if not options.small:
         from importlib.metadata import version
 

@@ -81,7 +81,8 @@ def main() -> int:
         assert kernel in TABLE
         found = measure(replace(case, variants=variants), witness, rounds=2 if options.small else 12, seconds=0.15)
         print(
-            f"{case.name} ({base.name}), {kernel}: floor {case.floor * 1e6:.1f} us, witness {witness.median() / 1e12:.0f}"
+            f"{case.name} ({base.name}), {kernel}: floor {case.floor * 1e6:.1f} us, "
+            f"witness {witness.median() / 1e12:.0f} TFLOP/s"
         )
         for name, timed in sorted(found.items(), key=lambda item: (item[1].median != item[1].median, item[1].median)):
             print(f"  {timed.median * 1e6:9.1f} us  {name}  {timed.failure}", flush=True)
