@@ -35,21 +35,25 @@ class Clock:
     def phase(self, name: str) -> Iterator[None]:
         """Count what runs in this context to phase `name`; phases may come several times."""
         if self._nvtx:
-            torch.cuda.nvtx.range_push(name)
+            torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
         if not self._timed:
             yield
         elif self._on_gpu and name != "data":
-            events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            events[0].record()
+            start, end = _event(), _event()
+            start.record()
             yield
-            events[1].record()
-            self._times.events.append((name, *events))
+            end.record()
+            self._times.events.append((name, start, end))
         else:
             began = time.perf_counter()
             yield
             self._times.host.append((name, time.perf_counter() - began))
         if self._nvtx:
-            torch.cuda.nvtx.range_pop()
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class Times:

@@ -18,4 +18,5 @@ def make_deterministic(device: torch.device) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
         torch.backends.cudnn.benchmark = False  # picks kernels by their speed of the day
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, changes nothing that is computed
+    # Costs time and changes nothing that is computed.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ class Late(Generic[Stamp]):
         if self._device.type == "cuda":
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             values = host.copy_(values, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         self._waiting.append((stamp, values, event))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import DeviceType
 
 from train.spec.config import ProfileConfig
 
@@ -83,8 +84,8 @@ class Profiler:
         self._running.export_chrome_trace(str(trace))
         kernels = [
             (event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
-            for event in self._running.events() or ()
-            if event.device_type == torch.autograd.DeviceType.CUDA
+            for event in self._running.events() or ()  # type: ignore[no-untyped-call]
+            if event.device_type == DeviceType.CUDA
         ]
         if kernels:
             self._record(step, communication(kernels, self._config.steps))

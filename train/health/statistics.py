@@ -22,7 +22,7 @@ class Size(NamedTuple):
 
     squares: float
     largest: float
-    count: int
+    elements: int
 
 
 class Measured(NamedTuple):
@@ -72,8 +72,10 @@ def _measured(sizes: Iterable[tuple[str, Size]]) -> dict[str, Measured]:
     whole: dict[str, Size] = {}
     for name, size in sizes:
         before = whole.get(name, Size(0.0, 0.0, 0))
-        whole[name] = Size(before.squares + size.squares, max(before.largest, size.largest), before.count + size.count)
-    return {name: Measured((s.squares / max(1, s.count)) ** 0.5, s.largest) for name, s in whole.items()}
+        whole[name] = Size(
+            before.squares + size.squares, max(before.largest, size.largest), before.elements + size.elements
+        )
+    return {name: Measured((s.squares / max(1, s.elements)) ** 0.5, s.largest) for name, s in whole.items()}
 
 
 def copies(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

@@ -55,7 +55,7 @@ class Optimizer(torch.optim.Optimizer):
             else:
                 sgd.update(group, weights, self.state, skip)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take the state of every weight; keep the groups' settings and the formats of the state."""
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
         super().load_state_dict(dict(state_dict))

@@ -40,7 +40,7 @@ def output_scale(model: ModelConfig) -> float:
 
 def matrix_std(model: ModelConfig) -> float:
     """Return the std of hidden matrices' initialisation: `init_std`, or 1/sqrt(width)."""
-    return model.init_std if model.init_std is not None else model.width**-0.5
+    return model.init_std if model.init_std is not None else float(model.width**-0.5)
 
 
 def head_std(model: ModelConfig) -> float:
@@ -50,7 +50,7 @@ def head_std(model: ModelConfig) -> float:
     """
     if model.mup_base_width is None:
         return matrix_std(model)
-    return matrix_std(model) * ratio(model) ** 0.5
+    return float(matrix_std(model) * ratio(model) ** 0.5)
 
 
 def lr_scale(model: ModelConfig, kind: str, algorithm: str) -> float:
@@ -61,6 +61,6 @@ def lr_scale(model: ModelConfig, kind: str, algorithm: str) -> float:
     spectral scale, and sqrt(m) times as much under the one that matches AdamW's RMS).
     """
     m = ratio(model)
-    scales = {"adamw": {"matrix": 1 / m}, "match_rms": {"matrix": m**-0.5}, "spectral": {}}
+    scales: dict[str, dict[str, float]] = {"adamw": {"matrix": 1 / m}, "match_rms": {"matrix": m**-0.5}, "spectral": {}}
     scales["sgd"] = {"embedding": m, "head": m, "norm": m}
     return scales[algorithm].get(kind, 1.0)

@@ -16,6 +16,7 @@ from tests.train.runs import read_outcome, records, values, with_runtime, write_
 from train import branch, loop, provenance, run
 from train import step as stepping
 from train.checkpoint import Saver, newest, read_all
+from train.parallel import norm as norms
 from train.progress import Progress
 from train.setup import Setup
 from train.signals import StopFlag
@@ -47,7 +48,7 @@ def train_losses(folder: Path) -> dict[int, float]:
 def break_norm(monkeypatch: pytest.MonkeyPatch, at: set[int]) -> None:
     """Make the gradient norm of these calls (from 1) not a number, and so the clipped gradients."""
     calls = [0]
-    true = stepping.total_norm
+    true = norms.total_norm
 
     def broken(*arguments: Any) -> torch.Tensor:
         calls[0] += 1
@@ -163,7 +164,7 @@ def test_inspections_are_recorded_and_change_nothing(tmp_path: Path, tiny: RunCo
 def test_arithmetic_that_does_not_repeat_ends_the_run(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true, calls = loop.accumulate_own, [0]
+    true, calls = stepping.accumulate_own, [0]
 
     def flaky(*arguments: Any) -> torch.Tensor:
         calls[0] += 1
