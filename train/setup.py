@@ -140,6 +140,7 @@ def build(
         config.model,
         config.optim,
         iteration_dtype=torch.float32 if formats(config.precision).compute is torch.float32 else torch.bfloat16,
+        state_dtype=formats(config.precision).state,
     )
     if config.memory.offload == "optimizer":
         OffloadedState(optimizer, device)

@@ -152,6 +152,7 @@ def step(
         set_lr(setup.optimizer, lr_at(setup, progress.tokens + tokens))
         before_update()
         skip = skip_flag(loss, norm)
+        setup.optimizer.seed(progress.step)
         setup.optimizer.step(skip=skip)
         setup.scaler.update(skip)
         if observer is not None:

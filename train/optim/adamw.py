@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.adamw import adamw_step
 from kernels.switch import use_triton
 from train.optim.shards import local
+from train.precision.stochastic import copy_rounded_
 
 
 class Kernel(Protocol):
@@ -66,6 +67,34 @@ def fastest(
     rest = {name: options[name] for name in ("lr", "weight_decay", "eps")}
     # All weights of a group have taken the same steps.
     adamw_step(weights, grads, exp_avgs, exp_avg_sqs, step=steps[0], betas=betas, skip=options["found_inf"], **rest)
+
+
+class Rounded:
+    """AdamW with moments in bf16 that are rounded stochastically, so that updates below their last bit are not lost.
+
+    One weight at a time goes through fp32, which is all the memory it takes. The random bits are a function of `step`:
+    the same on ranks that hold copies, and after a restart.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def __call__(
+        self,
+        weights: list[Tensor],
+        grads: list[Tensor],
+        exp_avgs: list[Tensor],
+        exp_avg_sqs: list[Tensor],
+        steps: list[Tensor],
+        **options: Any,
+    ) -> None:
+        """Change weights and moments."""
+        generator = torch.Generator(weights[0].device).manual_seed(self.step)
+        for weight, grad, first, second, step in zip(weights, grads, exp_avgs, exp_avg_sqs, steps, strict=True):
+            moments = first.float(), second.float()
+            fused([weight], [grad], [moments[0]], [moments[1]], [step], **options)
+            copy_rounded_(first, moments[0], generator)
+            copy_rounded_(second, moments[1], generator)
 
 
 def update(

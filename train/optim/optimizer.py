@@ -55,6 +55,11 @@ class Optimizer(torch.optim.Optimizer):
             else:
                 sgd.update(group, weights, self.state, skip)
 
+    def seed(self, step: int) -> None:
+        """Say which step of the run comes: rounding at random, where there is any, is a function of it."""
+        if isinstance(self._kernel, adamw.Rounded):
+            self._kernel.step = step
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take the state of every weight; keep the groups' settings and the formats of the state."""
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]

@@ -197,6 +197,17 @@ def test_a_branch_repeats_the_parents_steps_or_cools_it_down(tmp_path: Path, tin
     assert "model.width" in main(write_config(tmp_path / "wider", wider), code=run.FAILED)
 
 
+def test_moments_rounded_at_random_resume_bitwise(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
+    rounded = replace(tiny, precision=replace(tiny.precision, optimizer_state="bf16"))
+    whole, stopped = write_config(tmp_path / "whole", rounded), write_config(tmp_path / "stopped", rounded)
+    main(whole)
+    main(stopped, "--until", "1024")
+    main(stopped)
+    assert values(tmp_path / "stopped") == values(tmp_path / "whole")
+    state = read_all(newest(tmp_path / "whole" / "checkpoints"))  # type: ignore[arg-type]
+    assert state["optimizer.output.weight.exp_avg"].dtype is torch.bfloat16
+
+
 def test_the_documents_of_a_step_are_named(tmp_path: Path, tiny: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_config(tmp_path / "run", tiny)
     assert provenance.main(["--config", str(config), "--step", "3", "--rows", "2"]) == 0

@@ -208,6 +208,28 @@ def test_a_saved_state_goes_on_bitwise_under_the_settings_of_the_config(name: st
     assert all(torch.equal(a, b) for a, b in zip(contents(ours), contents(theirs), strict=True))
 
 
+def test_adamw_with_rounded_moments_stays_near_and_repeats() -> None:
+    trained = []
+    for state_dtype, shift in ((torch.float32, 0), (torch.bfloat16, 0), (torch.bfloat16, 0), (torch.bfloat16, 100)):
+        named = weights()
+        optimizer = make_optimizer(named.items(), MODEL, OptimConfig(lr=0.01), state_dtype=state_dtype)
+        for step in range(20):
+            give_gradients(named, step)
+            optimizer.seed(step + shift)
+            if step == 7:
+                before = [tensor.clone() for tensor in contents(optimizer)]
+                optimizer.update(torch.ones(()))
+                assert all(torch.equal(a, b) for a, b in zip(before, contents(optimizer), strict=True))
+            else:
+                optimizer.update(torch.zeros(()))
+        trained.append(named["blocks.0.mlp.down"].detach())
+    exact, rounded, again, otherwise = trained
+    assert torch.equal(rounded, again)
+    assert not torch.equal(rounded, otherwise)
+    moved = exact - weights()["blocks.0.mlp.down"].detach()
+    assert (rounded - exact).norm() < 0.02 * moved.norm()
+
+
 def test_moments_keep_the_format_that_the_config_gives_them() -> None:
     named = {"blocks.0.mlp.down": weights()["blocks.0.mlp.down"]}
     optim = OptimConfig(name="muon", lr=0.01)
