@@ -138,7 +138,7 @@ class _CrossEntropy(torch.autograd.Function):
         return total, token_losses, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad = grads[1] if ctx.reduction == "none" else grads[0]
         rest = (None,) * 6
@@ -210,7 +210,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = logits.new_empty(logits.shape) if gradients else None
     rows = _rows(logits, target, factor, out, values)
-    return *rows, logits.new_empty(0) if out is None else out  # type: ignore[return-value]
+    return *rows, logits.new_empty(0) if out is None else out
 
 
 @fake(_forward)

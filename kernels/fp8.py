@@ -88,9 +88,13 @@ def _reference(
         other = size_of(0)
         copy = cast(_inverse(other, dtype, other)).t().contiguous()
         return values, _scale(size, dtype), copy, _scale(other, dtype).t().contiguous()
-    size = None if scale is not None else wide.abs().amax().clamp(min=LEAST)
-    found = _scale(size, dtype) if size is not None else scale.float().reshape(()).clone()  # type: ignore[union-attr]
-    values = cast(_inverse(found, dtype, size))
+    if scale is not None:
+        found = scale.float().reshape(()).clone()
+        values = cast(_inverse(found, dtype, None))
+    else:
+        largest = wide.abs().amax().clamp(min=LEAST)
+        found = _scale(largest, dtype)
+        values = cast(_inverse(found, dtype, largest))
     return (values, found, values.t().contiguous(), found.clone()) if transposed else (values, found, *nothing)
 
 

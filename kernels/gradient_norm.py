@@ -26,7 +26,7 @@ def gradient_norm(tensors: Sequence[Tensor], *, squared: bool = False) -> Tensor
     if use_triton("gradient_norm", *local):
         total = torch.stack([_squares(list(group)) for group in _by_dtype(local)]).sum()
         return total if squared else total.sqrt()
-    norm = torch.linalg.vector_norm(torch.stack([n.to(_exact(local)) for n in _norms(local)]))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([n.to(_exact(local)) for n in _norms(local)]))
     return norm.square() if squared else norm
 
 

@@ -28,7 +28,7 @@ def fake(operator: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., A
     """Register the decorated function as what `operator` gives for tensors without data: shapes, strides, dtypes."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        torch.library.register_fake(operator.name())(function)
+        torch.library.register_fake(f"{operator.namespace}::{operator._opname}")(function)
         return function
 
     return register

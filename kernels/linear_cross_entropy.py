@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils.flop_counter import register_flop_formula
 
 from kernels.cross_entropy import Details
@@ -32,6 +31,7 @@ from kernels.vocabulary import (
     check_targets,
     exact,
     gathered,
+    group_named,
     is_dtensor,
     losses,
     shard_of,
@@ -80,7 +80,7 @@ def linear_cross_entropy(
     replicated or cut along the vocabulary. Raises ValueError for shapes, dtypes or options that do not fit.
     """
     if is_dtensor(weight):
-        options = {"ignore_index": ignore_index, "z_loss": z_loss, "label_smoothing": label_smoothing}
+        options: dict[str, Any] = {"ignore_index": ignore_index, "z_loss": z_loss, "label_smoothing": label_smoothing}
         options |= {"softcap": softcap, "logit_scale": logit_scale, "reduction": reduction}
         options |= {"recompute": recompute, "compact": compact, "details": details}
         return _distributed(hidden, weight, target, options)
@@ -187,7 +187,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total, token_losses, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad = grads[1] if ctx.mode == "none" else grads[0]
         if grad is None:
@@ -220,7 +220,7 @@ def _given_away(ctx: Any, factor: Tensor) -> tuple[Tensor, Tensor]:
     given, ctx.given = ctx.given, None
     for tensor in given:
         scale_(tensor, factor.to(torch.float32))
-    return tuple(tensor.to(dtype) for tensor, dtype in zip(given, ctx.dtypes, strict=True))  # type: ignore[return-value]
+    return tuple(tensor.to(dtype) for tensor, dtype in zip(given, ctx.dtypes, strict=True))
 
 
 def _without(plan: _Plan) -> tuple[Any, ...]:
@@ -298,7 +298,7 @@ class _Chunks:
     def _products(self, part: slice, errors: Tensor, grad_hidden: Tensor, grad_weight: Tensor) -> None:
         torch.mm(errors, self.head, out=grad_hidden[part])
         if self.plan.hidden_gradient == "all_reduce":  # while the next product runs
-            group = _resolve_process_group(self.plan.shard.group)  # type: ignore[no-untyped-call]
+            group = group_named(self.plan.shard.group)
             work = dist.all_reduce(grad_hidden[part], group=group, async_op=True)
             assert work is not None
             self.pending.append(work)
@@ -314,7 +314,7 @@ class _Chunks:
             self.keep[1].zero_()
         if self.plan.hidden_gradient != "reduce_scatter":
             return self.keep[0]
-        group = _resolve_process_group(self.plan.shard.group)  # type: ignore[no-untyped-call]
+        group = group_named(self.plan.shard.group)
         mine = self.keep[0].new_empty((len(self.hidden) // group.size(), self.hidden.shape[1]))
         dist.reduce_scatter_tensor(mine, self.keep[0], group=group)
         return mine
@@ -323,7 +323,7 @@ class _Chunks:
 def _all_hidden(hidden: Tensor, plan: _Plan) -> Tensor:
     if plan.hidden_gradient != "reduce_scatter":
         return hidden
-    group = _resolve_process_group(plan.shard.group)  # type: ignore[no-untyped-call]
+    group = group_named(plan.shard.group)
     everyone = hidden.new_empty((group.size() * len(hidden), hidden.shape[1]))
     dist.all_gather_into_tensor(everyone, hidden.contiguous(), group=group)
     return everyone

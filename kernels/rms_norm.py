@@ -98,7 +98,7 @@ class _OnCPU(torch.autograd.Function):
         return normed
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, rstd = ctx.saved_tensors
         width = x.shape[-1]
@@ -125,7 +125,7 @@ class _RMSNorm(torch.autograd.Function):
         return total, normed
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         s, weight, rstd = ctx.saved_tensors
         grad_total, grad = grads[0] if ctx.dtypes is not None else None, grads[1]

@@ -91,7 +91,7 @@ def _as_real(x: Tensor, taken: Tensor, interleaved: bool) -> Tensor:
         return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
     # Each of a pair by itself, from both: compilers fuse that into whatever takes the result, which they do not do
     # with a pair that is put together.
-    pairs = wide.unflatten(-1, (-1, 2))
+    pairs: Tensor = wide.unflatten(-1, (-1, 2))  # type: ignore[no-untyped-call, unused-ignore]
     sign = 2 * torch.arange(2, device=x.device, dtype=wide.dtype) - 1
     turned = pairs * cos.unsqueeze(-1) + pairs.flip(-1) * (sin.unsqueeze(-1) * sign)
     # A copy, which compilers fuse: with the flattened view itself as the result, which it would be in fp32, Dynamo of
@@ -137,7 +137,7 @@ class _Rope(torch.autograd.Function):
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         turns, positions = ctx.saved_tensors
         grad_q, grad_k = _turned(*grads, turns, positions, ctx.interleaved, True)

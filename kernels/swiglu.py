@@ -45,7 +45,7 @@ class _SwiGLU(torch.autograd.Function):
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.packed:
             return _packed_backward(grads[0], *ctx.saved_tensors), None

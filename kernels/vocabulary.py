@@ -18,7 +18,6 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,14 @@ def is_dtensor(tensor: Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
+def group_named(name: str) -> dist.ProcessGroup:
+    """Return the process group that an operator was given by its name."""
+    from torch.distributed import distributed_c10d
+
+    group: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type, attr-defined, unused-ignore]
+    return group
+
+
 def gathered(statistics: Tensor, shard: Shard, smoothing: bool) -> Tensor:
     """Return the statistics (4, tokens) of the whole vocabulary from each rank's, by one all-gather.
 
@@ -119,7 +126,7 @@ def gathered(statistics: Tensor, shard: Shard, smoothing: bool) -> Tensor:
     """
     if not shard.group:
         return statistics
-    group = _resolve_process_group(shard.group)  # type: ignore[no-untyped-call]
+    group = group_named(shard.group)
     sent = statistics if smoothing else statistics[:3]
     everyone = sent.new_empty((group.size(), *sent.shape))
     dist.all_gather_into_tensor(everyone.view(-1, sent.shape[1]), sent.contiguous(), group=group)

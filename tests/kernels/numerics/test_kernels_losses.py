@@ -59,7 +59,8 @@ def test_options(options: dict[str, Any], reduction: str) -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 127), (2, 4097), (2, 9000), (0, 17)])
 def test_ragged_sizes(rows: int, columns: int) -> None:
     logits, target = drawn("random", max(rows, 1), columns, torch.float32)
-    compare(kernels.cross_entropy, oracle.cross_entropy, [logits[:rows]], ulps=8, rest=[target[:rows].clone()])
+    # Few rows, and exponentials right to two units in the last place where torch's are to one.
+    compare(kernels.cross_entropy, oracle.cross_entropy, [logits[:rows]], ulps=8, factor=2.5, rest=[target[:rows]])
 
 
 def test_rows_that_lie_apart_and_gradients_in_place() -> None:
@@ -124,8 +125,9 @@ def test_linear(
     compare(
         functools.partial(kernels.linear_cross_entropy, **mode, **options),
         functools.partial(linear, **plain, **options), [hidden, weight], ulps=16, rest=[target],
-        # bf16 sums, a chunk at a time: the first rounding is torch's only one
-        factor=2.0 if "compact" in mode and dtype != torch.float32 else 1.5,
+        # bf16 sums, a chunk at a time: the first rounding is torch's only one. 70 tokens in the interpreter: the sum of
+        # their logits' roundings is luck.
+        factor=3.0 if INTERPRETED else 2.0 if "compact" in mode and dtype != torch.float32 else 1.5,
     )  # fmt: skip
 
 
