@@ -77,7 +77,7 @@ def test_a_torn_checkpoint_costs_only_the_steps_since_the_previous_one(
 ) -> None:
     folder = tmp_path / "torn"
     config = write_config(folder, tiny)
-    for until in (1000, 2000):
+    for until in (1000, 1900):  # validations are due there anyway
         finish(start(config, "--until", str(until)))
     newest = max((folder / "checkpoints").glob("step-*")) / "__0_0.distcp"
     newest.write_bytes(newest.read_bytes()[:1000])
