@@ -116,31 +116,48 @@ def rows() -> list[Row]:
         ),
     ]  # fmt: skip
     shard2, shard4 = (("parallel.dp_replicate=1", f"parallel.dp_shard={n}") for n in (2, 4))
+    single, budget = "parallel.dp_replicate=1", "memory.checkpointing=budget"
     one = "parallel.micro_batch_sequences=1"  # of a pipeline's micro-batches, as torchtitan's default
     ours = [
         _ours("150m", "150m", 1, 64, 1, goal=1.20, against="titan-150m"),
         _ours("1b", "1b", 1, 8, 1, goal=1.08, against="titan-1b"),
         _ours("1b-fsdp", "1b", 4, 8, 4, *shard4, goal=1.08, against="titan-1b-fsdp"),
-        _ours("8b-fsdp", "8b", 4, 2, 4, *shard4, goal=1.10, against="titan-8b-fsdp"),
-        _ours("8b-fsdp-tp", "8b", 4, 4, 2, *shard2, "parallel.tp=2", goal=1.08, against="titan-8b-fsdp-tp"),
+        _ours("8b-fsdp", "8b", 4, 2, 4, *shard4, budget, goal=1.10, against="titan-8b-fsdp"),
+        _ours("8b-fsdp-tp", "8b", 4, 4, 2, *shard2, "parallel.tp=2", budget, goal=1.08, against="titan-8b-fsdp-tp"),
         _ours(
             "8b-fsdp-pp", "8b", 4, 4, 2, *shard2, "parallel.pp=2", "parallel.pp_schedule=interleaved", one,
             goal=1.10, against="titan-8b-fsdp-pp",
         ),
-        _ours("8b-tp", "8b", 4, 4, 1, "parallel.dp_replicate=1", "parallel.tp=4", goal=1.0, against="titan-8b-tp"),
+        _ours("8b-tp", "8b", 4, 4, 1, "parallel.dp_replicate=1", "parallel.tp=4", budget, goal=1.0, against="titan-8b-tp"),
     ]  # fmt: skip
+    pairs = [  # on two GPUs, where there are no four
+        _titan("1b-fsdp-x2", "1b", 2, 8, 2, *_TITAN),
+        _ours("1b-fsdp-x2", "1b", 2, 8, 2, *shard2, goal=1.08, against="titan-1b-fsdp-x2"),
+        _titan("8b-fsdp-x2", "8b", 2, 2, 2, *_SELECTIVE),
+        _ours("8b-fsdp-x2", "8b", 2, 2, 2, *shard2, budget, goal=1.10, against="titan-8b-fsdp-x2"),
+        _ours("8b-tp-x2", "8b", 2, 1, 1, single, "parallel.tp=2", budget, goal=1.0, against="none"),
+    ]
     by_name = {row.name: row for row in ours}
     tiny = [
         _ours("tiny", "tiny", 1, 4, 1, goal=1.0, against="titan-tiny"),
         _ours("tiny-fsdp", "tiny", 4, 4, 4, *shard4, goal=1.0, against="none"),
         _ours("tiny-fsdp-tp", "tiny", 4, 4, 2, *shard2, "parallel.tp=2", goal=1.0, against="none"),
         _ours(
-            "tiny-fsdp-pp", "tiny", 4, 4, 2, *shard2, "parallel.pp=2", "parallel.pp_schedule=interleaved",
-            one, goal=1.0, against="none",
+            "tiny-fsdp-pp",
+            "tiny",
+            4,
+            4,
+            2,
+            *shard2,
+            "parallel.pp=2",
+            "parallel.pp_schedule=interleaved",
+            one,
+            goal=1.0,
+            against="none",
         ),
         _ours("tiny-tp", "tiny", 4, 4, 1, "parallel.dp_replicate=1", "parallel.tp=4", goal=1.0, against="none"),
     ]
-    return [*titan, *ours, *tiny, *(_fp8(by_name[name]) for name in ("ours-1b", "ours-8b-fsdp"))]
+    return [*titan, *ours, *pairs, *tiny, *(_fp8(by_name[name]) for name in ("ours-1b", "ours-8b-fsdp"))]
 
 
 def find(name: str) -> Row:
