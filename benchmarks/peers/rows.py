@@ -128,7 +128,7 @@ def rows() -> list[Row]:
             "8b-fsdp-pp", "8b", 4, 4, 2, *shard2, "parallel.pp=2", "parallel.pp_schedule=interleaved", one,
             goal=1.10, against="titan-8b-fsdp-pp",
         ),
-        _ours("8b-tp", "8b", 4, 4, 1, "parallel.dp_replicate=1", "parallel.tp=4", budget, goal=1.0, against="titan-8b-tp"),
+        _ours("8b-tp", "8b", 4, 4, 1, single, "parallel.tp=4", budget, goal=1.0, against="titan-8b-tp"),
     ]  # fmt: skip
     pairs = [  # on two GPUs, where there are no four
         _titan("1b-fsdp-x2", "1b", 2, 8, 2, *_TITAN),
