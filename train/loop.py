@@ -18,6 +18,7 @@ import torch
 from train import outcome
 from train.checkpoint import WRITE_SECONDS
 from train.clock import Clock
+from train.data.loader import TrainingData
 from train.evaluate import evaluate
 from train.health.inspection import Inspection
 from train.health.monitor import Judged, Monitor
@@ -56,7 +57,7 @@ class Loop:
         self.recorder = Recorder(setup)
         self.saving = Saving(setup)
         self.monitor = Monitor(config)
-        self.inspection = Inspection(config.health, setup.world, setup.named_parameters, setup.optimizer)
+        self.inspection = Inspection(config.health, setup.world, setup.named_parameters, setup.optimizer, setup.scaler)
         self.late: Late[Stamp] = Late(setup.device)
         self.clock = Clock(setup.device, config.profile.nvtx)
         self.profiler = Profiler(config.profile, setup.folder, setup.world.rank, self._profiled)
@@ -232,6 +233,7 @@ class Loop:
 
     def _stand_at(self, progress: Progress, notes: Notes) -> None:
         self.progress = progress
+        self._check_data(notes)
         self.monitor.load(dict(notes.get("monitor", {})))
         if notes.get("scaler"):
             self.setup.scaler.load_state_dict({name: torch.tensor(v) for name, v in notes["scaler"].items()})
@@ -251,7 +253,21 @@ class Loop:
 
     def _notes(self) -> Notes:
         scaler = {name: value.item() for name, value in self.setup.scaler.state_dict().items()}
-        return {"monitor": self.monitor.state(), "scaler": scaler}
+        return {"monitor": self.monitor.state(), "scaler": scaler, "data": self._data_state()}
+
+    def _data_state(self) -> dict[str, dict[str, int]]:
+        """Return where each source of the training rows stands; empty for rows that have no sources."""
+        data = self.setup.data
+        return data.state(self.progress.sequences) if isinstance(data, TrainingData) else {}
+
+    def _check_data(self, notes: Notes) -> None:
+        """Raise ValueError where the rows would not go on from where the checkpoint stood."""
+        was, now = notes.get("data") or {}, self._data_state()
+        if was and now and was != now:
+            raise ValueError(
+                f"the checkpoint stood at {was} in its data, this code reads the same rows as {now}: "
+                "go on with the code that wrote it, or train anew"
+            )
 
     def _finish(self, state: str) -> End:
         self._moves(WRITE_SECONDS)

@@ -105,7 +105,7 @@ class TrainingData:
 
     def origins(self, start: int, count: int) -> list[Origin]:
         """Return which documents rows start to start + count were trained on, row by row."""
-        found = []
+        found: list[Origin] = []
         for source, places, numbers in self._drawn(start, count):
             packing = self.sources[source].rows.packing
             for place, number in zip(places.tolist(), numbers.tolist(), strict=True):

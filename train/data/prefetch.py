@@ -27,10 +27,11 @@ class Prefetch(Generic[Request, Result]):
         """Return the answer to `request`; `expected` are the requests that will likely follow, the next one first."""
         if self._pool is None:
             return self._read(request)
-        ready = self._ahead.pop(request, None) or self._pool.submit(self._read, request)
+        ready = self._ahead.pop(request) if request in self._ahead else self._pool.submit(self._read, request)
         coming: dict[Request, Future[Result]] = {}
         for _, later in zip(range(self.depth), expected, strict=False):
-            coming[later] = self._ahead.pop(later, None) or self._pool.submit(self._read, later)
+            known = later in self._ahead
+            coming[later] = self._ahead.pop(later) if known else self._pool.submit(self._read, later)
         for dropped in self._ahead.values():
             dropped.cancel()
         self._ahead = coming

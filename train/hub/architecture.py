@@ -129,7 +129,7 @@ def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"partial_rotary_factor={rope['partial_rotary_factor']} cannot be imported: only 1 can")
     if kind == "default":
         return {}
-    usual = {
+    usual: dict[str, dict[str, Any]] = {
         "linear": {},
         "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "attention_factor": None},
         "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},

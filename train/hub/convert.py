@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -68,7 +69,7 @@ def take_in(source: Path, out: Path) -> str:
     with _made(out) as made:
         write_shards(made, _ours(shards, model))
         tokenizer = source / TOKENIZER
-        sections = {
+        sections: dict[str, dict[str, Any]] = {
             "model": {**_given(model), "init_from": str(out.absolute())},
             "data": {"vocab_size": vocab_size, "sequence_length": length},
         }

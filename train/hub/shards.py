@@ -39,7 +39,7 @@ def write_shards(out: Path, tensors: Iterable[tuple[str, Tensor]], limit: int = 
     if len(files) == 1:
         (out / "part-00000").rename(out / SINGLE)
         return total
-    places = {}
+    places: dict[str, str] = {}
     for number, names in enumerate(files):
         file = f"model-{number + 1:05d}-of-{len(files):05d}.safetensors"
         (out / f"part-{number:05d}").rename(out / file)
@@ -69,7 +69,8 @@ class Shards:
 
     def read(self, name: str, region: tuple[slice, ...] = ()) -> Tensor:
         """Return a tensor, or the region of it; ValueError that names it where there is none."""
-        return self._open(name, lambda file: file.get_slice(name)[region] if region else file.get_tensor(name))
+        found: Tensor = self._open(name, lambda file: file.get_slice(name)[region] if region else file.get_tensor(name))
+        return found
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape."""

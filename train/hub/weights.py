@@ -45,7 +45,7 @@ def _block_to_hub(part: str, value: Tensor, model: ModelConfig) -> Iterator[tupl
     dim, scale = head_dim(model), mup.query_scale(model)
     order = halves(dim)
     if part == "attention.qkv":
-        by_group = value.unflatten(0, (kv_heads(model), -1, dim))
+        by_group = value.view(kv_heads(model), -1, dim, value.shape[-1])
         q, k, v = by_group[:, :-2], by_group[:, -2], by_group[:, -1]
         yield "self_attn.q_proj", q[:, :, order].flatten(0, 2) * (1.0 if model.qk_norm else scale)
         yield "self_attn.k_proj", k[:, order].flatten(0, 1)
@@ -90,7 +90,7 @@ def from_hub(name: str, theirs: list[Tensor], model: ModelConfig) -> Tensor:
     dim, part = head_dim(model), name.split(".", 2)[-1]
     back = torch.argsort(halves(dim))
     if part == "attention.qkv":
-        q, k, v = (one.unflatten(0, (kv_heads(model), -1, dim)) for one in theirs)
+        q, k, v = (one.reshape(kv_heads(model), -1, dim, one.shape[-1]) for one in theirs)
         return torch.cat((q[:, :, back], k[:, :, back], v), 1).flatten(0, 2)
     if part in ("attention.query_norm.weight", "attention.key_norm.weight"):
         return theirs[0][back]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from train.spec import mesh, recipe, rules
@@ -52,6 +53,13 @@ def _resolve_data(data: DataConfig) -> DataConfig:
         _check_positive(f"data.{name}", getattr(data, name))
     if not 0 < data.validation_fraction < 1:
         raise ValueError(f"data.validation_fraction={data.validation_fraction} is not between 0 and 1")
+    for source in data.sources:
+        if source.weight <= 0:
+            raise ValueError(
+                f"data.sources: weight={source.weight} of {source.name} is not positive: leave the source out"
+            )
+        if not re.fullmatch(r"[\w.-]+", source.name):
+            raise ValueError(f"data.sources: name={source.name!r} is not allowed: letters, digits and . _ - only")
     if data.tokenizer == "bytes" and data.vocab_size != BYTES_VOCABULARY:
         return replace(data, vocab_size=BYTES_VOCABULARY)
     if data.vocab_size > LARGEST_VOCABULARY:

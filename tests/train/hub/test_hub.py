@@ -47,7 +47,8 @@ ONE_WAY: dict[str, tuple[str, dict[str, Any]]] = {
 
 def logits(model: Transformer, tokens: Tensor) -> Tensor:
     with torch.no_grad():
-        return model(tokens) @ model.head.t()
+        hidden: Tensor = model(tokens)
+    return hidden @ model.head.detach().t()
 
 
 def made(changes: dict[str, Any]) -> Transformer:
@@ -127,7 +128,8 @@ def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path, tiny: RunConfig, c
     saver.wait()
 
     assert main(["export", f"run={run}", f"out={tmp_path / 'out'}", "dtype=float32", "step=7"]) == 0
-    theirs, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
     separator = read_manifest(place).separator_token
     assert tokenizer.eos_token_id == theirs.config.eos_token_id == separator == data.vocab_size - 1
     text = next((tmp_path / "texts").glob("*.md")).read_text("utf-8")

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.spec.config import BudgetConfig, DataConfig, ModelConfig, OptimConfig, RunConfig, ScheduleConfig
+from train.spec.config import (
+    BudgetConfig,
+    DataConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    ScheduleConfig,
+    SourceConfig,
+)
 from train.spec.counts import flops_per_token, params
 from train.spec.resolve import resolve
 
@@ -67,9 +75,20 @@ def test_lr_scale_multiplies_the_rule_once() -> None:
         (replace(config(tokens=10**6), model=ModelConfig(kv_heads=3)), ["model.kv_heads=3", "2 query heads"]),
         (replace(config(tokens=10**6), model=ModelConfig(head_dim=31)), ["model.head_dim=31", "odd"]),
         (replace(config(tokens=10**6), data=DataConfig(vocab_size=2_000_000)), ["data.vocab_size=2000000", "1048576"]),
+        (
+            replace(config(tokens=10**6), data=DataConfig(sources=(SourceConfig("a", weight=0.0),))),
+            ["data.sources", "weight=0.0 of a"],
+        ),
+        (
+            replace(config(tokens=10**6), data=DataConfig(sources=(SourceConfig("a b"),))),
+            ["data.sources", "name='a b'"],
+        ),
         (replace(config(tokens=10**6), model=ModelConfig(window=0)), ["model.window=0", "positive"]),
         (replace(config(tokens=10**6), model=ModelConfig(global_every=2)), ["model.global_every=2", "model.window"]),
-        (replace(config(tokens=10**6), model=ModelConfig(logit_softcap=-1.0)), ["model.logit_softcap=-1.0", "0 for none"]),
+        (
+            replace(config(tokens=10**6), model=ModelConfig(logit_softcap=-1.0)),
+            ["model.logit_softcap=-1.0", "0 for none"],
+        ),
         (replace(config(tokens=10**6), model=ModelConfig(rope_factor=2.0)), ["model.rope_factor=2.0", "choose how"]),
         (
             replace(config(tokens=10**6), model=ModelConfig(rope_scaling="yarn", rope_factor=0.5)),

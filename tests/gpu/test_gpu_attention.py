@@ -1,0 +1,55 @@
+"""Decoders whose attention FlexAttention runs on a GPU: losses and gradients as on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from train.model.initialise import initialise
+from train.model.transformer import Transformer
+from train.spec.config import ModelConfig
+from train.spec.decoder import resolve_model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+VOCABULARY, LENGTH = 64, 256
+MODELS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"window": 40, "global_every": 2},
+    "soft-cap": {"attention_softcap": 1.5, "logit_softcap": 4.0},
+    "ALiBi": {"position": "alibi"},
+    "all": {"position": "alibi", "attention_softcap": 1.5, "window": 70, "qk_norm": True},
+}
+
+
+def course(model: Transformer, device: str, masked: bool) -> tuple[float, dict[str, Tensor]]:
+    """Return loss and gradients of one batch, in fp32."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, VOCABULARY, (3, LENGTH + 1), generator=generator)
+    begins = torch.rand(3, LENGTH, generator=generator) < 0.02
+    documents = begins.long().cumsum(1)
+    here = torch.arange(LENGTH).expand(3, LENGTH)
+    start = torch.where(begins, here, 0).cummax(1).values
+    model.materialise(torch.device(device))
+    initialise(model, 0)
+    masks = (here - start, documents) if masked else ()
+    tensors = [tensor.to(device) for tensor in (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), *masks)]
+    loss = model(*tensors)
+    torch.autograd.backward(loss)
+    grads = {name: weight.grad.double().cpu() for name, weight in model.named_parameters() if weight.grad is not None}
+    return float(loss.detach()), grads
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_gpu_attends_as_a_cpu_does(name: str, masked: bool) -> None:
+    config = resolve_model(ModelConfig(width=64, layers=2, head_dim=16, kv_heads=2, **MODELS[name]), LENGTH)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    wanted, theirs = course(Transformer(config, VOCABULARY, LENGTH), "cpu", masked)
+    loss, ours = course(Transformer(config, VOCABULARY, LENGTH), "cuda", masked)
+    assert loss == pytest.approx(wanted, rel=1e-5)
+    for weight, grad in theirs.items():
+        assert float((ours[weight] - grad).norm()) < 2e-3 * float(grad.norm()), weight
