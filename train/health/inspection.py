@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from train.health import desync, probe, statistics
-from train.health.parts import Part, state_of
+from train.health.parts import Part, held, state_of
 from train.health.statistics import Size
 from train.optim import Optimizer
+from train.precision import underflow
+from train.precision.scaler import LossScaler
 from train.spec.config import HealthConfig
 
 Named = Callable[[], Iterable[tuple[str, nn.Parameter]]]
@@ -31,8 +34,10 @@ class Ranks(Protocol):
 class Watch:
     """Looks at one step from inside; the step calls `gradients` before clipping and `updated` after the update."""
 
-    def __init__(self, named: Named) -> None:
+    def __init__(self, named: Named, loss_scale: Tensor | None = None) -> None:
         self._named = named
+        self._loss_scale = torch.ones(()) if loss_scale is None else loss_scale
+        self._lost: list[float] = []
         self._before: dict[str, Tensor] = {}
         self._gradients: dict[Part, Size] = {}
         self._updates: dict[Part, Size] = {}
@@ -41,6 +46,8 @@ class Watch:
     def gradients(self) -> None:
         """Measure the gradients, summed over ranks, and remember the weights."""
         self._gradients = statistics.measure((name, w.grad) for name, w in self._named() if w.grad is not None)
+        grads = [held(w.grad) for _, w in self._named() if w.grad is not None]
+        self._lost = underflow.counts(grads, self._loss_scale).tolist()
         self._before = statistics.copies(self._named())
 
     def updated(self) -> None:
@@ -54,7 +61,10 @@ class Watch:
         gradients, updates, weights = (
             statistics.together(ranks.gather(found)) for found in (self._gradients, self._updates, self._weights)
         )
+        # Copies of a gradient count as often as they are held: each equally, so that shares stay what they are.
+        lost = [sum(column) for column in zip(*ranks.gather(self._lost), strict=True)]
         return {
+            **underflow.shares(lost),
             **statistics.values("gradient", gradients),
             **statistics.values("weight", weights),
             **statistics.values("update", updates),
@@ -65,12 +75,18 @@ class Watch:
 class Inspection:
     """Everything that the section `health` asks for, at its intervals."""
 
-    def __init__(self, config: HealthConfig, ranks: Ranks, named: Named, optimizer: Optimizer) -> None:
+    def __init__(
+        self, config: HealthConfig, ranks: Ranks, named: Named, optimizer: Optimizer, scaler: LossScaler | None = None
+    ) -> None:
+        """`scaler`: whose factor the loss is multiplied by, if it is."""
         self._config, self._ranks, self._named, self._optimizer = config, ranks, named, optimizer
+        self._scaler = scaler
 
     def watch(self, step: int) -> Watch | None:
         """Return what watches step number `step`, where its statistics are due."""
-        return Watch(self._named) if _due(step, self._config.statistics_steps) else None
+        if not _due(step, self._config.statistics_steps):
+            return None
+        return Watch(self._named, None if self._scaler is None else self._scaler.scale)
 
     def wants_activations(self, step: int) -> bool:
         """Say whether activations are measured before step number `step`."""

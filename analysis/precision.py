@@ -1,0 +1,161 @@
+"""`python -m analysis.precision runs/precision`: number formats side by side, from the folders of finished runs.
+
+Writes precision.md and precision.svg into the study's folder, and prints the table: losses, gradient norms, steps lost
+to overflow, the loss scale's way, and the shares of gradients that short formats would round to zero (recorded where
+health.statistics_steps is above 0; they are counted alike in every run, whatever it computes in).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHARES = ("gradient_zero", "underflow_fp16", "underflow_fp8")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's records by kind, in order, as (tokens, metrics); `format` as its config names it."""
+
+    format: str
+    seed: int
+    records: dict[str, list[tuple[int, dict[str, float]]]]
+
+    def series(self, kind: str, name: str) -> list[tuple[int, float]]:
+        """Return (tokens, value) of one metric, where it was recorded."""
+        return [(tokens, m[name]) for tokens, m in self.records.get(kind, []) if name in m]
+
+    def values(self, kind: str, name: str) -> list[float]:
+        """Return the values alone."""
+        return [value for _, value in self.series(kind, name)]
+
+
+def read(folder: Path) -> list[Run]:
+    """Return the runs below a study's folder, by format and seed; ValueError where there are none."""
+    found = [_run(path.parent) for path in sorted(folder.glob("*/metrics.jsonl"))]
+    if not found:
+        raise ValueError(
+            f"{folder} holds no runs with metrics.jsonl: give the folder of a study, such as runs/precision"
+        )
+    order = {"fp32": 0, "bf16": 1, "fp16": 2, "fp8": 3}
+    return sorted(found, key=lambda run: (order.get(run.format.split()[0], 9), run.format, run.seed))
+
+
+def _run(folder: Path) -> Run:
+    import yaml
+
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    precision = config.get("precision", {})
+    name = precision.get("name", "fp32")
+    if name == "fp8":
+        name += f" {precision.get('fp8_scaling', 'tensorwise')}"
+    records: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        try:
+            record: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError:  # a line that a killed process left torn
+            continue
+        records.setdefault(record["kind"], []).append((record["tokens"], record.get("metrics", {})))
+    return Run(name, config.get("seed", 0), records)
+
+
+COLUMNS = (
+    "format", "seed", "train loss, last tenth [nats]", "validation loss [nats]", "above the first row [nats]",
+    "gradient norm, median", "largest", "steps lost", "loss scale, smallest to last",
+    *(f"{name} [%]" for name in SHARES),
+)  # fmt: skip
+
+
+def rows(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """Return the report's table, a tuple for each run; what was not recorded is empty."""
+    first = _last(runs[0].values("validation", "loss"))
+    return [_row(run, first) for run in runs]
+
+
+def _row(run: Run, first: float | None) -> tuple[str, ...]:
+    losses, norms = run.values("train", "loss"), run.values("train", "grad_norm")
+    validation = _last(run.values("validation", "loss"))
+    skipped = max((*run.values("train", "skipped_steps"), *run.values("train", "overflows")), default=0.0)
+    scales, smallest = run.values("train", "loss_scale"), run.values("train", "loss_scale_smallest")
+    tail = losses[-max(1, len(losses) // 10) :]
+    return (
+        run.format,
+        str(run.seed),
+        f"{fmean(tail):.4f}" if tail else "",
+        "" if validation is None else f"{validation:.4f}",
+        "" if validation is None or first is None else f"{validation - first:+.4f}",
+        f"{median(norms):.3g}" if norms else "",
+        f"{max(norms):.3g}" if norms else "",
+        f"{skipped:.0f}",
+        f"{min(smallest):.0f} to {scales[-1]:.0f}" if scales and smallest else "",
+        *(_percent(run.values("statistics", name)) for name in SHARES),
+    )
+
+
+def _last(values: Sequence[float]) -> float | None:
+    return values[-1] if values else None
+
+
+def _percent(values: Sequence[float]) -> str:
+    return f"{100 * fmean(values):.3g}" if values else ""
+
+
+def markdown(lines: Iterable[Sequence[str]]) -> str:
+    """Return rows below the report's columns as a Markdown table."""
+    table = [COLUMNS, ("---",) * len(COLUMNS), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table) + "\n"
+
+
+def figure(runs: Sequence[Run]) -> str:
+    """Return losses, gradient norms and loss scales against tokens, a line a run, as an SVG document."""
+    from analysis.figures import style
+    from analysis.figures.canvas import Panel, svg
+
+    def panel(metric: str, label: str) -> Panel:
+        def draw(ax: Axes) -> Axes:
+            style.frame(ax, "training tokens [tokens]", label)
+            for run, colour in zip(runs, style.ramp(len(runs)), strict=True):
+                points = run.series("train", metric)
+                if points:
+                    ax.plot(*zip(*points, strict=True), color=colour, linewidth=1.2, label=f"{run.format}, {run.seed}")
+            if metric != "loss":
+                ax.set_yscale("log")
+            ax.legend(frameon=False)
+            return ax
+
+        return Panel(metric, f"{label} against training tokens by number format", draw)
+
+    panels = [panel("loss", "training loss [nats/token]"), panel("grad_norm", "gradient norm")]
+    if any(run.values("train", "loss_scale") for run in runs):
+        panels.append(panel("loss_scale", "loss scale"))
+    return svg(panels, "precision", transparent=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.precision", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("folder", type=Path, help="folder of a study whose runs differ in precision")
+    options = parser.parse_args(arguments)
+    try:
+        runs = read(options.folder)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    table = markdown(rows(runs))
+    (options.folder / "precision.svg").write_text(figure(runs), encoding="utf-8")
+    (options.folder / "precision.md").write_text(f"{table}\n![losses](precision.svg)\n", encoding="utf-8")
+    print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

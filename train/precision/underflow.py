@@ -1,0 +1,36 @@
+"""How much of a gradient a short format would lose: the part of its elements that it would round to zero.
+
+Counted on the gradients as they are, whatever format the run computes in, so that runs in different formats compare:
+elements that are zero already, those that fp16 would make zero at the loss scale in force (below 2^-25 after scaling),
+and those that e5m2 with one factor a tensor would (below 2^-17 of what the tensor's largest makes 57,344).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+NAMES = ("elements", "zero", "fp16", "fp8")
+_FP16, _FP8 = 2.0**-25, 2.0**-17 / torch.finfo(torch.float8_e5m2).max
+
+
+def counts(gradients: Iterable[Tensor], scale: Tensor) -> Tensor:
+    """Return how many elements there are, are zero, would be in fp16 at this loss scale, and in fp8: (4,) fp64."""
+    total = torch.zeros(len(NAMES), dtype=torch.float64, device=scale.device)
+    for gradient in gradients:
+        if not gradient.numel():
+            continue
+        size = gradient.detach().abs()
+        limits = (torch.zeros_like(scale), _FP16 / scale, size.amax() * _FP8)
+        lost = [(size <= limit.to(size.device)).sum() for limit in limits]
+        total += torch.stack([lost[0].new_tensor(size.numel()), *lost]).to(total)
+    return total
+
+
+def shares(counted: Iterable[float]) -> dict[str, float]:
+    """Return counts, summed over ranks, as metrics: `gradient_zero`, `underflow_fp16`, `underflow_fp8`."""
+    elements, zero, fp16, fp8 = counted
+    whole = max(1.0, elements)
+    return {"gradient_zero": zero / whole, "underflow_fp16": fp16 / whole, "underflow_fp8": fp8 / whole}
