@@ -11,7 +11,7 @@ from torch import Tensor
 
 import kernels
 from kernels.rope import reference as plain_rope
-from tests.kernels.oracle import DEVICE, DTYPES, compare
+from tests.kernels.oracle import DEVICE, DTYPES, INTERPRETED, compare
 
 SHAPES = [(1, 33), (3, 5, 64), (7, 127), (2, 4097), (0, 64)]
 
@@ -36,6 +36,28 @@ def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     compare(functools.partial(kernels.rms_norm, eps=1e-6), norm, [x, weight], ulps=8)
     other = drawn(*shape, dtype=dtype, seed=2)
     compare(functools.partial(kernels.add_rms_norm, eps=1e-6), add_norm, [x, other, weight], ulps=8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rms_norm_of_one_number(dtype: torch.dtype) -> None:
+    """The norm is the number's sign, so its gradient cancels: g · weight · rstd times 1 - n² = eps / (x² + eps).
+
+    Right is what is off by a few roundings of the terms that cancel, not of the 3e-7 that they leave.
+    """
+    x = drawn(1, 1, dtype=dtype).to(DEVICE).requires_grad_()
+    weight = drawn(1, dtype=torch.float32, seed=1).to(DEVICE).requires_grad_()
+    out = kernels.rms_norm(x, weight, 1e-6)
+    grads = torch.autograd.grad(out, (x, weight))
+    number, factor = x.detach().double(), weight.detach().double()
+    rstd = (number.square() + 1e-6).rsqrt()
+    epsilon = torch.finfo(dtype).eps
+    slack = 2.0 if INTERPRETED and dtype == torch.bfloat16 else 1.0  # stores there cut off instead of rounding
+    fp32 = torch.finfo(torch.float32).eps  # what the computation itself is right to, a few times
+    torch.testing.assert_close(out.double(), number * rstd * factor, rtol=slack * epsilon + 2 * fp32, atol=0.0)
+    torch.testing.assert_close(grads[1].double(), (number * rstd)[0], rtol=4 * fp32, atol=0.0)
+    cancelling = float((factor * rstd).abs())
+    exact = factor * rstd * 1e-6 / (number.square() + 1e-6)
+    torch.testing.assert_close(grads[0].double(), exact, rtol=slack * epsilon, atol=4 * fp32 * cancelling)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
@@ -71,7 +93,7 @@ def test_add_rms_norm_of_two_formats_and_with_one_gradient_missing() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), *SHAPES], ids=str)
 def test_swiglu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     gate, up = (drawn(*shape, dtype=dtype, seed=i, scale=3) for i in range(2))
     # In fp32 the kernel's exponential is right to two units in the last place, torch's to one.
