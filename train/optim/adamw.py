@@ -65,8 +65,18 @@ def fastest(
         return
     betas = (options["beta1"], options["beta2"])
     rest = {name: options[name] for name in ("lr", "weight_decay", "eps")}
-    # All weights of a group have taken the same steps.
-    adamw_step(weights, grads, exp_avgs, exp_avg_sqs, step=steps[0], betas=betas, skip=options["found_inf"], **rest)
+    step = common(steps)
+    adamw_step(weights, grads, exp_avgs, exp_avg_sqs, step=step, betas=betas, skip=options["found_inf"], **rest)
+
+
+def common(steps: list[Tensor]) -> Tensor:
+    """Return the step count that all weights of a group share, where one kernel corrects all moments by it.
+
+    They do as every weight has a gradient in every step. On a GPU the check runs there: nothing waits for it.
+    """
+    together = torch.stack(steps)
+    torch._assert_async((together == together[0]).all(), "weights of one group have taken different numbers of steps")
+    return steps[0]
 
 
 class Rounded:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from train.optim import Optimizer, make_optimizer, set_lr
+from train.optim import Optimizer, adamw, make_optimizer, set_lr
 from train.optim.groups import rule_of
 from train.optim.muon import direction, orthogonalise
 from train.spec.config import ModelConfig, OptimConfig
@@ -45,6 +45,12 @@ def made(named: dict[str, nn.Parameter], **optim: Any) -> Optimizer:
 def contents(optimizer: Optimizer) -> list[Tensor]:
     held = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [*held, *(value for weight in held for value in optimizer.state[weight].values())]
+
+
+def test_one_kernel_for_a_group_wants_one_step_count() -> None:
+    assert adamw.common([torch.tensor(3.0), torch.tensor(3.0)]) == 3
+    with pytest.raises(RuntimeError, match="different numbers of steps"):
+        adamw.common([torch.tensor(3.0), torch.tensor(2.0)])
 
 
 def test_adamw_is_torchs_bit_for_bit() -> None:
