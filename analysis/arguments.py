@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Read = Callable[["Key", str], Any]
+FEWEST_RESAMPLES = 20
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,14 @@ def whole(key: Key, text: str) -> int:
     return int(value)
 
 
+def resamples(key: Key, text: str) -> int:
+    """Read a number of resamples: none, or enough for the ends of an interval."""
+    value = whole(key, text)
+    if 0 < value < FEWEST_RESAMPLES:
+        raise ValueError(f"{key.name}={text}: 0 for no interval, or at least {FEWEST_RESAMPLES} ({key.help})")
+    return value
+
+
 def switch(key: Key, text: str) -> bool:
     """Read yes or no."""
     found = {"yes": True, "true": True, "1": True, "on": True, "no": False, "false": False, "0": False, "off": False}
@@ -93,8 +103,8 @@ def parse(arguments: Iterable[str], keys: Sequence[Key]) -> dict[str, Any]:
         name, equals, text = argument.partition("=")
         name = name.lstrip("-")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]}=?" if near else ""
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]}=?" if near else "."
             raise ValueError(f"{argument!r}: there is no key {name!r}{hint} Keys: {', '.join(known)}")
         if not equals or not text:
             raise ValueError(f"{argument!r}: write {name}=VALUE ({known[name].help})")
@@ -134,13 +144,19 @@ def run(
         if not given or any(a in ("-h", "--help", "help") for a in given):
             print(usage(command, purpose, keys, examples))
             return 0 if given else 2
-        return act(parse(given, keys))
+        with warnings.catch_warnings():
+            # Overflow in a trial step is part of a search; what comes of it is judged, and findings say it.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return act(parse(given, keys))
     except ValueError as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of the output has gone, as head does
         sys.stderr.close()
         return 0
+    except OSError as error:  # a folder that cannot be written, a file that cannot be read
+        print(f"{command}: {error.filename or 'a file'}: {error.strerror or error}; give another path", file=sys.stderr)
+        return 2
 
 
 def _float(text: str) -> float:

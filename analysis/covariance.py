@@ -19,7 +19,7 @@ def delta(p: Problem, point: PointFit) -> Array:
     """
     slopes, psi, steepness = _pieces(p, point)
     n, q = slopes.shape
-    middle = float((psi**2).sum()) / max(n - q, 1) / steepness**2
+    middle = float((psi**2).sum()) / max(n - q, 1) / max(steepness**2, 1e-300)  # all residuals in the tails: no slope
     return _expanded(p, _inverse(slopes.T @ slopes) * middle)
 
 

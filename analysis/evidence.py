@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis import human
 from analysis.plain import to_json
-from analysis.results import Block, Choice, ProfileCurve
+from analysis.results import Block, Check, Choice, ProfileCurve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,8 +92,8 @@ def surface(rows: Rows, asked: Mapping[str, Any]) -> tuple[Surface | Block, LawF
     if asked["form"] == "repeats" and "unique_tokens" in rows.extra:
         kept = rows.take(~(rows.tokens > 1.01 * rows.extra["unique_tokens"]))
     if len(kept) < FEWEST or len(np.unique(kept.size)) < 3:
-        what = "runs of new tokens" if kept is not rows else "runs"
-        reason = f"{len(kept)} {what} of {human.counted(len(np.unique(kept.size)), 'size')}; "
+        runs = human.counted(len(kept), "run") + (" of new tokens" if kept is not rows else "")
+        reason = f"{runs} of {human.counted(len(np.unique(kept.size)), 'size')}; "
         reason += f"{len(SURFACE.names)} constants need at least {FEWEST} runs of 3 sizes"
         return Block(
             form=SURFACE.text, approach="surface", loss_function=asked["loss"], status="not possible", reason=reason
@@ -102,6 +102,10 @@ def surface(rows: Rows, asked: Mapping[str, Any]) -> tuple[Surface | Block, LawF
     found = fitted(kept, "chinchilla", asked)
     block = dataclasses.replace(found.block(), approach="surface", checks=found.check())
     constants = np.array([block.params[name] for name in SURFACE.names])
+    if kept is not rows:
+        text = f"surface and recommendation rest on {len(kept)} of {len(rows)} runs: those of one epoch or less"
+        advice = "they hold for new tokens; analysis.plan unique_tokens= plans with few that repeat"
+        block = dataclasses.replace(block, checks=(*block.checks, Check("single_epoch", text, advice, "note")))
     draws = found.draws[list(SURFACE.names)].to_numpy(dtype=np.float64)
     return Surface(block, constants, draws, found.point), found
 

@@ -64,7 +64,7 @@ KEYS = (
     Key("fix", "constants held: E:1.7,alpha:0.34", {}, arguments.constants),
     Key("tie", "constants made equal: beta:alpha", {}, arguments.names),
     Key("budget", "FLOPs to recommend a run for (default 10 times the largest run)", None, arguments.number),
-    Key("resamples", "bootstrap resamples", 1000, arguments.whole),
+    Key("resamples", "bootstrap resamples; 0: no intervals from them", 1000, arguments.resamples),
     Key("seed", "seed of the resamples", 0, arguments.whole),
     Key("workers", "threads; the numbers do not depend on it", 1, arguments.whole),
     Key("sensitivity", "the table of what other choices would give", True, arguments.switch),
@@ -196,7 +196,8 @@ class _Parts:
         """Return the approaches side by side, with the other ways of finding a valley's minimum."""
         from analysis import evidence
 
-        found = evidence.approaches(self.frame, self.budget, self.asked) if self.asked["sensitivity"] else []
+        wanted = self.asked["sensitivity"] or self.asked["approach"] == APPROACHES
+        found = evidence.approaches(self.frame, self.budget, self.asked) if wanted else []
         return {"approaches": found} if found else {}
 
     def _top(self, law: Block | None, envelope: Block | None, valleys: Valleys) -> Block:
@@ -361,7 +362,8 @@ def with_prediction(result: Fit, frame: pd.DataFrame) -> pd.DataFrame:
     form = next((f for f in FORMS.values() if f.text == result.form and set(f.names) <= set(result.params)), None)
     if form is None or form.target != "loss":
         return out
-    x = np.log(np.stack([out[name].to_numpy(float) for name in form.inputs]))
+    with np.errstate(all="ignore"):
+        x = np.log(np.stack([out[name].to_numpy(float) for name in form.inputs]))
     zeros = np.zeros(len(x))
     theta = form.internal(np.array([[result.params[name] for name in form.names]]), zeros)
     with np.errstate(all="ignore"):
@@ -394,7 +396,9 @@ def _print(result: Fit, folder: Path, page: Path | None) -> None:
     from analysis.summary import summary
 
     for check in result.checks:
-        print(f"{check.level:<8} {check.code}: {check.message}. {check.advice[:1].upper()}{check.advice[1:]}.")
+        option = "=" in check.advice.split(" ", 1)[0]  # what to type stays as it is typed
+        advice = check.advice if option else check.advice[:1].upper() + check.advice[1:]
+        print(f"{check.level:<8} {check.code}: {check.message}. {advice}.")
     also = "" if page is None else f", {page.name}"
     print(f"wrote    {folder / 'fit.json'}, runs.csv{also} ({result.runs.used} of {result.runs.total} runs used)\n")
     fields: Mapping[str, object] = to_json(result)

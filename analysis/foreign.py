@@ -81,15 +81,27 @@ def _load(path: Path, name: str) -> pd.DataFrame:
     if name.endswith(".jsonl"):
         return pd.read_json(path, lines=True)
     separator = "\t" if ".tsv" in name else ","
-    table = pd.read_csv(path, sep=separator, encoding="utf-8-sig", skipinitialspace=True, low_memory=False)
-    if len(table.columns) == 1:
-        header = str(table.columns[0])
-        other = next((s for s in (";", "\t", ",", "|") if s in header), None)
-        if other is not None:
-            table = pd.read_csv(path, sep=other, encoding="utf-8-sig", skipinitialspace=True, low_memory=False)
-        elif len(header.split()) > 1:
-            table = pd.read_csv(path, sep=r"\s+", encoding="utf-8-sig")
+    given: dict[str, Any] = {"encoding": "utf-8-sig", "skipinitialspace": True}
+    names = pd.read_csv(path, sep=separator, nrows=0, **given).columns  # a decimal comma would break the rows below
+    header = str(names[0])
+    if len(names) > 1 or not any(sign in header for sign in ";\t,| "):
+        return pd.read_csv(path, sep=separator, low_memory=False, **given)
+    other = next((sign for sign in (";", "\t", ",", "|") if sign in header), None)
+    if other is None:
+        return pd.read_csv(path, sep=r"\s+", encoding="utf-8-sig")
+    table = pd.read_csv(path, sep=other, low_memory=False, **given)
+    if other == ";" and any(_decimal_comma(table[name]) for name in table.columns):
+        return pd.read_csv(path, sep=other, decimal=",", low_memory=False, **given)
     return table
+
+
+def _decimal_comma(column: pd.Series[Any]) -> bool:
+    """Return whether a column holds numbers as 3,14: a comma with other than three digits after it, and no point."""
+    if pd.api.types.is_numeric_dtype(column):
+        return False
+    text = column.dropna().astype(str).str.strip()
+    written = text.str.fullmatch(r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?")
+    return bool(len(text)) and bool(written.all()) and bool(text.str.contains(r",(?!\d{3}$)").any())
 
 
 def pairs(key: str, text: str, known: Sequence[str], what: str) -> dict[str, str]:

@@ -31,6 +31,11 @@ def resolve(text: str) -> str:
     if plain in ALIASES and ALIASES[plain] in FORMS:
         return ALIASES[plain]
     near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.6)
-    hint = f"; did you mean form={ALIASES.get(near[0], near[0])}?" if near else ""
+    hint = f"; did you mean form={ALIASES.get(near[0], near[0])}?" if near else "."
+    if squeezed in ("multi_power", "multipower", "mpl", "multi-power"):
+        raise ValueError(
+            f"form={text}: curves under schedules are fitted in Python, a size at a time: see MultiPower in "
+            "analysis/forms/multi_power.py; this command fits final losses"
+        )
     laws = "; ".join(f"{name}: {form.text}" for name, form in FORMS.items())
     raise ValueError(f"form={text} is not known{hint} The laws are {laws}")

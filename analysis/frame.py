@@ -270,6 +270,25 @@ def _final(frame: pd.DataFrame) -> tuple[list[bool], dict[int, str]]:
     return [i not in why for i in range(len(frame))], why
 
 
+def best(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame in which, of used rows with equal params, tokens and flops, only the lowest loss stays used.
+
+    Runs of equal learning rate and batch are repeats, of which none is better than another: all of the best stay.
+    """
+    out = frame.copy()
+    out.attrs = dict(frame.attrs)
+    swept = [name for name in ("lr", "batch_tokens") if out[name].notna().any()]
+    good = out[out["used"]]
+    if not swept or not len(good):
+        raise ValueError("select=best: the runs have neither lr nor batch_tokens; map them (columns=lr:COLUMN)")
+    cell = ["params", "tokens", "flops"]
+    mean = good.groupby([*cell, *swept], dropna=False)["loss"].transform("mean")
+    lost = good.index[mean > mean.groupby([good[name] for name in cell], dropna=False).transform("min")]
+    out.loc[lost, ["drop_code", "drop_reason"]] = ("not_best", f"another {' and '.join(swept)} gives a lower loss here")
+    out["used"] = out["drop_code"] == ""
+    return out
+
+
 def used(frame: pd.DataFrame) -> Rows:
     """Return the rows that fits use, by budget and size; ValueError where kinds are mixed or none is left."""
     return _rows(frame, frame["used"])
@@ -284,7 +303,9 @@ def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
     good = frame[mask]
     if not len(good):
         counts = ", ".join(f"{n} {code}" for code, n in frame["drop_code"].value_counts().items()) or "no run at all"
-        raise ValueError(f"there is no finished run to fit ({counts}); wait for the study to end, or see its status")
+        first = next((str(reason) for reason in frame["drop_reason"] if reason), "")
+        why = f"; the first: {first}" if first else ""
+        raise ValueError(f"there is no finished run to fit ({counts}){why}. Wait for the study, or mend the rows")
     for column, what in ONE_KIND.items():
         if column in _COMPARABLE_IN_BITS and (good["loss_unit"] == BITS_PER_BYTE).all():
             continue

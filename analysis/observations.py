@@ -65,8 +65,17 @@ def read(runs: Any, form: Form) -> Observations:
         known = values is not None and bool((np.asarray(values) > 0).all())
         size = clusters(np.asarray(values), SAME_SIZE) if known else np.arange(n)
     run = _groups(runs, "run")
-    _, cell = np.unique(np.round(np.log(found), 9), axis=1, return_inverse=True)
-    return Observations(found, target, size, np.arange(n) if run is None else run, cell.ravel(), extra)
+    cell = _cells(found, extra)
+    return Observations(found, target, size, np.arange(n) if run is None else run, cell, extra)
+
+
+def _cells(found: Array, extra: Mapping[str, Array]) -> Index:
+    """Return the number of each row's setting: rows that differ in a rate, a batch or a size are no repeats."""
+    settings = [values for name, values in extra.items() if name != "loss" and np.isfinite(values).all()]
+    columns = np.stack([*found, *settings])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rounded = np.round(np.where(columns > 0, np.log(columns), columns), 9)
+    return np.unique(rounded, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
 
 
 def column(runs: Any, name: str, form: Form | None = None) -> Array:

@@ -86,7 +86,7 @@ def _freedom(fit: LawFit) -> list[Check]:
         groups, what = (runs, "runs") if runs < n else (sizes, "model sizes")
         if groups < n:
             text = f"{n} rows are of {groups} {what}, and the intervals treat every row as independent"
-            out.append(Check("clustered_rows", text, f"use cluster='{what.split()[-1]}' or interval='sandwich'"))
+            out.append(Check("clustered_rows", text, f"use cluster={what.split()[-1]} or interval=sandwich"))
     return out
 
 
@@ -185,20 +185,46 @@ def _learning_rates(extra: Mapping[str, Array]) -> list[Check]:
         text = f"all {sizes} sizes train at the same learning rate {rates[0]:.3g}"
         advice = "the best rate falls with size: tune it, or scale it by a law, else the exponent of N* is too large"
         out.append(Check("lr_not_tuned", text, advice))
+    out += _swept(extra)
     for name in ("lr", "batch_tokens"):
         out += _on_edge(extra, name)
     return out
+
+
+def _swept(extra: Mapping[str, Array]) -> list[Check]:
+    """Return whether runs of equal N and D differ in learning rate or batch: a law then averages good and bad ones."""
+    if "tokens" not in extra:
+        return []
+    names = [name for name in ("lr", "batch_tokens") if name in extra]
+    cell = _settings(extra)
+    values = np.round(np.log(np.stack([extra[name] for name in names])), 6)
+    each = np.unique(np.vstack((cell, values)), axis=1)[0].astype(np.int64)
+    swept = int((np.bincount(each) > 1).sum())
+    if not swept:
+        return []
+    what = " and ".join({"lr": "learning rate", "batch_tokens": "batch size"}[name] for name in names)
+    text = (
+        f"{swept} of {len(np.unique(cell))} settings of N and D hold a sweep of {what}, and all their runs are fitted"
+    )
+    return [
+        Check("swept_settings", text, "select=best keeps the best run of each setting, where the sweep is wide enough")
+    ]
+
+
+def _settings(extra: Mapping[str, Array]) -> NDArray[np.int64]:
+    """Return the number of each row's N and D."""
+    keys = np.round(np.log(np.stack((extra["params"], extra["tokens"]))), 6)
+    return np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
 
 
 def _on_edge(extra: Mapping[str, Array], name: str) -> list[Check]:
     """Return whether the best value of a swept setting lies on the edge of its sweep, in cells of equal N and D."""
     if not {name, "params", "tokens", "loss"} <= set(extra):
         return []
-    keys = np.round(np.log(np.stack((extra["params"], extra["tokens"]))), 6)
-    _, cell = np.unique(keys, axis=1, return_inverse=True)
+    cell = _settings(extra)
     swept = edges = 0
     for number in np.unique(cell):
-        rows = np.flatnonzero(cell.ravel() == number)
+        rows = np.flatnonzero(cell == number)
         values = extra[name][rows]
         if len(np.unique(values)) < 3:
             continue

@@ -42,7 +42,10 @@ def by_surface(surface: Surface, rows: Rows, budget: float) -> Proposal | None:
     best = np.stack(optimum(surface.constants[None], price, budget, sizes))[:, 0]
     if not np.isfinite(best).all():
         return None
-    return _proposal(best, np.stack(optimum(surface.draws, price, budget, sizes)))
+    found = _proposal(best, np.stack(optimum(surface.draws, price, budget, sizes)))
+    if not surface.block.identified["a"].identified and found.intervals["params"] is None and len(surface.draws):
+        return None  # any N* would do as well
+    return found
 
 
 def by_valleys(

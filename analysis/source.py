@@ -15,6 +15,12 @@ RUNS = Key("runs", "runs/STUDY, mlflow:EXPERIMENT, or a file: .csv, .tsv, .parqu
 FURTHER = (
     Key("columns", "file: OURS:THEIRS,... for params, tokens, flops, loss and others; params:size_m*1e6 scales"),
     Key("where", "file: COLUMN:VALUE,... keeps these rows; VALUE may be A|B, <X, >=X, !=X"),
+    Key(
+        "select",
+        "all, or best: of runs with equal N and D that differ in learning rate or batch, the lowest loss",
+        "all",
+        choices=("all", "best"),
+    ),
     Key("params", "count of parameters: matmul, total or non_embedding (default matmul); of a file: its name"),
     Key("flop_rule", "file: how flops were counted; 6ND computes the one of params, tokens, flops not there", "given"),
     Key("loss_unit", "nats per token (default), or bits per byte, in which tokenizers can be compared"),
@@ -31,6 +37,13 @@ def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.
 
     `need` are the columns that a file has to have, by default params, tokens, flops and loss.
     """
+    from analysis import frame
+
+    found = _load(options, need)
+    return frame.best(found) if options.get("select") == "best" else found
+
+
+def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:
     from analysis import foreign, frame
 
     runs = str(options["runs"])

@@ -22,6 +22,7 @@ def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
     `report` is the path to name in the last line; None leaves that line out.
     """
     lines = [("fitted law", _law(fit)), ("frontier", _frontier(fit)), *_next(fit), ("backtest", _backtest(fit))]
+    lines += _approaches(fit)
     errors = [check for check in fit.get("checks") or () if check.get("level") == "error"]
     lines += [("but", f"{check.get('message', '')}: {check.get('advice', '')}") for check in errors]
     if report is not None:
@@ -116,13 +117,38 @@ def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"on {both('tokens', human.count)} tokens for {human.flops(plan.get('budget_flops'))}",
         ),
         ("expect", f"loss {both('loss', _loss)} {kinds.get('loss', '')}"),
-        ("extrapolation", f"{human.factor(plan.get('extrapolation_factor'))} beyond the largest run"),
+        ("extrapolation", _far(human.finite(plan.get("extrapolation_factor")))),
     ]
+
+
+def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the exponent a and N* at the recommendation's budget by each approach, and by how much N* differs."""
+    found, sizes = [], []
+    for line in (fit.get("record") or {}).get("approaches") or ():
+        size, name = human.finite(line.get("params")), str(line.get("approach"))
+        if human.finite(line.get("a")) is None:
+            reason = str(line.get("reason") or "not possible")
+            found.append((f"  {name}", f"none: {reason if len(reason) <= 90 else reason[:87] + '...'}"))
+            continue
+        ends = human.interval([line.get("a_low"), line.get("a_high")])
+        between = "" if ends == human.MISSING else f" ({ends})"
+        found.append((f"  {name}", f"a {human.number(line.get('a'))}{between}, N* {human.count(size)}"))
+        sizes += [size] if size else []
+    if not sizes:
+        return []
+    apart = f"N* differs by a factor of {human.number(max(sizes) / min(sizes), 2)}" if len(sizes) > 1 else "one alone"
+    return [("approaches", apart), *found]
 
 
 def _kind(kinds: Mapping[str, Any]) -> str:
     kind = str(kinds.get("params") or "given")
     return "" if kind == "given" else f"{kind} "
+
+
+def _far(factor: float | None) -> str:
+    if factor is not None and factor <= 1.0:
+        return f"none: {human.percent(factor)} of the largest run"
+    return f"{human.factor(factor)} beyond the largest run"
 
 
 def _backtest(fit: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ DATA = Path(__file__).parent / "data"
 
 def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> results.Fit:
     table.to_csv(tmp_path / "table.csv", index=False)
-    given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", "report=no", "sensitivity=no", *arguments]
-    assert fit.main(given) == 0
+    given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", "report=no"]
+    assert fit.main([*given, "sensitivity=no", *arguments]) == 0
     return results.load(tmp_path / "out" / "fit.json")
 
 
@@ -64,8 +64,8 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     good = table[table["used"]]
     expected = studies.loss(tuple(found.params[n] for n in ("E", "A", "B", "alpha", "beta")), good.params, good.tokens)
     np.testing.assert_allclose(good["predicted"], expected, rtol=1e-9)
-    last = capsys.readouterr().out.strip().splitlines()[-6:]
-    assert [line.split("  ")[0] for line in last] == [
+    last = capsys.readouterr().out.strip().splitlines()
+    assert [line.split("  ")[0] for line in last[-12:-6]] == [
         "fitted law", "frontier", "train next", "expect", "extrapolation", "backtest",
     ]  # fmt: skip
 

@@ -1,0 +1,117 @@
+"""What a user finds who brings a file of their own: sweeps, odd files, constants that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import backtest, fit, frame
+
+QUICK = ("resamples=20", "report=no", "sensitivity=no", "approach=3")
+
+
+def grid() -> pd.DataFrame:
+    """Return runs at four budgets and five sizes each, of a known law with a little noise."""
+    budgets = np.repeat(np.array([1e18, 4e18, 1.6e19, 6.4e19]), 5)
+    params = np.sqrt(budgets / 120) * np.tile(np.geomspace(0.25, 4.0, 5), 4)
+    tokens = budgets / (6 * params)
+    noise = np.exp(0.002 * np.random.default_rng(0).normal(size=20))
+    loss = (1.8 + 480 / params**0.35 + 2100 / tokens**0.37) * noise
+    return pd.DataFrame({"params": params, "tokens": tokens, "flops": budgets, "loss": loss})
+
+
+def swept() -> pd.DataFrame:
+    """Return the grid at three learning rates, the middle one the best."""
+    table = grid()
+    rates = {5e-4: 1.02, 1e-3: 1.0, 2e-3: 1.02}
+    return pd.concat([table.assign(lr=rate, loss=table.loss * worse) for rate, worse in rates.items()])
+
+
+def fitted(folder: Path, table: pd.DataFrame, *options: str) -> dict[str, Any]:
+    """Return fit.json of a table, fitted by the command."""
+    path = folder / "table.csv"
+    table.to_csv(path, index=False)
+    assert fit.main([f"runs={path}", f"out={folder / 'out'}", *QUICK, *options]) == 0
+    found: dict[str, Any] = json.loads((folder / "out" / "fit.json").read_text())
+    return found
+
+
+def codes(found: dict[str, Any]) -> set[str]:
+    return {check["code"] for check in found["checks"]}
+
+
+def test_a_sweep_is_no_repeat_and_its_best_runs_can_be_selected(tmp_path: Path) -> None:
+    every = fitted(tmp_path, swept())
+    assert "swept_settings" in codes(every)
+    assert "seed_noise" not in codes(every)
+    best, alone = fitted(tmp_path, swept(), "select=best"), fitted(tmp_path, grid())
+    assert "swept_settings" not in codes(best)
+    assert (best["rows_used"], {row["code"] for row in best["rows_dropped"]}) == (20, {"not_best"})
+    assert best["params"] == pytest.approx(alone["params"], rel=1e-6)
+
+
+def test_seeds_of_the_best_setting_all_stay(tmp_path: Path) -> None:
+    path = tmp_path / "seeds.csv"
+    table = swept()
+    pd.concat([table.assign(seed=seed, loss=table.loss * (1 + 1e-4 * seed)) for seed in (1, 2)]).to_csv(path)
+    kept = frame.best(frame.from_csv(path))
+    assert int(kept["used"].sum()) == 40
+    assert set(kept[kept["used"]]["lr"]) == {1e-3}
+
+
+def test_select_needs_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid().to_csv(tmp_path / "t.csv", index=False)
+    assert fit.main([f"runs={tmp_path / 't.csv'}", "select=best"]) == 2
+    assert "columns=lr:COLUMN" in capsys.readouterr().err
+
+
+def test_an_impossible_constant_is_no_traceback(tmp_path: Path) -> None:
+    found = fitted(tmp_path, grid(), "fix=E:9")  # above every loss: no residual has a slope
+    assert found["params"]["E"] == pytest.approx(9)
+    assert found["checks"]
+
+
+def test_decimal_commas_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    grid().to_csv(path, index=False, sep=";", decimal=",")
+    np.testing.assert_allclose(np.sort(frame.from_csv(path)["loss"]), np.sort(grid()["loss"]))
+
+
+def test_too_few_resamples_and_a_folder_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    grid().to_csv(path, index=False)
+    assert fit.main([f"runs={path}", "resamples=1"]) == 2
+    assert "resamples=1: 0 for no interval, or at least 20" in capsys.readouterr().err
+    assert backtest.main([f"runs={path}", f"out={path}/below"]) == 2
+    assert "give another path" in capsys.readouterr().err
+
+
+def test_no_best_size_from_an_unidentified_exponent(tmp_path: Path) -> None:
+    table = grid().iloc[[0, 1, 7, 8, 13, 17]].assign(loss=lambda t: t.loss * np.array([1, 1.1, 0.9, 1.1, 1.0, 0.95]))
+    found = fitted(tmp_path, table)
+    plan = found["recommendation"]
+    assert not found["identified"]["a"]["identified"]
+    assert plan is None or plan["approach"] == "valleys" or plan["intervals"]["params"] is not None
+
+
+def test_a_recommendation_beside_a_law_of_repeats_says_what_it_rests_on(tmp_path: Path) -> None:
+    table = grid()
+    share = np.where(np.arange(20) % 4 == 0, 3.0, 1.0)
+    found = fitted(tmp_path, table.assign(unique_tokens=table.tokens / share), "form=repeats")
+    said = next(check for check in found["checks"] if check["code"] == "single_epoch")
+    assert "15 of 20 runs" in said["message"]
+
+
+def test_approaches_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = fitted(tmp_path, grid(), "approach=all")
+    lines = {line["approach"]: line for line in found["record"]["approaches"]}
+    assert {"1 envelope", "2 parabola", "2 akima", "2 surface", "3 surface"} == set(lines)
+    assert "run" in lines["1 envelope"]["reason"]
+    assert "approaches     N* differs by a factor of" in capsys.readouterr().out
