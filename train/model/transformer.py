@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.linear_cross_entropy import linear_cross_entropy
-from train.loss import IGNORED
+from train.data.rows import IGNORED
 from train.model.attention import Attention
 from train.model.masks import Masks, Sizes, make_masks
 from train.model.mlp import MLP

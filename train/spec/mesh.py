@@ -114,6 +114,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True) 
             "it is there for comparisons of speed and memory, use parallel.strategy=fsdp"
         )
     _check_tensor(config)
+    _check_sharded_tensor(config, shape)
     _check_context(config)
     check_pipeline(config, shape is not None and strategy(parallel, shape) == "fsdp")
     precision.check(config, sharded=shape is None or strategy(parallel, shape) == "fsdp")
@@ -155,6 +156,20 @@ def _check_tensor(config: RunConfig) -> None:
                 f"parallel.tp={tp} does not divide {name}={count}: each rank holds an equal part of heads, hidden "
                 "channels and vocabulary; change one of them"
             )
+
+
+def _check_sharded_tensor(config: RunConfig, shape: Axes | None) -> None:
+    """FSDP2 cuts a tensor-parallel rank's hidden channels again, and cuts no axis but the first unevenly."""
+    parallel = config.parallel
+    ranks = shape.fsdp if shape is not None else (parallel.dp_shard or 1) * parallel.cp
+    width, tp = mlp_width(config.model), parallel.tp
+    if tp > 1 and width // tp % ranks:
+        pieces = tp * ranks
+        raise ValueError(
+            f"model.mlp_width={width} over parallel.tp={tp} leaves each rank {width // tp} hidden channels, which "
+            f"dp_shard x cp = {ranks} ranks cannot share equally, as sharding within tensor parallelism has to: set "
+            f"model.mlp_width to a multiple of {pieces}, such as {-(-width // pieces) * pieces}"
+        )
 
 
 def _check_context(config: RunConfig) -> None:

@@ -75,6 +75,15 @@ def test_tensor_parallelism_wants_equal_parts(changes: dict[str, object], words:
         assert word in str(caught.value)
 
 
+def test_sharding_within_tensor_parallelism_wants_equal_parts_of_the_hidden_channels() -> None:
+    uneven = config(ParallelConfig(tp=2, dp_shard=None, dp_replicate=1), model=replace(MODEL, mlp_width=198))
+    check(uneven, 2)
+    with pytest.raises(ValueError, match=r"mlp_width=198.*tp=2.*99 hidden.*2 ranks.*multiple of 4, such as 200"):
+        check(uneven, 4)
+    check(replace(uneven, model=replace(MODEL, mlp_width=200)), 4)
+    check(replace(uneven, parallel=ParallelConfig(tp=2, dp_replicate=2)), 4)  # copies share nothing
+
+
 def test_asynchronous_tensor_parallelism_is_not_for_a_cpu() -> None:
     on_cpu = config(ParallelConfig(async_tp=True, tp=2), runtime=RuntimeConfig(device="cpu"))
     with pytest.raises(ValueError, match=r"not on runtime\.device=cpu"):
