@@ -43,20 +43,21 @@ def milliseconds(backend: SDPBackend, shape: tuple[int, ...], copied: bool, repe
     times = []
     with sdpa_kernel([backend]):
         for _ in range(repeats + 3):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             torch.autograd.grad(attention(q, k, v, copied), (q, k, v), upstream)
             end.record()
             end.synchronize()
             times.append(start.elapsed_time(end))
-    return statistics.median(times[3:])
+    return float(statistics.median(times[3:]))
 
 
 def main() -> None:
     if not torch.cuda.is_available():
         print("no CUDA device here: nothing measured")
         return
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {cudnn}")
     for name, shape in SHAPES.items():
         for backend, kind in BACKENDS.items():
             for copied in (False, True) if shape[1] != shape[2] else (False,):

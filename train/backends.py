@@ -20,4 +20,4 @@ def prefer(device: torch.device) -> None:
         SDPBackend.EFFICIENT_ATTENTION,
         SDPBackend.MATH,
     )
-    torch._C._set_sdp_priority_order([int(backend) for backend in order])
+    torch._C._set_sdp_priority_order([int(backend) for backend in order])  # type: ignore[call-overload]

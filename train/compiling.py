@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ def compile_blocks(blocks: Sequence[nn.Module], config: CompileConfig) -> None:
     """
     if not config.blocks:
         return
-    options: dict[str, bool | str | int] = {}
+    options: dict[str, Any] = {}
     if config.cuda_graphs:
         options["triton.cudagraphs"] = True
     for block in blocks:
@@ -62,7 +63,7 @@ class Compilation:
             yield
             return
         if self.config.cuda_graphs:
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         warm = self.config.warmup_steps < 0 or self.steps < self.config.warmup_steps
         try:
             with torch.compiler.set_stance("default" if warm else "fail_on_recompile"):

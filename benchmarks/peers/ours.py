@@ -124,7 +124,7 @@ def profiled(setup: Setup, path: Path) -> None:
 
 def _waits(profile: Any) -> str:
     """Return the longest times in which no kernel ran, and between which kernels."""
-    kernels = [e for e in profile.events() if e.device_type is torch.autograd.DeviceType.CUDA]
+    kernels = [e for e in profile.events() if str(e.device_type).endswith("CUDA") and "Torch-Compiled" not in e.name]
     spans = sorted((e.time_range.start, e.time_range.end, e.name) for e in kernels)
     gaps, end, before = [], None, ""
     for start, stop, name in spans:

@@ -150,11 +150,11 @@ class _Allocated:
         return torch.cuda.memory_allocated(self.device) - self.began
 
 
-class _Alive(TorchDispatchMode):
+class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of the storages made in between that are still alive, on any device; not through a compiled block."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.made: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -163,13 +163,14 @@ class _Alive(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in given:  # no view of an input
                 storage = leaf.untyped_storage()
-                self.made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+                self.made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
         return result
 
     def begin(self) -> None:
         self.made = {}
-        self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> int:
-        self.__exit__(None, None, None)
-        return sum(size for reference, size in self.made.values() if not reference.expired())
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        alive = [size for reference, size in self.made.values() if not reference.expired()]  # type: ignore[no-untyped-call]
+        return sum(alive)

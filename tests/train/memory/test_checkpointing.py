@@ -53,11 +53,11 @@ def test_gradients_are_bitwise_those_without(mode: str) -> None:
     assert [block.runs for block in model] == {"full": [2] * 4, "every": [2, 1] * 2, "selective": [2] * 4}[mode]
 
 
-class Products(TorchDispatchMode):
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the matrix products that are computed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

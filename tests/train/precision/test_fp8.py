@@ -25,7 +25,7 @@ def test_product_and_its_gradients_are_near_the_exact_ones(product: object) -> N
     x, weight = torch.randn(2, 24, 64), torch.randn(48, 64) / 8
     upstream = torch.randn(2, 24, 48)
     exact = [t.double().requires_grad_() for t in (x, weight)]
-    F.linear(*exact).backward(upstream.double())
+    F.linear(*exact).backward(upstream.double())  # type: ignore[no-untyped-call]
     ours = [t.requires_grad_() for t in (x, weight)]
     y = product(*ours)  # type: ignore[operator]
     y.backward(upstream)
@@ -49,7 +49,7 @@ def test_under_autocast_the_product_comes_out_in_its_format() -> None:
     x, weight = torch.randn(16, 32), nn.Parameter(torch.randn(32, 32))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = tensorwise(x, weight)
-    y.float().sum().backward()
+    y.float().sum().backward()  # type: ignore[no-untyped-call]
     assert y.dtype is torch.bfloat16
     assert weight.grad is not None and weight.grad.dtype is torch.float32
 
@@ -80,7 +80,7 @@ def test_blocks_at_the_ends_keep_their_products() -> None:
     assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_keep_blocks=1)) == 4
     assert [block[0].linear is tensorwise for block in blocks] == [False, True, True, False]
     assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_scaling="rowwise")) == 8
-    assert all(layer.linear is rowwise for block in blocks for layer in block)  # type: ignore[union-attr]
+    assert all(layer.linear is rowwise for block in blocks for layer in block)
 
 
 def test_a_stage_of_a_pipeline_keeps_only_the_ends_of_the_model() -> None:

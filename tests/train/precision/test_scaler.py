@@ -20,7 +20,7 @@ def scaler(growth_steps: int = 3, scale: float = 8.0) -> LossScaler:
 def test_gradients_are_divided_by_the_factor() -> None:
     weight = torch.tensor([1.0, 2.0], requires_grad=True)
     ours = scaler()
-    ours.scaled((weight * weight).sum()).backward()
+    ours.scaled((weight * weight).sum()).backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     assert weight.grad.tolist() == [16.0, 32.0]
     assert float(ours.unscale_([weight.grad])) == 0.0
@@ -78,6 +78,6 @@ def _rank(rank: int, path: str, results: torch.Tensor) -> None:
 
 
 def test_an_overflow_on_one_rank_is_known_to_all(tmp_path: object) -> None:
-    results = torch.zeros(2).share_memory_()
-    torch.multiprocessing.spawn(_rank, (f"{tmp_path}/meet", results), nprocs=2)  # type: ignore[no-untyped-call]
+    results = torch.zeros(2).share_memory_()  # type: ignore[no-untyped-call]
+    torch.multiprocessing.spawn(_rank, (f"{tmp_path}/meet", results), nprocs=2)  # type: ignore[no-untyped-call, attr-defined]
     assert results.tolist() == [1.0, 1.0]
