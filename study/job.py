@@ -212,6 +212,8 @@ def trainer_environment(
     environment = {name: value for name, value in inherited.items() if name not in others}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         environment[name] = str(threads)
+    if job.get("code"):  # for the manifests of checkpoints
+        environment["CODE_VERSION"] = str(job["code"])
     root = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, inherited.get("PYTHONPATH")) if p)
     if place.world > 1:

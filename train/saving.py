@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -19,6 +20,9 @@ from train.spec.config import RunConfig
 Notes = Mapping[str, Any]
 """What a checkpoint keeps beside tensors and progress, as JSON takes it."""
 
+CODE_VERSION = "CODE_VERSION"
+"""Environment variable that names the code of this process; a study's jobs set it to what its ledger says."""
+
 _INHERITED = ("model", "data")
 """Sections that a branch shares with its parent: they say what the weights and the data are."""
 
@@ -29,7 +33,10 @@ class Saving:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._root = setup.folder / "checkpoints"
-        self._saver = checkpoint.Saver(self._root, setup.world.rank, setup.world.size)
+        runtime = setup.config.runtime
+        self._stay_steps = runtime.checkpoint_keep_steps
+        retention = checkpoint.Retention(runtime.checkpoint_keep, self._stay_steps)
+        self._saver = checkpoint.Saver(self._root, setup.world.rank, setup.world.size, retention=retention)
         self._at = time.perf_counter()
         self._saved = (-1, -1)
 
@@ -39,8 +46,12 @@ class Saving:
         return self._saver.before_update
 
     def due(self, progress: Progress) -> bool:
-        """Say whether the clock of the writing rank asks for a checkpoint here."""
-        if not self._setup.world.writes or progress.step == self._saved[0] or self._saver.busy:
+        """Say whether the clock of the writing rank, or a step whose checkpoint stays, asks for one here."""
+        if not self._setup.world.writes or progress.step == self._saved[0]:
+            return False
+        if self._stay_steps and progress.step and progress.step % self._stay_steps == 0:
+            return True
+        if self._saver.busy:
             return False
         return time.perf_counter() - self._at >= self._setup.config.runtime.checkpoint_seconds
 
@@ -54,7 +65,8 @@ class Saving:
         state = checkpoint.collect(setup.modules, [setup.optimizer])
         random = checkpoint.random_states(setup.device)
         state |= {f"random.{setup.world.rank}.{name}": value for name, value in random.items()}
-        manifest = {"progress": asdict(progress), "identity": setup.identity, "notes": dict(notes)}
+        code = os.environ.get(CODE_VERSION)
+        manifest = {"progress": asdict(progress), "identity": setup.identity, "notes": dict(notes), "code": code}
         retention = None if keep is None else replace(self._saver.retention, newest=keep)
         self._saver.save(progress.step, state, manifest, retention)
         if wait:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -56,6 +57,17 @@ def test_killed_twice_at_random_steps(tmp_path: Path, tiny: RunConfig, reference
     assert not (folder / "outcome.json").exists()
     assert "resumed" in finish(start(config))
     assert_equal_runs(folder, reference)
+
+
+def test_checkpoints_stay_by_policy_and_name_their_code(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODE_VERSION", "0123456789ab-clean")
+    folder = tmp_path / "kept"
+    finish(start(write_config(folder, with_runtime(tiny, checkpoint_keep=3, checkpoint_keep_steps=10))))
+    found = sorted((folder / "checkpoints").glob("step-*"))
+    assert [int(path.name.removeprefix("step-")) for path in found] == [10, 20, read_outcome(folder)["step"]]
+    assert {json.loads((path / "manifest.json").read_text())["code"] for path in found} == {"0123456789ab-clean"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -217,8 +217,8 @@ class ParallelConfig:
     pp: int = key(1, "pipeline parallelism: ranks that share the layers")
     strategy: str = key(
         "auto",
-        "how data-parallel ranks hold the model; ddp: whole, fsdp: FSDP2, fsdp1: FSDP1, for comparison; auto: ddp where "
-        "nothing but dp_replicate is above 1, else fsdp",
+        "how data-parallel ranks hold the model; ddp: whole, fsdp: FSDP2, fsdp1: FSDP1, for comparison; auto: ddp "
+        "where nothing but dp_replicate is above 1, else fsdp",
         ("auto", "ddp", "fsdp", "fsdp1"),
     )
     zero: int = key(
@@ -284,6 +284,8 @@ class RuntimeConfig:
     threads: int = key(1, "CPU threads of one process")
     data_root: str = key("data", "folder of prepared corpora")
     checkpoint_seconds: float = key(30.0, "time between checkpoints [s]; 0: after every step")
+    checkpoint_keep: int = key(2, "newest checkpoints that stay while the run goes on; the last one stays after it")
+    checkpoint_keep_steps: int = key(0, "steps between checkpoints that are always made and stay for good; 0: none")
     prefetch_batches: int | None = key(None, "batches read ahead in a thread; null: 2 on a GPU, 0 on a CPU")
     log_steps: int = key(10, "steps between training metrics [steps]")
     timeout_seconds: float = key(

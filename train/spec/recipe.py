@@ -57,6 +57,16 @@ def check_schedule(config: RunConfig) -> None:
         raise ValueError("schedule.warmup_fraction + schedule.decay_fraction exceed 1: the phases overlap")
 
 
+def check_checkpoints(config: RunConfig) -> None:
+    """Raise ValueError where a run would keep no checkpoint to go on from."""
+    runtime = config.runtime
+    _positive("runtime.checkpoint_keep", runtime.checkpoint_keep)
+    if runtime.checkpoint_keep_steps < 0:
+        raise ValueError(
+            f"runtime.checkpoint_keep_steps={runtime.checkpoint_keep_steps} is not allowed: it is 0 (none) or positive"
+        )
+
+
 def check_ramp(config: RunConfig, batch_tokens: int) -> None:
     """Raise ValueError where the batch cannot grow as asked."""
     first, length = config.batch.ramp_from, config.data.sequence_length

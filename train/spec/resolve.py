@@ -35,6 +35,7 @@ def resolve(config: RunConfig) -> RunConfig:
     recipe.check_schedule(config)
     recipe.check_ramp(config, min(batch, tokens))
     recipe.check_watching(config)
+    recipe.check_checkpoints(config)
     resolved = replace(
         config,
         model=model,
