@@ -174,6 +174,16 @@ def test_sweep_anything(checkout: Path) -> None:
     assert "6 points" in said
 
 
+def test_one_run_is_trained_cooled_down_and_exported(checkout: Path) -> None:
+    run(block("train.run --config"), checkout)
+    assert (checkout / "runs" / "one-cooled" / "config.yaml").is_file()
+    assert (checkout / "runs" / "one-hf" / "config.json").is_file()
+
+
+def test_layout_precision_and_memory_are_keys(checkout: Path) -> None:
+    assert "checkpointing: selective" in run(block("parallel=fsdp_tp"), checkout)
+
+
 def test_own_data(checkout: Path) -> None:
     run(block("data.source=study"), checkout)
     assert (checkout / "data" / "mine-bpe512" / "manifest.json").is_file()
