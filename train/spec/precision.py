@@ -34,6 +34,15 @@ def _check_precision(config: RunConfig) -> None:
             f"precision.optimizer_state=bf16 with optim.name={config.optim.name} is refused: stochastic rounding is "
             "there for AdamW's moments; use optimizer_state=fp32"
         )
+    if precision.fp8_history:
+        raise ValueError(
+            f"precision.fp8_history={precision.fp8_history} is not there yet: scaling is by the tensor itself; use 0"
+        )
+    if precision.fp8_gather:
+        raise ValueError(
+            "precision.fp8_gather=true is not there yet: sharded weights are gathered in bf16 and narrowed after it; "
+            "use fp8_gather=false"
+        )
     if precision.name == "fp8":
         _check_fp8(config)
 
