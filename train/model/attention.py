@@ -57,7 +57,7 @@ class Attention(nn.Module):
         """
         batch, length, _ = x.shape
         heads = self.linear(x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
-        q, k, v = heads.split([self.group, 1, 1], dim=3)
+        q, k, v = torch.split(heads, [self.group, 1, 1], dim=3)
         k, v = k.squeeze(3), v.squeeze(3)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
