@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from analysis import engine
 from analysis.bfgs import Array
@@ -60,7 +61,7 @@ class Posterior:
         """The basins' weights (b,)."""
         return np.array([basin.weight for basin in self.basins])
 
-    def place(self, columns: Sequence[Array]) -> Array:
+    def place(self, columns: Sequence[ArrayLike]) -> Array:
         """Return positive inputs, in the order of form.inputs, as the form's logs (k, m)."""
         return np.log(np.stack([np.asarray(c, dtype=np.float64) for c in columns])) - self.centres[:, None]
 

@@ -81,17 +81,21 @@ def _load(path: Path, name: str) -> pd.DataFrame:
     if name.endswith(".jsonl"):
         return pd.read_json(path, lines=True)
     separator = "\t" if ".tsv" in name else ","
-    given: dict[str, Any] = {"encoding": "utf-8-sig", "skipinitialspace": True}
-    names = pd.read_csv(path, sep=separator, nrows=0, **given).columns  # a decimal comma would break the rows below
+
+    def parsed(sep: str, **options: Any) -> pd.DataFrame:
+        found: pd.DataFrame = pd.read_csv(path, sep=sep, encoding="utf-8-sig", skipinitialspace=True, **options)
+        return found
+
+    names = parsed(separator, nrows=0).columns  # a decimal comma would break the rows below
     header = str(names[0])
     if len(names) > 1 or not any(sign in header for sign in ";\t,| "):
-        return pd.read_csv(path, sep=separator, low_memory=False, **given)
+        return parsed(separator, low_memory=False)
     other = next((sign for sign in (";", "\t", ",", "|") if sign in header), None)
     if other is None:
         return pd.read_csv(path, sep=r"\s+", encoding="utf-8-sig")
-    table = pd.read_csv(path, sep=other, low_memory=False, **given)
+    table = parsed(other, low_memory=False)
     if other == ";" and any(_decimal_comma(table[name]) for name in table.columns):
-        return pd.read_csv(path, sep=other, decimal=",", low_memory=False, **given)
+        return parsed(other, decimal=",", low_memory=False)
     return table
 
 

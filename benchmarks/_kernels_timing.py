@@ -83,7 +83,7 @@ def prepared(variant: Variant, sets: Sequence[Any]) -> Callable[[], None]:
 
     if not torch.cuda.is_available() or not variant.captured:
         return all_sets
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         all_sets()
@@ -94,18 +94,18 @@ def prepared(variant: Variant, sets: Sequence[Any]) -> Callable[[], None]:
     return graph.replay
 
 
-def once(work: Callable[[], None]) -> float:
+def once(work: Callable[[], object]) -> float:
     """Return how long one call takes on the device [s]."""
     if not torch.cuda.is_available():
         start = time.perf_counter()
         work()
         return time.perf_counter() - start
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    before.record()
     work()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    after.record()
+    after.synchronize()
+    return float(before.elapsed_time(after)) / 1e3
 
 
 class Witness:

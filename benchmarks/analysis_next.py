@@ -69,7 +69,7 @@ def tasks() -> Iterator[Task]:
     yield Task("muennighoff", "repeats", columns, *_numbers(table), test)
 
 
-def _surface(name: str, table: pd.DataFrame, target: pd.Series) -> Task:  # type: ignore[type-arg]
+def _surface(name: str, table: pd.DataFrame, target: pd.Series) -> Task:
     columns = tuple(table[c].to_numpy(float) for c in ("params", "tokens"))
     return Task(name, "chinchilla", columns, *_numbers(table), target.to_numpy(bool))
 
@@ -106,9 +106,9 @@ def chosen(task: Task, budget: float) -> NDArray[np.int64]:
         rest = np.array([i for i in pool if i not in seen and task.flops[i] <= left], dtype=np.int64)
         if not len(rest):
             return np.array(rows)
-        places = [found.place([c[index] for c in task.columns]) for index in (rest, np.flatnonzero(task.target))]
+        places, goal = (found.place([c[index] for c in task.columns]) for index in (rest, np.flatnonzero(task.target)))
         batch = design.batch(
-            found, *places, task.flops[rest], budget=left, count=max(1, len(rows) // 5), power=None
+            found, places, goal, task.flops[rest], budget=left, count=max(1, len(rows) // 5), power=None
         )  # fmt: skip
         if not batch:
             return np.array(rows)

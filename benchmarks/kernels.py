@@ -37,7 +37,7 @@ def drawn(*shape: int, dtype: torch.dtype = DTYPE, scale: float = 1.0) -> Tensor
 def liger() -> Any:
     """Return Liger's functions, or an object whose every use says that it is not installed."""
     try:
-        from liger_kernel.transformers import functional
+        from liger_kernel.transformers import functional  # type: ignore[import,unused-ignore]
     except ImportError:
         return None
     return functional
@@ -270,7 +270,7 @@ def optimizer_cases(parameters: int) -> list[Case]:
         torch.nn.utils.clip_grads_with_norm_(inputs["weights"], 1.0, norm, foreach=True)
         inputs["optimizer"].step()
 
-    grads = lambda inputs: [w.grad for w in inputs["weights"]]  # noqa: E731
+    grads: Callable[[Any], list[Tensor]] = lambda inputs: [w.grad for w in inputs["weights"]]  # noqa: E731
     norms = [
         Variant("ours", lambda inputs: kernels.gradient_norm(grads(inputs))),
         Variant("torch foreach", lambda inputs: torch.nn.utils.get_total_norm(grads(inputs), foreach=True)),

@@ -39,7 +39,8 @@ def loss(law: tuple[float, ...], params: Any, tokens: Any) -> Any:
 
 def as_rows(frame: pd.DataFrame) -> Rows:
     """Return a frame of numbers as rows, in its order."""
-    columns = {name: frame[name].to_numpy(dtype=float) for name in ("params", "tokens", "flops", "loss")}
+    names = ("params", "tokens", "flops", "loss")
+    columns: dict[str, Any] = {name: frame[name].to_numpy(dtype=float) for name in names}
     nominal = frame["flops_budget"].to_numpy(dtype=float) if "flops_budget" in frame else None
     return rows(tuple(f"r{i}" for i in range(len(frame))), **columns, nominal=nominal)
 

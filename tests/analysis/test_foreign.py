@@ -55,7 +55,7 @@ def test_every_row_that_cannot_be_used_is_listed_with_its_reason(tmp_path: Path)
         "row1": "", "row2": "", "row3": "duplicate", "row4": "not_a_number", "row5": "not_positive",
         "row6": "not_positive",
     }  # fmt: skip
-    assert "'oops'" in found.loc["row4", "drop_reason"]
+    assert "'oops'" in str(found.loc["row4", "drop_reason"])
     assert found.loc["row1", "params"] == 1e6
 
 

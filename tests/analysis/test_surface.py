@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from analysis import bootstrap, engine, identify, recommend, surface
+from analysis.cost import Cost, cost
 from analysis.results import Block
 from tests.analysis import studies
 
@@ -74,8 +75,8 @@ def test_small_study_intervals_cover_the_truth() -> None:
         found = engine.fit_many(problem, point, y=fitted_loss + noise)
         draws = surface.FORM.natural(found.theta, problem.centres)
         sizes = (float(rows.params.min()), float(rows.params.max()))
-        truth = [float(v[0]) for v in recommend.optimum(law, recommend.cost(rows), budget, sizes)]
-        drawn = recommend.optimum(draws, recommend.cost(rows), budget, sizes)
+        truth = [float(v[0]) for v in recommend.optimum(law, cost(rows), budget, sizes)]
+        drawn = recommend.optimum(draws, cost(rows), budget, sizes)
         a = surface.exponents(draws)["a"]
         checks = {"a": (a, 0.30 / 0.63), "params": (drawn[0], truth[0]), "loss": (drawn[2], truth[2])}
         for name, (values, true) in checks.items():
@@ -112,8 +113,8 @@ def test_size_clusters_cover_where_runs_do_not() -> None:
 @pytest.mark.parametrize("budget", [1e14, 1e18])
 def test_the_optimum_is_the_lowest_loss_along_the_budget(budget: float) -> None:
     rows = studies.as_rows(studies.isoflop(0))
-    dear = recommend.Cost(1e5, 1.0, 0.4, 0.33)
-    for price in (recommend.cost(rows), dear):
+    dear = Cost(1e5, 1.0, 0.4, 0.33)
+    for price in (cost(rows), dear):
         law = np.array([studies.LAW])
         size, tokens, value = (float(v[0]) for v in recommend.optimum(law, price, budget, (1e5, 1e6)))
         logs = np.linspace(size - 1, size + 1, 2001)

@@ -40,9 +40,9 @@ def norms(columns: int) -> None:
 
 def gates() -> None:
     x, packed = room(ROWS, 14336), room(ROWS, 28672)
-    halves = packed.chunk(2, -1)
-    swiglu.forward(*halves, x)
-    swiglu.backward(x, *halves, *halves)
+    gate, up = packed.chunk(2, -1)
+    swiglu.forward(gate, up, x)
+    swiglu.backward(x, gate, up, gate, up)
     swiglu.backward(x, x, x, x, x)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def inputs(tokens: int = 9, width: int = 4, vocabulary: int = 12) -> tuple[Tenso
 def test_gradients_of_the_losses_are_those_of_finite_differences(options: dict[str, Any], reduction: Any) -> None:
     hidden, weight, target = inputs()
     for recompute in (False, True):
-        linear = functools.partial(
+        linear: Callable[..., Any] = functools.partial(
             kernels.linear_cross_entropy, target=target, reduction=reduction, recompute=recompute, **options
         )
         torch.testing.assert_close(

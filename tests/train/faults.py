@@ -32,7 +32,8 @@ def fault_that_waits() -> None:
 
 def inject(kind: str, wanted: range, rank: int) -> None:
     """Make the rank's steps number `wanted` go wrong."""
-    accumulate, take_step = steps.accumulate, loop.step
+    accumulate, take_step = steps.accumulate, steps.step
+    looping: Any = loop
 
     def faulty_accumulate(setup: Setup, *rest: Any, **named: Any) -> Any:
         loss = accumulate(setup, *rest, **named)
@@ -53,7 +54,7 @@ def inject(kind: str, wanted: range, rank: int) -> None:
 
     now = [0]
     if int(os.environ.get("RANK", "0")) == rank:
-        steps.accumulate, loop.step = faulty_accumulate, faulty_step
+        steps.accumulate, looping.step = faulty_accumulate, faulty_step
 
 
 def main() -> int:

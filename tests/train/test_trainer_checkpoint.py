@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_what_is_saved_is_the_state_at_that_moment(tmp_path: Path) -> None:
 def trained(optimizer: str, steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
-    kinds = {
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "fused": lambda w: torch.optim.AdamW(w, fused=True),
         "plain": lambda w: torch.optim.AdamW(w, foreach=False),
         "momentum": lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9),

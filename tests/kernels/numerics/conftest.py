@@ -18,7 +18,7 @@ if not INTERPRETED and not torch.cuda.is_available():
 def forced() -> Iterator[None]:
     """Triton or an error; NaN in all memory that is handed out, so that whatever is not written shows."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     with kernels.use("triton"):
         yield
     torch.use_deterministic_algorithms(False)

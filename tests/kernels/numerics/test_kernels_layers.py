@@ -124,7 +124,7 @@ def test_rope(width: int, interleaved: bool, dtype: torch.dtype) -> None:
 def test_rope_on_slices_and_in_place(interleaved: bool) -> None:
     heads = drawn(2, 5, 6, 16, dtype=torch.float32).to(DEVICE).requires_grad_()
     table = turns(5, 16).to(DEVICE)
-    q, k, _ = heads.split([3, 1, 2], 2)
+    q, k, _ = torch.split(heads, [3, 1, 2], 2)
     out = kernels.rope(q, k, table, interleaved=interleaved)
     dense = kernels.rope(q.contiguous(), k.contiguous(), table, interleaved=interleaved)
     assert all(torch.equal(a, b) for a, b in zip(out, dense, strict=True))

@@ -49,7 +49,7 @@ def test_kinds_of_logits(kind: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_options(options: dict[str, Any], reduction: str) -> None:
+def test_options(options: dict[str, Any], reduction: Any) -> None:
     logits, target = drawn("random", 5, 300, torch.float32)
     ours = functools.partial(kernels.cross_entropy, reduction=reduction, **options)
     theirs = functools.partial(oracle.cross_entropy, reduction=reduction, **options)
@@ -72,10 +72,11 @@ def test_rows_that_lie_apart_and_gradients_in_place() -> None:
     got = torch.autograd.grad(kernels.cross_entropy(leaf, target), leaf)[0]
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-8)  # other strides, other order of sums
     for reduction in ("mean", "none"):
-        want = torch.autograd.grad(kernels.cross_entropy(logits, target, reduction=reduction).sum(), logits)[0]
+        plain: Any = kernels.cross_entropy(logits, target, reduction=reduction)
+        want = torch.autograd.grad(plain.sum(), logits)[0]
         copy = logits.detach().clone().requires_grad_()
         inner = copy * 1
-        loss = kernels.cross_entropy(inner, target, reduction=reduction, in_place=True)
+        loss: Any = kernels.cross_entropy(inner, target, reduction=reduction, in_place=True)
         got = torch.autograd.grad(loss.sum(), inner)[0]
         assert torch.equal(got, want)
         assert got.data_ptr() == inner.data_ptr()
@@ -84,7 +85,7 @@ def test_rows_that_lie_apart_and_gradients_in_place() -> None:
 def test_whoever_needs_overwritten_logits_hears_of_it() -> None:
     logits, target = (x.to(DEVICE) for x in drawn("random", 3, 20, torch.float32))
     squares = (inner := logits.requires_grad_() * 1).square().sum()
-    loss = kernels.cross_entropy(inner, target, in_place=True)
+    loss: Any = kernels.cross_entropy(inner, target, in_place=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         (loss + squares).backward()
 
@@ -92,7 +93,7 @@ def test_whoever_needs_overwritten_logits_hears_of_it() -> None:
 def test_the_second_backward_pass_is_right_or_refused() -> None:
     logits, target = (x.to(DEVICE) for x in drawn("random", 3, 20, torch.float32))
     logits.requires_grad_()
-    losses = kernels.cross_entropy(logits, target, reduction="none")
+    losses: Any = kernels.cross_entropy(logits, target, reduction="none")
     first, second = (torch.autograd.grad(losses.sum(), logits, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
     loss = kernels.cross_entropy(logits, target)
@@ -136,11 +137,12 @@ def test_linear_twice_backward_and_two_micro_batches() -> None:
     hidden = torch.randn(20, 8, generator=generator).to(DEVICE).requires_grad_()
     weight = torch.randn(50, 8, generator=generator).to(DEVICE).requires_grad_()
     target = torch.randint(0, 50, (20,), generator=generator).to(DEVICE)
-    loss = kernels.linear_cross_entropy(hidden, weight, target, reduction="sum")
+    loss: Any = kernels.linear_cross_entropy(hidden, weight, target, reduction="sum")
     first = torch.autograd.grad(3 * loss, (hidden, weight), retain_graph=True)
     assert digest(first) == digest(torch.autograd.grad(3 * loss, (hidden, weight)))
     for part in (slice(0, 7), slice(7, 20)):
-        (3 * kernels.linear_cross_entropy(hidden[part], weight, target[part], reduction="sum")).backward()
+        of_part: Any = kernels.linear_cross_entropy(hidden[part], weight, target[part], reduction="sum")
+        (3 * of_part).backward()
     assert hidden.grad is not None and weight.grad is not None
     for whole, summed in zip(first, (hidden.grad, weight.grad), strict=True):
         check(summed, whole, whole.double(), ulps=8, factor=4.0)
@@ -150,7 +152,7 @@ def test_linear_all_ignored_and_without_gradients() -> None:
     hidden, weight = torch.randn(5, 8, device=DEVICE), torch.randn(30, 8, device=DEVICE)
     target = torch.full((5,), -100, device=DEVICE)
     hidden.requires_grad_()
-    loss = kernels.linear_cross_entropy(hidden, weight, target)
+    loss: Any = kernels.linear_cross_entropy(hidden, weight, target)
     assert loss.item() == 0
     assert torch.autograd.grad(loss, hidden)[0].abs().max() == 0
     with torch.no_grad():

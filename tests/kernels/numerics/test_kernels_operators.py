@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,6 +22,10 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
+def backward(total: Any) -> None:
+    total.backward()
+
+
 def calls() -> dict[str, Callable[[], Any]]:
     """Every public function, on tensors that want gradients."""
     x, other, weight = (drawn(4, 16, seed=s).requires_grad_() for s in range(3))
@@ -31,16 +35,16 @@ def calls() -> dict[str, Callable[[], Any]]:
     moments = [[drawn(4, 16, seed=5).square()], [drawn(4, 16, seed=6).square()]]
     numbers: dict[str, Any] = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
     return {
-        "rms_norm": lambda: kernels.rms_norm(x, scale, 1e-6).sum().backward(),
-        "add_rms_norm": lambda: sum(t.sum() for t in kernels.add_rms_norm(x, other, scale, 1e-6)).backward(),  # type: ignore[union-attr]
-        "swiglu": lambda: kernels.swiglu(x, other).sum().backward(),
-        "swiglu packed": lambda: kernels.swiglu(x).sum().backward(),
-        "rope": lambda: kernels.rope(q, k, table)[0].sum().backward(),
-        "cross_entropy": lambda: kernels.cross_entropy(x, target).backward(),  # type: ignore[union-attr]
-        "cross_entropy none": lambda: kernels.cross_entropy(x, target, reduction="none").sum().backward(),  # type: ignore[union-attr]
-        "cross_entropy in place": lambda: kernels.cross_entropy(x * 1, target, in_place=True).backward(),  # type: ignore[union-attr]
-        "linear": lambda: kernels.linear_cross_entropy(x, weight, target.clamp(max=3)).backward(),  # type: ignore[union-attr]
-        "linear again": lambda: kernels.linear_cross_entropy(x, weight, target, recompute=True).backward(),  # type: ignore[union-attr]
+        "rms_norm": lambda: backward(kernels.rms_norm(x, scale, 1e-6).sum()),
+        "add_rms_norm": lambda: backward(sum(t.sum() for t in kernels.add_rms_norm(x, other, scale, 1e-6))),
+        "swiglu": lambda: backward(kernels.swiglu(x, other).sum()),
+        "swiglu packed": lambda: backward(kernels.swiglu(x).sum()),
+        "rope": lambda: backward(kernels.rope(q, k, table)[0].sum()),
+        "cross_entropy": lambda: backward(kernels.cross_entropy(x, target)),
+        "cross_entropy none": lambda: backward(cast(Tensor, kernels.cross_entropy(x, target, reduction="none")).sum()),
+        "cross_entropy in place": lambda: backward(kernels.cross_entropy(x * 1, target, in_place=True)),
+        "linear": lambda: backward(kernels.linear_cross_entropy(x, weight, target.clamp(max=3))),
+        "linear again": lambda: backward(kernels.linear_cross_entropy(x, weight, target, recompute=True)),
         "gradient_norm": lambda: kernels.gradient_norm([x.detach(), other.detach()]),
         "cast_fp8": lambda: kernels.cast_fp8(x, transposed=True),
         "adamw_step": lambda: kernels.adamw_step([x.detach()], [other.detach()], *moments, **numbers),
@@ -57,14 +61,14 @@ def test_torchs_checks_of_operators(name: str, monkeypatch: pytest.MonkeyPatch) 
     def copied(value: Any) -> Any:
         return torch.utils._pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), value)
 
-    class Recorder(TorchDispatchMode):
+    class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func.namespace == "scaling_kernels":
                 seen.append((func, copied(args), copied(kwargs or {})))
             return func(*args, **(kwargs or {}))
 
     torch.use_deterministic_algorithms(False)
-    with Recorder():
+    with Recorder():  # type: ignore[no-untyped-call]
         calls()[name]()
     assert seen
     for operator, args, kwargs in seen:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,6 @@ from tests.train.parallel import pipelines
 from tests.train.parallel.cells import parallel
 from tests.train.parallel.ranks import line
 from tests.train.parallel.test_parallel_parity import failures, table
-from train.spec import pipeline
 from train.spec.config import (
     BudgetConfig,
     CompileConfig,
@@ -91,7 +92,7 @@ def test_micro_batches_are_as_many_as_the_schedule_takes(schedule: str, wanted: 
         ({"pp": 3}, 4, "makes 3 ranks but the world has 4"),
     ],
 )
-def test_pipelines_that_cannot_be_are_refused(changes: dict[str, object], world: int | None, words: str) -> None:
+def test_pipelines_that_cannot_be_are_refused(changes: dict[str, Any], world: int | None, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         check(config(**changes), world)
 
@@ -109,7 +110,7 @@ def test_split_backward_passes_refuse_compiled_and_recomputed_blocks(schedule: s
 
 @pytest.mark.parametrize("schedule", ["zb1p", "zbv"])
 def test_split_backward_passes_need_a_torch_that_can_split_them(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline.metadata, "version", lambda name: "2.11.0+cu130")
+    monkeypatch.setattr(metadata, "version", lambda name: "2.11.0+cu130")
     with pytest.raises(ValueError, match=r"needs torch 2\.13 or newer.*zbv sends to its own rank"):
         check(config(pp=2, pp_schedule=schedule))
     check(config(pp=2, pp_schedule="interleaved"))

@@ -26,7 +26,7 @@ def test_axes_make_up_the_world_and_an_open_one_takes_what_is_left(sizes: tuple[
     wanted = Axes(*sizes)
     given_sizes = {name: getattr(wanted, name) for name in ("dp_replicate", "dp_shard", "cp", "tp", "pp")}
     if left is not None:
-        given_sizes[left] = None  # type: ignore[assignment]
+        given_sizes[left] = None
     assert axes(ParallelConfig(**given_sizes), wanted.size) == wanted
     assert wanted.data * wanted.cp * wanted.tp * wanted.pp == wanted.size
 

@@ -46,6 +46,6 @@ def test_refused_with_the_reason(sections: dict[str, Any], message: str) -> None
 
 
 def test_what_can_be_passes() -> None:
-    sections = {"precision": {"name": "fp8", "fp8_keep_blocks": 1}, "memory": {"offload": "parameters"}}
-    check(resolve(config(**sections)), sharded=True)
+    fp8: dict[str, Any] = {"name": "fp8", "fp8_keep_blocks": 1}
+    check(resolve(config(precision=fp8, memory={"offload": "parameters"})), sharded=True)
     check(resolve(config(precision={"name": "fp16"}, compile={"blocks": True})), sharded=False)
