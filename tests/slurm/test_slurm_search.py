@@ -12,7 +12,7 @@ import pytest
 from study.layout import StudyFolder
 from study.search.claims import Office
 from study.search.state import Search
-from tests.slurm.cluster import ThrowawayCluster, wait_for
+from tests.slurm.cluster import ClusterError, ThrowawayCluster, wait_for
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -37,6 +37,15 @@ def own(tmp_path: Path, corpus: Path) -> Iterator[Lab]:
         yield Lab(tmp_path, corpus, cluster)
 
 
+def _resumed(lab: Lab, node: str) -> bool:
+    """Ask for the node back: SLURM refuses while it still clears up what ran there."""
+    try:
+        lab.cluster.call("scontrol", "update", f"nodename={node}", "state=resume")
+    except ClusterError:
+        return False
+    return True
+
+
 def test_trials_finish_though_workers_and_nodes_do_not(own: Lab) -> None:
     said = own.sweep(*WORDS)
     assert "submitted 3 workers as job array" in said
@@ -55,7 +64,7 @@ def test_trials_finish_though_workers_and_nodes_do_not(own: Lab) -> None:
         "the node's workers to be gone",
         lambda: node not in {t.nodes for t in own.cluster.queue() if t.state == "RUNNING"},
     )
-    own.cluster.call("scontrol", "update", f"nodename={node}", "state=resume")
+    wait_for("the node to come back", lambda: _resumed(own, node), seconds=60, every=1.0)
     own.sweep(*WORDS)  # brings the pool back to three workers
     wait_for("the end of the search", lambda: search().over, seconds=240, every=1.0)
     found = search()

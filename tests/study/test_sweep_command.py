@@ -37,6 +37,8 @@ MANIFEST = Manifest(
 )
 HEAVY = ["torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib"]
 
+MODELS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "model").glob("*.yaml"))
+
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
@@ -129,7 +131,7 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
     ("words", "message"),
     [
         (["model.widht=3"], "unknown key 'model.widht': did you mean model.width?"),
-        (["model=tniy"], "model=tniy is not an option of model: choose one of 150m, 1b"),
+        (["model=tniy"], f"model=tniy is not an option of model: choose one of {', '.join(MODELS)} (did"),
         (["model=tniy"], "did you mean model=tiny?"),
         (["-m", "model=tiny,tniy"], "did you mean model=tiny?"),
         (["-m", "model.widht=3,4"], "did you mean model.width?"),
@@ -316,7 +318,7 @@ def test_hydras_own_sweeper_drives_our_launcher(here: Path, execution: Execution
 @pytest.mark.parametrize(
     ("words", "count"),
     [
-        (["-m", "model=glob(*)", "budget.tokens=12800"], 9),
+        (["-m", "model=glob(*)", "budget.tokens=12800"], len(MODELS)),
         (["hydra.sweeper.params={seed:'1,2,3'}", "budget.tokens=12800"], 3),
     ],
 )
