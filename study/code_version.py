@@ -84,7 +84,7 @@ def _patch(root: Path, head: str) -> str:
         real = Path(_git(root, "rev-parse", "--git-path", "index").strip())
         real = real if real.is_absolute() else root / real
         if real.exists():
-            shutil.copyfile(real, index)
+            shutil.copy2(real, index)  # its time too: by that git knows which files may have changed since in the same tick
         own = {"GIT_INDEX_FILE": str(index)}
         untracked = list(_untracked(root, own))
         if untracked:
