@@ -84,7 +84,8 @@ def _patch(root: Path, head: str) -> str:
         real = Path(_git(root, "rev-parse", "--git-path", "index").strip())
         real = real if real.is_absolute() else root / real
         if real.exists():
-            shutil.copy2(real, index)  # its time too: by that git knows which files may have changed since in the same tick
+            # With its time: by that git knows which files may have changed in the same tick as it was written.
+            shutil.copy2(real, index)
         own = {"GIT_INDEX_FILE": str(index)}
         untracked = list(_untracked(root, own))
         if untracked:
