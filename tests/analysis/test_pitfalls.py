@@ -124,9 +124,9 @@ def test_a_learning_rate_that_was_not_tuned_or_is_on_the_edge_of_its_sweep() -> 
     assert codes(pitfalls.columns(by_name(study(lr=1e-3)))) == {"lr_not_tuned"}
     swept = pd.concat([study(noise=0.0, lr=rate).assign(bend=np.log(rate / 1e-3) ** 2) for rate in (5e-4, 1e-3, 2e-3)])
     inside = swept.assign(loss=swept["loss"] * (1 + 0.01 * swept["bend"])).drop(columns="bend")
-    assert codes(pitfalls.columns(by_name(inside))) == set()
+    assert codes(pitfalls.columns(by_name(inside))) == {"swept_settings"}
     edge = inside.assign(loss=inside["loss"] * (1 - 0.05 * np.log(inside["lr"] / 1e-3)))
-    assert codes(pitfalls.columns(by_name(edge))) == {"optimum_on_edge"}
+    assert codes(pitfalls.columns(by_name(edge))) == {"optimum_on_edge", "swept_settings"}
 
 
 def test_seed_noise_is_estimated_and_lack_of_fit_is_tested() -> None:
