@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -157,6 +156,7 @@ class _Parts:
     def result(self) -> Fit:
         """Return everything as what fit.json holds."""
         from analysis import bootstrap, checks, frontier
+        from analysis.tables import versions
 
         frame, rows, asked = self.frame, self.rows, self.asked
         kinds, waiting = _kinds(frame), int(frame.attrs.get("not_started", 0))
@@ -181,7 +181,7 @@ class _Parts:
             confidence=bootstrap.CONFIDENCE,
             resamples=int(asked["resamples"]),
             seed=int(asked["seed"]),
-            versions=_versions(),
+            versions=versions(),
             runs=Runs(
                 len(frame), len(rows), len(self.dropped), int((frame["state"] == "completed").sum()), len(rows.labels)
             ),
@@ -260,6 +260,7 @@ def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Block | None:
 def _law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     """Return the fit of a law that does not read params, tokens and flops: no valleys, no recommendation."""
     from analysis import bootstrap, evidence
+    from analysis.tables import versions
 
     block, extra = evidence.law(frame, None, asked)
     left = dropped(frame)
@@ -281,7 +282,7 @@ def _law_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
         confidence=bootstrap.CONFIDENCE,
         resamples=int(asked["resamples"]),
         seed=int(asked["seed"]),
-        versions=_versions(),
+        versions=versions(),
         runs=Runs(len(frame), used, len(left), int((frame["state"] == "completed").sum()), 0),
         fits=Fits(valleys, surface, front, block, None),
         record=_record(asked, extra),
@@ -328,18 +329,6 @@ def _record(asked: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
         if name not in ("workers", "out", "report", "uri")  # nothing that the numbers depend on
     }
     return {"options": options, **{name: value for name, value in extra.items() if name != "interval"}}
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for name in ("scaling-study", "numpy", "scipy", "pandas", "statsmodels"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:

@@ -42,11 +42,6 @@ def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], list[str]
 def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space: dict[str, Domain]) -> Settings:
     """Return the search that a checked config asks for, `run` being its settled run; ValueError says what is wrong."""
     search = config.search
-    if not space:
-        raise ValueError(
-            f"search={search.name} has nothing to search over: add -m with lists or ranges, for example "
-            "'optim.lr=tag(log,interval(1e-4,1e-2))'"
-        )
     if search.sampler not in SAMPLERS:
         raise ValueError(f"search.sampler={search.sampler!r} is not allowed: {', '.join(SAMPLERS)}")
     if config.budget.tokens is None or any(key.startswith("budget.") for key in space):

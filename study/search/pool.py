@@ -47,6 +47,11 @@ def start(composed: Composed, space: dict[str, Domain]) -> int:
     """Write down a search and start its workers; return the exit code. With `dry_run` nothing is written."""
     config = common([composed])
     _check_cluster(config.cluster)
+    if not space:
+        raise ValueError(
+            f"search={config.search.name} has nothing to search over: add -m with lists or ranges, for example "
+            "'optim.lr=tag(log,interval(1e-4,1e-2))'"
+        )
     run = settle(composed.config, composed.overrides)
     corpora = gather([run], print, config.dry_run)
     manifest = corpora.get(corpus_of(run))
