@@ -16,6 +16,8 @@ from pathlib import Path
 
 import yaml
 
+from train.spec.yamlfile import dump
+
 REFERENCE = Path(__file__).with_name("results") / "convergence.txt"
 TOLERANCE = 0.02
 """Difference of two seeds' losses that is no news [nats per token]."""
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> int:
     text, run = Path(arguments[0]), Path(arguments[1] if len(arguments) > 1 else "runs/convergence")
     run.mkdir(parents=True, exist_ok=True)
     config, root = run / "config.yaml", run / "data"
-    config.write_text(yaml.safe_dump(config_of(text, root)), "utf-8")
+    config.write_text(dump(config_of(text, root)), "utf-8")
     for command in (["train.prepare", "--config", str(config)], ["train.run", "--config", str(config)]):
         code = subprocess.run([sys.executable, "-m", *command], check=False).returncode
         if code:

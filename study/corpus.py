@@ -91,11 +91,11 @@ def epochs(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> float:
 
 def prepare(corpus: Corpus) -> None:
     """Prepare a corpus in a process of its own (it loads heavy libraries), its progress shown."""
-    import yaml
+    from train.spec.yamlfile import dump
 
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "data.yaml"
-        file.write_text(yaml.safe_dump({"data": asdict(corpus.data)}))
+        file.write_text(dump({"data": asdict(corpus.data)}))
         command = [sys.executable, "-m", "train.prepare", "--config", str(file), "--root", corpus.root]
         code = subprocess.run(command, check=False, env=job_environment(os.environ)).returncode
     if code != 0:

@@ -147,9 +147,9 @@ def freeze_config(work: Work) -> dict[str, Any]:
     """Write the run's config.yaml from points.jsonl unless it is there, and return the config."""
     config = find_config(work.study, work.key)
     if not work.run.config.exists():
-        import yaml
+        from train.spec.yamlfile import dump
 
-        write_atomic(work.run.config, yaml.safe_dump(config, sort_keys=False))
+        write_atomic(work.run.config, dump(config))
     return config
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from study.compose import check
 from study.config import sections
 from study.messages import missing_values
+from train.spec.yamlfile import dump
 
 COLUMN = 44
 
@@ -55,5 +55,5 @@ def _lines(plain: Mapping[str, Any], prefix: str, depth: int, helps: Mapping[str
 
 
 def _inline(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
+    text = dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")

@@ -99,11 +99,11 @@ def _show_jobs(plan: Plan, console: Console) -> None:
 
 def _write(plan: Plan) -> None:
     """Write the study's points and the settings of this submission; what is there already stays untouched."""
-    import yaml
+    from train.spec.yamlfile import dump
 
     plan.folder.path.mkdir(parents=True, exist_ok=True)
     append_points(plan.folder, plan.points)
-    _update(plan.folder.study, yaml.safe_dump(settings(plan.config, plan.folder), sort_keys=False))
+    _update(plan.folder.study, dump(settings(plan.config, plan.folder)))
     _update(plan.folder.latest, json.dumps({"keys": sorted(point.key for point in plan.points)}) + "\n")
 
 

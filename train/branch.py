@@ -20,7 +20,7 @@ from train.schedule import branch_decay_fraction
 from train.spec.config import RunConfig
 from train.spec.read import read
 from train.spec.resolve import resolve
-from train.yamlfile import read_mapping
+from train.spec.yamlfile import dump, read_mapping
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     pin(found.folder)  # its run would remove it in time
     options.out.mkdir(parents=True, exist_ok=True)
     place = options.out / "config.yaml"
-    place.write_text(yaml.safe_dump(asdict(config)), encoding="utf-8")
+    place.write_text(dump(asdict(config)), encoding="utf-8")
     print(
         f"{place}: from {found.folder.name} at {found.progress['tokens']:,} tokens to {config.budget.tokens:,}; "
         f"start it with python -m train.run --config {place}"

@@ -48,7 +48,7 @@ def load(path: Path) -> RunConfig:
     """Return the resolved config in a YAML file; ValueError that names the file or key where it cannot be read."""
     from train.spec.read import read
     from train.spec.resolve import resolve
-    from train.yamlfile import read_mapping
+    from train.spec.yamlfile import read_mapping
 
     return resolve(read(RunConfig, read_mapping(path)))
 

@@ -203,11 +203,11 @@ def _spawn(folder: StudyFolder, name: str) -> subprocess.Popen[bytes]:
 
 
 def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
-    import yaml
+    from train.spec.yamlfile import dump
 
     save(folder, wanted)
     folder.points.touch()
-    write_atomic(folder.study, yaml.safe_dump(study_settings(config, folder), sort_keys=False))
+    write_atomic(folder.study, dump(study_settings(config, folder)))
 
 
 def _base(config: StudyConfig, run: RunConfig, composed: Composed) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Disturbed:
     def wait_for_checkpoint(self) -> None:
         """Wait until there is something to resume from."""
         folder = self.lab.run_folder(self.study) / "checkpoints"
-        wait_for(f"a checkpoint of {self.study}", lambda: folder.is_dir() and any(folder.iterdir()), seconds=120)
+        wait_for(f"a checkpoint of {self.study}", lambda: any(folder.glob("step*/manifest.json")), seconds=120)
 
     def ended(self, seconds: float = 60.0) -> tuple[str, str]:
         """Return SLURM's state and exit code of its latest job, once that has ended."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from train.checkpoint.layout import Checkpoint, newest
@@ -25,6 +24,7 @@ from train.run import load
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model
 from train.spec.manifest import folder, read_manifest
+from train.spec.yamlfile import dump
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TOKENIZER = "tokenizer.json"
@@ -77,7 +77,7 @@ def take_in(source: Path, out: Path) -> str:
             shutil.copyfile(tokenizer, made / TOKENIZER)
             separator_of(tokenizer.read_text("utf-8"), vocab_size)
             sections["data"] |= {"tokenizer": "bpe", "tokenizer_from": str((out / TOKENIZER).absolute())}
-        (made / "config.yaml").write_text(yaml.safe_dump(sections, sort_keys=False), "utf-8")
+        (made / "config.yaml").write_text(dump(sections), "utf-8")
     return f"{out}: start a run from it with the model and data sections of {out / 'config.yaml'}"
 
 

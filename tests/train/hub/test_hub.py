@@ -23,7 +23,7 @@ from train.model.transformer import Transformer
 from train.spec.config import ModelConfig, RunConfig
 from train.spec.decoder import resolve_model
 from train.spec.read import read
-from train.yamlfile import read_mapping
+from train.spec.yamlfile import read_mapping
 
 VOCABULARY, LENGTH = 64, 16
 BASE = ModelConfig(width=32, layers=3, head_dim=8, kv_heads=2, qk_norm=False, mlp_width=48, norm_eps=1e-5)

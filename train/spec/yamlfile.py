@@ -1,4 +1,4 @@
-"""Reading a YAML file of settings, with numbers as people write them."""
+"""Settings as YAML, read and written with numbers as people write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,20 @@ class _Loader(yaml.SafeLoader):
     """Safe YAML in which 1e-3 is a number, as in YAML 1.2 and in Hydra; PyYAML alone takes it for text."""
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+class _Dumper(yaml.SafeDumper):
+    """Safe YAML that puts quotes around text which :class:`_Loader`, Hydra or YAML 1.2 would take for a number.
+
+    One in a few hundred hashes is such a text: 8474e0692244 is also a float, and an infinite one.
+    """
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+def dump(value: Any, **options: Any) -> str:
+    """Return a value as YAML text that :func:`read_mapping` reads as the same value; keys keep their order."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
