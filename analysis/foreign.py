@@ -52,10 +52,11 @@ def is_file(path: str) -> bool:
     return path.lower().endswith((*FILES, *PICKLES))
 
 
-def read(path: Path) -> pd.DataFrame:
+def read(path: Path, text: Sequence[str] = ()) -> pd.DataFrame:
     """Return the file's table with trimmed column names; ValueError says why it cannot be read.
 
-    Pickles are refused: loading one runs whatever code its author put in.
+    Columns named in `text` stay as they are written: a run called 0012 or 8474e0692244 is no number. Pickles are
+    refused: loading one runs whatever code its author put in.
     """
     name = path.name.lower()
     if name.endswith(PICKLES):
@@ -64,7 +65,7 @@ def read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise ValueError(f"runs={path} does not exist; give runs/STUDY, mlflow:NAME or a file ({', '.join(FILES)})")
     try:
-        table = _load(path, name)
+        table = _load(path, name, frozenset(map(_cased, text)))
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"runs={path} cannot be read as {path.suffix.lstrip('.')}: {first}") from None
@@ -75,15 +76,20 @@ def read(path: Path) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
-def _load(path: Path, name: str) -> pd.DataFrame:
+def _load(path: Path, name: str, text: frozenset[str]) -> pd.DataFrame:
     if name.endswith(".parquet"):
         return pd.read_parquet(path)
     if name.endswith(".jsonl"):
-        return pd.read_json(path, lines=True)
+        return pd.read_json(path, lines=True, dtype=False)
     separator = "\t" if ".tsv" in name else ","
 
     def parsed(sep: str, **options: Any) -> pd.DataFrame:
-        found: pd.DataFrame = pd.read_csv(path, sep=sep, encoding="utf-8-sig", skipinitialspace=True, **options)
+        read = {"sep": sep, "encoding": "utf-8-sig", "skipinitialspace": True, **options}
+        head: pd.DataFrame = pd.read_csv(path, **{**read, "nrows": 0})
+        if read.get("nrows") == 0:
+            return head
+        kept = {column: str for column in head.columns if _cased(column) in text}
+        found: pd.DataFrame = pd.read_csv(path, **read, dtype=kept)
         return found
 
     names = parsed(separator, nrows=0).columns  # a decimal comma would break the rows below
@@ -92,11 +98,16 @@ def _load(path: Path, name: str) -> pd.DataFrame:
         return parsed(separator, low_memory=False)
     other = next((sign for sign in (";", "\t", ",", "|") if sign in header), None)
     if other is None:
-        return pd.read_csv(path, sep=r"\s+", encoding="utf-8-sig")
+        return parsed(r"\s+")
     table = parsed(other, low_memory=False)
     if other == ";" and any(_decimal_comma(table[name]) for name in table.columns):
         return parsed(other, decimal=",", low_memory=False)
     return table
+
+
+def _cased(name: str) -> str:
+    """Return a column's name as ours are written: Size Group is size_group."""
+    return re.sub(r"[\s\-]+", "_", str(name).strip().lower())
 
 
 def _decimal_comma(column: pd.Series[Any]) -> bool:
@@ -198,7 +209,7 @@ def _recased(table: pd.DataFrame, known: Sequence[str]) -> pd.DataFrame:
     """Return the table with Params, LOSS and their like under the `known` lower-case names, where these are free."""
     lower: dict[str, list[str]] = {}
     for column in table.columns:
-        lower.setdefault(re.sub(r"[\s\-]+", "_", column.strip().lower()), []).append(column)
+        lower.setdefault(_cased(column), []).append(column)
     renamed = {names[0]: ours for ours, names in lower.items() if ours in known and len(names) == 1}
     return table.rename(columns=renamed)
 

@@ -181,7 +181,8 @@ def from_csv(
     without a column schedule_complete only the last is final. Raises ValueError naming the column that is missing or
     unreadable.
     """
-    raw = foreign.mapped(foreign.read(path), columns or {}, COLUMNS, path)
+    named = [theirs for ours, theirs in (columns or {}).items() if ours in _TEXT]
+    raw = foreign.mapped(foreign.read(path, (*_TEXT, *named)), columns or {}, COLUMNS, path)
     raw = foreign.filtered(raw, where or {}, path).reset_index(drop=True)
     source = (columns or {}).get("loss", "loss")
     if any(word in foreign.plain(source) for word in ("ppl", "perplexity")):

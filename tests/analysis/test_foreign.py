@@ -123,3 +123,15 @@ def test_checkpoints_of_a_run_before_its_last_are_in_mid_schedule(tmp_path: Path
 def test_rounded_labels_group_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "params,tokens,flops,flops_budget,loss\n1,1,2.15,2,3\n2,1,2.15,2,3.1\n")
     np.testing.assert_allclose(frame.used(frame.from_csv(path)).labels, [2.15])
+
+
+def test_names_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
+    rows = studies.isoflop().head(4)[["params", "tokens", "flops", "loss"]]
+    names = ["8474e0692244", "0012", "12", "1e400"]
+    rows.assign(Key=names, trial=names).to_csv(tmp_path / "t.csv", index=False)
+    rows.assign(key=names, trial=names).to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    for file in ("t.csv", "t.jsonl"):
+        table = frame.from_csv(tmp_path / file, columns={"run": "trial"})
+        assert sorted(table["key"]) == sorted(names)
+        assert sorted(table["run"]) == sorted(names)
+        assert len(set(frame.used(table).run)) == 4  # type: ignore[arg-type]
