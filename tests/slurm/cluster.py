@@ -55,9 +55,10 @@ class JobState:
 class ThrowawayCluster:
     """A running cluster as a context manager: `with ThrowawayCluster() as cluster: cluster.call("sinfo")`."""
 
-    def __init__(self, nodes: int = 4, cpus_per_node: int = 2) -> None:
+    def __init__(self, nodes: int = 4, cpus_per_node: int = 2, extra: tuple[str, ...] = ()) -> None:
         self.node_count = nodes
         self.cpus_per_node = cpus_per_node
+        self.extra = extra
         self.start_seconds = 0.0
         self._settings: Settings | None = None
         self._supervisor: subprocess.Popen[str] | None = None
@@ -111,6 +112,7 @@ class ThrowawayCluster:
             node_ports=tuple(ports[3:]),
             password=secrets.token_hex(12),
             cpus_per_node=self.cpus_per_node,
+            extra=self.extra,
         )
         (self.folder / REQUEST).write_text(json.dumps(asdict(self._settings), default=str), encoding="utf-8")
         os.mkfifo(self.folder / OWNERS)

@@ -18,7 +18,7 @@ MEMORY_FOLDER_BYTES = 512 * 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """One cluster: where it lives, what it is made of, which ports it uses."""
+    """One cluster: where it lives, what it is made of, which ports it uses; `extra` are lines of slurm.conf."""
 
     folder: Path
     host: str
@@ -30,6 +30,7 @@ class Settings:
     password: str
     cpus_per_node: int = 2
     memory_mb_per_node: int = 4000
+    extra: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -134,6 +135,7 @@ def slurm_conf(settings: Settings) -> str:
         f"NodeName=n[1-{len(names)}] NodeHostname={settings.host} NodeAddr=127.0.0.1 Port=[{ports}]"
         f" CPUs={settings.cpus_per_node} RealMemory={settings.memory_mb_per_node} State=UNKNOWN",
         *(["CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"] if on_loopback(settings.host) else []),
+        *settings.extra,
         "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 LLN=YES State=UP",
         "PartitionName=short Nodes=ALL MaxTime=1 State=UP",
     ]

@@ -269,7 +269,8 @@ def _on_signal(number: int, _frame: Any) -> None:
 def read_request(folder: Path) -> Settings:
     """Return the settings of the cluster in this folder."""
     given: Mapping[str, Any] = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
-    return Settings(**{**given, "folder": Path(given["folder"]), "node_ports": tuple(given["node_ports"])})
+    lists = {name: tuple(given[name]) for name in ("node_ports", "extra")}
+    return Settings(**{**given, "folder": Path(given["folder"]), **lists})
 
 
 def main(folder: Path) -> int:
