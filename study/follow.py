@@ -21,7 +21,7 @@ from study.layout import StudyFolder
 from study.observe import Observer, PointStatus, latest_attempt
 from study.progress import Display, Pace, closing, display
 from study.submission import reference
-from study.syncer import Syncer
+from study.sync_process import SyncProcess
 
 TICK_SECONDS = 0.25
 MAX_TICK_SECONDS = 5.0
@@ -149,7 +149,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True) ->
     pace = Pace({point.key: estimated_flops(point.config) for point in points})
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        syncer = stack.enter_context(Syncer(folder))
+        syncer = stack.enter_context(SyncProcess(folder))
         controller = None
         if control and any(batch.executor == "local" for batch in observer.known.batches.values()):
             try:

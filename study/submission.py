@@ -6,6 +6,7 @@ import difflib
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from study.config import ClusterConfig, TrackingConfig
 from study.layout import StudyFolder
@@ -22,18 +23,30 @@ class Submission:
 
 def load_submission(folder: StudyFolder) -> Submission:
     """Return the settings in study.yaml; the defaults where there is none. Raises ValueError where it is damaged."""
+    return Submission(
+        cluster=read(ClusterConfig, load_section(folder, "cluster"), "cluster"),
+        tracking=read(TrackingConfig, load_section(folder, "tracking"), "tracking"),
+    )
+
+
+def load_section(folder: StudyFolder, name: str) -> dict[str, Any]:
+    """Return a section of study.yaml as it was written, empty where it is absent. ValueError for a damaged file."""
     import yaml
 
     try:
         loaded = yaml.safe_load(folder.study.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        return Submission()
-    except yaml.YAMLError as error:
-        raise ValueError(f"{folder.study} is not YAML ({error}): give the study's command again") from error
-    return Submission(
-        cluster=read(ClusterConfig, loaded.get("cluster") or {}, "cluster"),
-        tracking=read(TrackingConfig, loaded.get("tracking") or {}, "tracking"),
-    )
+        return {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{folder.study} is not YAML ({said}): give the study's command again") from None
+    section = loaded.get(name) or {} if isinstance(loaded, dict) else loaded
+    if not isinstance(section, dict):
+        raise ValueError(
+            f"{folder.study}: {name} is {str(section)[:60]!r}, not a section of keys and values: "
+            "give the study's command again"
+        )
+    return section
 
 
 def find_study(name: str, runs: Path) -> StudyFolder:

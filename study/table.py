@@ -113,7 +113,7 @@ def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], narrow: b
         model = row.point.config.model
         cells = [row.point.key, row.state, f"{model.width} x {model.layers}"]
         cells += [human(row.params), *([] if narrow else [human(row.params_total)]), human(row.tokens)]
-        cells += [f"{row.ratio:.3g}", f"{row.flops:.2e}", duration(took)]
+        cells += [f"{row.ratio:.3g}", f"{row.flops:.2e}", estimate(took)]
         shown.add_row(*cells, *([" ".join(o for o in row.point.overrides if o in varying)] if varying else []))
 
 
@@ -129,17 +129,17 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
         new = sum(row.state == "new" for row in inside)
         cells = [name, str(len(inside)), str(new), _span([r.params for r in inside]), _span([r.tokens for r in inside])]
         cells.append(_span([r.ratio for r in inside]))
-        shown.add_row(*cells, f"{sum(r.flops for r in inside):.2e}", duration(sum(took for _, took in group)))
+        shown.add_row(*cells, f"{sum(r.flops for r in inside):.2e}", estimate(sum(took for _, took in group)))
 
 
 def _caption(rows: Sequence[Row], seconds: Sequence[float], wall: float, at_once: int, speed: Speed) -> str:
     flops, tokens = sum(r.flops for r in rows), sum(r.tokens for r in rows)
     left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != "completed")
     text = f"{len(rows)} point{'s' if len(rows) != 1 else ''}: {flops:.2e} FLOPs, {human(tokens)} tokens, "
-    text += f"{duration(sum(seconds))} of runs"
+    text += f"{estimate(sum(seconds))} of runs"
     if left < sum(seconds):
-        text += f" ({duration(left)} left)"
-    return f"{text}; {duration(wall)} with {min(at_once, len(rows))} at once, {speed.why}."
+        text += f" ({estimate(left)} left)"
+    return f"{text}; {estimate(wall)} with {min(at_once, len(rows))} at once, {speed.why}."
 
 
 def _varying(overrides: Sequence[Sequence[str]]) -> set[str]:
@@ -186,8 +186,8 @@ def human(count: float) -> str:
     return f"{count:.3g}"
 
 
-def duration(seconds: float) -> str:
-    """Return a duration as people say it: 8 s, 3 min, 2.5 h, 4.1 d."""
+def estimate(seconds: float) -> str:
+    """Return an estimated duration to two digits, for more would be made up: 8 s, 3 min, 2.5 h, 4.1 d."""
     for limit, size, unit in ((100, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             value = seconds / size

@@ -25,6 +25,7 @@ from study.follow import INTERRUPTED, Stop
 from study.freeze import one_budget, settle
 from study.layout import StudyFolder
 from study.plan import common
+from study.resources import Shape
 from study.search import view
 from study.search.claims import Office, frozen
 from study.search.define import settings_of
@@ -32,7 +33,7 @@ from study.search.settings import Settings, save
 from study.submission import reference
 from study.submit import settings as study_settings
 from study.supervise import spawn
-from study.syncer import Syncer
+from study.sync_process import SyncProcess
 from study.table import slots
 from sweeps.space import Domain
 from train.spec.config import RunConfig
@@ -67,7 +68,7 @@ def start(composed: Composed, space: dict[str, Domain]) -> int:
         if not _local(config):
             from study.executors import slurm
 
-            print("\n" + slurm.render(folder, config.cluster, "dryrun", count, module=MODULE).rstrip())
+            print("\n" + slurm.render(folder, Shape.of(config.cluster), "dryrun", count, module=MODULE).rstrip())
         print("\ndry_run=true: nothing was submitted, nothing was written.")
         return 0
     _write(folder, config, wanted)
@@ -85,7 +86,7 @@ def stay(folder: StudyFolder, count: int) -> int:
     """
     office = Office.of(folder)
     name = f"local.{uuid.uuid4().hex[:10]}"
-    with locked(folder.controller, 1.0), Stop() as stop, Syncer(folder) as syncer:
+    with locked(folder.controller, 1.0), Stop() as stop, SyncProcess(folder) as syncer:
         workers = [_spawn(folder, name) for _ in range(count)]
         shown, told = 0.0, 0
         while any(worker.poll() is None for worker in workers):
@@ -168,11 +169,12 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
             print(f"{count} workers are queued or running already.")
         else:
             name = slurm.batch_name(folder.name)
-            text = slurm.render(folder, cluster, name, missing, module=MODULE)
+            shape = Shape.of(cluster)
+            text = slurm.render(folder, shape, name, missing, module=MODULE)
             version = code_version.current()
             code_version.save(version, folder)
-            shape = slurm.resources(cluster)
-            ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=shape, code=version.id)
+            asked = shape.record()
+            ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=asked, code=version.id)
             try:
                 job = slurm.submit(folder, text)
             except slurm.SchedulerError as error:

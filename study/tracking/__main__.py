@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from study.layout import StudyFolder
+from study.submission import load_section
 from study.tracking.uri import DEFAULT, resolve, shown, ui_command
 
 OK, REFUSED, USAGE, AWAY = 0, 1, 2, 75
@@ -96,11 +97,7 @@ def _uri(given: str | None, folder: StudyFolder) -> str | None:
     """Return the absolute address: the option's, else the study's, else the default; None if tracking is off."""
     if given is not None:
         return resolve(given, Path.cwd())
-    section: dict[str, Any] = {}
-    if folder.study.exists():
-        import yaml
-
-        section = (yaml.safe_load(folder.study.read_text(encoding="utf-8")) or {}).get("tracking") or {}
+    section = load_section(folder, "tracking")
     if section.get("enabled") is False:
         return None
     return resolve(section.get("uri") or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT, Path.cwd())

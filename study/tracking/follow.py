@@ -51,21 +51,21 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Pace:
+class Rhythm:
     """How long to sleep after a pass [s]."""
 
     interval: float
     failures: int = 0
 
-    def idle(self, cost: float) -> tuple[float, Pace]:
-        """Return the sleep after a pass that found nothing in `cost` seconds of CPU, and the pace from then on."""
-        return max(self.interval, min(cost / IDLE_SHARE, LONGEST_SECONDS)), Pace(self.interval)
+    def idle(self, cost: float) -> tuple[float, Rhythm]:
+        """Return the sleep after a pass that found nothing in `cost` seconds of CPU, and the rhythm from then on."""
+        return max(self.interval, min(cost / IDLE_SHARE, LONGEST_SECONDS)), Rhythm(self.interval)
 
-    def busy(self) -> tuple[float, Pace]:
+    def busy(self) -> tuple[float, Rhythm]:
         """Return the sleep after a pass that sent something."""
-        return self.interval, Pace(self.interval)
+        return self.interval, Rhythm(self.interval)
 
-    def away(self) -> tuple[float, Pace]:
+    def away(self) -> tuple[float, Rhythm]:
         """Return the sleep after a pass that failed: twice as long each time."""
         return min(self.interval * 2**self.failures, LONGEST_SECONDS), replace(self, failures=self.failures + 1)
 
@@ -78,7 +78,7 @@ def follow(
     `connect` opens the store and may raise StoreAwayError, as every pass may: that is said once, and tried again.
     The second value is "" or why the last pass could not be made: the files still hold everything.
     """
-    alarm, pace, total = Alarm(parent), Pace(interval), Synced()
+    alarm, rhythm, total = Alarm(parent), Rhythm(interval), Synced()
     syncer: Syncer | None = None
     trouble = ""
     while True:
@@ -89,7 +89,7 @@ def follow(
             done = syncer.sync(LAST_WAIT_SECONDS if last else interval)
             total = _add(total, done)
             cost = time.process_time() - begun
-            seconds, pace = pace.busy() if done.calls else pace.idle(cost)
+            seconds, rhythm = rhythm.busy() if done.calls else rhythm.idle(cost)
             if trouble:
                 say("the tracking store is back")
             trouble = ""
@@ -97,7 +97,7 @@ def follow(
             if not trouble:
                 say(f"{str(error).partition(chr(10))[0]}; trying again until it works, nothing is lost")
             trouble = str(error)
-            seconds, pace = pace.away()
+            seconds, rhythm = rhythm.away()
         if last:
             return total, trouble
         alarm.sleep(seconds)

@@ -9,7 +9,7 @@ from study.config import ClusterConfig, StudyConfig
 from study.freeze import freeze
 from study.layout import StudyFolder
 from study.point import Point
-from study.table import FULL_ROWS, Speed, duration, human, rows, slots, speed, table
+from study.table import FULL_ROWS, Speed, estimate, human, rows, slots, speed, table
 from train.spec.config import BudgetConfig, ModelConfig, RunConfig, RuntimeConfig
 from train.spec.counts import flops_per_token, params
 
@@ -146,4 +146,4 @@ def test_counts_are_readable(value: float, shown: str) -> None:
     ("seconds", "shown"), [(0.5, "0.5 s"), (59, "59 s"), (600, "10 min"), (9000, "2.5 h"), (864000, "10 d")]
 )
 def test_durations_are_readable(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+    assert estimate(seconds) == shown

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from study.standing import ENDED, STATES
 from study.tracking.database import file_system
 from study.tracking.facts import Facts
-from study.tracking.follow import Pace
+from study.tracking.follow import Rhythm
 from study.tracking.project import STATUS, FrozenPoint, identity_tags, params, run_card, run_name, study_card
 from study.tracking.redact import redactor
 from study.tracking.shipping import _chunks
@@ -165,13 +165,13 @@ def test_the_file_system_is_that_of_the_nearest_mount(path: str, kind: str) -> N
     assert file_system(MOUNTS, Path(path)) == kind
 
 
-def test_pace_is_quick_when_busy_light_when_idle_and_patient_when_the_store_is_away() -> None:
-    pace = Pace(5.0)
-    assert pace.busy()[0] == pace.idle(0.001)[0] == 5.0
-    assert pace.idle(0.3)[0] == pytest.approx(30.0)
+def test_rhythm_is_quick_when_busy_light_when_idle_and_patient_when_the_store_is_away() -> None:
+    rhythm = Rhythm(5.0)
+    assert rhythm.busy()[0] == rhythm.idle(0.001)[0] == 5.0
+    assert rhythm.idle(0.3)[0] == pytest.approx(30.0)
     sleeps = []
     for _ in range(6):
-        seconds, pace = pace.away()
+        seconds, rhythm = rhythm.away()
         sleeps.append(seconds)
     assert sleeps == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
-    assert pace.busy()[1].away()[0] == 5.0
+    assert rhythm.busy()[1].away()[0] == 5.0

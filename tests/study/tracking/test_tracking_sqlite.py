@@ -250,6 +250,13 @@ def test_wrong_arguments_say_what_to_do(start: Start, tmp_path: Path) -> None:
     assert "no study at runs/nothing" in nothing.communicate()[1]
     assert "use sqlite:///FILE" in wrong.communicate()[1]
     assert (nothing.returncode, wrong.returncode) == (2, 2)
+    for torn in ("tracking: {enabled: tr", "just words", "tracking: 3\n"):
+        made.folder.study.write_text(torn)
+        damaged = start("runs/iso")
+        said = damaged.communicate()[1]
+        assert (damaged.returncode, said.count("\n")) == (2, 1), said
+        assert "study.yaml" in said
+        assert "give the study's command again" in said
     made.folder.study.write_text("tracking: {enabled: false}\n")
     off = start("runs/iso")
     assert "nothing was sent" in off.communicate()[0]

@@ -26,7 +26,7 @@ class Stoppable(Protocol):
     requests: int
 
 
-class Syncer:
+class SyncProcess:
     """Runs `python -m study.tracking sync STUDY --follow` in the background, if tracking is on."""
 
     def __init__(self, folder: StudyFolder) -> None:
