@@ -20,6 +20,8 @@ class StudySection:
     """The study that the points belong to."""
 
     name: str = key("default", "the study's points lie in <paths.runs>/<name>; also its name in MLflow")
+    gpu_hours: float | None = key(None, "budget of all its jobs, failed ones too [GPU-hours]; null: no limit")
+    core_hours: float | None = key(None, "the same for processor cores, for clusters without GPUs [core-hours]")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,22 @@ class ClusterConfig:
     constraint: str | None = key(None, "node features wanted, as sbatch --constraint")
     exclude: str | None = key(None, "nodes not wanted, as sbatch --exclude")
     reservation: str | None = key(None, "SLURM reservation")
+    nice: int | None = key(None, "lower priority by this much, as sbatch --nice")
+    sbatch: dict[str, Any] | None = key(None, "more sbatch options, as {comment: night, hint: nomultithread}")
+    container_image: str | None = key(None, "image that tasks run in, as srun --container-image (pyxis)")
+    container_mounts: str | None = key(None, "folders seen inside it, as srun --container-mounts")
+    prefix: tuple[str, ...] = key((), "words before python in a task, as [apptainer, exec, --nv, image.sif]")
+    python: str | None = key(None, "the interpreter in a job, such as a container's; null: this one")
+    pack: int = key(1, "points that share one job side by side, each of one process")
+    pack_gpus: str = key(
+        "own",
+        "own: each packed point has gpus_per_node GPUs of its own; slices: all take turns on the job's gpus_per_node "
+        "GPUs; mps: the same through NVIDIA's multi-process service",
+        ("own", "slices", "mps"),
+    )
+    auto: tuple[str, ...] = key((), "sized from each point: any of gpus, memory, time; [all] for the three")
+    margin: float = key(1.5, "auto: how much more time and memory is asked than is expected")
+    gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
     array_parallelism: int = key(256, "jobs of one submission that may run at once")
     setup: tuple[str, ...] = key((), "shell lines run in the job before Python starts (modules, exports)")
     master_addr: str | None = key(None, "rendezvous address of multi-node runs; null: the first node")

@@ -17,6 +17,7 @@ from study.freeze import load_points
 from study.layout import StudyFolder
 from study.observe import Observer
 from study.reconcile import WINDOW_SECONDS, Abandon, Action, Confirm, Leave, Submit, decide
+from study.resources import Shape
 from study.submission import reference
 
 __all__ = ["follow", "script", "settle", "start"]
@@ -76,7 +77,8 @@ def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> 
     arrays = list(slurm.chunks(keys))
     name = slurm.batch_name(folder.name, "dryrun")
     parallel = max(1, cluster.array_parallelism // max(1, len(arrays)))
-    return "\n".join(slurm.render(folder, cluster, name, len(array), parallel) for array in arrays)
+    shape = Shape.of(cluster)
+    return "\n".join(slurm.render(folder, shape, name, len(array), parallel) for array in arrays)
 
 
 def settle(folder: StudyFolder, wanted: Sequence[str], outside: Outside) -> tuple[list[Action], dict[str, str]]:
@@ -150,13 +152,14 @@ def _submit_slurm(
 ) -> None:
     from study.executors import slurm
 
+    shape = Shape.of(cluster)
     arrays = list(slurm.chunks(keys, slurm.array_limit(outside.runner)))
     parallel = max(1, cluster.array_parallelism // len(arrays))
     for array in arrays:
         name = slurm.batch_name(folder.name)
-        shape = slurm.resources(cluster)
-        text = slurm.render(folder, cluster, name, len(array), parallel)
-        ledger.append(folder, "intent", name=name, executor="slurm", keys=list(array), resources=shape, code=code)
+        text = slurm.render(folder, shape, name, len(array), parallel)
+        asked = shape.record()
+        ledger.append(folder, "intent", name=name, executor="slurm", keys=list(array), resources=asked, code=code)
         try:
             job_id = slurm.submit(folder, text)
         except slurm.SchedulerError as error:

@@ -14,7 +14,6 @@ import site
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.slurm.slurm import _make_sbatch_string
 
-from study.config import ClusterConfig
 from study.executors import query
 from study.layout import StudyFolder
+from study.resources import Shape
 
 ARRAY_LIMIT = 1000
 """Points of one array: what SLURM's default MaxArraySize of 1001 allows, in whole thousands."""
@@ -32,22 +31,6 @@ SBATCH_SECONDS = 60
 PEERS_WAIT_SECONDS = 60
 SCRUBBED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_")
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_TIME_FORMAT")
-RESOURCES = (
-    "nodes",
-    "tasks_per_node",
-    "cpus_per_task",
-    "gpus_per_node",
-    "mem_gb",
-    "time_minutes",
-    "partition",
-    "account",
-    "qos",
-    "constraint",
-    "exclude",
-    "reservation",
-    "master_addr",
-)
-
 
 class SchedulerError(ValueError):
     """SLURM refused a submission or gave no answer. `ambiguous`: it may have been submitted all the same."""
@@ -90,11 +73,6 @@ class ArrayExecutor(submitit.SlurmExecutor):
         (Path(self.folder) / f".submission_file_{uid}.sh").unlink(missing_ok=True)
 
 
-def resources(cluster: ClusterConfig) -> dict[str, Any]:
-    """Return the resource shape of one run: what the ledger records of a batch, without what is not set."""
-    return {name: value for name, value in asdict(cluster).items() if name in RESOURCES and value is not None}
-
-
 def batch_name(study: str, token: str | None = None) -> str:
     """Return a job name that is unique for ever, by which a submission can be looked up."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', study)[:60]}.{token or uuid.uuid4().hex[:10]}"
@@ -114,42 +92,47 @@ def array_limit(runner: query.Runner = query.run) -> int:
 
 def render(
     folder: StudyFolder,
-    cluster: ClusterConfig,
+    shape: Shape,
     name: str,
     count: int,
     parallel: int | None = None,
     *,
     module: str = "study.job",
 ) -> str:
-    """Return the exact sbatch script of an array of `count` tasks, at most `parallel` at once. Needs no SLURM.
+    """Return the exact sbatch script of an array of `count` jobs, at most `parallel` at once. Needs no SLURM.
 
     Each task runs `python -m study.job`, or another module that takes the study's folder and --name.
     """
-    job = [sys.executable, "-u", "-m", module, str(folder.path.absolute()), "--name", name]
-    extra: dict[str, Any] = {"export": "ALL", "requeue": True}
-    if cluster.reservation:
-        extra["reservation"] = cluster.reservation
+    python = shape.python or sys.executable
+    job = [*shape.prefix, python, "-u", "-m", module, str(folder.path.absolute()), "--name", name]
+    extra: dict[str, Any] = {"export": "ALL", "requeue": True, "reservation": shape.reservation, "nice": shape.nice}
+    if shape.dependency:
+        # Without it a job whose parent failed would wait for ever.
+        extra |= {"dependency": shape.dependency, "kill-on-invalid-dep": "yes"}
+    extra |= {option: value or True for option, value in shape.sbatch}
+    containers = [("--container-image", shape.container_image), ("--container-mounts", shape.container_mounts)]
+    memory = shape.job_mem_gb
     return str(
         _make_sbatch_string(
             command=shlex.join(job),
             folder=folder.jobs.absolute(),
             job_name=name,
             map_count=count,
-            array_parallelism=parallel or cluster.array_parallelism,
-            time=cluster.time_minutes,
-            nodes=cluster.nodes,
-            ntasks_per_node=cluster.tasks_per_node,
-            cpus_per_task=cluster.cpus_per_task,
-            gpus_per_node=cluster.gpus_per_node or None,
-            mem=None if cluster.mem_gb is None else f"{round(cluster.mem_gb * 1024)}M",
-            partition=cluster.partition,
-            account=cluster.account,
-            qos=cluster.qos,
-            constraint=cluster.constraint,
-            exclude=cluster.exclude,
+            array_parallelism=parallel or count,
+            time=shape.time_minutes,
+            nodes=shape.nodes,
+            ntasks_per_node=shape.tasks_per_node,
+            cpus_per_task=shape.job_cpus_per_task,
+            gpus_per_node=shape.job_gpus_per_node or None,
+            mem=None if memory is None else f"{round(memory * 1024)}M",
+            partition=shape.partition,
+            account=shape.account,
+            qos=shape.qos,
+            constraint=shape.constraint,
+            exclude=shape.exclude,
             # A job shorter than the notice would be told to stop as it starts: at most a quarter of its time.
-            signal_delay_s=min(cluster.signal_seconds, 15 * cluster.time_minutes),
-            setup=[*_import_path(), *cluster.setup] or None,
+            signal_delay_s=min(shape.signal_seconds, 15 * shape.time_minutes),
+            setup=[*_import_path(), *shape.setup] or None,
             stderr_to_stdout=True,
             wckey=None,  # type: ignore[arg-type] # null leaves it out; submitit's own default is refused by some sites
             srun_args=[
@@ -157,9 +140,10 @@ def render(
                 f"--wait={PEERS_WAIT_SECONDS}",
                 "--open-mode=append",
                 # srun does not take this over from sbatch since SLURM 22.05.
-                f"--cpus-per-task={cluster.cpus_per_task}",
+                f"--cpus-per-task={shape.job_cpus_per_task}",
+                *[f"{option}={value}" for option, value in containers if value],
             ],
-            additional_parameters=extra,
+            additional_parameters={option: value for option, value in extra.items() if value is not None},
         )
     )
 
