@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
+from study.policy import Rules, parse_rule
 from train.spec.config import RunConfig, key, section
 
-SEARCHES = ("grid", "isoflop", "asha", "asha_stopping", "asha_guarded", "hyperband", "random")
+DESIGNS = ("grid", "isoflop", "ladder", "random_nd", "trunk_and_branch")
+SEARCHES = (*DESIGNS, "asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")
 
 
 @dataclass(frozen=True)
@@ -28,21 +30,36 @@ class StudySection:
 class SearchConfig:
     """Which points a command makes, besides the lists after -m."""
 
-    name: str = key("grid", "grid, isoflop: all points at once; the others give budget as results come in", SEARCHES)
-    budgets: tuple[float, ...] = key((), "isoflop: training compute of each group [FLOPs]")
-    ratios: tuple[float, ...] = key((), "isoflop: D/N to come near to [tokens per matmul parameter]")
-    shapes: tuple[dict[str, int], ...] = key((), "isoflop: explicit [{width, layers}] instead of ratios")
-    width_step: int = key(32, "isoflop: widths tried are multiples of this [channels]")
-    width_max: int = key(8192, "isoflop: widest width tried [channels]")
-    aspect_ratio: float = key(32.0, "isoflop: width per layer of the shapes tried [channels per layer]")
-    min_layers: int = key(1, "isoflop: fewest layers of the shapes tried")
-    trials: int = key(64, "asha, hyperband, random: most trials started")
-    min_tokens: int | None = key(None, "asha, hyperband: first rung [tokens]; null: budget.tokens / eta^3")
+    name: str = key(
+        "grid", f"{', '.join(DESIGNS)}: all points at once; the others give budget as results come in", SEARCHES
+    )
+    budgets: tuple[float, ...] = key((), "isoflop, trunk_and_branch: training compute of each group [FLOPs]")
+    ratios: tuple[float, ...] = key((), "designs: D/N wanted, or its range (random_nd) [tokens per matmul parameter]")
+    tokens: tuple[int, ...] = key((), "trunk_and_branch: budgets, instead of ratios [tokens]")
+    params: tuple[float, ...] = key((), "ladder, trunk_and_branch: sizes to come near to; random_nd: range [N matmul]")
+    points: int = key(20, "random_nd: how many")
+    shapes: tuple[dict[str, int], ...] = key((), "designs: explicit sizes [{width, layers}]")
+    width_step: int = key(32, "designs: widths tried are multiples of this [channels]")
+    width_max: int = key(8192, "designs: widest width tried [channels]")
+    aspect_ratio: float = key(32.0, "designs: width per layer of the shapes tried [channels per layer]")
+    min_layers: int = key(1, "designs: fewest layers of the shapes tried")
+    trials: int = key(64, "asha, hyperband, random: most trials started; pbt: members")
+    min_tokens: int | None = key(
+        None,
+        "asha, hyperband: first rung; pbt: between two looks at a member [tokens]; null: budget.tokens / eta^3, / 20",
+    )
     eta: int = key(3, "asha, hyperband: one trial in eta goes on from a rung")
     sampler: str = key("random", "where new trials come from; density learns from the rungs", ("random", "density"))
     seed: int = key(0, "seed of the trials that are drawn")
-    budget_flops: float | None = key(None, "asha, hyperband, random: compute of all trials [FLOPs]; null: no limit")
-    workers: int | None = key(None, "workers at once; null: cluster.slots on this machine, 4 on SLURM")
+    quantile: float = key(0.2, "pbt: share of members at the bottom that copy, and at the top that are copied")
+    resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")
+    burn_in_tokens: int = key(0, "pbt: members do not copy before this [tokens]")
+    budget_flops: float | None = key(None, "compute of all trials of a search [FLOPs]; null: no limit")
+    budget_gpu_hours: float | None = key(
+        None, "device time of all trials, lost units too [GPU-hours; a worker without GPUs counts as one]; null: no limit"
+    )
+    shape: str = key("pool", "slurm; pool: workers that claim units; jobs: one job for each unit", ("pool", "jobs"))
+    workers: int | None = key(None, "workers (jobs) at once; null: cluster.slots on this machine, 4 on SLURM")
     lease_seconds: float = key(120.0, "a worker silent for so long has lost its trial to another [s]")
 
 
@@ -85,6 +102,46 @@ class ClusterConfig:
     master_addr: str | None = key(None, "rendezvous address of multi-node runs; null: the first node")
     poll_seconds: float = key(10.0, "shortest time between two looks at the scheduler [s]")
     signal_seconds: int = key(90, "warning before the time limit, for the last checkpoint [s]")
+    requeue: bool = key(True, "jobs that are to go on requeue themselves where SLURM lets them; else: submitted anew")
+    hang_floor_seconds: float = key(
+        600.0, "no step for this long (and 10 median steps) is a hang: stacks are kept, the run is killed [s]; 0: never"
+    )
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """What follows by itself from each kind of bad end: again N, elsewhere N, more N (memory), stop."""
+
+    preempted: str = key("again 100", "preempted by other jobs")
+    time_limit: str = key("again 100", "the job's time limit")
+    node_failure: str = key("elsewhere 5", "the node failed")
+    hang: str = key("elsewhere 3", "no progress")
+    communication: str = key("elsewhere 3", "NCCL, gloo or the rendezvous failed")
+    killed: str = key("again 2", "a signal from outside, with no sign of lost memory")
+    host_memory: str = key("more 2", "out of the node's memory")
+    gpu_memory: str = key("stop", "out of the GPU's memory")
+    no_outcome: str = key("again 1", "ended as if complete, but without an outcome")
+    disk_full: str = key("stop", "no space left")
+    bad_config: str = key("stop", "the config cannot be run")
+    code_error: str = key("stop", "an exception of the code")
+    diverged: str = key("stop", "the loss diverged")
+    interrupted: str = key("stop", "told to stop by somebody")
+    unknown: str = key("stop", "ended with no sign why")
+    failures: int = key(6, "most of these of one point together, preemptions and time limits not counted")
+    memory_factor: float = key(1.5, "more: times this much memory")
+    exclude_after: int = key(2, "a node on which so many attempts ended badly is left out")
+    exclude_most: int = key(4, "most nodes left out at once")
+    exclude_hours: float = key(24.0, "evidence against a node counts for this long [h]")
+
+    def __post_init__(self) -> None:
+        self.rules()
+
+    def rules(self) -> Rules:
+        """Return the policy that this spells. ValueError for a rule that is none."""
+        said = {f.name: getattr(self, f.name) for f in fields(self)}
+        kinds = {name: parse_rule(f"retry.{name}", text) for name, text in said.items() if isinstance(text, str)}
+        others = {name: value for name, value in said.items() if name not in kinds}
+        return Rules(kinds, **others)
 
 
 @dataclass(frozen=True)
@@ -100,6 +157,12 @@ class PathsConfig:
     """Folders of this machine or of the shared file system."""
 
     runs: str = key("runs", "folder of all studies; on SLURM it must be on shared storage")
+    locks: str = key(
+        "auto",
+        "how processes exclude each other in a study's folder; posix: flock, link: symbolic links, for file systems "
+        "without it; auto: flock where it works",
+        ("auto", "posix", "link"),
+    )
 
 
 @dataclass(frozen=True)
@@ -109,6 +172,7 @@ class StudyConfig(RunConfig):
     study: StudySection = section(StudySection, "the study that the points belong to")
     search: SearchConfig = section(SearchConfig, "which points are made")
     cluster: ClusterConfig = section(ClusterConfig, "where runs are executed")
+    retry: RetryConfig = section(RetryConfig, "what follows by itself from each kind of bad end")
     tracking: TrackingConfig = section(TrackingConfig, "MLflow")
     paths: PathsConfig = section(PathsConfig, "folders")
     dry_run: bool = key(False, "show the points and the exact job script; submit and write nothing")

@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study.config import ClusterConfig, TrackingConfig
+from study.config import ClusterConfig, RetryConfig, TrackingConfig
 from study.layout import StudyFolder
 from train.spec.read import read
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What study.yaml says of where runs are executed and shown."""
+    """What study.yaml says of where runs are executed, what follows from bad ends, and where runs are shown."""
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    retry: RetryConfig = field(default_factory=RetryConfig)
 
 
 def load_submission(folder: StudyFolder) -> Submission:
@@ -26,6 +27,7 @@ def load_submission(folder: StudyFolder) -> Submission:
     return Submission(
         cluster=read(ClusterConfig, load_section(folder, "cluster"), "cluster"),
         tracking=read(TrackingConfig, load_section(folder, "tracking"), "tracking"),
+        retry=read(RetryConfig, load_section(folder, "retry"), "retry"),
     )
 
 
