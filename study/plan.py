@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from study import lineage
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig
 from study.corpus import Corpus
@@ -44,7 +45,7 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
         raise ValueError(
             f"study.name={name!r} is not a folder name: use letters, digits, '.', '_' and '-', the '-' not first"
         )
-    for part in ("study", "tracking", "paths", "dry_run", "wait"):
+    for part in ("study", "retry", "tracking", "paths", "dry_run", "wait"):
         said = [str(v) for v in dict.fromkeys(_plain_text(getattr(one.config, part)) for one in composed)]
         if len(said) > 1:
             raise ValueError(
@@ -58,11 +59,14 @@ def make_plan(composed: Sequence[Composed], settled: Sequence[RunConfig], finger
     """Return the frozen points, each once, named by the overrides that tell them apart."""
     config = common(composed)
     frozen: dict[str, tuple[Point, ClusterConfig]] = {}
+    keys: list[str] = []
     for one, run in zip(composed, settled, strict=True):
-        point = seal(run, fingerprints, one.overrides)
+        point = seal(lineage.bound(run, keys), fingerprints, lineage.named(one.overrides, keys))
+        keys.append(point.key)
         frozen.setdefault(point.key, (point, one.config.cluster))
     shared = _shared([point.overrides for point, _ in frozen.values()])
-    points = tuple(replace(p, overrides=_recognisable(p.overrides, shared)) for p, _ in frozen.values())
+    derived = lineage.DERIVED if lineage.parents(point for point, _ in frozen.values()) else ()
+    points = tuple(replace(p, overrides=_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
     folder = StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
     return Plan(folder, config, points, tuple(c for _, c in frozen.values()), len(composed))
 
@@ -74,8 +78,8 @@ def _shared(overrides: Sequence[Sequence[str]]) -> frozenset[str]:
     return frozenset(set.intersection(*(set(o) for o in overrides)))
 
 
-def _recognisable(overrides: Sequence[str], shared: frozenset[str]) -> tuple[str, ...]:
-    return tuple(o for o in overrides if _head(o) in SCIENTIFIC and o not in shared)
+def _recognisable(overrides: Sequence[str], shared: frozenset[str], derived: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(o for o in overrides if _head(o) in SCIENTIFIC and o not in shared and not o.startswith(derived))
 
 
 def _head(override: str) -> str:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study import lineage
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import epochs, gather
 from study.executors.local import tasks
 from study.files import write_atomic
-from study.freeze import absolute, append_points, known_keys, settle
+from study.freeze import absolute, append_points, known_keys, load_points, settle
 from study.layout import StudyFolder
 from study.place import local_world
 from study.plan import Plan, common, make_plan
+from study.point import Point
 from study.submission import reference
 from study.table import rows, slots, speed, table
+from study.tracking.redact import refuse_secrets
 from study.tracking.uri import resolve
 from train.spec import mesh as layout
 from train.spec.config import RunConfig
@@ -39,6 +43,7 @@ def submit(composed: Sequence[Composed]) -> int:
     console = Console(soft_wrap=False, width=width, highlight=False, markup=False, emoji=False)
     config = common(composed)
     # What cannot be is said before anything is done.
+    refuse_secrets({**asdict(config), "overrides": sorted({o for one in composed for o in one.overrides})}, os.environ)
     resolve(config.tracking.uri, Path.cwd())
     at_once = slots(config.cluster, config.run())
     settled = [settle(one.config, one.overrides) for one in composed]
@@ -46,6 +51,7 @@ def submit(composed: Sequence[Composed]) -> int:
         layout.check(run, _world(one.config.cluster, run))
     corpora = gather(settled, console.print, config.dry_run)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
+    lineage.check(plan.points, _known(plan))
     _show(plan, at_once, epochs(settled, corpora), console)
     if config.dry_run:
         _show_jobs(plan, console)
@@ -57,6 +63,11 @@ def submit(composed: Sequence[Composed]) -> int:
 def _world(cluster: ClusterConfig, run: RunConfig) -> int:
     """Return how many processes a run gets."""
     return local_world(asdict(run.parallel), tasks(cluster)) if cluster.executor == "local" else tasks(cluster)
+
+
+def _known(plan: Plan) -> dict[str, Point]:
+    """Return the study's points where a parent may be among them: reading thousands takes a moment."""
+    return load_points(plan.folder) if lineage.parents(plan.points) else {}
 
 
 def _states(plan: Plan) -> dict[str, str]:
@@ -122,7 +133,7 @@ def settings(config: StudyConfig, folder: StudyFolder) -> dict[str, Any]:
 
 
 def _is_setting(name: str) -> bool:
-    return name in ("study", "cluster", "tracking", "search", "paths")
+    return name in ("study", "cluster", "retry", "tracking", "search", "paths")
 
 
 def _execute(plan: Plan, console: Console) -> int:

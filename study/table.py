@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from study import lineage
 from study.config import ClusterConfig
 from study.executors.local import slot_count
 from study.layout import StudyFolder
@@ -36,6 +37,8 @@ class Row:
     params_total: int
     tokens: int
     flops: float
+    own: float
+    """What the run spends itself [FLOPs]: a branch does not spend again what its parent did."""
 
     @property
     def ratio(self) -> float:
@@ -45,18 +48,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast runs are expected to be: measured (matmul parameters, FLOP/s) pairs, else an assumption [FLOP/s]."""
+    """How fast runs are expected to be, said of one rank: measured (matmul parameters, FLOP/s) pairs, else assumed.
+
+    assumed [FLOP/s]. ranks: how many processes one run has.
+    """
 
     measured: tuple[tuple[int, float], ...]
     assumed: float
     why: str
+    ranks: int = 1
 
     def seconds(self, row: Row) -> float:
         """Return the expected seconds of a run, by the measured runs nearest in size or by the assumption."""
         if not self.measured:
-            return row.flops / self.assumed
+            return row.own / (self.assumed * self.ranks)
         nearest = sorted(self.measured, key=lambda m: abs(math.log(m[0] / row.params)))[:3]
-        return row.flops / statistics.median(rate for _, rate in nearest)
+        return row.own / (statistics.median(rate for _, rate in nearest) * self.ranks)
 
 
 def rows(points: Sequence[Point], states: dict[str, str]) -> list[Row]:
@@ -66,15 +73,19 @@ def rows(points: Sequence[Point], states: dict[str, str]) -> list[Row]:
 
 def speed(folder: StudyFolder, config: RunConfig, cluster: ClusterConfig) -> Speed:
     """Return the speed measured by the study's finished runs on the same kind of device, else an assumption."""
-    gpu = config.runtime.device == "cuda" or (config.runtime.device == "auto" and cluster.gpus_per_node > 0)
+    gpu = on_gpu(config, cluster)
+    ranks = max(1, cluster.nodes * (cluster.gpus_per_node if gpu else cluster.tasks_per_node))
     measured = _measured(folder, "cuda" if gpu else "cpu")
     if measured:
-        return Speed(measured, 0.0, f"as measured by {len(measured)} finished runs of this study")
-    ranks = cluster.nodes * (cluster.gpus_per_node if gpu else cluster.tasks_per_node * config.runtime.threads)
-    rate = (GPU_FLOPS if gpu else CPU_FLOPS) * max(1, ranks)
-    unit = "GPU" if gpu else "core"
-    each = f"{(GPU_FLOPS if gpu else CPU_FLOPS):.1e}"
-    return Speed((), rate, f"assuming {each} FLOP/s a {unit}, until a run of this study has been timed")
+        return Speed(measured, 0.0, f"as measured by {len(measured)} finished runs of this study", ranks)
+    unit, each = ("GPU", GPU_FLOPS) if gpu else ("core", CPU_FLOPS)
+    rate = each * (1 if gpu else max(1, config.runtime.threads))
+    return Speed((), rate, f"assuming {each:.1e} FLOP/s a {unit}, until a run of this study has been timed", ranks)
+
+
+def on_gpu(config: RunConfig, cluster: ClusterConfig) -> bool:
+    """Return whether a run is expected to find a GPU where the cluster section sends it."""
+    return config.runtime.device == "cuda" or (config.runtime.device == "auto" and cluster.gpus_per_node > 0)
 
 
 def slots(cluster: ClusterConfig, config: RunConfig) -> int:
@@ -133,13 +144,25 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
 
 
 def _caption(rows: Sequence[Row], seconds: Sequence[float], wall: float, at_once: int, speed: Speed) -> str:
-    flops, tokens = sum(r.flops for r in rows), sum(r.tokens for r in rows)
+    flops, tokens = sum(r.own for r in rows), sum(lineage.own_tokens(r.point.config) for r in rows)
     left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != "completed")
     text = f"{len(rows)} point{'s' if len(rows) != 1 else ''}: {flops:.2e} FLOPs, {human(tokens)} tokens, "
     text += f"{estimate(sum(seconds))} of runs"
     if left < sum(seconds):
         text += f" ({estimate(left)} left)"
-    return f"{text}; {estimate(wall)} with {min(at_once, len(rows))} at once, {speed.why}."
+    return f"{text}; {estimate(wall)} with {min(at_once, len(rows))} at once, {speed.why}.{_shared_trunk(rows)}"
+
+
+def _shared_trunk(rows: Sequence[Row]) -> str:
+    """Return what branching saves against training every budget from the start; "" where nothing branches."""
+    trunk = lineage.parents(row.point for row in rows)
+    if not trunk:
+        return ""
+    spent, apart = sum(row.own for row in rows), sum(row.flops for row in rows if row.point.key not in trunk)
+    runs = sum(row.point.key not in trunk for row in rows)
+    share = 1 - spent / apart
+    compared = f"{abs(share):.0%} {'less' if share >= 0 else 'more'} than the {apart:.2e} of {runs} separate runs"
+    return f" Branches share their trunk: {spent:.2e} FLOPs, {compared}."
 
 
 def _varying(overrides: Sequence[Sequence[str]]) -> set[str]:
@@ -157,7 +180,8 @@ def _row(point: Point, state: str) -> Row:
     tokens = config.budget.tokens
     assert tokens is not None, "a frozen config says its tokens"
     each = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
-    return Row(point, state, counts.matmul, counts.total, tokens, float(tokens) * each)
+    flops = float(tokens) * each
+    return Row(point, state, counts.matmul, counts.total, tokens, flops, lineage.own_flops(config))
 
 
 def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]:
@@ -167,7 +191,9 @@ def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]
             outcome = json.loads(path.read_text())
             took, ran_on = float(outcome["seconds"]["total"]), str(outcome.get("device", ""))
             if outcome["state"] == "completed" and took > 0 and ran_on.startswith(device):
-                pairs.append((int(outcome["params"]["matmul"]), float(outcome["flops"]) / took))
+                own = float(outcome.get("flops_own", outcome["flops"]))
+                each = own / took / max(1, int(outcome.get("world_size", 1)))
+                pairs.append((int(outcome["params"]["matmul"]), each))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return tuple(pairs)

@@ -34,6 +34,7 @@ def describe(setup: Setup, progress: Progress, state: str, health: Mapping[str, 
         "step": progress.step,
         "tokens": progress.tokens,
         "flops": per_token * progress.tokens,
+        "flops_own": per_token * (progress.tokens - progress.inherited),
         "flop_rule": FLOP_RULE,
         "params": {
             "total": counts.total,

@@ -10,13 +10,15 @@ class Progress:
     """Where a run stands after `step` optimiser steps.
 
     sequences: training sequences consumed by all ranks, which is the whole state of the data. evaluated: tokens at the
-    latest validation. Losses are in nats per token. seconds: time spent, by kind, summed over attempts.
+    latest validation. inherited: tokens that the weights had seen when this run branched off. Losses are in nats per
+    token. seconds: time spent, by kind, summed over attempts.
     """
 
     step: int = 0
     tokens: int = 0
     sequences: int = 0
     evaluated: int = 0
+    inherited: int = 0
     validation_loss: float | None = None
     train_loss: float | None = None
     seconds: dict[str, float] = field(

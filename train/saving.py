@@ -16,6 +16,7 @@ from train.report import say
 from train.schedule import check_branch
 from train.setup import Setup
 from train.spec.config import RunConfig
+from train.spec.lineage import parse
 
 Notes = Mapping[str, Any]
 """What a checkpoint keeps beside tensors and progress, as JSON takes it."""
@@ -113,21 +114,40 @@ class Saving:
         setup, schedule = self._setup, self._setup.config.schedule
         if schedule.parent is None:
             return None
-        folder = Path(schedule.parent)
-        found = self._newest(folder / "checkpoints") or self._single(folder)
-        if found is None:
-            raise ValueError(
-                f"schedule.parent={schedule.parent} holds no whole checkpoint: name a run's folder or one of its "
-                "checkpoints/step-… folders"
-            )
+        found = self._parent(schedule.parent)
         _check_parent(found, setup.identity, setup.config)
-        parent, _ = self._load(found)
+        parent, notes = self._load(found)
         assert setup.config.budget.tokens is not None
-        check_branch(schedule, parent.tokens, setup.config.budget.tokens)
+        if not _same_plan(found, setup.config):
+            check_branch(schedule, parent.tokens, setup.config.budget.tokens)
         if setup.world.writes:
             say(f"branches from {found.folder} at {parent.tokens:,} tokens")
-        fresh = Progress(parent.step, parent.tokens, parent.sequences, evaluated=parent.tokens)
-        return fresh, {}
+        fresh = Progress(parent.step, parent.tokens, parent.sequences, evaluated=parent.tokens, inherited=parent.tokens)
+        same = found.identity["config"]["precision"] == setup.identity["config"]["precision"]
+        return fresh, {"scaler": notes.get("scaler")} if same else {}
+
+    def _parent(self, named: str) -> Checkpoint:
+        """Return the checkpoint that `schedule.parent` names: by a run's key and tokens, or by a folder."""
+        parent = parse(named)
+        if parent is None:
+            folder = Path(named)
+            found = self._newest(folder / "checkpoints") or self._single(folder)
+            if found is None:
+                raise ValueError(
+                    f"schedule.parent={named} holds no whole checkpoint: name a run's folder or one of its "
+                    "checkpoints/step-… folders"
+                )
+            return found
+        root = self._setup.folder.absolute().parent / parent.key / "checkpoints"
+        found = self._newest(root)
+        while found is not None and found.progress["tokens"] != parent.tokens:
+            found = self._newest(root, int(found.progress["step"]))
+        if found is None:
+            raise ValueError(
+                f"schedule.parent={named}: {root} holds no whole checkpoint at {parent.tokens} tokens: the parent must "
+                "have been trained that far in the same study"
+            )
+        return found
 
     def _single(self, folder: Path) -> Checkpoint | None:
         """Return the checkpoint in a folder that is one itself."""
@@ -145,6 +165,14 @@ class Saving:
         checkpoint.restore(found, setup.modules, [setup.optimizer])
         checkpoint.set_random_states(checkpoint.random_state(found, setup.world.rank), setup.device)
         return Progress(**found.progress), found.manifest.get("notes", {})
+
+
+def _same_plan(found: Checkpoint, config: RunConfig) -> bool:
+    """Whether schedule and budget are the parent's, so that the learning rate goes on as it would have there."""
+    science = found.identity["config"]
+    ours = {"schedule": {**asdict(config.schedule), "parent": None}, "budget": {"tokens": config.budget.tokens}}
+    theirs = {"schedule": {**science["schedule"], "parent": None}, "budget": {"tokens": science["budget"]["tokens"]}}
+    return ours == theirs
 
 
 def _check_parent(found: Checkpoint, identity: Mapping[str, Any], config: RunConfig) -> None:

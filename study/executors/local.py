@@ -15,11 +15,11 @@ from typing import Any
 from study import ledger
 from study.config import ClusterConfig
 from study.layout import StudyFolder
+from study.lineage import own_flops
 from study.place import local_world
 from study.point import Point
 from study.supervise import spawn
 from train.spec.config import RunConfig
-from train.spec.counts import flops_per_token
 
 
 class Slots:
@@ -86,9 +86,8 @@ def tasks(cluster: ClusterConfig) -> int:
 
 
 def estimated_flops(config: RunConfig) -> float:
-    """Return the training FLOPs of a run by train.spec.counts, for ordering and for the time left."""
-    data = config.data
-    return float(flops_per_token(config.model, data.vocab_size, data.sequence_length)) * (config.budget.tokens or 0)
+    """Return the training FLOPs that a run spends itself, for ordering and for the time left."""
+    return own_flops(config) if config.budget.tokens else 0.0
 
 
 def longest_first(keys: Sequence[str], points: Mapping[str, Point]) -> list[str]:

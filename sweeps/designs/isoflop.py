@@ -43,8 +43,8 @@ def by_ratio(budgets: Sequence[float], ratios: Sequence[float], shapes: Sequence
     The shape with the nearest log ratio is taken; where two ratios want the same one, the nearer gets it and the
     other the next nearest. Sorted by budget, then by size. ValueError if there are fewer shapes than ratios.
     """
-    _check("search.budgets", budgets)
-    _check("search.ratios", ratios)
+    usable("search.budgets", budgets)
+    usable("search.ratios", ratios)
     unique = list(dict.fromkeys(shapes))
     if len(unique) < len(set(ratios)):
         raise ValueError(
@@ -60,17 +60,17 @@ def by_ratio(budgets: Sequence[float], ratios: Sequence[float], shapes: Sequence
 
 def crossed(budgets: Sequence[float], shapes: Sequence[Shape]) -> list[Assignment]:
     """Return every shape at every budget [FLOPs], sorted by budget, then by size."""
-    _check("search.budgets", budgets)
+    usable("search.budgets", budgets)
     if not shapes:
         raise ValueError("search.shapes is empty: give a list of {width, layers}")
-    ordered = sorted(dict.fromkeys(shapes), key=_size)
+    ordered = sorted(dict.fromkeys(shapes), key=size)
     return [Assignment(shape, budget) for budget in sorted(set(budgets)) for shape in ordered]
 
 
 def _nearest(budget: float, ratios: Sequence[float], shapes: Sequence[Shape]) -> list[Shape]:
     """Return one shape per ratio, by greedy assignment of the nearest pairs first; ties go to the smaller shape."""
     pairs = sorted(
-        (abs(math.log(shape.ratio(budget) / ratio)), _size(shape), number, ratio)
+        (abs(math.log(shape.ratio(budget) / ratio)), size(shape), number, ratio)
         for number, shape in enumerate(shapes)
         for ratio in ratios
     )
@@ -78,16 +78,18 @@ def _nearest(budget: float, ratios: Sequence[float], shapes: Sequence[Shape]) ->
     for _, _, number, ratio in pairs:
         if ratio not in taken and number not in taken.values():
             taken[ratio] = number
-    return sorted((shapes[number] for number in taken.values()), key=_size)
+    return sorted((shapes[number] for number in taken.values()), key=size)
 
 
-def _size(shape: Shape) -> tuple[int, int, int]:
+def size(shape: Shape) -> tuple[int, int, int]:
+    """Return what orders shapes by size."""
     return shape.params, shape.width, shape.layers
 
 
-def _check(name: str, values: Sequence[float]) -> None:
+def usable(name: str, values: Sequence[float]) -> None:
+    """Raise ValueError where a list of the search section is empty or holds what is not a positive number."""
     if not values:
-        raise ValueError(f"{name} is empty: search=isoflop needs at least one value, for example {name}=[20]")
+        raise ValueError(f"{name} is empty: the design needs at least one value, for example {name}=[20]")
     for value in values:
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} holds {value}, which is not a positive number")

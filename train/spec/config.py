@@ -144,7 +144,8 @@ class ScheduleConfig:
     decay_shape: str = key("linear", "wsd: shape of the cooldown; sqrt: 1 - sqrt(share done)", ("linear", "sqrt"))
     parent: str | None = key(
         None,
-        "checkpoint (or run folder: its newest) that this run branches from, as a cooldown does; null: none",
+        "what this run branches from, as a cooldown does: <key>@<tokens> of a run of its study, or a checkpoint "
+        "(or run folder: its newest); null: none",
     )
 
 
