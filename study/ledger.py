@@ -12,6 +12,7 @@ from typing import Any
 
 from study.files import end_of_whole_lines, locked
 from study.layout import StudyFolder
+from study.policy import End
 
 Event = Mapping[str, Any]
 
@@ -37,11 +38,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The state that a ledger's events add up to."""
+    """The state that a ledger's events add up to.
+
+    ends: bad ends of each point since somebody last asked to try it again; history: all there ever were. excluded:
+    nodes that the latest submission left out, with why.
+    """
 
     batches: Mapping[str, Batch] = field(default_factory=dict)
     current: Mapping[str, str] = field(default_factory=dict)
     cancelled: frozenset[str] = frozenset()
+    ends: Mapping[str, tuple[End, ...]] = field(default_factory=dict)
+    history: tuple[End, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
@@ -54,6 +62,9 @@ def fold(events: Iterable[Event]) -> Ledger:
     batches: dict[str, Batch] = {}
     current: dict[str, str] = {}
     cancelled: set[str] = set()
+    ends: dict[str, list[End]] = {}
+    history: dict[tuple[str, str, int], End] = {}
+    excluded: Mapping[str, str] = {}
     for event in events:
         kind, name = event["event"], event.get("name", "")
         if kind == "intent":
@@ -73,7 +84,16 @@ def fold(events: Iterable[Event]) -> Ledger:
             cancelled.difference_update(event["keys"])
             for key in event["keys"]:
                 current.pop(key, None)
-    return Ledger(batches, current, frozenset(cancelled))
+                ends.pop(key, None)
+        elif kind == "ended":
+            end = _end(event)
+            others = [e for e in ends.get(end.key, ()) if e.of != end.of]
+            ends[end.key] = [*others, end]
+            history[end.key, *end.of] = end
+        elif kind == "excluded":
+            excluded = event["nodes"]
+    kept = {key: tuple(its) for key, its in ends.items()}
+    return Ledger(batches, current, frozenset(cancelled), kept, tuple(history.values()), excluded)
 
 
 def read(folder: StudyFolder) -> Ledger:
@@ -118,6 +138,26 @@ def append(folder: StudyFolder, event: str, now: float | None = None, **fields: 
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def end_fields(end: End) -> dict[str, Any]:
+    """Return an end as the fields of its event, `ended`."""
+    said = {"name": end.batch, "key": end.key, "attempt": end.attempt, "kind": end.kind, "nodes": list(end.nodes)}
+    return {**said, "action": end.action, "why": end.why, "memory_gb": end.memory_gb}
+
+
+def _end(event: Event) -> End:
+    return End(
+        key=str(event["key"]),
+        batch=str(event["name"]),
+        attempt=int(event["attempt"]),
+        kind=str(event["kind"]),
+        nodes=tuple(event.get("nodes") or ()),
+        time=float(event["time"]),
+        action=str(event.get("action", "stop")),
+        why=str(event.get("why", "")),
+        memory_gb=event.get("memory_gb"),
+    )
 
 
 def _batch(event: Event) -> Batch:
