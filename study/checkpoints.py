@@ -1,0 +1,54 @@
+"""A run's checkpoints as its folder shows them: where each stands, and keeping one for others to go on from.
+
+The trainer's own files (`train.checkpoint.layout`) are read here without torch. Whether a checkpoint is whole is for
+the trainer to say, which hashes it when it loads: that may be minutes for a large model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.files import read_json
+from study.layout import RunFolder
+
+PREFIX, MANIFEST, PIN = "step-", "manifest.json", "pinned"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint: tokens that its weights have seen, and its folder."""
+
+    tokens: int
+    folder: Path
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it stays whatever the trainer's retention says."""
+        return (self.folder / PIN).exists()
+
+
+def saved(run: RunFolder) -> list[Saved]:
+    """Return a run's checkpoints, oldest first; those without a manifest are not checkpoints yet."""
+    found = []
+    for folder in sorted(run.checkpoints.glob(f"{PREFIX}*")):
+        manifest = read_json(folder / MANIFEST)
+        if manifest is not None and folder.name.removeprefix(PREFIX).isdigit():
+            found.append(Saved(int(manifest["progress"]["tokens"]), folder))
+    return found
+
+
+def pin(run: RunFolder, tokens: int) -> bool:
+    """Keep the checkpoint at these tokens until :func:`unpin`; False where there is none."""
+    for one in saved(run):
+        if one.tokens == tokens:
+            (one.folder / PIN).touch()
+            return True
+    return False
+
+
+def unpin(run: RunFolder, tokens: int) -> None:
+    """Leave the checkpoint at these tokens to the trainer's retention again."""
+    for one in saved(run):
+        if one.tokens == tokens:
+            (one.folder / PIN).unlink(missing_ok=True)
