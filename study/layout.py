@@ -118,6 +118,16 @@ class StudyFolder:
         return self.path / "submit.lock"
 
     @property
+    def feed(self) -> Path:
+        """When the scheduler was last asked for room, and why points still wait; it may be deleted."""
+        return self.path / "feed.json"
+
+    @property
+    def limits(self) -> Path:
+        """What the scheduler last said of its limits; it may be deleted."""
+        return self.path / "limits.json"
+
+    @property
     def controller(self) -> Path:
         """Held by the one process of this machine that starts the study's local runs."""
         return self.path / "local.lock"
@@ -141,6 +151,11 @@ class StudyFolder:
     def search(self) -> Path:
         """What a search is (space, scheduler, limits); absent in a study whose points are all known beforehand."""
         return self.path / "search.json"
+
+    @property
+    def crews(self) -> Path:
+        """What the first rank of a search's worker told its other ranks, one file a job."""
+        return self.path / "crews"
 
     @property
     def events(self) -> Path:

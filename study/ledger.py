@@ -19,7 +19,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Batch:
-    """One submission: a job array of SLURM, or a list of local runs. A key's place in `keys` is its array index."""
+    """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `pack` each."""
 
     name: str
     executor: str
@@ -29,19 +29,48 @@ class Batch:
     code: str | None = None
     job_id: str | None = None
     abandoned: str | None = None
+    throttle: int | None = None
 
     @property
     def ambiguous(self) -> bool:
         """Whether it was meant to be submitted and nobody wrote down whether it was."""
         return self.job_id is None and self.abandoned is None
 
+    @property
+    def pack(self) -> int:
+        """How many points share a job of it."""
+        return max(1, int(self.resources.get("pack") or 1))
+
+    def task(self, key: str) -> int:
+        """Return the array index of the job that a key belongs to."""
+        return self.keys.index(key) // self.pack
+
+    def of_task(self, index: int) -> tuple[str, ...]:
+        """Return the keys of the job with this array index; none where there is no such job."""
+        return self.keys[index * self.pack : (index + 1) * self.pack] if index >= 0 else ()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a key that is still to be submitted is to be submitted with.
+
+    resources: the shape of its job. parallel: how many jobs of its kind may run at once (None: any number). why: what
+    came in between where it was tried already.
+    """
+
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    parallel: int | None = None
+    why: str = ""
+
 
 @dataclass(frozen=True)
 class Ledger:
     """The state that a ledger's events add up to.
 
-    ends: bad ends of each point since somebody last asked to try it again; history: all there ever were. excluded:
-    nodes that the latest submission left out, with why.
+    waiting: keys that are wanted and not in a batch yet, in the order in which they are to be submitted. ends: bad ends
+    of each point since somebody last asked to try it again; history: all there ever were. excluded: nodes that the
+    latest submission left out, with why.
     """
 
     batches: Mapping[str, Batch] = field(default_factory=dict)
@@ -50,50 +79,129 @@ class Ledger:
     ends: Mapping[str, tuple[End, ...]] = field(default_factory=dict)
     history: tuple[End, ...] = ()
     excluded: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
 
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
         name = self.current.get(key)
         return None if name is None else self.batches[name]
 
+    def unwanted_jobs(self, keys: Iterable[str]) -> dict[str, list[int]]:
+        """Return, by job id, the array indices of these points' SLURM jobs in which no other point is wanted."""
+        found: dict[str, list[int]] = {}
+        for name, places in self._tasks(keys).items():
+            batch = self.batches[name]
+            for index in sorted(places):
+                others = (key for key in batch.of_task(index) if key not in self.cancelled)
+                if batch.job_id is not None and not any(self.current.get(key) == name for key in others):
+                    found.setdefault(batch.job_id, []).append(index)
+        return found
+
+    def _tasks(self, keys: Iterable[str]) -> dict[str, set[int]]:
+        wanted, found = set(keys), dict[str, set[int]]()
+        for name in {self.current[key] for key in wanted if key in self.current}:
+            batch = self.batches[name]
+            if batch.executor == "slurm":
+                places = (i for i, key in enumerate(batch.keys) if key in wanted and self.current.get(key) == name)
+                found[name] = {place // batch.pack for place in places}
+        return found
+
 
 def fold(events: Iterable[Event]) -> Ledger:
     """Return the state after these events. Pure; events of a later version are passed over."""
-    batches: dict[str, Batch] = {}
-    current: dict[str, str] = {}
-    cancelled: set[str] = set()
-    ends: dict[str, list[End]] = {}
-    history: dict[tuple[str, str, int], End] = {}
-    excluded: Mapping[str, str] = {}
+    state = _Folding()
     for event in events:
-        kind, name = event["event"], event.get("name", "")
-        if kind == "intent":
-            batches[name] = _batch(event)
-            current.update(dict.fromkeys(event["keys"], name))
-            cancelled.difference_update(event["keys"])
-        elif kind == "submitted" and name in batches:
-            batches[name] = replace(batches[name], job_id=str(event["job_id"]))
-        elif kind == "abandoned" and name in batches:
-            batches[name] = replace(batches[name], abandoned=str(event["why"]))
-            for key in batches[name].keys:
-                if current.get(key) == name:
-                    del current[key]
-        elif kind == "cancelled":
-            cancelled.update(event["keys"])
-        elif kind == "retry":
-            cancelled.difference_update(event["keys"])
-            for key in event["keys"]:
-                current.pop(key, None)
-                ends.pop(key, None)
-        elif kind == "ended":
-            end = _end(event)
-            others = [e for e in ends.get(end.key, ()) if e.of != end.of]
-            ends[end.key] = [*others, end]
-            history[end.key, *end.of] = end
-        elif kind == "excluded":
-            excluded = event["nodes"]
-    kept = {key: tuple(its) for key, its in ends.items()}
-    return Ledger(batches, current, frozenset(cancelled), kept, tuple(history.values()), excluded)
+        match event["event"]:
+            case "waiting":
+                state.want(event)
+            case "intent":
+                state.intend(event)
+            case "submitted" | "abandoned" if event.get("name") in state.batches:
+                state.settle(event)
+            case "cancelled" | "refused":
+                state.drop(event)
+            case "retry":
+                state.retry(event)
+            case "ended":
+                state.end(event)
+            case "excluded":
+                state.excluded = dict(event["nodes"])
+    return state.result()
+
+
+class _Folding:
+    """The state of a ledger while its events are added up."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, Batch] = {}
+        self.current: dict[str, str] = {}
+        self.cancelled: set[str] = set()
+        self.waiting: dict[str, Waiting] = {}
+        self.wanted: dict[str, Waiting] = {}
+        self.ends: dict[str, list[End]] = {}
+        self.history: dict[tuple[str, str, int], End] = {}
+        self.excluded: Mapping[str, str] = {}
+
+    def want(self, event: Event) -> None:
+        asked = Waiting(
+            event.get("resources") or {}, event.get("code"), event.get("parallel"), str(event.get("why", ""))
+        )
+        for key in event["keys"]:
+            self.current.pop(key, None)
+            self.waiting.pop(key, None)  # it goes to the end of the queue
+            self.waiting[key] = self.wanted[key] = asked
+        self.cancelled.difference_update(event["keys"])
+
+    def intend(self, event: Event) -> None:
+        batch = _batch(event)
+        self.batches[batch.name] = batch
+        for key in batch.keys:
+            self.current[key] = batch.name
+            self.waiting.pop(key, None)
+        self.cancelled.difference_update(batch.keys)
+
+    def settle(self, event: Event) -> None:
+        """A batch was submitted, or never will be: then its keys wait again, unless the scheduler refused for good."""
+        batch = self.batches[event["name"]]
+        if event["event"] == "submitted":
+            self.batches[batch.name] = replace(batch, job_id=str(event["job_id"]))
+            return
+        self.batches[batch.name] = replace(batch, abandoned=str(event["why"]))
+        for key in batch.keys:
+            if self.current.get(key) == batch.name:
+                del self.current[key]
+                if key in self.wanted and not event.get("final") and key not in self.cancelled:
+                    self.waiting[key] = replace(self.wanted[key], why=str(event["why"]))
+
+    def drop(self, event: Event) -> None:
+        for key in event["keys"]:
+            self.waiting.pop(key, None)
+            self.wanted.pop(key, None)
+        if event["event"] == "cancelled":
+            self.cancelled.update(event["keys"])
+
+    def retry(self, event: Event) -> None:
+        self.cancelled.difference_update(event["keys"])
+        for key in event["keys"]:
+            self.current.pop(key, None)
+            self.ends.pop(key, None)
+
+    def end(self, event: Event) -> None:
+        end = _end(event)
+        others = [e for e in self.ends.get(end.key, ()) if e.of != end.of]
+        self.ends[end.key] = [*others, end]
+        self.history[end.key, *end.of] = end
+
+    def result(self) -> Ledger:
+        return Ledger(
+            self.batches,
+            self.current,
+            frozenset(self.cancelled),
+            {key: tuple(each) for key, each in self.ends.items()},
+            tuple(self.history.values()),
+            self.excluded,
+            self.waiting,
+        )
 
 
 def read(folder: StudyFolder) -> Ledger:
@@ -126,8 +234,15 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 def append(folder: StudyFolder, event: str, now: float | None = None, **fields: Any) -> None:
     """Append one event durably: under the lock, after cutting off an unfinished last line, with an fsync."""
-    entry = {"time": round(time.time() if now is None else now, 3), "event": event, **fields}
-    line = (json.dumps(entry, separators=(",", ":")) + "\n").encode()
+    extend(folder, [{"event": event, **fields}], now)
+
+
+def extend(folder: StudyFolder, events: Iterable[Event], now: float | None = None) -> None:
+    """Append events as :func:`append` does, in one write, of which a kill loses the end."""
+    at = round(time.time() if now is None else now, 3)
+    line = "".join(json.dumps({"time": at, **event}, separators=(",", ":")) + "\n" for event in events).encode()
+    if not line:
+        return
     folder.path.mkdir(parents=True, exist_ok=True)
     with locked(folder.lock):
         descriptor = os.open(folder.ledger, os.O_RDWR | os.O_CREAT, 0o644)
@@ -168,4 +283,5 @@ def _batch(event: Event) -> Batch:
         time=float(event["time"]),
         resources=event.get("resources") or {},
         code=event.get("code"),
+        throttle=event.get("throttle"),
     )

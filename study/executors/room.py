@@ -1,0 +1,80 @@
+"""How much room there is for another submission right now: asks SLURM, and remembers what seldom changes."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from pathlib import Path
+
+from study.executors import limits
+from study.executors.limits import Room
+from study.executors.query import Answer, Runner
+from study.files import read_json, write_json
+
+MEMORY_SECONDS = 600.0
+"""How long the answers about limits, which administrators set, serve without being asked again."""
+
+
+def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> Room:
+    """Ask the scheduler what it takes: one squeue, one sdiag, one `scontrol show assoc_mgr` where limits are enforced.
+
+    What administrators set comes from the file `memory` while that is younger than MEMORY_SECONDS.
+    """
+    user = user or getpass.getuser()
+    said = runner(
+        ["squeue", "--noheader", "--array", "--states=all", f"--user={user}", f"--format={limits.QUEUE_FIELDS}"]
+    )
+    if said.code != 0:
+        return Room(problem=_last(said))
+    queue = limits.read_queue(said.out)
+    if not queue.complete:
+        return Room(problem="squeue's answer could not be read")
+    ask = _Remembered(runner, memory, now)
+    controller = limits.read_config(ask("scontrol", "show", "config"))
+    everybody = limits.read_sdiag(runner(["sdiag"]).out) if controller.max_jobs is not None else 0
+    accounts, partitions = limits.Accounts(), limits.Partitions()
+    if controller.enforced:
+        partitions = limits.read_partitions(ask("scontrol", "show", "partition"))
+        live = runner(["scontrol", "show", "assoc_mgr", f"users={user}", "flags=assoc,qos"])
+        named = ask("sacctmgr", "-n", "-P", "show", "qos", f"format={limits.QOS_FIELDS}")
+        own = ask("sacctmgr", "-n", "-P", "show", "assoc", f"user={user}", f"format={limits.ASSOC_FIELDS}")
+        accounts = limits.merge(
+            limits.read_assoc_mgr(live.out if live.code == 0 else "", user),
+            limits.read_sacctmgr_assoc(own),
+            limits.read_sacctmgr_qos(named),
+        )
+    ask.save()
+    return Room(controller, accounts, partitions, queue, everybody)
+
+
+class _Remembered:
+    """Asks, unless the answer in the file is young enough. The file may be deleted at any time."""
+
+    def __init__(self, runner: Runner, path: Path, now: float) -> None:
+        self._runner = runner
+        self._path = path
+        self._now = now
+        loaded = read_json(path) or {}
+        answers, when = loaded.get("answers"), loaded.get("time")
+        fresh = isinstance(when, int | float) and 0 <= now - when < MEMORY_SECONDS
+        self._answers: dict[str, str] = dict(answers) if fresh and isinstance(answers, Mapping) else {}
+        self._new = not self._answers
+
+    def __call__(self, *command: str) -> str:
+        name = " ".join(command)
+        if name not in self._answers:
+            answer = self._runner(list(command))
+            if answer.code != 0:
+                return ""
+            self._answers[name] = answer.out
+            self._new = True
+        return self._answers[name]
+
+    def save(self) -> None:
+        if self._new and self._answers:
+            write_json(self._path, {"time": self._now, "answers": self._answers})
+
+
+def _last(said: Answer) -> str:
+    lines = said.error.splitlines()
+    return lines[-1] if lines else "squeue gave no answer"
