@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import json
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
-from study.commands import COMMANDS, Command
+from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"study: unknown command {name!r}: {hint}", file=sys.stderr)
         return 2
     command: Command = importlib.import_module(f"study.commands.{name}")
-    parser = argparse.ArgumentParser(prog=f"python -m study {name}", description=COMMANDS[name])
+    parser = argparse.ArgumentParser(
+        prog=f"python -m study {name}",
+        description="\n".join(textwrap.wrap(COMMANDS[name], 78)),
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     command.add_arguments(parser)
     options = parser.parse_intermixed_args(given[1:])
     try:
@@ -34,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except ValueError as error:
         print(f"study {name}: {error}", file=sys.stderr)
+        if getattr(options, "json", False):
+            print(json.dumps({"format": FORMAT, "command": name, "error": str(error)}))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -53,7 +62,8 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "python -m study.sweep makes a study; its --help lists every key.",
+            "python -m study.sweep makes a study; its --help lists every key. --json prints for machines.",
+            EXIT_CODES,
         ]
     )
 

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from types import FrameType
 from typing import Self
 
-from study import outcomes
+from study import lineage, outcomes
 from study.config import ClusterConfig
 from study.executors.local import Slots, estimated_flops, slot_count, write_batch
 from study.files import last_lines, locked
 from study.job import HELD
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus, latest_attempt
-from study.progress import Display, Pace, closing, display
+from study.progress import Display, JsonLines, Pace, closing, display
 from study.submission import reference
 from study.sync_process import SyncProcess
 
 TICK_SECONDS = 0.25
 MAX_TICK_SECONDS = 5.0
+MAX_REST_SECONDS = 60.0
+WATCHING_SHARE = 0.008
+"""CPU time of a process that only watches, as a share of a core."""
 MAX_POLL_SECONDS = 180.0
 UNKNOWN_SECONDS = 600.0
 CONTROL_SECONDS = 1.0
@@ -71,7 +75,8 @@ class Controller:
         if starting and (again := self._carry_on(seen, busy)):
             seen = [replace(s, state="pending") if s.key in again else s for s in seen]
         free = self.slots.count - len(busy)
-        waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy]
+        held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == "completed"})
+        waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy | held.keys()]
         if starting and free > 0 and waiting:
             for status in sorted(waiting, key=self._rank)[:free]:
                 self._start(status)
@@ -137,12 +142,12 @@ def terminate(statuses: Sequence[PointStatus], observer: Observer) -> int:
     return sent
 
 
-def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True) -> int:
+def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, machine: bool = False) -> int:
     """Show live progress until every submitted point ended; return the exit code.
 
     0: all that were submitted completed (or diverged, or were cancelled); 1: some did not; 130: stopped by Ctrl-C.
     Local runs are started by this process (with `control`): Ctrl-C lets them write a checkpoint and end, and calling
-    it again carries on. SLURM jobs live on.
+    it again carries on. SLURM jobs live on. `machine`: every line on stdout is a JSON object.
     """
     observer = Observer(folder)
     points = list(observer.points.values())
@@ -158,15 +163,16 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True) ->
                 controller = Controller(observer, Slots(folder, count))
             except TimeoutError:
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
-        with display(pace, folder.name) as shown:
+        with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:
             statuses = _watch(observer, cluster, controller, shown, stop)
         outcomes.export(folder)
-        for line in closing(statuses, folder.name, reference(folder)):
-            print(line, flush=True)
-        if stop.requests:
-            print(_come_back(folder, statuses), flush=True)
-            return INTERRUPTED
-        syncer.finish(stop)
+        with redirect_stdout(sys.stderr if machine else sys.stdout):
+            for line in closing(statuses, folder.name, reference(folder)):
+                print(line, flush=True)
+            if stop.requests:
+                print(_come_back(folder, statuses), flush=True)
+                return INTERRUPTED
+            syncer.finish(stop)
     return 1 if any(status.state in NOT_GOOD or _waits(status) for status in statuses) else 0
 
 
@@ -180,8 +186,9 @@ def _watch(
 ) -> list[PointStatus]:
     poll = Poll(observer, cluster.poll_seconds)
     told = 0
+    first = True
     while True:
-        began = time.monotonic()
+        began, used = time.monotonic(), time.process_time()
         poll.maybe()
         statuses = observer.statuses()
         poll.note(statuses)
@@ -201,13 +208,32 @@ def _watch(
         working = controller is not None and bool(controller.slots.running)
         if not stop.requests and not working and _is_over(_live(observer, statuses, controller), poll):
             return statuses
-        # Looking at thousands of runs takes a while and loads their file system: at most a third of the time.
-        time.sleep(max(TICK_SECONDS, min(MAX_TICK_SECONDS, 2 * (time.monotonic() - began))))
+        if controller is not None:
+            # Looking at thousands of runs takes a while and loads their file system: at most a third of the time.
+            time.sleep(max(TICK_SECONDS, min(MAX_TICK_SECONDS, 2 * (time.monotonic() - began))))
+        elif first:
+            time.sleep(TICK_SECONDS)  # what was imported for the first look is not needed again
+        else:
+            _rest(pause(time.process_time() - used), stop)
+        first = False
+
+
+def pause(cpu_seconds: float) -> float:
+    """Return how long to rest after a look that took this much CPU time [s], to use less than 1 % of a core. Pure."""
+    return max(TICK_SECONDS, min(MAX_REST_SECONDS, cpu_seconds / WATCHING_SHARE))
+
+
+def _rest(seconds: float, stop: Stop) -> None:
+    """Sleep, but not on through a request to stop."""
+    end = time.monotonic() + seconds
+    while not stop.requests and (left := end - time.monotonic()) > 0:
+        time.sleep(min(TICK_SECONDS, left))
 
 
 def _live(observer: Observer, statuses: Sequence[PointStatus], controller: Controller | None) -> list[PointStatus]:
     """Return the points that can still end: without a process that starts local runs, pending ones wait for ever."""
-    live = [s for s in statuses if s.batch is not None and not s.ended]
+    held = lineage.stranded(observer.points, {s.key for s in statuses if s.ended and s.state != "completed"})
+    live = [s for s in statuses if s.batch is not None and not s.ended and s.key not in held]
     if controller is not None or not live or any(s.state != "pending" for s in live):
         return live
     try:

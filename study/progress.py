@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections import Counter
@@ -120,6 +121,40 @@ class Lines:
     def say(self, text: str) -> None:
         """Print a line."""
         print(text, flush=True)
+
+
+class JsonLines:
+    """Progress for machines: one JSON object a line whenever a state changed, and every ten seconds."""
+
+    def __init__(self, pace: Pace, name: str) -> None:
+        self._pace = pace
+        self._name = name
+        self._begun = time.time()
+        self._shown = float("-inf")
+        self._states: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
+        """Print a line if something changed: the counts, and the state of each point that changed."""
+        now = time.time()
+        states = {status.key: status.state for status in statuses}
+        changed = {key: state for key, state in states.items() if self._states.get(key) != state}
+        if not changed and now - self._shown < LINE_SECONDS:
+            return
+        self._shown, self._states = now, states
+        summary = summarise(statuses, self._pace, self._begun, now)
+        record = {"format": 1, "command": "watch", "study": self._name, "time": round(now, 3)}
+        more = {"counts": summary.counts, "share": summary.share, "seconds_left": summary.left, "changed": changed}
+        print(json.dumps(record | more, separators=(",", ":")), flush=True)
+
+    def say(self, text: str) -> None:
+        """Say it on standard error: standard output holds nothing but objects."""
+        print(text, file=sys.stderr, flush=True)
 
 
 class Panel:

@@ -1,23 +1,26 @@
-"""Choosing points of a study by state or by the beginning of their key."""
+"""Choosing points of a study by state, by the beginning of their key, or by values of their configs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from study import where
 from study.observe import PointStatus
+from study.point import Point
 from study.standing import STATES
 
 T = TypeVar("T", bound=PointStatus)
 
 
 def parse_states(text: str, option: str = "--state") -> frozenset[str]:
-    """Return the states in a comma-separated list. Raises ValueError that lists what is allowed."""
+    """Return the states in a comma-separated list; `all` is every one. Raises ValueError that lists what is allowed."""
     states = [part.strip() for part in text.split(",") if part.strip()]
     for state in states:
-        if state not in STATES:
-            raise ValueError(f"{option} {state!r} is not a state: choose among {', '.join(STATES)}")
-    return frozenset(states)
+        if state not in (*STATES, "all"):
+            raise ValueError(f"{option} {state!r} is not a state: choose among {', '.join(STATES)}, or all")
+    return frozenset(STATES if "all" in states else states)
 
 
 def by_key(statuses: Sequence[PointStatus], prefix: str) -> PointStatus:
@@ -37,3 +40,20 @@ def choose(statuses: Sequence[PointStatus], states: frozenset[str], prefixes: Se
         keys = {by_key(statuses, prefix).key for prefix in prefixes}
         return [status for status in statuses if status.key in keys]
     return [status for status in statuses if status.state in states]
+
+
+def selected(
+    options: argparse.Namespace, statuses: Sequence[PointStatus], points: Mapping[str, Point], default: str
+) -> list[PointStatus]:
+    """Return the points that --state, --point and --where name together (study.commands.add_selection).
+
+    Points named by key are taken in any state unless --state is given. Raises ValueError for what cannot be chosen.
+    """
+    states = parse_states(options.state or default)
+    chosen = choose(statuses, states, options.point)
+    if options.point and options.state:
+        chosen = [status for status in chosen if status.state in states]
+    if options.where:
+        keys = where.matching(points, [where.parse(text) for text in options.where])
+        chosen = [status for status in chosen if status.key in keys]
+    return chosen

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from study.layout import StudyFolder
 
 COMMANDS = {
-    "status": "every point by state, failures with their last lines; exit code 1 if a point failed",
+    "list": "every study in one line: its points by state, and when something last happened",
+    "status": "every point by state, failures by class, GPU-hours, time left; exit code 1 if a point failed",
     "watch": "the same, live, until all runs ended; Ctrl-C only stops watching",
     "logs": "what a point printed; without a point, which points have logs",
     "cancel": "stop points: running ones write a checkpoint, waiting ones are not started",
@@ -16,6 +23,14 @@ COMMANDS = {
     "sync": "bring MLflow up to date",
     "reproduce": "the whole pipeline, data -> sweep -> fit -> report, as make study runs it",
 }
+
+FORMAT = 1
+"""Version of every command's JSON: within it fields are added, never renamed, removed or given another meaning."""
+
+EXIT_CODES = """\
+exit codes: 0 all well; 1 it worked, and something needs a look (a point failed, a check did not pass);
+  2 nothing was done, the message on stderr says what to change; 75 MLflow's store is away, try again later;
+  130 stopped by Ctrl-C."""
 
 
 class Command(Protocol):
@@ -31,4 +46,47 @@ class Command(Protocol):
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a study."""
     parser.add_argument("study", metavar="STUDY", help="the study's name, or its folder")
+    add_runs(parser)
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where studies lie."""
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all studies")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option for machines: one JSON object on stdout, also for an error (docs/commands.md says its shape)."""
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text (docs/commands.md)")
+
+
+def add_selection(parser: argparse.ArgumentParser, default: str, help: str) -> None:
+    """Add the options that choose points: by state, by key, by values of their configs."""
+    parser.add_argument("--state", metavar="STATES", help=f"{help}; default: {default}")
+    parser.add_argument("--point", action="append", default=[], metavar="KEY", help="this point only; may be repeated")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only points whose config says so, as model.width=512,768 or 'optim.lr<1e-3' (= != < <= > >=); each "
+        "further --where narrows the choice",
+    )
+
+
+def emit(command: str, folder: StudyFolder | None, fields: Mapping[str, Any], compact: bool = False) -> None:
+    """Print a command's one JSON object: format, command, study and folder first."""
+    about = {} if folder is None else {"study": folder.name, "folder": str(folder.path)}
+    whole = {"format": FORMAT, "command": command, **about, **fields}
+    try:
+        text = json.dumps(whole, allow_nan=False, separators=(",", ":") if compact else None)
+    except ValueError:  # JSON has no word for a loss that is not a number
+        text = json.dumps(_finite(whole), allow_nan=False)
+    print(text, flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""`python -m study cancel STUDY [--state STATES | --point KEY]`."""
+"""`python -m study cancel STUDY [--state STATES] [--point KEY] [--where KEY=VALUE]`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 from collections import defaultdict
 
 from study import ledger
-from study.commands import add_study
+from study.commands import add_json, add_selection, add_study, emit
 from study.follow import terminate
+from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
-from study.selection import choose, parse_states
+from study.selection import selected
 from study.submission import find_study, reference
 
 DEFAULT_STATES = "pending,queued,running,unknown"
@@ -18,32 +19,46 @@ DEFAULT_STATES = "pending,queued,running,unknown"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
-    parser.add_argument("--state", default=DEFAULT_STATES, help=f"points in these states; default: {DEFAULT_STATES}")
-    parser.add_argument("--point", action="append", default=[], metavar="KEY", help="this point only; may be repeated")
+    add_selection(parser, DEFAULT_STATES, "points in these states")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write down that the points are not wanted any more, then stop those that run."""
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
-        from study.search.pool import cancel
-
-        print(cancel(folder))
-        return 0
-    states = parse_states(options.state)
+        return _search(folder, options)
     observer = Observer(folder)
     observer.refresh()
-    chosen = [s for s in choose(observer.statuses(), states, options.point) if not s.ended]
-    if not chosen:
-        print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
-        return 0
-    ledger.append(folder, "cancelled", keys=[status.key for status in chosen])
-    # Looked at anew: one that began meanwhile has either read the ledger since or is seen to run.
+    chosen = [s for s in selected(options, observer.statuses(), observer.points, DEFAULT_STATES) if not s.ended]
     keys = {status.key for status in chosen}
-    stopped = terminate([s for s in observer.statuses() if s.key in keys and s.state == "running"], observer)
-    stopped += _cancel_jobs(observer, chosen)
-    print(f"{folder.name}: {len(chosen)} points cancelled, {stopped} of them told to stop; their checkpoints stay")
-    print(f"python -m study retry {reference(folder)} --state cancelled    # carries on with them")
+    stopped = 0
+    if chosen:
+        ledger.append(folder, "cancelled", keys=[status.key for status in chosen])
+        # Looked at anew: one that began meanwhile has either read the ledger since or is seen to run.
+        stopped = terminate([s for s in observer.statuses() if s.key in keys and s.state == "running"], observer)
+        stopped += _cancel_jobs(observer, chosen)
+    again = f"python -m study retry {reference(folder)} --state cancelled"
+    if options.json:
+        emit("cancel", folder, {"cancelled": [s.key for s in chosen], "told_to_stop": stopped, "next": again})
+    elif not chosen:
+        print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
+    else:
+        print(f"{folder.name}: {len(chosen)} points cancelled, {stopped} of them told to stop; their checkpoints stay")
+        print(f"{again}    # carries on with them")
+    return 0
+
+
+def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
+    from study.search.pool import cancel
+
+    if options.state or options.point or options.where:
+        raise ValueError(f"{folder.name} is a search: it is cancelled as a whole, without --state, --point or --where")
+    said = cancel(folder)
+    if options.json:
+        emit("cancel", folder, {"search": True, "said": said})
+    else:
+        print(said)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m study logs STUDY [POINT] [-f]`."""
+"""`python -m study logs STUDY [POINT] [-f] [--rank R] [--attempt N]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study import ledger
-from study.commands import add_study
+from study.commands import add_json, add_study, emit
 from study.layout import AttemptFolder, StudyFolder
 from study.observe import PointStatus, job_log, latest_attempt, observe
 from study.selection import by_key
@@ -29,26 +29,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on as the log grows, until the attempt ended")
     parser.add_argument("--rank", type=int, default=0, help="rank of a distributed run")
     parser.add_argument("--attempt", type=int, help="attempt, counted from 1; default: the latest")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the attempt's stdout, then its stderr."""
     folder = find_study(options.study, options.runs)
+    if options.json and options.follow:
+        raise ValueError("logs -f --json: what grows is no JSON object: leave one of them out")
     statuses = observe(folder)
     if options.point is None:
-        print(_listing(folder, statuses))
+        if options.json:
+            emit("logs", folder, {"points": [_entry(folder, s) for s in statuses if s.attempt]})
+        else:
+            print(_listing(folder, statuses))
         return 0
     status = by_key(statuses, options.point)
     if status.state == "failed" and options.attempt is None and not _began(folder, status):
         batch = ledger.read(folder).batch(status.key)
         assert batch is not None, "what was never submitted cannot fail"
-        _copy(job_log(folder, batch, status.key))
+        log = job_log(folder, batch, status.key)
+        if options.json:
+            emit("logs", folder, {"point": status.key, "attempt": None, "rank": 0, "stdout": _text(log), "stderr": ""})
+        else:
+            _copy(log)
         return 0
     attempt = _attempt(folder, status, options.attempt)
     files = (attempt.stdout(options.rank), attempt.stderr(options.rank))
     if not any(path.exists() for path in files):
         raise ValueError(f"{attempt.path} has no log of rank {options.rank}: {_ranks(attempt)}")
-    if options.follow:
+    if options.json:
+        number = int(attempt.path.name)
+        said = dict(zip(("stdout", "stderr"), map(_text, files), strict=True))
+        emit("logs", folder, {"point": status.key, "attempt": number, "rank": options.rank, **said})
+    elif options.follow:
         _follow(files, Ended(folder, status.key, attempt))
     else:
         for path in files:
@@ -84,6 +98,17 @@ def _listing(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
     if not rows:
         return f"{folder.name}: no point has begun, so there are no logs yet"
     return "\n".join([*rows, "", f"python -m study logs {reference(folder)} KEY    # the beginning of a key is enough"])
+
+
+def _entry(folder: StudyFolder, status: PointStatus) -> dict[str, object]:
+    assert status.attempt is not None
+    attempt = folder.run(status.key).attempt(status.attempt)
+    about = {"key": status.key, "state": status.state, "attempt": status.attempt}
+    return {**about, "stdout": str(attempt.stdout(0)), "stderr": str(attempt.stderr(0))}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _began(folder: StudyFolder, status: PointStatus) -> bool:

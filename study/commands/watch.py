@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from study.commands import add_study
+from study.commands import add_json, add_study
 from study.follow import follow
 from study.submission import find_study, load_submission
 
@@ -12,6 +12,7 @@ from study.submission import find_study, load_submission
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -20,5 +21,7 @@ def run(options: argparse.Namespace) -> int:
     if folder.search.exists():
         from study.search.pool import watch
 
+        if options.json:
+            raise ValueError(f"watch --json: {folder.name} is a search: take status --json, now and then")
         return watch(folder)
-    return follow(folder, load_submission(folder).cluster, control=False)
+    return follow(folder, load_submission(folder).cluster, control=False, machine=options.json)

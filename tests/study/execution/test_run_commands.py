@@ -14,7 +14,7 @@ from rich.console import Console
 from study import ledger
 from study.files import last_lines
 from study.layout import StudyFolder
-from study.observe import PointStatus
+from study.observe import PointStatus, observe
 from study.progress import Pace, Panel, closing, duration, summarise
 from study.selection import by_key, choose, parse_states
 from tests.study.execution.studies import FAILS, environment, make_study, run_to_end, study_command
@@ -42,10 +42,12 @@ def test_status_shows_states_and_the_last_lines_of_a_failure(ended: tuple[StudyF
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[0] == "mixed: 3 points: 1 completed, 1 pending, 1 failed"
-    assert [line.split()[:3] for line in lines[2:4]] == [
+    assert [line.split()[::2] for line in lines[1:4]] == [[s, "1"] for s in ("completed", "pending", "failed")]
+    assert [line.split()[:3] for line in lines[6:8]] == [
         [keys[1], "completed", "100%"],
         [keys[FAILS], "failed", "1"],
     ]
+    assert max(map(len, lines)) <= 80
     assert f"{keys[FAILS]} failed, attempt 1" in lines
     assert "    seed=101" in lines
     assert "    | RuntimeError: the sun was in my eyes" in lines
@@ -60,6 +62,9 @@ def test_status_as_json(ended: tuple[StudyFolder, dict[int, str]]) -> None:
     (first, second, _) = loaded["points"]
     assert (first["key"], first["loss"], first["attempt"]) == (keys[1], 2.5, 1)
     assert second["error"][-1] == "RuntimeError: the sun was in my eyes"
+    (failure,) = loaded["failures"]
+    assert (failure["keys"], failure["line"]) == ([keys[FAILS]], "RuntimeError: the sun was in my eyes")
+    assert loaded["next"].startswith("python -m study retry mixed ")
 
 
 def test_a_study_that_all_went_well_has_exit_code_0(tmp_path: Path) -> None:
@@ -158,6 +163,32 @@ def test_retry_refuses_what_has_nothing_to_try(ended: tuple[StudyFolder, dict[in
     assert (done.returncode, "'broken' is not a state: choose among completed" in done.stderr) == (2, True)
     done = study_command("retry", "mixed", "--point", keys[1], cwd=root(study))
     assert (done.returncode, f"point {keys[1]} is completed" in done.stderr) == (2, True)
+    machine = study_command("retry", "mixed", "--where", "model.widht=64", "--json", cwd=root(study))
+    assert (machine.returncode, "did you mean model.width" in json.loads(machine.stdout)["error"]) == (2, True)
+
+
+def test_cancel_by_the_values_of_configs(tmp_path: Path) -> None:
+    study, narrow = make_study(tmp_path / "runs" / "widths", [1, 2])
+    _, wide = make_study(study.path, [1, 2], width=96)
+    done = study_command(
+        "cancel", "widths", "--where", "model.width=96,128", "--where", "seed<2", "--json", cwd=tmp_path
+    )
+    assert (done.returncode, json.loads(done.stdout)["cancelled"]) == (0, [wide[1]])
+    listed = study_command("list", "--json", cwd=tmp_path)
+    (entry,) = json.loads(listed.stdout)["studies"]
+    assert (entry["study"], entry["counts"]) == ("widths", {"pending": 3, "cancelled": 1})
+    assert {*narrow.values(), wide[2]} == {s.key for s in observe(study) if s.state == "pending"}
+
+
+def test_list_names_damaged_studies_too(tmp_path: Path) -> None:
+    make_study(tmp_path / "runs" / "good", [1])
+    hurt, _ = make_study(tmp_path / "runs" / "hurt", [1])
+    hurt.ledger.write_text("nonsense\n")
+    done = study_command("list", cwd=tmp_path)
+    assert done.returncode == 1
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert lines["good"].endswith("1 pending")
+    assert "damaged: " in lines["hurt"]
 
 
 def test_a_damaged_ledger_is_named_not_traced(tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""What `status` says of a study in 80 columns: bars by state, failures by class, GPU-hours, time left, next action."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from study.observe import PointStatus
+from study.point import Point
+from study.progress import duration
+from study.standing import RESUMABLE, STATES
+from train.spec.counts import flops_per_token
+
+WIDTH = 80
+BAR = 30
+FULL_ROWS = 30
+SHOWN_KEYS = 3
+FAILING = frozenset({"failed", "unknown", "diverged"})
+NAMES_ERROR = re.compile(r"\s*([\w.]*(Error|Exception|Interrupt)\b|(\w+: )?(fatal|error)\b|Killed|slurmstepd: )", re.I)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The points whose attempts ended badly in one way: its class, their keys, the first line of an error."""
+
+    kind: str
+    keys: tuple[str, ...]
+    line: str
+
+
+@dataclass(frozen=True)
+class Hours:
+    """What a study has cost and may cost [`unit`]: asked, used, lost to attempts that failed."""
+
+    asked: float
+    used: float
+    lost: float
+    unit: str = "GPU-hours"
+
+
+def bars(counts: Mapping[str, int], total: int) -> list[str]:
+    """Return one line a state: its name, a bar as long as its share of the points, count and share."""
+    lines = []
+    for state in STATES:
+        count = counts.get(state, 0)
+        if count:
+            filled = max(1, round(BAR * count / total))
+            lines.append(f"  {state:<12}{'█' * filled:<{BAR}} {count:>9,}  {_percent(count / total):>4}")
+    return lines
+
+
+def failures(statuses: Sequence[PointStatus]) -> list[Failure]:
+    """Return the failures by class, the most frequent first, each with the first error line that says something."""
+    groups: dict[str, list[PointStatus]] = defaultdict(list)
+    for status in statuses:
+        if status.state in FAILING:
+            groups[kind(status)].append(status)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [Failure(name, tuple(s.key for s in group), _first_line(group)) for name, group in ordered]
+
+
+def kind(status: PointStatus) -> str:
+    """Return the class of a point's bad end in words, its state where nothing finer is known."""
+    return str(getattr(status, "failure", "") or status.state).replace("_", " ")
+
+
+def failure_lines(found: Sequence[Failure]) -> list[str]:
+    """Return two lines a class: how many, which points; the error."""
+    lines = []
+    for one in found:
+        more = f" and {len(one.keys) - SHOWN_KEYS:,} more" if len(one.keys) > SHOWN_KEYS else ""
+        lines.append(_cut(f"  {len(one.keys):,} {one.kind}: {' '.join(one.keys[:SHOWN_KEYS])}{more}"))
+        if one.line:
+            lines.append(_cut(f"    | {one.line}"))
+    return lines
+
+
+def hours_line(hours: Hours) -> str:
+    """Return the cost in one line."""
+    text = f"{hours.unit}: {_amount(hours.used)} used"
+    if hours.asked:
+        text += f" of {_amount(hours.asked)} asked for"
+    return text + (f", {_amount(hours.lost)} of them lost to failed attempts" if hours.lost else "")
+
+
+def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -> float | None:
+    """Return the estimated seconds until what is wanted has ended; 0.0: nothing is under way; None: cannot be told.
+
+    By the speed [FLOP/s] of first attempts, for only these have done in their own time all that they have reached;
+    the points that wait are shared out over as many as run now.
+    """
+    waiting = [s for s in statuses if s.state in ("running", "queued", "pending", "unknown")]
+    if not waiting:
+        return 0.0
+    rates, left, longest = [], 0.0, 0.0
+    for status in statuses:
+        if status.attempt == 1 and status.tokens and status.seconds:
+            rates.append(_per_token(points[status.key]) * status.tokens / status.seconds)
+    running = sum(s.state == "running" for s in statuses)
+    if not rates or not running:
+        return None
+    for status in waiting:
+        rest = _per_token(points[status.key]) * max(0, status.budget_tokens - status.tokens)
+        left += rest
+        longest = max(longest, rest)
+    rate = statistics.median(rates)
+    return max(left / (rate * running), longest / rate)
+
+
+def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
+    """Return when the study will have ended, in one line; nothing where nothing is under way."""
+    running = sum(s.state == "running" for s in statuses)
+    waiting = sum(s.state in ("queued", "pending") for s in statuses)
+    if seconds == 0.0:
+        return ""
+    text = "time left: " + ("cannot be told yet" if seconds is None else f"about {duration(seconds)}")
+    return text + f" ({running:,} running, {waiting:,} waiting)"
+
+
+def table(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return the points as a table; overrides are cut where they would go beyond 80 columns."""
+    rows = [("point", "state", "done", "loss", "try", "job", "config")]
+    for s in statuses:
+        share = f"{min(1.0, s.tokens / s.budget_tokens):.0%}" if s.budget_tokens and s.tokens else ""
+        loss = "" if s.loss is None else f"{s.loss:.4f}"
+        rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", " ".join(s.overrides)))
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    lead = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)) for row in rows]
+    return [_cut(f"{text}  {row[6]}".rstrip()) for text, row in zip(lead, rows, strict=True)]
+
+
+def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:
+    """Return the points that a short table shows: those that need a look, then those that run, then the rest."""
+    if len(statuses) <= FULL_ROWS:
+        return list(statuses)
+    order = {s: i for i, s in enumerate(("failed", "unknown", "interrupted", "time_limit", "diverged", "running"))}
+    chosen = sorted(statuses, key=lambda s: order.get(s.state, 9))[:FULL_ROWS]
+    keys = {status.key for status in chosen}
+    return [status for status in statuses if status.key in keys]
+
+
+def next_action(counts: Mapping[str, int], called: str) -> str:
+    """Return the command to give next, with what it does; nothing where there is nothing to do.
+
+    `called` names the study in a command.
+    """
+    if counts.get("failed") or any(counts.get(state) for state in RESUMABLE):
+        return f"python -m study retry {called}    # they go on from their checkpoints"
+    if counts.get("unknown"):
+        return "unknown: nothing is done about these until the scheduler or a file says more"
+    if counts.get("running") or counts.get("queued"):
+        return f"python -m study watch {called}    # live, until all have ended"
+    if counts.get("pending"):
+        return "pending: give the study's command again, and they are submitted"
+    return ""
+
+
+def heading(name: str, counts: Mapping[str, int], total: int) -> str:
+    """Return the study in one line."""
+    head = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts.get(state))
+    return f"{name}: {total:,} points: {head or 'none'}"
+
+
+def count(statuses: Sequence[PointStatus]) -> Counter[str]:
+    """Return how many points are in each state."""
+    return Counter(status.state for status in statuses)
+
+
+def _first_line(group: Sequence[PointStatus]) -> str:
+    """Return the first line that names an error, else the last one that was written, else why it is in its state."""
+    for status in group:
+        named = [line for line in status.error if NAMES_ERROR.match(line)]
+        if status.error:
+            return (named or status.error[-1:])[0].strip()
+    return next((status.why for status in group if status.why), "")
+
+
+def _per_token(point: Point) -> float:
+    data = point.config.data
+    return float(flops_per_token(point.config.model, data.vocab_size, data.sequence_length))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "<1%"
+
+
+def _amount(hours: float) -> str:
+    if hours and hours < 0.005:
+        return "<0.01"
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.{max(0, 2 - int(math.log10(max(hours, 1))))}f}"
+
+
+def _cut(text: str, width: int = WIDTH) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
