@@ -52,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m study.job", description="Advance one point of a submitted batch.")
     parser.add_argument("folder", type=Path, help="the study's folder")
     parser.add_argument("--name", required=True, help="the batch's name in the ledger")
-    parser.add_argument("--index", type=int, help="the point's place in the batch; default: SLURM_ARRAY_TASK_ID")
+    parser.add_argument("--index", type=int, help="the job's place in the batch; default: SLURM_ARRAY_TASK_ID")
+    parser.add_argument("--slot", type=int, help="the point's place in a packed job; without it all are run")
     given = parser.parse_args(arguments)
     index = given.index if given.index is not None else int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
     signals = Signals()
@@ -60,10 +61,16 @@ def main(arguments: list[str] | None = None) -> int:
     study = StudyFolder(given.folder.absolute())
     state = ledger.read(study)
     batch = state.batches.get(given.name)
-    if batch is None or not 0 <= index < len(batch.keys):
+    keys = batch.of_task(index) if batch is not None else ()
+    slot = given.slot or 0
+    if batch is None or not slot < len(keys):
         print(f"{study.ledger} has no batch {given.name!r} with index {index}", file=sys.stderr)
         return NOT_WANTED
-    key = batch.keys[index]
+    if batch.pack > 1 and given.slot is None:
+        from study import pack
+
+        return pack.lead(study, batch, index, signals)
+    key = keys[slot]
     why = unwanted(state, batch, key)
     if why:
         print(f"{key}: nothing to do: {why}", file=sys.stderr)

@@ -91,7 +91,7 @@ class Observer:
         """Return every point's status, from its files as they are now and the scheduler's last view."""
         state = self.known
         places = {
-            name: {key: index for index, key in enumerate(batch.keys)}
+            name: {key: index // batch.pack for index, key in enumerate(batch.keys)}
             for name, batch in state.batches.items()
             if batch.executor == "slurm"
         }
@@ -218,7 +218,7 @@ def job_log(folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:
     """Return where a point's job writes before and after its attempt: the job's own log."""
     if batch.executor == "local":
         return folder.jobs / "local.log"
-    return folder.jobs / f"{batch.job_id}_{batch.keys.index(key)}_0_log.out"
+    return folder.jobs / f"{batch.job_id}_{batch.task(key)}_0_log.out"
 
 
 def _seconds(attempt: Attempt | None) -> float | None:

@@ -102,6 +102,10 @@ def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
     if seen.batch.ambiguous:
         return Standing("unknown", "nobody wrote down whether it was submitted: submit again to settle it")
     job = seen.job
+    if job is not None and job.state == "running" and seen.batch.pack > 1 and mine is not None and mine.ended:
+        state = str(mine.ended.get("state"))
+        if state in ("failed", "cancelled"):  # the packed job goes on with the points that share it
+            return Standing(state)
     if job is not None and job.state in ("queued", "running"):
         return Standing(job.state, job.reason)
     if mine is not None and mine.ended is not None:
@@ -138,6 +142,9 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
         return Standing("interrupted", said)
     if job.state == "failed" and "exit code 76:0" in job.reason:
         return Standing("interrupted", "another attempt held the run")
+    batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
+    if job.state == "cancelled" and not (seen.cancelled or begun) and batch and batch.resources.get("dependency"):
+        return Standing("interrupted", "it never began: its parent's job did not succeed")
     if job.state == "cancelled" or seen.cancelled:
         return Standing("cancelled", said)
     return Standing(job.state, said)

@@ -168,11 +168,11 @@ def spawn(
             env=dict(environment),
             start_new_session=True,
             pass_fds=tuple(inherit),
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - its callers have one thread
+            preexec_fn=die_with_parent(),  # noqa: PLW1509 - its callers have one thread
         )
 
 
-def _die_with_parent() -> Callable[[], None]:
+def die_with_parent() -> Callable[[], None]:
     """Return what a child calls before exec, so that the kernel sends it SIGTERM when its parent dies in any way."""
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()

@@ -1,0 +1,63 @@
+"""How much memory one rank of a run needs, from its config alone: weights, gradients, moments and activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from train.spec.config import RunConfig
+from train.spec.counts import params
+from train.spec.mesh import Axes
+
+KEPT_PER_TOKEN = 34
+"""Values kept for the backward pass per token, channel and block (Korthikanti et al. 2022, attention not stored)."""
+MICRO_BATCH_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
+"""What the trainer lets the activations of a micro-batch take where the config does not say [bytes]."""
+_CPU_TOKENS = 4096
+_MOMENTS = {"adamw": 2, "muon": 1, "sgd": 1}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of one rank's device [bytes]: `states` of the parameters, `activations` of one micro-batch."""
+
+    states: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """Both [bytes]."""
+        return self.states + self.activations
+
+
+def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
+    """Return what a rank needs on a device of type cpu or cuda. An estimate from above: sharded parts count as equal.
+
+    Weights and gradients are fp32, moments as `precision.optimizer_state` says; a half-precision run holds a copy of
+    the weights more. Sharding with parallel.zero=3 cuts all of it over dp_shard x cp, tp and pp cut it always.
+    """
+    total = params(config.model, config.data.vocab_size).total
+    moments = _MOMENTS[config.optim.name] * (2 if config.precision.optimizer_state == "bf16" else 4)
+    copy = 0 if config.precision.name == "fp32" else 2
+    weights = 8 + copy
+    parts = axes.tp * axes.pp
+    shards = parts * axes.fsdp
+    offloaded = config.memory.offload != "none" and device == "cuda"
+    states = total * weights // (shards if config.parallel.zero == 3 else parts)
+    states += 0 if offloaded else total * moments // shards
+    return Footprint(states, _activations(config, axes, device))
+
+
+def _activations(config: RunConfig, axes: Axes, device: str) -> int:
+    model, length = config.model, config.data.sequence_length
+    size = 4 if config.precision.name == "fp32" else 2
+    per_token = size * KEPT_PER_TOKEN * model.width * model.layers // (axes.tp * axes.pp)
+    if config.memory.checkpointing == "full":
+        per_token = size * model.width * (2 * model.layers + KEPT_PER_TOKEN)
+    asked = config.parallel.micro_batch_sequences
+    if asked is not None:
+        return per_token * asked * length // axes.cp
+    most = MICRO_BATCH_BYTES[device]
+    if device == "cpu":
+        most = min(most, max(_CPU_TOKENS, length) * per_token)
+    step = (config.batch.tokens or 1 << 62) // axes.data
+    return max(per_token * length // axes.cp, min(most, step * per_token))
