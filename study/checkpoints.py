@@ -6,7 +6,8 @@ the trainer to say, which hashes it when it loads: that may be minutes for a lar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from study.files import read_json
@@ -17,10 +18,11 @@ PREFIX, MANIFEST, PIN = "step-", "manifest.json", "pinned"
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint: tokens that its weights have seen, and its folder."""
+    """A checkpoint: tokens that its weights have seen, its folder, and the run's time by kind [s]."""
 
     tokens: int
     folder: Path
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def pinned(self) -> bool:
@@ -34,7 +36,8 @@ def saved(run: RunFolder) -> list[Saved]:
     for folder in sorted(run.checkpoints.glob(f"{PREFIX}*")):
         manifest = read_json(folder / MANIFEST)
         if manifest is not None and folder.name.removeprefix(PREFIX).isdigit():
-            found.append(Saved(int(manifest["progress"]["tokens"]), folder))
+            progress = manifest["progress"]
+            found.append(Saved(int(progress["tokens"]), folder, dict(progress.get("seconds") or {})))
     return found
 
 

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,17 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Work:
-    """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget."""
+    """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget.
+
+    unit: number of the claim that it belongs to, where one job advances several.
+    """
 
     study: StudyFolder
     batch: ledger.Batch
     key: str
     place: Place
     until: int | None = None
+    unit: int | None = None
 
     @property
     def run(self) -> RunFolder:
@@ -133,9 +137,12 @@ def lead(work: Work, signals: Signals) -> int:
     return ending.code
 
 
-def join(work: Work, signals: Signals) -> int:
-    """Find the attempt that the first rank of this job claimed, and run this rank of it."""
-    found = _find_attempt(work)
+def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: False) -> int:
+    """Find the attempt that the first rank of this job claimed, and run this rank of it.
+
+    `given_up`: whether the first rank has gone on without one.
+    """
+    found = _find_attempt(work, given_up)
     if found is None:
         print(
             f"{work.key}: rank 0 of job {work.place.job_id} made no attempt in {PEERS_SECONDS:.0f} s", file=sys.stderr
@@ -203,6 +210,7 @@ def describe(work: Work, started: float) -> dict[str, Any]:
         "started": round(started, 3),
         "code": work.batch.code,
         "world": place.world,
+        "unit": work.unit,
     }
     if place.world > 1:
         given = "127.0.0.1" if place.executor == "local" else work.batch.resources.get("master_addr")
@@ -291,13 +299,16 @@ def _acquire(lock: RunLock, signals: Signals) -> bool:
     return True
 
 
-def _find_attempt(work: Work) -> tuple[AttemptFolder, dict[str, Any]] | None:
+def _find_attempt(work: Work, given_up: Callable[[], bool]) -> tuple[AttemptFolder, dict[str, Any]] | None:
     limit = time.monotonic() + PEERS_SECONDS
     while time.monotonic() < limit:
         for path in sorted(work.run.attempts.glob("*/job.json"), reverse=True):
             job = read_json(path)
-            if job and (job["job_id"], job["restart"]) == (work.place.job_id, work.place.restart):
+            mine = (work.place.job_id, work.place.restart, work.unit)
+            if job and (job["job_id"], job["restart"], job.get("unit")) == mine:
                 return AttemptFolder(path.parent), job
+        if given_up():
+            return None
         time.sleep(POLL_SECONDS)
     return None
 

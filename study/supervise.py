@@ -65,10 +65,14 @@ class Signals:
         for number in list(self.received):
             _forward(number, process)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.received.append(number)
+    def pass_on(self, number: int) -> None:
+        """Send a signal to the trainer's processes that nobody sent to this one."""
         for process in self._processes:
             _forward(number, process)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(number)
+        self.pass_on(number)
 
 
 def _forward(number: int, process: subprocess.Popen[bytes]) -> None:

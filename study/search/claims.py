@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -23,6 +23,8 @@ from study.search.state import Claim, Search, ended, reported, started
 from sweeps.events import Config, Unit
 from train.spec.counts import flops_per_token
 
+JOB = "job:"
+"""How the name of a worker begins that is a job of its own, submitted for one unit."""
 BEATS = 4
 """How often a lease is renewed while it lasts."""
 
@@ -35,8 +37,11 @@ class Office:
     settings: Settings
     log: EventLog
     search: Search
-    _points: dict[int, Point] = field(default_factory=dict)
+    _latest: tuple[tuple[Config, str | None], Point] | None = None
     _stamp: int = 0
+
+    def __post_init__(self) -> None:
+        self.search.price = lambda unit: self.placed(unit)[2]
 
     @classmethod
     def of(cls, folder: StudyFolder) -> Self:
@@ -71,34 +76,54 @@ class Office:
             self._stamp = stamp
             if fresh != self.settings:
                 self.settings, self.search, self.log = fresh, Search(fresh), EventLog(self.folder.events)
+                self.__post_init__()
 
-    def claim(self, worker: str) -> Claim | None:
-        """Return a unit to advance, None where there is none now; settles leases that have run out first."""
+    def claim(self, worker: str, lease: bool = True) -> Claim | None:
+        """Return a unit to advance, None where there is none now; settles leases that have run out first.
+
+        `lease`: the worker renews it from now on; else who hands the unit on sees to it that it is not lost.
+        """
         with self.transaction():
-            self._settle_lost(time.time())
+            self.settle_lost(time.time())
             unit = self.search.decide()
             if unit is None:
                 return None
-            point, cost = self.point(unit)
-            if unit.trial not in self.search.trials and not self.search.affordable(unit, cost):
-                return None
-            if unit.trial not in self.search.trials:
-                append_points(self.folder, [point], {trial.key for trial in self.search.trials.values()})
-            record = started(unit, point.key, worker, cost, time.time())
+            key, new, cost = self.placed(unit)
+            if new is not None:
+                append_points(self.folder, [new], self.search.keys)
+            reserved = self.search.reservation(unit, cost)
+            record = started(unit, key, worker, cost, time.time(), reserved=reserved)
             number = len(self.log.records)
             # The lease comes first: a claim without one would look as if its worker had died.
-            renew(self.folder, number)
+            if lease:
+                renew(self.folder, number)
             self._append(record)
             return self.search.claims[number]
 
-    def tell(self, claim: Claim, how: str, why: str = "", value: float | None = None) -> bool:
-        """Write down how a unit ended, with its value where it was reached; False if the claim was given up since."""
+    def tell(
+        self,
+        claim: Claim,
+        how: str,
+        why: str = "",
+        value: float | None = None,
+        *,
+        tokens: int | None = None,
+        seconds: float | None = None,
+        training: float | None = None,
+        limited: bool = False,
+    ) -> bool:
+        """Write down how a unit ended, with its value where it was reached; False if the claim was given up since.
+
+        tokens: where the run stood at its value. seconds, training: see :func:`study.search.state.ended`. limited: it
+        used up the device time that was set aside for it.
+        """
         with self.transaction():
             current = self.search.is_current(claim.number, claim.unit.trial)
             if current:
                 now = time.time()
-                told = [] if value is None else [reported(claim, claim.unit.until, value, now)]
-                self._append(*told, ended(claim, how, why, now))
+                told = [] if value is None else [reported(claim, claim.unit.until, value, now, tokens)]
+                end = ended(claim, how, why, now, seconds=seconds, training=training)
+                self._append(*told, {**end, "limited": True} if limited else end)
         (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
         return current
 
@@ -108,40 +133,65 @@ class Office:
             if self.search.stopped != (event == "stopped"):
                 self._append({"event": event, "time": round(time.time(), 3)})
 
-    def point(self, unit: Unit) -> tuple[Point, float]:
-        """Return the frozen point of a unit's trial, and what one of its tokens costs [FLOPs per token]."""
-        known = self.search.trials.get(unit.trial)
-        config = unit.config if unit.config is not None else None if known is None else known.config
-        assert config is not None, "a new trial's unit has its config"
-        if unit.trial not in self._points:
-            self._points[unit.trial] = frozen(self.settings, config)
-        point = self._points[unit.trial]
+    def placed(self, unit: Unit) -> tuple[str, Point | None, float]:
+        """Return the key of a unit's point, the point itself where it is new, and what a token costs it [FLOPs]."""
+        if self.search.is_begun(unit):
+            trial = self.search.trials[unit.trial]
+            return trial.key, None, trial.flops_per_token
+        assert unit.config is not None, "a new point has its config"
+        origin = None if unit.parent is None else self.search.origin(unit.parent)
+        if self._latest is None or self._latest[0] != (unit.config, origin):
+            self._latest = (unit.config, origin), frozen(self.settings, unit.config, origin)
+        point = self._latest[1]
         run = point.config
-        return point, float(flops_per_token(run.model, run.data.vocab_size, run.data.sequence_length))
+        return point.key, point, float(flops_per_token(run.model, run.data.vocab_size, run.data.sequence_length))
 
     def _append(self, *records: Record) -> None:
         self.log.append(records)
         for record in records:
             self.search.apply(record)
 
-    def _settle_lost(self, now: float) -> None:
+    def settle_lost(self, now: float) -> None:
         """Give up the claims whose worker has not renewed its lease: the unit goes to whoever asks next."""
         clock = server_clock(self.folder) if self.search.claims else now
         for claim in list(self.search.claims.values()):
+            if claim.worker.startswith(JOB):
+                continue  # SLURM knows whether it lives
             renewed = lease_time(self.folder, claim.number)
             age = now - claim.time if renewed is None else clock - renewed
             if age > self.settings.lease:
-                self._append(ended(claim, "lost", f"its worker {claim.worker} was silent for {age:.0f} s", now))
+                # It died before its next beat was due, and its trainer with it.
+                lived = self.settings.lease / BEATS + (0.0 if renewed is None else max(0.0, renewed - claim.time))
+                why = f"its worker {claim.worker} was silent for {age:.0f} s"
+                self._append(ended(claim, "lost", why, now, seconds=lived))
                 (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
 
 
 class Lease:
-    """Renews a claim's lease while the block runs, by a timer: a thread would make it unsafe to start processes."""
+    """Renews a claim's lease while the block runs, by a timer: a thread would make it unsafe to start processes.
 
-    def __init__(self, folder: StudyFolder, claim: Claim, seconds: float) -> None:
-        self._folder, self._claim, self._every = folder, claim, seconds / BEATS
+    A unit that takes the `limit` [s] that was set aside for it gets `ask`ed to save and end in its last tenth, and is
+    told to `ask` for the last time, with SIGKILL, at its end. `beating`: there is a lease to renew.
+    """
+
+    def __init__(
+        self,
+        folder: StudyFolder,
+        claim: Claim,
+        seconds: float,
+        limit: float | None = None,
+        ask: Callable[[int], None] = lambda number: None,
+        *,
+        beating: bool = True,
+    ) -> None:
+        self._folder, self._claim, self._beating = folder, claim, beating
+        self._every = seconds / BEATS if limit is None else min(seconds / BEATS, limit / 20)
+        self._limit, self._ask = limit, ask
+        self._began = time.monotonic()
+        self.used_up = False
 
     def __enter__(self) -> Self:
+        self._began = time.monotonic()
         signal.signal(signal.SIGALRM, self._beat)
         signal.setitimer(signal.ITIMER_REAL, self._every, self._every)
         return self
@@ -149,7 +199,17 @@ class Lease:
     def __exit__(self, *error: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return time.monotonic() - self._began
+
     def _beat(self, number: int, frame: FrameType | None) -> None:
+        if self._limit is not None and self.seconds > 0.9 * self._limit:
+            self._ask(signal.SIGKILL if self.seconds > self._limit else signal.SIGTERM)
+            self.used_up = True
+        if not self._beating:
+            return
         try:
             renew(self._folder, self._claim.number)
         except OSError as error:  # a full disk or an absent server; the next beat may work
@@ -180,12 +240,16 @@ def server_clock(folder: StudyFolder) -> float:
     return now
 
 
-def frozen(settings: Settings, config: Config) -> Point:
-    """Return the point of a trial: the search's base config, fingerprint and all, with the trial's settings in it."""
+def frozen(settings: Settings, config: Config, origin: str | None = None) -> Point:
+    """Return the point of a trial: the search's base config, fingerprint and all, with the trial's settings in it.
+
+    origin: `<key>@<tokens>` of the checkpoint that it goes on from; None: it starts from scratch.
+    """
+    said = dict(config) if origin is None else {**config, "schedule.parent": origin}
     plain: dict[str, Any] = dict(settings.base)
-    for key, value in config.items():
+    for key, value in said.items():
         plain = _with(plain, key.split("."), value)
-    overrides = tuple(f"{key}={_short(value)}" for key, value in config.items())
+    overrides = tuple(f"{key}={_short(value)}" for key, value in said.items())
     return seal(settle(check(plain), overrides), {}, overrides)
 
 

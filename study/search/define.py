@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
@@ -15,6 +16,10 @@ from train.spec.config import RunConfig
 
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")
 """Sections whose keys may be searched over: not the data nor the budget, by which trials are compared."""
+
+
+INHERITABLE = ("optim", "schedule")
+NOT_INHERITABLE = ("optim.name", "schedule.name", "schedule.parent")
 
 
 def is_search(name: object) -> bool:
@@ -50,7 +55,8 @@ def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space
         )
     R = run.budget.tokens
     assert R is not None, "a settled run has its tokens"
-    r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // search.eta**3))
+    parts = 20 if search.name == "pbt" else search.eta**3
+    r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
     if search.trials < 1 or search.lease_seconds <= 0:
         raise ValueError(
             f"search.trials={search.trials}, search.lease_seconds={search.lease_seconds}: both must be positive"
@@ -67,9 +73,40 @@ def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space
         lease=search.lease_seconds,
         space={name: described(domain) for name, domain in space.items()},
         base=base,
+        quantile=search.quantile,
+        resample=search.resample,
+        burn_in=search.burn_in_tokens,
+        gpu_hours=search.budget_gpu_hours,
+        devices=max(1, config.cluster.nodes * config.cluster.gpus_per_node),
+        shape=search.shape,
     )
+    if search.name == "pbt":
+        _check_population(space, search.trials)
     made.make_scheduler()
     return made
+
+
+def _check_population(space: Mapping[str, Domain], members: int) -> None:
+    """Refuse what a member could not take over from another, and a space too small for members to differ."""
+    for name in space:
+        if name.split(".")[0] not in INHERITABLE or name in NOT_INHERITABLE:
+            raise ValueError(
+                f"{name}: a member of a population goes on with another's weights and optimizer state, so only keys of "
+                f"{', '.join(INHERITABLE)} can vary, without {', '.join(NOT_INHERITABLE)}"
+            )
+    sizes = [domain_size(domain) for domain in space.values()]
+    if math.prod(sizes) < members:
+        raise ValueError(f"search.trials={members} members, but the space has {math.prod(sizes):.0f} settings: fewer")
+
+
+def domain_size(domain: Domain) -> float:
+    """Return how many values a domain has; infinity for an interval."""
+    match domain:
+        case Choice(values):
+            return len(values)
+        case Integers(low, high):
+            return high - low + 1
+    return math.inf
 
 
 def _domain(override: Override) -> Domain:

@@ -15,17 +15,23 @@ from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
 from sweeps.schedulers.full import FullRuns
 from sweeps.schedulers.hyperband import Hyperband
+from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.schedulers.scheduler import Scheduler
 from sweeps.space import Choice, Domain, Integers, Interval, Space
 
 FORMAT = 1
-SCHEDULERS = ("asha", "asha_stopping", "asha_guarded", "hyperband", "random")
+SCHEDULERS = ("asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")
+FREE = ("trials", "budget", "gpu_hours", "lease", "devices", "shape")
+"""What may change while a search goes on."""
 SAMPLERS = ("random", "density")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A search. r, R in tokens; budget in training FLOPs; lease in seconds; `base` is the config without the space."""
+    """A search. r, R, burn_in in tokens; lease in seconds; `base` is the config without the space.
+
+    budget: training FLOPs; gpu_hours: device time, of which a worker uses `devices` at once.
+    """
 
     scheduler: str
     sampler: str
@@ -38,13 +44,23 @@ class Settings:
     lease: float
     space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     base: Mapping[str, Any] = field(default_factory=dict)
+    quantile: float = 0.2
+    resample: float = 0.25
+    burn_in: int = 0
+    gpu_hours: float | None = None
+    devices: int = 1
+    shape: str = "pool"
 
     def make_scheduler(self) -> Scheduler:
         """Return the scheduler, before any event."""
         if self.scheduler == "random":
             return FullRuns(self.R, limit=self.trials)
+        if self.scheduler == "pbt":
+            rules = Rules(self.r, self.burn_in, self.quantile, self.resample)
+            return PopulationBased(self.make_space(), self.trials, self.R, rules, self.seed)
         kinds: dict[str, Callable[..., Scheduler]] = {
             "asha": AshaPromotion,
+            "asha_promotion": AshaPromotion,
             "asha_stopping": AshaStopping,
             "asha_guarded": AshaGuarded,
             "hyperband": Hyperband,
@@ -93,22 +109,25 @@ def load(folder: StudyFolder) -> Settings | None:
 def save(folder: StudyFolder, wanted: Settings) -> Settings:
     """Write a study's search, or go on with the one there is; ValueError where that is another one.
 
-    More trials or more budget are no other search: the larger numbers count from then on.
+    More trials or more budget are no other search: the larger numbers count from then on. A population has its size.
     """
     there = load(folder)
     if there is not None:
-        same = replace(wanted, trials=there.trials, budget=there.budget, lease=there.lease)
+        free = {name: getattr(there, name) for name in FREE if (there.scheduler, name) != ("pbt", "trials")}
+        same = replace(wanted, **free)
         if _plain(same) != _plain(there):
             differing = ", ".join(sorted(n for n, v in _plain(same).items() if v != _plain(there)[n]))
             raise ValueError(
                 f"study {folder.name} holds another search (different: {differing}): take another study.name, or give "
-                "the same command; only search.trials, search.budget_flops and search.lease_seconds may change"
+                "the same command; only search.trials, search.shape, its budgets and search.lease_seconds may change"
             )
-        if wanted.trials < there.trials or (wanted.budget or float("inf")) < (there.budget or float("inf")):
-            raise ValueError(
-                f"study {folder.name}: search.trials={wanted.trials}, search.budget_flops={wanted.budget} are below "
-                f"what the study has ({there.trials}, {there.budget}): they may only grow"
-            )
+        for name in ("trials", "budget", "gpu_hours"):
+            old, new = getattr(there, name), getattr(wanted, name)
+            if (float("inf") if new is None else new) < (float("inf") if old is None else old):
+                key = {"budget": "budget_flops", "gpu_hours": "budget_gpu_hours"}.get(name, name)
+                raise ValueError(
+                    f"study {folder.name}: search.{key}={new} is below what the study has ({old}): it may only grow"
+                )
     if there != wanted:
         folder.path.mkdir(parents=True, exist_ok=True)
         write_atomic(folder.search, json.dumps({"format": FORMAT, **_plain(wanted)}, indent=1) + "\n")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from study.search.log import Record
 from study.search.settings import Settings
+from study.search.usage import Usage
 from sweeps.events import Config, Ended, Reported, Setting, Started, Unit
 from sweeps.schedulers.asha_promotion import AshaPromotion
 
@@ -20,18 +21,26 @@ CANDIDATES = 256
 
 @dataclass(frozen=True)
 class Claim:
-    """A unit that a worker is advancing; its number is that of its record in the log."""
+    """A unit that a worker is advancing; its number is that of its record in the log.
+
+    reserved: device time that is set aside for it, and that it must not exceed [GPU-seconds]; None: no limit.
+    """
 
     number: int
     unit: Unit
     key: str
     worker: str
     time: float
+    reserved: float | None = None
 
 
 @dataclass
 class Trial:
-    """What is known of a trial: its point, its settings, its values by resource [tokens], how it ended."""
+    """What is known of a trial: its point, its settings, its values by resource [tokens], how it ended.
+
+    places: where its checkpoint of a resource lies, as `<key>@<tokens>`: in another's run where it copied that one,
+    which `copied` (trial, resource) and `origin` (place) then say.
+    """
 
     number: int
     key: str
@@ -40,6 +49,9 @@ class Trial:
     flops_per_token: float
     values: dict[int, float] = field(default_factory=dict)
     failed: bool = False
+    places: dict[int, str] = field(default_factory=dict)
+    copied: tuple[int, int] | None = None
+    origin: str | None = None
 
     @property
     def at(self) -> int:
@@ -60,6 +72,9 @@ class Search:
         self.space = settings.make_space()
         self.scheduler = settings.make_scheduler()
         self.density = settings.make_density()
+        self.price: Callable[[Unit], float] | None = None
+        self.usage = Usage(settings.gpu_hours, settings.devices, settings.R)
+        self.keys: set[str] = set()
         self.trials: dict[int, Trial] = {}
         self.claims: dict[int, Claim] = {}
         self.claim_of: dict[int, int] = {}
@@ -89,14 +104,40 @@ class Search:
         if self.stopped:
             return None
         unit = self.scheduler.decide()
-        if unit is None or unit.trial in self.trials:
-            return unit if unit is None or self._affordable(unit, self.trials[unit.trial].flops_per_token) else None
+        if unit is None:
+            return None
+        if unit.trial in self.trials:
+            return unit if self.affordable(unit, self.trials[unit.trial].flops_per_token) else None
         config = self._proposed(unit.trial)
-        return None if config is None else Unit(unit.trial, unit.until, unit.bracket, unit.probe, config=config)
+        if config is None:
+            return None
+        new = replace(unit, config=config)
+        return new if self.price is None or self.affordable(new, self.price(new)) else None
 
     def affordable(self, unit: Unit, flops_per_token: float) -> bool:
-        """Say whether a new trial's first unit fits into what is left of the budget."""
-        return self._affordable(unit, flops_per_token)
+        """Say whether a unit fits into what is left of the budgets, all of it."""
+        flops = self._cost(unit, flops_per_token)
+        budget = self.settings.budget
+        within = budget is None or self.spent + flops <= budget
+        return within and self.usage.affordable(unit.trial, flops)
+
+    def reservation(self, unit: Unit, flops_per_token: float) -> float | None:
+        """Return the device time to set aside for a unit [GPU-seconds]; None where that is not limited."""
+        return self.usage.reservation(unit.trial, self._cost(unit, flops_per_token))
+
+    def is_begun(self, unit: Unit) -> bool:
+        """Say whether a unit goes on with the point that its trial has: it is new neither by trial nor by copy."""
+        trial = self.trials.get(unit.trial)
+        return trial is not None and (unit.parent is None or (trial.copied, trial.config) == (unit.parent, unit.config))
+
+    def origin(self, parent: tuple[int, int]) -> str:
+        """Return the place of the checkpoint that a trial had at a resource, as `schedule.parent` says it."""
+        donor, resource = parent
+        return self.trials[donor].places[resource]
+
+    def needed(self) -> set[str]:
+        """Return the places of the checkpoints that trials may still copy."""
+        return {trial.places[trial.at] for trial in self.trials.values() if trial.at in trial.places}
 
     def is_current(self, number: int, trial: int) -> bool:
         """Say whether a claim still holds: a worker that was given up must not report."""
@@ -115,16 +156,30 @@ class Search:
 
     def _start(self, number: int, record: Record) -> None:
         unit = unit_of(record)
+        cost = float(record["flops_per_token"])
         if unit.trial not in self.trials:
             assert unit.config is not None
             self._taken.add(_values(unit.config))
-            self.trials[unit.trial] = Trial(
-                unit.trial, record["key"], unit.config, unit.bracket, float(record["flops_per_token"])
-            )
-        claim = Claim(number, unit, record["key"], record["worker"], float(record["time"]))
+            self.trials[unit.trial] = Trial(unit.trial, record["key"], unit.config, unit.bracket, cost)
+        elif not self.is_begun(unit):
+            self._copy(unit, record["key"])
+        self.keys.add(record["key"])
+        reserved = record.get("reserved")
+        claim = Claim(number, unit, record["key"], record["worker"], float(record["time"]), reserved)
         self.claims[number], self.claim_of[unit.trial] = claim, number
-        self.spent += self._cost(unit, self.trials[unit.trial].flops_per_token)
+        self.spent += self._cost(unit, cost)
+        self.usage.start(number, reserved)
         self.scheduler.apply(Started(unit))
+
+    def _copy(self, unit: Unit, key: str) -> None:
+        """Let a trial go on as another one's copy: from then on that one's values are its own past."""
+        assert unit.parent is not None and unit.config is not None
+        trial, (number, start) = self.trials[unit.trial], unit.parent
+        donor = self.trials[number]
+        trial.origin, trial.copied = donor.places[start], unit.parent
+        trial.key, trial.config, trial.failed = key, unit.config, False
+        trial.values = {at: value for at, value in donor.values.items() if at <= start}
+        trial.places = {start: trial.origin}
 
     def _report(self, record: Record) -> None:
         trial = self.trials[record["trial"]]
@@ -132,26 +187,31 @@ class Search:
             return
         value = math.inf if record["value"] is None else float(record["value"])
         trial.values[record["resource"]] = value
+        trial.places[record["resource"]] = f"{trial.key}@{record.get('tokens', record['resource'])}"
         self.scheduler.apply(Reported(trial.number, record["resource"], value))
 
     def _end(self, record: Record) -> None:
         trial = self.trials[record["trial"]]
         if not self.is_current(record["claim"], trial.number):
             return
-        del self.claims[record["claim"]], self.claim_of[trial.number]
+        claim = self.claims.pop(record["claim"])
+        del self.claim_of[trial.number]
+        flops = self._cost(claim.unit, trial.flops_per_token, done=True)
+        self.usage.end(claim.number, trial.number, flops, record)
         if record["how"] == "lost":
             self.lost_units += 1
         trial.failed = trial.failed or record["how"] == "failed"
         self.scheduler.apply(Ended(trial.number, record["how"]))
 
-    def _cost(self, unit: Unit, flops_per_token: float) -> float:
-        """Return what a unit may cost [FLOPs]: all of it, also where an earlier claim of it was lost midway."""
-        at = self.trials[unit.trial].at if unit.trial in self.trials else 0
-        return (unit.until - at) * flops_per_token
+    def _cost(self, unit: Unit, flops_per_token: float, done: bool = False) -> float:
+        """Return what a unit may cost [FLOPs]: all of it, also where an earlier claim of it was lost midway.
 
-    def _affordable(self, unit: Unit, flops_per_token: float) -> bool:
-        budget = self.settings.budget
-        return budget is None or self.spent + self._cost(unit, flops_per_token) <= budget
+        What a copy inherits has been paid for. `done`: its value is known already.
+        """
+        trial = self.trials.get(unit.trial)
+        had = [] if trial is None else [at for at in trial.values if not done or at < unit.until]
+        at = unit.parent[1] if unit.parent is not None else max(had, default=0)
+        return max(0, unit.until - at) * flops_per_token
 
     def _proposed(self, trial: int) -> dict[str, Setting] | None:
         """Return settings that no trial has had yet; None where draws find none: the space is exhausted."""
@@ -188,9 +248,11 @@ def unit_of(record: Mapping[str, Any]) -> Unit:
     )
 
 
-def started(unit: Unit, key: str, worker: str, flops_per_token: float, now: float) -> Record:
+def started(
+    unit: Unit, key: str, worker: str, flops_per_token: float, now: float, *, reserved: float | None = None
+) -> Record:
     """Return the record of a claim."""
-    return {
+    record: Record = {
         "event": "started",
         "time": round(now, 3),
         "trial": unit.trial,
@@ -203,10 +265,11 @@ def started(unit: Unit, key: str, worker: str, flops_per_token: float, now: floa
         "worker": worker,
         "flops_per_token": flops_per_token,
     }
+    return record if reserved is None else {**record, "reserved": round(reserved, 3)}
 
 
-def reported(claim: Claim, resource: int, value: float, now: float) -> Record:
-    """Return the record of a value; JSON has no NaN, so what is not finite is null."""
+def reported(claim: Claim, resource: int, value: float, now: float, tokens: int | None = None) -> Record:
+    """Return the record of a value, where the run stood at `tokens`; JSON has no NaN: what is not finite is null."""
     finite = value if math.isfinite(value) else None
     return {
         "event": "reported",
@@ -215,17 +278,25 @@ def reported(claim: Claim, resource: int, value: float, now: float) -> Record:
         "trial": claim.unit.trial,
         "resource": resource,
         "value": finite,
+        "tokens": resource if tokens is None else tokens,
     }
 
 
-def ended(claim: Claim, how: str, why: str, now: float) -> Record:
-    """Return the record of a unit's end: reached, failed or lost, and why."""
-    return {
+def ended(
+    claim: Claim, how: str, why: str, now: float, *, seconds: float | None = None, training: float | None = None
+) -> Record:
+    """Return the record of a unit's end: reached, failed or lost, and why.
+
+    seconds: how long it had its worker, else since its claim. training: of these the ones in which it trained and
+    validated; the rest went into starting, resuming and saving.
+    """
+    record: Record = {
         "event": "ended",
         "time": round(now, 3),
         "claim": claim.number,
         "trial": claim.unit.trial,
         "how": how,
         "why": why,
-        "seconds": round(now - claim.time, 3),
+        "seconds": round(now - claim.time if seconds is None else seconds, 3),
     }
+    return record if training is None else {**record, "training": round(training, 3)}

@@ -12,6 +12,8 @@ from sweeps.events import Config, Ended, Event, Reported, Setting, Started, Unit
 from sweeps.schedulers.scheduler import Trials
 from sweeps.space import Space
 
+DRAWS = 16
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -69,6 +71,7 @@ class PopulationBased:
         self.value: dict[int, float] = {}
         self.at: dict[int, int] = {}
         self.looks: dict[int, int] = {}
+        self.first: dict[int, Config] = {}
         self.lineage: list[Copy] = []
         self.used = 0
 
@@ -102,8 +105,8 @@ class PopulationBased:
         for member in sorted(waiting, key=lambda m: (self.at[m], m)):
             donor = self._donor(member)
             if donor is not None:
-                start, config = self.at[donor], self._explored(member, self.config[donor])
-                return Unit(member, self._next(start), parent=(donor, start), config=config)
+                start = self.at[donor]
+                return Unit(member, self._next(start), parent=(donor, start), config=self._varied(member, donor))
             if self.value.get(member, 0.0) < math.inf:
                 return Unit(member, self._next(self.at[member]))
         return None
@@ -120,7 +123,7 @@ class PopulationBased:
         while True:
             last = next((k for k in reversed(range(end)) if self.lineage[k].member == member), None)
             if last is None:
-                return [(0, self._first(member)), *steps]
+                return [(0, self.first[member]), *steps]
             copied = self.lineage[last]
             if not steps or steps[0][0] > copied.resource:  # else it was replaced before a step was taken with it
                 steps.insert(0, (copied.resource, copied.config))
@@ -138,10 +141,8 @@ class PopulationBased:
             self.at[unit.trial] = start
             self.value[unit.trial] = self.value[donor]
         if unit.config is not None:
+            self.first.setdefault(unit.trial, unit.config)
             self.config[unit.trial] = dict(unit.config)
-
-    def _first(self, member: int) -> Config:
-        return self.space.draw(np.random.default_rng([self.seed, member]))
 
     def _next(self, start: int) -> int:
         return min(start + self.rules.interval, self.R)
@@ -160,9 +161,19 @@ class PopulationBased:
         random = np.random.default_rng([self.seed, member, self.looks[member], 0])
         return top[int(random.integers(len(top)))]
 
-    def _explored(self, member: int, config: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Return a donor's config with every hyper-parameter multiplied by a factor or drawn anew, in its domain."""
+    def _varied(self, member: int, donor: int) -> dict[str, Setting]:
+        """Return the donor's config varied as no other copy of the same weights has it, where draws find one."""
         random = np.random.default_rng([self.seed, member, self.looks[member], 1])
+        taken = [c.config for c in self.lineage if (c.donor, c.resource) == (donor, self.at[donor])]
+        found = self._explored(random, self.config[donor])
+        for _ in range(DRAWS):
+            if found not in taken:
+                break
+            found = self._explored(random, self.config[donor])
+        return found
+
+    def _explored(self, random: np.random.Generator, config: Mapping[str, Setting]) -> dict[str, Setting]:
+        """Return a donor's config with every hyper-parameter multiplied by a factor or drawn anew, in its domain."""
         explored: dict[str, Setting] = {}
         for name, domain in self.space.domains.items():
             drawn, anew = domain.draw(random), random.random() < self.rules.resample

@@ -22,7 +22,7 @@ SPACE: dict[str, Domain] = {"optim.lr": Interval(2e-3, 4e-1, log=True), "model.l
 def search_settings(**changes: object) -> Settings:
     base = replace(StudyConfig().run(), budget=BudgetConfig(tokens=27_008))
     found = Settings(
-        scheduler="asha",
+        scheduler="asha_promotion",
         sampler="random",
         r=1_000,
         R=27_008,

@@ -1,0 +1,50 @@
+"""Checkpoints that members of a population may still copy stay; those that nobody can copy any more are let go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from study import checkpoints
+from study.layout import StudyFolder
+from study.search.state import Claim, Search
+from sweeps.schedulers.pbt import PopulationBased
+from train.spec.lineage import parse
+
+
+def keep(folder: StudyFolder, search: Search, key: str, tokens: int) -> None:
+    """Keep the checkpoint of a value that is about to be told: from then on others may go on from it."""
+    if isinstance(search.scheduler, PopulationBased) and not checkpoints.pin(folder.run(key), tokens):
+        print(f"{key}: no checkpoint at {tokens:,} tokens to keep for others", flush=True)
+
+
+def release(folder: StudyFolder, search: Search, claim: Claim) -> None:
+    """Let go what a unit's end has made useless: of its own run, and of the one that it was copied from."""
+    if isinstance(search.scheduler, PopulationBased):
+        trial = search.trials[claim.unit.trial]
+        donor = parse(trial.origin)
+        _release(folder, search, {claim.key, trial.key, *([donor.key] if donor else [])})
+
+
+def release_all(folder: StudyFolder, search: Search) -> None:
+    """Let go all that nobody can copy any more, also what killed workers left."""
+    if isinstance(search.scheduler, PopulationBased):
+        _release(folder, search, search.keys)
+
+
+def needed(folder: StudyFolder) -> set[tuple[str, int]]:
+    """Return the checkpoints (key, tokens) of a study's search that trials may still copy or go on from."""
+    from study.search.claims import Office
+
+    search = Office.of(folder).search
+    if not isinstance(search.scheduler, PopulationBased):
+        return set()
+    return {(place.key, place.tokens) for text in search.needed() if (place := parse(text)) is not None}
+
+
+def _release(folder: StudyFolder, search: Search, keys: Iterable[str]) -> None:
+    # Once a place is not needed it never is again: a copy starts where its donor stands when it is decided.
+    still = search.needed()
+    for key in keys:
+        for one in checkpoints.saved(folder.run(key)):
+            if one.pinned and f"{key}@{one.tokens}" not in still:
+                checkpoints.unpin(folder.run(key), one.tokens)
