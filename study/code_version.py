@@ -16,6 +16,7 @@ from pathlib import Path
 import study
 from study.files import write_atomic, write_json
 from study.layout import StudyFolder
+from study.tracking.redact import code_redactor
 
 SOURCE_SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ".json", ".html", ".css"}
 MAX_SOURCE_BYTES = 1 << 20
@@ -55,13 +56,18 @@ def current(root: Path | None = None) -> CodeVersion:
 
 
 def save(version: CodeVersion, folder: StudyFolder) -> Path:
-    """Write `<id>.json` and, if there is one, `<id>.patch` into the study's code folder; return the JSON's path."""
+    """Write `<id>.json` and, if there is one, `<id>.patch` into the study's code folder; return the JSON's path.
+
+    The patch is written without the secrets that the code holds; `redacted` then says so, and the id, which is the
+    hash of the whole patch, stays.
+    """
     folder.code.mkdir(parents=True, exist_ok=True)
     path = folder.code / f"{version.id}.json"
     if path.exists():
         return path
-    if version.patch:
-        write_atomic(folder.code / f"{version.id}.patch", version.patch)
+    patch = code_redactor(os.environ)(version.patch)
+    if patch:
+        write_atomic(folder.code / f"{version.id}.patch", patch)
     write_json(
         path,
         {
@@ -69,6 +75,7 @@ def save(version: CodeVersion, folder: StudyFolder) -> Path:
             "sha": version.sha,
             "dirty": version.dirty,
             "patch": f"{version.id}.patch" if version.patch else None,
+            "redacted": patch != version.patch,
             "note": version.note,
             "python": platform.python_version(),
         },

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from study.layout import StudyFolder
 from study.submission import load_section
-from study.tracking.uri import DEFAULT, resolve, shown, ui_command
+from study.tracking.redact import redactor
+from study.tracking.uri import DEFAULT, identity, resolve, shown, ui_command
 
-OK, REFUSED, USAGE, AWAY = 0, 1, 2, 75
-"""Exit codes: all sent; some runs refused by the store; wrong arguments; store away, run it again."""
+OK, REFUSED, USAGE, BROKEN, AWAY = 0, 1, 2, 70, 75
+"""Exit codes: all sent; some runs refused by the store; wrong arguments; a defect; store away, run it again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("study.tracking: stopped; the next sync carries on from here", file=sys.stderr)
         return 130
+    except Exception:  # a defect: its traceback may hold an address with its credentials, and goes to a log
+        print(redactor(os.environ)(traceback.format_exc()), file=sys.stderr)
+        return BROKEN
 
 
 def _once(options: argparse.Namespace, folder: StudyFolder, uri: str) -> int:
@@ -100,7 +105,10 @@ def _uri(given: str | None, folder: StudyFolder) -> str | None:
     section = load_section(folder, "tracking")
     if section.get("enabled") is False:
         return None
-    return resolve(section.get("uri") or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT, Path.cwd())
+    outside = os.environ.get("MLFLOW_TRACKING_URI")
+    uri = resolve(section.get("uri") or outside or DEFAULT, Path.cwd())
+    # A study's files hold no credentials: those of its store may be in the environment's address of the same one.
+    return outside if outside and identity(outside) == identity(uri) else uri
 
 
 def _parser() -> argparse.ArgumentParser:
