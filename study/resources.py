@@ -18,7 +18,8 @@ OURS: Mapping[str, str] = {
     "ntasks": "cluster.tasks_per_node",
     "open-mode": "nothing: logs are appended to",
     "output": "the run folders",
-    "requeue": "nothing: jobs are requeued",
+    "requeue": "cluster.requeue",
+    "no-requeue": "cluster.requeue",
     "signal": "cluster.signal_seconds",
     "wait": "wait=true",
     "wrap": "nothing",
@@ -66,6 +67,8 @@ class Shape:
     master_addr: str | None = None
     pack: int = 1
     pack_gpus: str = "own"
+    requeue: bool = True
+    hang_floor_seconds: float = 600.0
     dependency: str | None = None
 
     @classmethod
