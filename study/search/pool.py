@@ -176,7 +176,7 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
             asked = shape.record()
             ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=asked, code=version.id)
             try:
-                job = slurm.submit(folder, text)
+                job = slurm.submit(folder, name, text)
             except slurm.SchedulerError as error:
                 job = after_error(folder, name, error, outside)
             else:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from study.layout import StudyFolder
+from study.search import ancestry
 from study.search.settings import Settings
 from study.search.state import Search, Trial
 from sweeps.correlation import spearman
@@ -15,6 +16,7 @@ from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.hyperband import Hyperband
+from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Integers, Interval
 
 TRUST = 0.5
@@ -23,14 +25,21 @@ SHOWN = 8
 
 def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: str) -> str:
     """Return what is about to be searched."""
-    rungs = [settings.R] if settings.scheduler == "random" else levels(settings.r, settings.R, settings.eta)
+    rungs = [settings.R] if settings.scheduler in ("random", "pbt") else levels(settings.r, settings.R, settings.eta)
     lines = [
         f"Search {folder.name}: {settings.scheduler} over {', '.join(settings.space)}, {settings.trials} trials, "
         f"{workers} workers on {executor}",
         f"  rungs at {' '.join(f'{level:,}' for level in rungs)} tokens; new trials: {settings.sampler}",
     ]
+    if settings.scheduler == "pbt":
+        lines[1] = (
+            f"  members are compared every {settings.r:,} of {settings.R:,} tokens; the bottom {settings.quantile:.0%} "
+            f"go on from one of the top {settings.quantile:.0%} with its settings varied"
+        )
     if settings.budget is not None:
         lines.append(f"  budget {settings.budget:.3g} FLOPs of training")
+    if settings.gpu_hours is not None:
+        lines.append(f"  budget {settings.gpu_hours:g} GPU-hours; a worker holds {settings.devices} at once")
     return "\n".join(lines)
 
 
@@ -49,8 +58,11 @@ def text(search: Search, folder: StudyFolder) -> str:
     """Return the search as `status` shows it."""
     state = "stopped" if search.stopped else "over" if search.over else "going on"
     lines = [f"{folder.name}: {search.settings.scheduler}, {state}: {line(search)}"]
-    lines += ["", *_rungs(search)]
+    population = ancestry.lines(search)
+    lines += [] if isinstance(search.scheduler, PopulationBased) else ["", *_rungs(search)]
     lines += ["", *_best(search)]
+    lines += ["", *population] if population else []
+    lines += _start_up(search)
     lines += _failures(search)
     if search.lost_units:
         lines.append(f"{search.lost_units} units were lost with their workers and given to others")
@@ -69,6 +81,10 @@ def as_json(search: Search, folder: StudyFolder) -> dict[str, Any]:
         "over": search.over,
         "spent_flops": search.spent,
         "budget_flops": search.settings.budget,
+        "spent_gpu_hours": search.usage.used / 3600,
+        "budget_gpu_hours": search.settings.gpu_hours,
+        "start_up_seconds": search.usage.start_up,
+        "lost_units": search.lost_units,
         "incumbent": None if best is None else best.key,
         "rungs": [
             {"tokens": r.level, "trials": len(r.entries), "promoted": len(r.promoted)} for r in _all_rungs(search)
@@ -85,6 +101,7 @@ def as_json(search: Search, folder: StudyFolder) -> dict[str, Any]:
             }
             for trial in search.trials.values()
         ],
+        **ancestry.as_json(search),
     }
 
 
@@ -158,8 +175,22 @@ def _failures(search: Search) -> list[str]:
 
 
 def _spent(search: Search) -> str:
-    budget = search.settings.budget
-    return f"{search.spent:.3g} FLOPs given out" + (f" of {budget:.3g}" if budget is not None else "")
+    budget, hours = search.settings.budget, search.settings.gpu_hours
+    said = f"{search.spent:.3g} FLOPs given out" + (f" of {budget:.3g}" if budget is not None else "")
+    if hours is not None:
+        said += f", {search.usage.used / 3600:.3g} of {hours:g} GPU-hours used"
+        said += f", {sum(search.usage.reserved.values()) / 3600:.3g} set aside" if search.usage.reserved else ""
+    return said
+
+
+def _start_up(search: Search) -> list[str]:
+    """Return what starting and resuming has cost so far, and what follows from it."""
+    usage, trials = search.usage, search.trials.values()
+    if usage.start_up is None or not trials:
+        return []
+    share = usage.start_share(sum(t.flops_per_token for t in trials) / len(trials))
+    said = f"starting or resuming a unit takes {usage.start_up:.1f} s"
+    return [said if share is None else f"{said}, {share:.1%} of a full training"]
 
 
 def _short(value: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -31,9 +32,11 @@ def main() -> int:
     run, config = config_file.parent, yaml.safe_load(config_file.read_text())
     lr, budget = config["optim"]["lr"], config["budget"]["tokens"]
     until = int(words[words.index("--until") + 1]) if "--until" in words else budget
-    saved = run / "checkpoints" / "tokens"
-    saved.parent.mkdir(exist_ok=True)
-    begun = int(saved.read_text()) if saved.exists() else 0
+    begun = newest(run)
+    if begun == 0 and config["schedule"]["parent"]:
+        key, _, tokens = config["schedule"]["parent"].partition("@")
+        begun = int(tokens)
+        read(run.parent / key, begun)
     with (run / "diary").open("a") as diary:
         diary.write(f"{begun} {until}\n")
     if lr < 0.001:
@@ -51,11 +54,32 @@ def main() -> int:
         record = {"kind": "validation", "step": until, "tokens": until, "time": time.time(), "metrics": {"loss": loss}}
         with (run / "metrics.jsonl").open("a") as metrics:
             metrics.write(json.dumps(record) + "\n")
-    write(saved, until)
+    save(run, until)
     if until >= budget:
         losses = {"validation_nats_per_token": loss}
         write(run / "outcome.json", {"format": 1, "state": "completed", "step": 1, "tokens": until, "loss": losses})
     return 0
+
+
+def newest(run: Path) -> int:
+    """Return the tokens of a run's newest checkpoint, 0 where it has none."""
+    return max((int(folder.name[5:]) for folder in (run / "checkpoints").glob("step-*")), default=0)
+
+
+def read(run: Path, tokens: int) -> None:
+    """Load a checkpoint of another run: fails where it has not been kept."""
+    json.loads((run / "checkpoints" / f"step-{tokens:09d}" / "manifest.json").read_text())
+
+
+def save(run: Path, tokens: int) -> None:
+    """Save a checkpoint and remove all others but pinned ones: less is kept than the trainer keeps."""
+    root = run / "checkpoints"
+    folder = root / f"step-{tokens:09d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "manifest.json", {"progress": {"tokens": tokens}})
+    for other in root.glob("step-*"):
+        if other != folder and not (other / "pinned").exists():
+            shutil.rmtree(other)
 
 
 def write(path: Path, value: object) -> None:

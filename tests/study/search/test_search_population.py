@@ -1,0 +1,144 @@
+"""Population based training through the event log: copies are points of their own that go on from another's."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study import checkpoints
+from study.config import SearchConfig, StudyConfig
+from study.freeze import load_points
+from study.layout import StudyFolder
+from study.search import view
+from study.search.claims import Office
+from study.search.define import settings_of
+from study.search.state import Search
+from sweeps.schedulers.pbt import PopulationBased
+from sweeps.space import Choice, Domain, Interval
+from tests.study.search.searches import make_search, run_worker, search_settings
+from train.checkpoint import layout
+from train.spec.config import BudgetConfig
+from train.spec.lineage import parse
+
+SPACE = {"optim.lr": {"kind": "interval", "low": 2e-3, "high": 4e-1, "log": True}}
+PBT = {"scheduler": "pbt", "space": SPACE, "trials": 5, "r": 5_000, "R": 27_008}
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, Search, PopulationBased]:
+    study = make_search(tmp_path_factory.mktemp("population") / "s", **PBT)
+    run_worker(study)
+    search = Office.of(study).search
+    assert isinstance(search.scheduler, PopulationBased)
+    return study, search, search.scheduler
+
+
+def test_every_member_reaches_the_end_and_bad_ones_copied_better_ones(
+    population: tuple[StudyFolder, Search, PopulationBased],
+) -> None:
+    _, search, scheduler = population
+    assert search.over
+    assert [trial.at for trial in search.trials.values()] == [27_008] * 5
+    assert len(scheduler.lineage) >= 3
+    for copy in scheduler.lineage:
+        assert 2e-3 <= float(copy.config["optim.lr"]) <= 4e-1
+
+
+def test_a_copy_is_a_point_that_goes_on_where_its_donor_stood(
+    population: tuple[StudyFolder, Search, PopulationBased],
+) -> None:
+    study, search, scheduler = population
+    points = load_points(study)
+    copies = [key for key, point in points.items() if point.config.schedule.parent]
+    assert len(points) == 5 + len(scheduler.lineage)
+    for key in copies:
+        parent = parse(points[key].config.schedule.parent)
+        assert parent is not None
+        begun, _ = diary(study, key)[0]
+        assert begun == parent.tokens
+    billed = sum(until - begun for key in points for begun, until in diary(study, key))
+    assert billed == scheduler.used
+    assert search.spent == pytest.approx(billed * search.trials[0].flops_per_token)
+
+
+def test_the_log_tells_the_winners_schedule_as_its_points_do(
+    population: tuple[StudyFolder, Search, PopulationBased],
+) -> None:
+    study, search, scheduler = population
+    best = search.incumbent
+    assert best is not None
+    points, lived, key, end = load_points(study), list[tuple[int, float]](), best.key, math.inf
+    while True:
+        config = points[key].config
+        parent = parse(config.schedule.parent)
+        assert config.optim.lr is not None
+        since = 0 if parent is None else parent.tokens
+        if since < end:
+            lived.insert(0, (since, config.optim.lr))
+        if parent is None:
+            break
+        key, end = parent.key, since
+    assert [(at, config["optim.lr"]) for at, config in scheduler.schedule(best.number)] == lived
+    said = view.as_json(search, study)
+    assert [(step["tokens"], step["config"]["optim.lr"]) for step in said["schedule"]] == lived
+    assert f"copied {scheduler.lineage[0].donor}" in view.text(search, study)
+
+
+def test_only_checkpoints_that_can_still_be_copied_are_pinned(
+    population: tuple[StudyFolder, Search, PopulationBased],
+) -> None:
+    study, search, _ = population
+    pinned = {f"{key}@{one.tokens}" for key in search.keys for one in checkpoints.saved(study.run(key)) if one.pinned}
+    assert pinned == search.needed() == {f"{trial.key}@27008" for trial in search.trials.values()}
+
+
+def test_a_member_that_copied_and_has_not_moved_is_copied_from_where_its_weights_are(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", **{**PBT, "trials": 3, "quantile": 0.34})
+    office = Office.of(study)
+    first = [office.claim(f"w{number}") for number in range(3)]
+    for value, claim in zip((1.0, 3.0, 2.0), first, strict=True):
+        assert claim is not None
+        assert office.tell(claim, "reached", value=value, tokens=5_120)
+    moved = office.claim("w")  # the best goes on
+    copy = office.claim("w")  # the worst copies it
+    assert moved is not None and copy is not None
+    assert (moved.unit.trial, moved.unit.until, moved.unit.parent) == (0, 10_000, None)
+    assert (copy.unit.trial, copy.unit.parent) == (1, (0, 5_000))
+    assert load_points(study)[copy.key].config.schedule.parent == f"{moved.key}@5120"
+    assert office.search.trials[1].places == {5_000: f"{moved.key}@5120"}
+    assert f"{moved.key}@5120" in office.search.needed()
+    assert office.tell(copy, "lost")
+    assert office.tell(moved, "reached", value=0.9)
+    assert f"{moved.key}@5120" in office.search.needed()  # its donor is further, the copy is still to come
+    again = office.claim("other")
+    assert again is not None and (again.key, again.unit) == (copy.key, copy.unit)
+    assert len(load_points(study)) == 4
+
+
+def test_what_a_copy_cannot_take_over_is_refused() -> None:
+    config = StudyConfig(search=SearchConfig(name="pbt", trials=4), budget=BudgetConfig(tokens=27_008))
+    run = search_settings().base
+
+    def define(space: Mapping[str, Domain]) -> Any:
+        from study.compose import check
+        from study.freeze import settle
+
+        return settings_of(config, settle(check(dict(run))), dict(run), dict(space))
+
+    assert define({"optim.lr": Interval(1e-3, 1e-1, log=True)}).r == 1351
+    with pytest.raises(ValueError, match=r"model.layers: a member of a population goes on with"):
+        define({"model.layers": Choice((1, 2, 3, 4))})
+    with pytest.raises(ValueError, match=r"search.trials=4 members, but the space has 2"):
+        define({"optim.lr": Choice((0.1, 0.2))})
+
+
+def test_names_of_files_agree_with_the_trainers() -> None:
+    assert layout.folder_of(Path(), 7).name.startswith(checkpoints.PREFIX)
+    assert (layout.MANIFEST, layout.PIN) == (checkpoints.MANIFEST, checkpoints.PIN)
+
+
+def diary(study: StudyFolder, key: str) -> list[tuple[int, int]]:
+    lines = (study.run(key).path / "diary").read_text().splitlines()
+    return [(int(a), int(b)) for a, b in (line.split() for line in lines)]
