@@ -26,9 +26,20 @@ class MetricsFile:
             return False
         record = {"kind": kind, "step": step, "tokens": tokens, "time": round(time.time(), 3)}
         line = json.dumps({**record, "metrics": dict(metrics)}, allow_nan=False) + "\n"
-        os.write(self._fd, line.encode())
+        self._append(line.encode())
         self._last[kind] = step
         return True
+
+    def _append(self, data: bytes) -> None:
+        """Append all of it; OSError, and nothing appended, where there is no room: a full disk takes a part first."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except OSError:
+            if written:
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            raise
 
     def sync(self) -> None:
         """Wait until the records are on disk: a checkpoint must not be newer than the metrics that led to it."""

@@ -24,6 +24,9 @@ Notes = Mapping[str, Any]
 CODE_VERSION = "CODE_VERSION"
 """Environment variable that names the code of this process; a study's jobs set it to what its ledger says."""
 
+UNSAVED_SECONDS, UNSAVED_INTERVALS = 300.0, 3
+"""A run that could save nothing for so long, and for so many times its checkpoint interval, ends."""
+
 _INHERITED = ("model", "data")
 """Sections that a branch shares with its parent: they say what the weights and the data are."""
 
@@ -40,6 +43,7 @@ class Saving:
         self._saver = checkpoint.Saver(self._root, setup.world.rank, setup.world.size, retention=retention)
         self._at = time.perf_counter()
         self._saved = (-1, -1)
+        self._failing_since: float | None = None
 
     @property
     def before_update(self) -> Callable[[], None]:
@@ -54,7 +58,19 @@ class Saving:
             return True
         if self._saver.busy:
             return False
+        self._give_up()
         return time.perf_counter() - self._at >= self._setup.config.runtime.checkpoint_seconds
+
+    def _give_up(self) -> None:
+        """Raise SaveError where saving has failed for so long that too much would be lost."""
+        why, now = self._saver.failure, time.perf_counter()
+        if why is None:
+            self._failing_since = None
+            return
+        self._failing_since = self._failing_since or now
+        unsaved = now - self._failing_since
+        if given_up(unsaved, self._setup.config.runtime.checkpoint_seconds):
+            raise checkpoint.SaveError(f"no checkpoint could be saved for {unsaved:.0f} s: {why}")
 
     def missing(self, progress: Progress) -> bool:
         """Say whether this very state has not been saved."""
@@ -173,6 +189,11 @@ def _same_plan(found: Checkpoint, config: RunConfig) -> bool:
     ours = {"schedule": {**asdict(config.schedule), "parent": None}, "budget": {"tokens": config.budget.tokens}}
     theirs = {"schedule": {**science["schedule"], "parent": None}, "budget": {"tokens": science["budget"]["tokens"]}}
     return ours == theirs
+
+
+def given_up(unsaved: float, interval: float) -> bool:
+    """Say whether a run ends whose saves have failed for `unsaved` seconds, at one checkpoint every `interval`."""
+    return unsaved >= max(UNSAVED_SECONDS, UNSAVED_INTERVALS * interval)
 
 
 def _check_parent(found: Checkpoint, identity: Mapping[str, Any], config: RunConfig) -> None:

@@ -18,6 +18,7 @@ from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, v
 from tests.train.test_trainer_distributed import environments
 from train import run
 from train.checkpoint import newest
+from train.saving import given_up
 from train.spec.config import ParallelConfig, RunConfig
 
 pytestmark = pytest.mark.slow
@@ -192,3 +193,11 @@ def test_torchrun_that_dies_of_a_signal_leaves_no_rank_behind(tmp_path: Path, sh
         assert time.monotonic() < limit, "a rank is left behind"
         time.sleep(0.1)
     assert newest(folder / "checkpoints") is not None, "the ranks saved before they ended"
+
+
+@pytest.mark.parametrize(
+    ("unsaved", "interval", "over"),
+    [(10, 1, False), (299, 1, False), (301, 1, True), (600, 600, False), (1800, 600, True)],
+)
+def test_a_run_that_cannot_save_for_long_is_given_up(unsaved: float, interval: float, over: bool) -> None:
+    assert given_up(unsaved, interval) is over

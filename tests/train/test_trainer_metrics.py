@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -69,3 +71,21 @@ def test_cut_anywhere_and_resumed_from_any_earlier_step_it_is_as_if_never_cut(
     for kind in ("train", "validation"):
         steps = [step for k, step, _ in written(cut) if k == kind]
         assert steps == sorted(set(steps))
+
+
+def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    metrics = MetricsFile(path)
+    metrics.write("train", 1, 10, {"loss": 1.5})
+    before = path.read_bytes()
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, unlimited[1]))  # room for a part of the next line
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            metrics.write("train", 2, 20, {"loss": 1.4})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert path.read_bytes() == before
+    assert metrics.write("train", 2, 20, {"loss": 1.4}), "the step that was not written is still to be written"
+    metrics.close()
+    assert [row[1] for row in written(path)] == [1, 2]

@@ -45,6 +45,7 @@ class Saver:
         self._staging = Staging()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._latest_failure: str | None = None
         # every rank of the job takes part, in the same order as everything else that makes groups
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=WRITE_SECONDS)) if size > 1 else None
 
@@ -52,6 +53,11 @@ class Saver:
     def busy(self) -> bool:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the latest save that has ended failed; None where it did not."""
+        return self._latest_failure
 
     def save(
         self, step: int, state: Mapping[str, Tensor], manifest: Mapping[str, Any], retention: Retention | None = None
@@ -104,8 +110,9 @@ class Saver:
             files = self._agreed(lambda: self._described(step))
             every = {name: described for part in files for name, described in part.items()}
             self._agreed(lambda: commit(self._root, step, manifest, every, retention) if self._rank == 0 else None)
+            self._latest_failure = None
         except Exception as error:
-            self._failure = error
+            self._failure, self._latest_failure = error, str(error)
             if self._rank == 0:
                 discard(self._root)
                 print(f"checkpoint of step {step} was not saved: {error}", file=sys.stderr, flush=True)
