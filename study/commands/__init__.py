@@ -16,10 +16,13 @@ COMMANDS = {
     "list": "every study in one line: its points by state, and when something last happened",
     "status": "every point by state, failures by class, GPU-hours, time left; exit code 1 if a point failed",
     "watch": "the same, live, until all runs ended; Ctrl-C only stops watching",
+    "show": "one point: how its config differs, attempts with nodes and ends, checkpoints, where MLflow shows it",
     "logs": "what a point printed; without a point, which points have logs",
     "cancel": "stop points: running ones write a checkpoint, waiting ones are not started",
     "retry": "points that failed, were killed or ran out of time go on from their checkpoints; "
     "those that were cancelled with --state cancelled",
+    "gc": "remove checkpoints that nothing needs any more; without --yes it only says which",
+    "cost": "GPU-hours asked, used, lost to failures and idle, requeued and failed attempts included",
     "sync": "bring MLflow up to date",
     "reproduce": "the whole pipeline, data -> sweep -> fit -> report, as make study runs it",
 }

@@ -1,0 +1,129 @@
+"""`python -m study gc STUDY [--keep last=1,best=1,every=N] [--yes]`."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from study import retention
+from study.commands import add_json, add_selection, add_study, emit
+from study.layout import StudyFolder
+from study.observe import Observer
+from study.retention import Pruning
+from study.selection import selected
+from study.submission import find_study, reference
+
+KEEP = "last=1"
+MAY_RUN = frozenset({"running", "unknown"})
+SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    parser.add_argument(
+        "--keep",
+        default=KEEP,
+        metavar="RULES",
+        help=f"checkpoints of each run that stay: last=N newest, best=N by validation loss, every=N steps; {KEEP}",
+    )
+    parser.add_argument("--yes", action="store_true", help="remove them; without it nothing is removed")
+    parser.add_argument("--dry-run", action="store_true", help="only say which, the default")
+    add_selection(parser, "all", "only of points in these states")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Remove what nothing needs, or say what that would be."""
+    folder = find_study(options.study, options.runs)
+    policy = retention.parse(options.keep)
+    if options.yes and options.dry_run:
+        raise ValueError("gc --yes --dry-run: take one of them")
+    busy: Mapping[str, str] = {}
+    if folder.search.exists():
+        busy = _search(folder)
+    observer = Observer(folder)
+    observer.refresh()
+    statuses = observer.statuses()
+    chosen = selected(options, statuses, observer.points, "all")
+    needed = retention.needs(folder, observer.points)
+    done = []
+    for status in chosen:
+        if status.state in MAY_RUN or status.key in busy:
+            why = busy.get(status.key) or f"it is {status.state}"
+            done.append(Pruning(status.key, skipped=why))
+        else:
+            done.append(retention.prune(folder.run(status.key), policy, needed, options.yes))
+    if options.json:
+        emit("gc", folder, as_json(done, options.keep, options.yes))
+    else:
+        print("\n".join(as_text(folder, done, options)))
+    return 0
+
+
+def as_json(done: Sequence[Pruning], keep: str, really: bool) -> dict[str, Any]:
+    """Return what was (or would be) removed, for machines."""
+    return {
+        "removed": really,
+        "keep": keep,
+        "bytes": sum(one.bytes for one in done),
+        "runs": [
+            {
+                "key": one.key,
+                "bytes": one.bytes,
+                "skipped": one.skipped or None,
+                "remove": [stored.folder.name for stored in one.removed],
+                "keep": {stored.folder.name: why for stored, why in one.kept},
+            }
+            for one in done
+            if one.skipped or one.removed or one.kept or one.leftovers
+        ],
+    }
+
+
+def as_text(folder: StudyFolder, done: Sequence[Pruning], options: argparse.Namespace) -> list[str]:
+    """Return what was (or would be) removed, run by run, and what is freed by that."""
+    touched = [one for one in done if one.removed or one.leftovers]
+    lines = []
+    for one in touched[:SHOWN]:
+        names = " ".join(stored.folder.name.removeprefix("step-").lstrip("0") or "0" for stored in one.removed)
+        text = f"  {one.key}  {size(one.bytes):>9}  steps {names}" if names else f"  {one.key}  {size(one.bytes):>9}"
+        left = " (leftovers of killed saves)" if one.leftovers else ""
+        lines.append((text if len(text) <= 76 - len(left) else text[: 75 - len(left)] + "…") + left)
+    if len(touched) > SHOWN:
+        lines.append(f"  … and {len(touched) - SHOWN:,} more runs")
+    kept = Counter(why for one in done for _, why in one.kept)
+    if kept:
+        lines.append("kept: " + ", ".join(f"{count:,} ({why})" for why, count in kept.most_common()))
+    skipped = Counter(one.skipped for one in done if one.skipped)
+    lines += [f"not touched: {count:,} runs: {why}" for why, count in skipped.most_common()]
+    number, total = sum(len(one.removed) for one in done), sum(one.bytes for one in done)
+    if not touched:
+        return [*lines, f"{folder.name}: nothing to remove"]
+    if options.yes:
+        return [*lines, f"{folder.name}: {number:,} checkpoints removed, {size(total)} freed"]
+    lines.append(f"{folder.name}: {number:,} checkpoints would be removed, which frees {size(total)}")
+    return [*lines, f"python -m study gc {reference(folder)} --keep {options.keep} --yes    # removes them"]
+
+
+def size(count: float) -> str:
+    """Return bytes as people say them, in powers of ten."""
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{count / limit:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def _search(folder: StudyFolder) -> dict[str, str]:
+    """Return the trials of a search that must not be touched: while it goes on, any may be promoted or copied."""
+    from study.search.claims import Office
+
+    search = Office.of(folder).search
+    if not search.over and (search.claims or not search.stopped):
+        raise ValueError(
+            f"{folder.name} is a search that goes on, and any of its checkpoints may be wanted: wait until it is "
+            "over, or python -m study cancel it first"
+        )
+    return {trial.key: "the search may go on from it" for trial in search.trials.values() if not search.over}

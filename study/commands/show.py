@@ -1,0 +1,188 @@
+"""`python -m study show STUDY POINT`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from study import lineage, overview, retention
+from study.commands import add_json, add_study, emit
+from study.commands.gc import size
+from study.files import read_json
+from study.layout import RunFolder, StudyFolder
+from study.observe import Observer, PointStatus
+from study.point import Point
+from study.progress import duration
+from study.selection import by_key
+from study.submission import find_study, load_section, reference
+from study.where import flat, said
+from train.spec.config import RunConfig
+from train.spec.read import read
+from train.spec.resolve import resolve
+
+SHOWN_CHECKPOINTS = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    parser.add_argument("point", metavar="POINT", help="a point's key, or the beginning of it")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show one point; 1 if it failed."""
+    folder = find_study(options.study, options.runs)
+    observer = Observer(folder)
+    observer.refresh()
+    status = by_key(observer.statuses(), options.point)
+    found = describe(folder, observer.points, status)
+    if options.json:
+        emit("show", folder, found)
+    else:
+        print("\n".join(as_text(folder, status, found)))
+    return 1 if status.state == "failed" else 0
+
+
+def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStatus) -> dict[str, Any]:
+    """Return all that is known of a point. Losses in nats per token, times in seconds, sizes in bytes."""
+    point, place = points[status.key], folder.run(status.key)
+    branches = [k for k, p in points.items() if (a := lineage.parent_of(p.config)) is not None and a.key == status.key]
+    return {
+        "point": {**dataclasses.asdict(status), "class": overview.kind(status)},
+        "run": str(place.path),
+        "differs": differences(folder, point),
+        "parent": point.config.schedule.parent,
+        "branches": branches,
+        "attempts": attempts(place),
+        "checkpoints": [
+            {"step": c.step, "tokens": c.tokens, "loss": c.loss, "bytes": c.bytes, "whole": c.whole, "pinned": c.pinned}
+            for c in retention.stored(place)
+        ],
+        "outcome": read_json(place.outcome),
+        "mlflow": mlflow(folder, status.key),
+    }
+
+
+def differences(folder: StudyFolder, point: Point) -> dict[str, dict[str, Any]]:
+    """Return the values of a point's config that are not the study's base's, as key -> {base, point}.
+
+    The base is what the study's latest command composed without its lists, resolved as a point is; a value of None
+    that the point derives is shown where the base cannot be resolved.
+    """
+    defaults = load_section(folder, "run_defaults")
+    if not defaults:
+        return {}
+    base = read(RunConfig, defaults, "run_defaults")
+    with suppress(ValueError):  # the base alone need not be a run: each point may bring what is missing
+        base = resolve(base)
+    before, after = flat(asdict(base)), flat(asdict(point.config))
+    hidden = ("data.source", "data.fingerprint", "runtime.data_root")
+    return {
+        key: {"base": before.get(key), "point": value}
+        for key, value in after.items()
+        if key not in hidden and before.get(key) != value
+    }
+
+
+def attempts(run: RunFolder) -> list[dict[str, Any]]:
+    """Return every attempt of a run, the first one first: its job, nodes, times and how it ended (None: it has not)."""
+    numbers = sorted(int(p.name) for p in run.attempts.glob("*") if p.name.isdigit())
+    found = []
+    for number in numbers:
+        attempt = run.attempt(number)
+        job, ended = read_json(attempt.job) or {}, read_json(attempt.outcome)
+        error = str((ended or {}).get("error") or "").strip().splitlines()
+        found.append(
+            {
+                "number": number,
+                "job_id": job.get("job_id"),
+                "nodes": list(job.get("nodes") or ()),
+                "host": job.get("host"),
+                "world": job.get("world"),
+                "restart": job.get("restart"),
+                "started": job.get("started"),
+                "seconds": None if ended is None else ended.get("seconds"),
+                "ended": None if ended is None else ended.get("state"),
+                "class": None if ended is None else ended.get("class"),
+                "exit_code": None if ended is None else ended.get("exit_code"),
+                "error": error[-1] if error else None,
+            }
+        )
+    return found
+
+
+def mlflow(folder: StudyFolder, key: str) -> dict[str, Any] | None:
+    """Return where MLflow shows a run, by what the syncer wrote down; None where it has not been sent."""
+    from study.tracking import state
+    from study.tracking.uri import is_server
+
+    for store, entry in state.load(folder.tracking).stores.items():
+        run = entry.runs.get(key)
+        if run is not None:
+            page = f"#/experiments/{entry.experiment}/runs/{run.id}"
+            link = f"{store.rstrip('/')}/{page}" if is_server(store) else None
+            return {"store": store, "experiment": entry.experiment, "run": run.id, "page": page, "link": link}
+    return None
+
+
+def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) -> list[str]:
+    """Return it for a person, in 80 columns where paths allow that."""
+    state = status.state + (f": {status.why}" if status.why else "")
+    lines = [f"{status.key}  {state}", f"  {' '.join(status.overrides)}".rstrip(), f"  {found['run']}"]
+    done = f"{status.tokens:,} of {status.budget_tokens:,} tokens"
+    lines.append(f"  {done}" + ("" if status.loss is None else f", loss {status.loss:.4f} nats per token"))
+    lines += ["", "differs from the study's base:" if found["differs"] else "as the study's base"]
+    lines += [f"  {key}: {said(v['base'])} -> {said(v['point'])}" for key, v in found["differs"].items()]
+    if found["parent"]:
+        lines.append(f"goes on from {found['parent']}")
+    if found["branches"]:
+        lines.append(f"{len(found['branches'])} points go on from it: {' '.join(found['branches'][:6])}")
+    lines += ["", *_attempts(found["attempts"])]
+    lines += ["", *_checkpoints(found["checkpoints"])]
+    lines += [*(f"  | {line}" for line in status.error[-6:])]
+    where = found["mlflow"]
+    if where is None:
+        lines += ["", f"MLflow has not got it yet: python -m study sync {reference(folder)}"]
+    else:
+        address = where["link"] or f"http://127.0.0.1:5000/{where['page']}"
+        hint = "" if where["link"] else f"    # while python -m study dashboard {reference(folder)} runs"
+        lines += ["", f"MLflow: {address}{hint}"]
+    return [line for line in lines if line is not None]
+
+
+def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not found:
+        return ["no attempt yet"]
+    lines = ["attempts:"]
+    for one in found:
+        took = one["seconds"]
+        if took is None and one["started"] is not None:
+            took = max(0.0, time.time() - float(one["started"]))
+        end = one["ended"] or "no end written"
+        end += f" ({one['class'].replace('_', ' ')})" if one["class"] and one["class"] != one["ended"] else ""
+        nodes = ",".join(one["nodes"][:4]) + ("…" if len(one["nodes"]) > 4 else "")
+        spent = "" if took is None else duration(float(took))
+        lines.append(f"  {one['number']:>3}  job {one['job_id'] or '?':<14} on {nodes or '?':<10} {spent:>12}  {end}")
+        if one["error"]:
+            lines.append(f"       | {one['error']}"[:80])
+    return lines
+
+
+def _checkpoints(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not found:
+        return ["no checkpoint"]
+    total = sum(one["bytes"] for one in found)
+    lines = [f"checkpoints: {len(found)}, {size(total)}"]
+    for one in found[-SHOWN_CHECKPOINTS:]:
+        marks = [] if one["whole"] else ["not whole"]
+        marks += ["pinned"] if one["pinned"] else []
+        loss = "" if one["loss"] is None else f"  loss {one['loss']:.4f}"
+        mark = f"  ({', '.join(marks)})" if marks else ""
+        lines.append(f"  step {one['step']:>9,}  {one['tokens']:>14,} tokens  {size(one['bytes']):>9}{loss}{mark}")
+    return lines

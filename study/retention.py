@@ -1,0 +1,205 @@
+"""Which checkpoints of a study are still needed, and removing the others so that a kill tears none.
+
+Decided purely from what was found on disk (:func:`keep`); a run is only touched under its own lock, which whoever
+advances it holds. A checkpoint is first renamed to a name that every reader passes over, then removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from study import lineage
+from study.checkpoints import MANIFEST, PIN, PREFIX
+from study.files import RunLock, read_json
+from study.layout import RunFolder, StudyFolder
+from study.point import Point
+
+STAGING = ".staging-"
+"""The trainer's name for what is not a checkpoint yet: it removes these itself when it saves next."""
+RULES = ("last", "best", "every")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Checkpoints of a run that stay: the `last` newest, the `best` by validation loss, those of every n-th step."""
+
+    last: int = 1
+    best: int = 0
+    every: int = 0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint on disk: step, tokens, validation loss [nats per token] last measured before it, size [bytes].
+
+    `whole`: every file that its manifest names is there with its size; contents are not hashed.
+    """
+
+    folder: Path
+    step: int
+    tokens: int
+    loss: float | None
+    bytes: int
+    whole: bool
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What others go on from: tokens at which a run's checkpoint is needed, by key; folders named outright."""
+
+    tokens: Mapping[str, frozenset[int]]
+    folders: frozenset[Path]
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What is (to be) removed of a run, what stays of it and why, or why it was not touched."""
+
+    key: str
+    removed: tuple[Stored, ...] = ()
+    kept: tuple[tuple[Stored, str], ...] = ()
+    leftovers: int = 0
+    skipped: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """What the removal frees [bytes]."""
+        return sum(one.bytes for one in self.removed) + self.leftovers
+
+
+def parse(text: str) -> Policy:
+    """Return the policy in `last=2,best=1,every=1000`. Raises ValueError that says what is allowed."""
+    given: dict[str, int] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", part)
+        if not found or found[1] not in RULES:
+            raise ValueError(
+                f"--keep {part.strip()!r} is not a rule: write last=N (the newest), best=N (the lowest validation "
+                "loss) or every=N (steps), several with commas between them"
+            )
+        given[found[1]] = int(found[2])
+    return Policy(**{"last": 0, **given})
+
+
+def keep(found: Sequence[Stored], policy: Policy, needed: frozenset[int], unfinished: bool) -> dict[Path, str]:
+    """Return the folders that stay, with why. Pure.
+
+    `needed`: tokens that others go on from. An unfinished run keeps its newest whole checkpoint whatever the policy.
+    What is not whole is never counted, and stays only where it is pinned or needed.
+    """
+    whole = sorted((one for one in found if one.whole), key=lambda one: one.step)
+    stays: dict[Path, str] = {}
+    for one in whole[len(whole) - policy.last :] if policy.last else []:
+        stays[one.folder] = "last"
+    measured = sorted((one for one in whole if one.loss is not None), key=lambda one: (one.loss, -one.step))
+    for one in measured[: policy.best]:
+        stays.setdefault(one.folder, "best")
+    for one in whole:
+        if policy.every and one.step and one.step % policy.every == 0:
+            stays.setdefault(one.folder, f"every {policy.every}")
+    if unfinished and whole:
+        stays.setdefault(whole[-1].folder, "its run goes on from it")
+    for one in found:
+        if one.pinned:
+            stays[one.folder] = "pinned"
+        if one.tokens in needed:
+            stays[one.folder] = "another run goes on from it"
+    return stays
+
+
+def needs(folder: StudyFolder, points: Mapping[str, Point]) -> Needs:
+    """Return what branches and copies still go on from: those of this study, and folders named in its neighbours.
+
+    A point needs its parent until it has its outcome: were its own checkpoints torn, it would begin there again.
+    """
+    tokens: dict[str, set[int]] = {}
+    for key, point in points.items():
+        parent = lineage.parent_of(point.config)
+        if parent is not None and not folder.run(key).outcome.exists():
+            tokens.setdefault(parent.key, set()).add(parent.tokens)
+    folders: set[Path] = set()
+    for listed in folder.path.parent.glob("*/points.jsonl"):
+        folders |= _named_folders(listed)
+    return Needs({key: frozenset(at) for key, at in tokens.items()}, frozenset(folders))
+
+
+def stored(run: RunFolder) -> list[Stored]:
+    """Return a run's checkpoints, oldest first."""
+    folders = [f for f in run.checkpoints.glob(f"{PREFIX}*") if f.name.removeprefix(PREFIX).isdigit()]
+    return [_stored(folder) for folder in sorted(folders)]
+
+
+def prune(run: RunFolder, policy: Policy, needed: Needs, really: bool) -> Pruning:
+    """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held."""
+    key = run.path.name
+    if not run.checkpoints.is_dir():
+        return Pruning(key)
+    lock = RunLock(run.lock)
+    try:
+        if not lock.acquire():
+            return Pruning(key, skipped="an attempt is advancing it")
+        found = stored(run)
+        stays = keep(found, policy, needed.tokens.get(key, frozenset()), not run.outcome.exists())
+        stays |= {one.folder: "another run goes on from it" for one in found if one.folder in needed.folders}
+        gone = tuple(one for one in found if one.folder not in stays)
+        left = list(run.checkpoints.glob(f"{STAGING}*"))
+        size = sum(map(_size, left))
+        if really:
+            for place in left:  # first: an earlier removal that was killed may have left a name that is needed
+                shutil.rmtree(place)
+            for one in gone:
+                place = one.folder.with_name(f"{STAGING}removed-{one.folder.name}")
+                shutil.rmtree(one.folder.rename(place))
+        return Pruning(key, gone, tuple((one, stays[one.folder]) for one in found if one.folder in stays), size)
+    finally:
+        lock.close()
+
+
+def _stored(folder: Path) -> Stored:
+    manifest = read_json(folder / MANIFEST) or {}
+    progress, files = manifest.get("progress") or {}, manifest.get("files") or {}
+    loss = progress.get("validation_loss")
+    return Stored(
+        folder,
+        step=int(folder.name.removeprefix(PREFIX)),
+        tokens=int(progress.get("tokens") or -1),
+        loss=float(loss) if isinstance(loss, int | float) else None,
+        bytes=_size(folder),
+        whole=bool(progress) and all(_is(folder / name, about) for name, about in files.items()),
+        pinned=(folder / PIN).exists(),
+    )
+
+
+def _is(path: Path, about: Mapping[str, object]) -> bool:
+    try:
+        return path.stat().st_size == about.get("bytes")
+    except OSError:
+        return False
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(parent, name).lstat().st_size
+            except OSError:
+                continue
+    return total
+
+
+def _named_folders(listed: Path) -> Iterable[Path]:
+    """Return the checkpoint folders that points of a study name as their parent, without reading every line as JSON."""
+    found = set()
+    with listed.open(encoding="utf-8") as lines:
+        for line in lines:
+            if '"parent":"/' in line and line.endswith("\n"):
+                found.add(Path(json.loads(line)["config"]["schedule"]["parent"]))
+    return found

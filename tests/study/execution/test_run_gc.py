@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from study.checkpoints import PIN, saved
+from study.files import RunLock
+from study.freeze import append_points
+from study.layout import RunFolder
+from study.point import point
+from study.retention import Needs, Policy, Stored, keep, parse, prune
+from tests.study.execution.studies import REPOSITORY, environment, make_study, seeded, study_command
+from train.spec.resolve import resolve
+
+NOBODY = Needs({}, frozenset())
+
+
+def checkpoint(run: RunFolder, step: int, loss: float | None = None, pinned: bool = False, size: int = 100) -> Path:
+    """Write a checkpoint of 10 tokens a step as the trainer lays it out."""
+    folder = run.checkpoints / f"step-{step:09d}"
+    folder.mkdir(parents=True)
+    (folder / "__0_0.distcp").write_bytes(b"x" * size)
+    manifest = {
+        "format": 2,
+        "progress": {"step": step, "tokens": 10 * step, "validation_loss": loss},
+        "identity": {},
+        "files": {"__0_0.distcp": {"bytes": 100}},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    if pinned:
+        (folder / PIN).touch()
+    return folder
+
+
+def stored(steps: Sequence[int], losses: Sequence[float] = (), torn: Sequence[int] = ()) -> list[Stored]:
+    pairs = zip(steps, losses or [None] * len(steps), strict=True)
+    return [Stored(Path(str(s)), s, 10 * s, loss, 1, s not in torn, False) for s, loss in pairs]
+
+
+@pytest.mark.parametrize(
+    ("policy", "found", "needed", "unfinished", "stays"),
+    [
+        (Policy(last=1), stored([1, 2, 3]), [], False, {3}),
+        (Policy(last=2), stored([1, 2, 3]), [], True, {2, 3}),
+        (Policy(last=0), stored([1, 2, 3]), [], False, set()),
+        (Policy(last=0), stored([1, 2, 3]), [], True, {3}),
+        (Policy(last=0), stored([1, 2, 3], torn=[3]), [], True, {2}),
+        (Policy(last=1), stored([1, 2, 3], torn=[3]), [], False, {2}),
+        (Policy(last=1, best=1), stored([1, 2, 3], [2.0, 1.0, 3.0]), [], False, {2, 3}),
+        (Policy(last=0, best=1), stored([1, 2, 3], [1.0, 1.0, 3.0]), [], False, {2}),
+        (Policy(last=1, every=2), stored([1, 2, 3, 4, 5]), [], False, {2, 4, 5}),
+        (Policy(last=1), stored([1, 2, 3]), [10], False, {1, 3}),
+        (Policy(last=9), stored([1, 2]), [], False, {1, 2}),
+        (Policy(last=1), [], [], True, set()),
+    ],
+)
+def test_which_checkpoints_stay(
+    policy: Policy, found: list[Stored], needed: list[int], unfinished: bool, stays: set[int]
+) -> None:
+    assert {int(str(f)) for f in keep(found, policy, frozenset(needed), unfinished)} == stays
+
+
+def test_the_words_of_a_policy() -> None:
+    assert parse("last=2, best=1") == Policy(2, 1, 0)
+    assert parse("every=100") == Policy(0, 0, 100)
+    with pytest.raises(ValueError, match="'newest=2' is not a rule: write last=N"):
+        parse("newest=2")
+
+
+def test_pins_branches_and_running_attempts_are_left_alone(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "trunk", [1, 2, 3])
+    for key in keys.values():
+        for step in (10, 20, 30):
+            checkpoint(study.run(key), step)
+    (study.run(keys[1]).checkpoints / "step-000000010" / PIN).touch()
+    base = seeded(4).config
+    branch = point(resolve(replace(base, schedule=replace(base.schedule, parent=f"{keys[2]}@200"))))
+    append_points(study, [branch])
+    other, _ = make_study(tmp_path / "runs" / "neighbour", [7])
+    named = str(study.run(keys[1]).checkpoints / "step-000000020")
+    append_points(other, [point(resolve(replace(base, schedule=replace(base.schedule, parent=named))))])
+    lock = RunLock(study.run(keys[3]).lock)
+    assert lock.acquire()
+    tried = study_command("gc", "trunk", cwd=tmp_path)
+    assert "2 checkpoints would be removed" not in tried.stdout, tried.stdout
+    assert [len(saved(study.run(k))) for k in keys.values()] == [3, 3, 3], "nothing is removed without --yes"
+    done = json.loads(study_command("gc", "trunk", "--yes", "--json", cwd=tmp_path).stdout)
+    assert {run["key"]: run["remove"] for run in done["runs"]} == {
+        keys[1]: [],
+        keys[2]: ["step-000000010"],
+        keys[3]: [],
+    }
+    assert done["bytes"] > 100
+    assert {run["key"]: run["skipped"] for run in done["runs"]}[keys[3]] == "an attempt is advancing it"
+    assert [one.tokens for one in saved(study.run(keys[2]))] == [200, 300]
+    lock.close()
+    study.run(branch.key).path.mkdir()
+    study.run(branch.key).outcome.write_text("{}")
+    assert study_command("gc", "trunk", "--yes", "--where", "seed=2", cwd=tmp_path).returncode == 0
+    assert [one.tokens for one in saved(study.run(keys[2]))] == [300], "the branch has its outcome"
+    assert [len(saved(study.run(keys[n]))) for n in (1, 3)] == [3, 3]
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from study.layout import RunFolder
+from study.retention import Needs, Policy, prune
+calls = iter(range(100))
+def counted(function):
+    def call(*arguments, **options):
+        if next(calls) == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+Path.rename = counted(Path.rename)
+os.rmdir, os.unlink = counted(os.rmdir), counted(os.unlink)
+prune(RunFolder(Path(sys.argv[1])), Policy(1), Needs({}, frozenset()), True)
+"""
+
+
+def test_killed_anywhere_it_leaves_whole_checkpoints_and_the_next_one_tidies_up(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    for moment in range(5):
+        for step in (10, 20, 30):
+            if not (run.checkpoints / f"step-{step:09d}").exists():
+                checkpoint(run, step)
+        command = [sys.executable, "-c", KILLED, str(run.path), str(moment)]
+        done = subprocess.run(command, env=environment(), cwd=REPOSITORY, check=False)
+        assert done.returncode == -signal.SIGKILL, f"moment {moment}"
+        for one in saved(run):
+            assert (one.folder / "__0_0.distcp").stat().st_size == 100
+        assert saved(run)[-1].tokens == 300
+    assert prune(run, Policy(1), NOBODY, really=True).bytes > 0
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000030"]
+
+
+def test_what_is_no_rule_is_refused(tmp_path: Path) -> None:
+    make_study(tmp_path / "runs" / "s", [1])
+    done = study_command("gc", "s", "--keep", "first=1", cwd=tmp_path)
+    assert (done.returncode, "'first=1' is not a rule" in done.stderr) == (2, True)
