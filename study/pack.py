@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from study import ledger
+from study.classify import INTERRUPTED
 from study.layout import StudyFolder
-from study.supervise import INTERRUPTED, Signals, die_with_parent
+from study.supervise import Signals, die_with_parent
 
 POLL_SECONDS = 0.5
 LEDGER_SECONDS = 5.0
@@ -83,10 +84,8 @@ def _start(command: Sequence[str], environment: Mapping[str, str], cores: Sequen
         preexec_fn=die_with_parent(),  # noqa: PLW1509 - one thread
     )
     if cores:
-        try:
+        with suppress(OSError):  # it has ended already, or the site does not let us: it has all of the job's cores
             os.sched_setaffinity(process.pid, cores)
-        except OSError:
-            pass  # it has ended already, or the site does not let us: it runs on all of the job's cores
     return process
 
 

@@ -1,0 +1,98 @@
+"""The device time that a study may take, checked before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from study import cost
+from study.config import StudySection
+from study.executors import query
+from study.layout import StudyFolder
+from study.observe import PointStatus
+from study.point import Point
+from study.resources import Shape
+from study.submission import load_section
+from train.spec.read import read
+
+KEYS = {cost.GPU: "gpu_hours", cost.CORE: "core_hours"}
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A budget [`unit`] and what stands against it: used by what ended, reserved by what waits or runs, and asked now.
+
+    jobs: how many are asked now; each: the most that one of them can take.
+    """
+
+    unit: str
+    limit: float
+    used: float
+    reserved: float
+    asked: float
+    jobs: int
+    each: float
+
+    @property
+    def left(self) -> float:
+        """What is neither used nor reserved."""
+        return max(0.0, self.limit - self.used - self.reserved)
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is asked now is within it, even if every job runs to its time limit."""
+        return self.asked <= self.left * (1 + 1e-9)
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return (
+            f"study.{KEYS[self.unit]}={self.limit:g}: {self.used:.4g} {self.unit} used, {self.reserved:.4g} reserved "
+            f"by jobs that wait or run, {self.left:.4g} left"
+        )
+
+    def refusal(self) -> str:
+        """Return why it is refused and what would fit."""
+        some = int(self.left / self.each) if self.each else 0
+        return (
+            f"{self}: {self.jobs:,} jobs with their time limits ask {self.asked:.4g}: "
+            f"{f'{some:,} of them would fit' if some else 'not one of them fits'}; ask for fewer points, a shorter "
+            f"cluster.time_minutes (cluster.auto=[time] sizes it), or a larger study.{KEYS[self.unit]}"
+        )
+
+
+def section(folder: StudyFolder) -> StudySection:
+    """Return the study's section of its latest submission. Raises ValueError where study.yaml is damaged."""
+    return read(StudySection, load_section(folder, "study"), "study")
+
+
+def balances(
+    folder: StudyFolder,
+    limits: StudySection,
+    asked: Sequence[tuple[Shape, int]],
+    seen: tuple[Mapping[str, Point], Sequence[PointStatus]],
+    runner: query.Runner = query.run,
+) -> list[Balance]:
+    """Return each budget that the study has, with what `asked` (shape, jobs) adds; asks sacct only if there is one.
+
+    seen: the study's points and what is known of them.
+    """
+    wanted = {unit: limit for unit, name in KEYS.items() if (limit := getattr(limits, name)) is not None}
+    for unit, limit in wanted.items():
+        if limit <= 0:
+            raise ValueError(f"study.{KEYS[unit]}={limit:g} is not allowed: above 0, or null for no limit")
+    if not wanted:
+        return []
+    costs = {one.unit: one for one in cost.measure(folder, *seen, runner)}
+    found = []
+    for unit, limit in wanted.items():
+        so_far = costs.get(unit, cost.Cost(unit))
+        each = [(shape.hours * cost.devices(shape).count(unit), jobs) for shape, jobs in asked]
+        adding, most = sum(hours * jobs for hours, jobs in each), max((hours for hours, _ in each), default=0.0)
+        jobs = sum(jobs for hours, jobs in each if hours)
+        found.append(Balance(unit, limit, so_far.spent, so_far.reserved, adding, jobs, most))
+    return found
+
+
+def over(found: Sequence[Balance]) -> str | None:
+    """Return why a submission is over a budget; None where it is within all."""
+    return next((balance.refusal() for balance in found if not balance.fits), None)

@@ -1,0 +1,65 @@
+"""`python -m study cost STUDY`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from study import budget, cost
+from study.commands import add_json, add_study, emit
+from study.observe import Observer
+from study.submission import find_study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show what a study's jobs asked, used, lost and left idle; 1 if it has used more than its budget."""
+    folder = find_study(options.study, options.runs)
+    observer = Observer(folder)
+    observer.refresh()
+    points, statuses = observer.points, observer.statuses()
+    costs = cost.measure(folder, points, statuses)
+    balances = budget.balances(folder, budget.section(folder), (), (points, statuses))
+    if options.json:
+        rows = [dataclasses.asdict(one) for one in costs]
+        budgets = [{**dataclasses.asdict(one), "left": one.left} for one in balances]
+        emit("cost", folder, {"costs": rows, "budgets": budgets})
+    else:
+        print("\n\n".join(text(folder.name, one) for one in costs))
+        print("".join(f"\n{balance}" for balance in balances), end="\n" if balances else "")
+    return 1 if any(balance.used > balance.limit for balance in balances) else 0
+
+
+def text(name: str, one: cost.Cost) -> str:
+    """Return the cost as a small table, and where its figures come from."""
+    again = one.runs - one.jobs
+    head = f"{name}: {one.jobs:,} jobs that ran" + (f", {again:,} times anew after a requeue" if again else "")
+    lines = [head, *(_line(word, value, one) for word, value in _rows(one))]
+    if one.clocks == one.jobs and one.jobs:
+        lines.append("by the attempts' own clocks: time before an attempt began is not in it")
+    elif one.clocks:
+        lines.append(f"by sacct with duplicates; {one.clocks:,} jobs that it does not know by their attempts' clocks")
+    elif one.jobs:
+        lines.append("by sacct with duplicates")
+    return "\n".join([*lines, *one.problems])
+
+
+def _rows(one: cost.Cost) -> list[tuple[str, float | None]]:
+    return [
+        ("asked", one.asked),
+        ("waiting or running", one.reserved),
+        ("used", one.used),
+        ("lost to failures", one.lost),
+        ("idle", one.idle),
+    ]
+
+
+def _line(word: str, value: float | None, one: cost.Cost) -> str:
+    said = "?" if value is None else f"{value:,.2f}" if value >= 10 else f"{value:.4g}"
+    share = f"  {value / one.used:.0%} of used" if value and one.used and word in ("lost to failures", "idle") else ""
+    return f"  {word:<19}{said:>12} {one.unit}{share}"
