@@ -23,7 +23,6 @@ COMMANDS = {
     "those that were cancelled with --state cancelled",
     "gc": "remove checkpoints that nothing needs any more; without --yes it only says which",
     "cost": "GPU-hours asked, used, lost to failures and idle, requeued and failed attempts included",
-    "cost": "GPU-hours asked, used, lost to failures and idle, requeued and failed attempts included",
     "sync": "bring MLflow up to date",
     "reproduce": "the whole pipeline, data -> sweep -> fit -> report, as make study runs it",
 }
