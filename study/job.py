@@ -14,41 +14,33 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from study import ledger
-from study.files import RunLock, last_lines, read_json, write_atomic, write_json
+from study.attempt import (
+    Work,
+    advance,
+    conclude,
+    conclude_rank,
+    finished,
+    not_run,
+    record,
+    told_to_end,
+    wait_for_first,
+)
+from study.files import RunLock, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
-from study.place import Place, find_place, local_world, rendezvous
-from study.supervise import INTERRUPTED, Ending, Signals, classify, spawn, trainer_command, wait_together
+from study.place import find_place, local_world, rendezvous
+from study.supervise import Signals
+
+__all__ = ["HELD", "NOT_WANTED", "Work", "find_config", "join", "lead", "main"]
 
 HELD, NOT_WANTED = 76, 77
 LOCK_SECONDS = 60.0
 PEERS_SECONDS = 300.0
 POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Work:
-    """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget.
-
-    unit: number of the claim that it belongs to, where one job advances several.
-    """
-
-    study: StudyFolder
-    batch: ledger.Batch
-    key: str
-    place: Place
-    until: int | None = None
-    unit: int | None = None
-
-    @property
-    def run(self) -> RunFolder:
-        """The run's folder."""
-        return self.study.run(self.key)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,12 +91,6 @@ def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
     return None
 
 
-def finished(run: RunFolder) -> Ending | None:
-    """Return the ending that a run's outcome.json stands for; None where there is none."""
-    outcome = read_json(run.outcome)
-    return None if outcome is None else Ending(str(outcome.get("state", "completed")))
-
-
 def lead(work: Work, signals: Signals) -> int:
     """Claim an attempt and run it: the first rank."""
     run = work.run
@@ -123,15 +109,15 @@ def lead(work: Work, signals: Signals) -> int:
     write_json(attempt.job, job)
     print(f"{work.key}: attempt {number} on {job['host']}", flush=True)
     # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
-    if signals.received or _cancelled(work):
-        ending = classify(INTERRUPTED, signals.received, None, _cancelled(work), _time_left(work, started))
+    if signals.received or work.cancelled:
+        ending = told_to_end(work, signals, started)
     else:
         try:
-            returncode = _advance(work, config, attempt, job, signals, inherit=(lock.fileno(),))
-            ending = conclude(work, attempt, returncode, signals, started)
+            ran = advance(work, config, attempt, job, signals, inherit=(lock.fileno(),))
+            ending = conclude(work, attempt, ran, signals, started)
         except OSError as error:
-            ending = Ending("failed", why=f"the trainer could not be run: {error}")
-    _write_ending(attempt, ending, started)
+            ending = not_run(error)
+    write_json(attempt.outcome, record(attempt, ending, started, 0))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
     return ending.code
@@ -150,11 +136,13 @@ def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: Fa
         return HELD
     attempt, job = found
     started = time.time()
-    returncode = _advance(work, find_config(work.study, work.key), attempt, job, signals)
-    ending = classify(returncode, signals.received, "completed", _cancelled(work), _time_left(work, started))
+    rank = work.place.rank
+    ran = advance(work, find_config(work.study, work.key), attempt, job, signals)
+    ending = conclude_rank(work, attempt, ran, signals, rank=rank, started=started)
     if ending.state == "failed":
-        write_json(attempt.rank(work.place.rank), _ending(attempt, ending, started, work.place.rank))
-    return ending.code
+        write_json(attempt.rank(rank), record(attempt, ending, started, rank))
+    # The first rank's exit code says how the job ended; any other that is not 0 would have it killed on the spot.
+    return 0 if ending.code == 0 or wait_for_first(attempt) else ending.code
 
 
 def freeze_config(work: Work) -> dict[str, Any]:
@@ -218,77 +206,6 @@ def describe(work: Work, started: float) -> dict[str, Any]:
     return job
 
 
-def trainer_environment(
-    place: Place, job: Mapping[str, Any], threads: int, inherited: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the trainer's environment: as torchrun sets it for several ranks, without any of it for one."""
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    others = (*ours, "SLURM_STEP_NUM_TASKS")  # by which a trainer that srun starts itself knows its ranks
-    environment = {name: value for name, value in inherited.items() if name not in others}
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        environment[name] = str(threads)
-    if job.get("code"):  # for the manifests of checkpoints
-        environment["CODE_VERSION"] = str(job["code"])
-    root = str(Path(__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, inherited.get("PYTHONPATH")) if p)
-    if place.world > 1:
-        values = (place.rank, place.world, place.local_rank, job["address"], job["port"])
-        environment.update(zip(ours, map(str, values), strict=True))
-    return environment
-
-
-def conclude(work: Work, attempt: AttemptFolder, returncode: int, signals: Signals, started: float) -> Ending:
-    """Return how the attempt ended; a failure of another rank outranks what the first saw of it."""
-    outcome = finished(work.run)
-    if returncode == 0 and outcome is None and work.until is not None:
-        return Ending("paused", 0)
-    ending = classify(
-        returncode, signals.received, outcome.state if outcome else None, _cancelled(work), _time_left(work, started)
-    )
-    peers = [p for p in (read_json(attempt.rank(r)) for r in range(1, work.place.world)) if p]
-    if ending.state in ("completed", "diverged") or not peers:
-        return ending
-    first = min(peers, key=lambda p: float(p["ended"]))
-    return Ending("failed", first["exit_code"], first["signal"], why=f"rank {first['rank']}: {first['error']}")
-
-
-def _advance(
-    work: Work,
-    config: Mapping[str, Any],
-    attempt: AttemptFolder,
-    job: Mapping[str, Any],
-    signals: Signals,
-    *,
-    inherit: tuple[int, ...] = (),
-) -> int:
-    """Run the trainer to its end and return Popen's return code, that of the first rank where several run here."""
-    threads = int(config.get("runtime", {}).get("threads", 1))
-    here = work.place
-    # SLURM starts a job like this one for each rank; on this machine this one starts them all.
-    places = [here]
-    if here.executor == "local":
-        places = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
-    started, processes = time.time(), []
-    for place in places:
-        process = spawn(
-            trainer_command(work.run.config, work.until),
-            trainer_environment(place, job, threads, os.environ),
-            attempt.stdout(place.rank),
-            attempt.stderr(place.rank),
-            inherit,
-        )
-        signals.watch(process)
-        processes.append(process)
-    if len(processes) == 1:
-        return processes[0].wait()
-    first = wait_together(processes)
-    if first > 0:
-        ending = classify(processes[first].returncode, signals.received, "completed", _cancelled(work), None)
-        if ending.state == "failed":
-            write_json(attempt.rank(first), _ending(attempt, ending, started, first))
-    return processes[0].returncode
-
-
 def _acquire(lock: RunLock, signals: Signals) -> bool:
     """Wait a while for the lock: an attempt that was told to end may still be writing its checkpoint."""
     limit = time.monotonic() + LOCK_SECONDS
@@ -311,34 +228,6 @@ def _find_attempt(work: Work, given_up: Callable[[], bool]) -> tuple[AttemptFold
             return None
         time.sleep(POLL_SECONDS)
     return None
-
-
-def _cancelled(work: Work) -> bool:
-    return work.key in ledger.read(work.study).cancelled
-
-
-def _time_left(work: Work, started: float) -> float | None:
-    """Return the seconds to the job's time limit; None where there is none."""
-    minutes = work.batch.resources.get("time_minutes")
-    return None if minutes is None else started + 60 * float(minutes) - time.time()
-
-
-def _ending(attempt: AttemptFolder, ending: Ending, started: float, rank: int) -> dict[str, Any]:
-    said = last_lines(attempt.stderr(rank)) if ending.state == "failed" else []
-    now = time.time()
-    return {
-        "state": ending.state,
-        "exit_code": ending.exit_code,
-        "signal": ending.signal,
-        "ended": round(now, 3),
-        "seconds": round(now - started, 3),
-        "error": "\n".join([*([ending.why] if ending.why else []), *said]) or None,
-        "rank": rank,
-    }
-
-
-def _write_ending(attempt: AttemptFolder, ending: Ending, started: float) -> None:
-    write_json(attempt.outcome, _ending(attempt, ending, started, 0))
 
 
 if __name__ == "__main__":

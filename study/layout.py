@@ -67,6 +67,19 @@ class AttemptFolder:
         """How a rank other than the first failed; absent unless it did."""
         return self.path / f"rank-{rank}.json"
 
+    @property
+    def hang(self) -> Path:
+        """Why the attempt was taken to hang and killed; absent unless it was."""
+        return self.path / "hang.json"
+
+    def stacks(self, rank: int) -> Path:
+        """Where every thread of a rank stood when it was taken to hang."""
+        return self.path / f"stacks.{rank}"
+
+    def beat(self, rank: int) -> Path:
+        """What a rank says of itself while it runs: train.heartbeat."""
+        return self.path / f"beat.{rank}"
+
     def stdout(self, rank: int) -> Path:
         """Standard output of a rank."""
         return self.path / ("stdout" if rank == 0 else f"stdout.{rank}")

@@ -1,4 +1,4 @@
-"""Running a trainer process: starting it so that it cannot be orphaned, passing signals on, naming how it ended."""
+"""Running trainer processes: starting them so that they cannot be orphaned, passing signals on, waiting for all."""
 
 from __future__ import annotations
 
@@ -11,40 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from study.classify import DIVERGED, INTERRUPTED
+
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-DIVERGED, INTERRUPTED = 3, 75
 PR_SET_PDEATHSIG = 1
 PEERS_GRACE = 30.0
 RANKS_POLL = 0.1
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an attempt ended: its state, the process's exit code or signal, and the supervisor's own words on why."""
-
-    state: str
-    exit_code: int | None = None
-    signal: int | None = None
-    why: str | None = None
-
-    @property
-    def code(self) -> int:
-        """The exit code that agrees with the state: 0 only for completed, so that SLURM calls nothing else a success.
-
-        A diverged run is a result, but not the one that was asked for: its job fails with 3, and jobs that depend on
-        its success do not start.
-        """
-        if self.state in ("completed", "paused"):
-            return 0
-        if self.state == "diverged":
-            return DIVERGED
-        if self.state != "failed":
-            return INTERRUPTED
-        return 128 + self.signal if self.signal else self.exit_code or 1
 
 
 class Signals:
@@ -80,72 +55,64 @@ def _forward(number: int, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
 
-def wait_together(processes: Sequence[subprocess.Popen[bytes]], grace: float = PEERS_GRACE) -> int:
-    """Wait for the ranks of one run; return the one whose failure came first, 0 where none failed.
+def wait_together(
+    processes: Mapping[int, subprocess.Popen[bytes]],
+    hangs: Callable[[], bool] = lambda: False,
+    lost: Callable[[], bool] = lambda: False,
+    grace: float = PEERS_GRACE,
+) -> int | None:
+    """Wait for the ranks of one run that this process has started; return the one whose failure came first, if any.
 
     A rank that fails takes the others with it: they have `grace` seconds to notice it themselves and to say what they
-    saw, then they get SIGTERM, and SIGKILL after the same time again.
+    saw, then they get SIGTERM, and SIGKILL after the same time again. So they do where `lost` says that a rank of
+    another process has failed. `hangs` looks after them, and kills those that hang.
     """
     first: int | None = None
     deadline, number = math.inf, signal.SIGTERM
-    while None in [process.poll() for process in processes]:  # each is asked: that is how its end is noticed
-        failed = [i for i, p in enumerate(processes) if p.returncode not in (None, 0, DIVERGED, INTERRUPTED)]
+    while None in [process.poll() for process in processes.values()]:  # each is asked: that is how its end is noticed
+        failed = _failed(processes)
         if first is None and failed:
             # Of several seen at once, the one that a signal killed did not merely lose its peer.
-            first = min(failed, key=lambda i: (processes[i].returncode >= 0, i))
+            first = min(failed, key=lambda rank: (processes[rank].returncode >= 0, rank))
+        if deadline == math.inf and (first is not None or lost()):
             deadline = time.monotonic() + grace
         if time.monotonic() > deadline:
-            for process in processes:
+            for process in processes.values():
                 if process.poll() is None:
                     process.send_signal(number)
             deadline, number = time.monotonic() + grace, signal.SIGKILL
+        hangs()
         time.sleep(RANKS_POLL)
-    failed = [i for i, p in enumerate(processes) if p.returncode not in (0, DIVERGED, INTERRUPTED)]
-    return first if first is not None else min(failed, default=0)
+    return first if first is not None else min(_failed(processes), default=None)
 
 
-def classify(
-    returncode: int, received: Sequence[int], outcome: str | None, cancelled: bool, time_left: float | None
-) -> Ending:
-    """Return how an attempt ended. Pure.
-
-    `returncode` is Popen's; `received` the signals passed on to the trainer; `outcome` the state in the run's
-    outcome.json; `cancelled` whether the ledger says so; `time_left` the seconds to the time limit when the first
-    signal came (None: not known).
-    """
-    killed = -returncode if returncode < 0 else None
-    if returncode == 0 and outcome is None:
-        return Ending("failed", 0, why="the trainer ended with exit code 0 but wrote no outcome.json")
-    if returncode in (0, DIVERGED):
-        return Ending(outcome or "diverged", returncode)
-    if returncode == INTERRUPTED or (killed is not None and _asked(killed, received)):
-        state = _interruption(received, cancelled, time_left)
-        return Ending(state, None if killed else returncode, killed)
-    if killed is not None:
-        return Ending("failed", None, killed, why=f"killed by signal {killed} ({_name(killed)})")
-    return Ending("failed", returncode)
+def _failed(processes: Mapping[int, subprocess.Popen[bytes]]) -> list[int]:
+    return [rank for rank, p in processes.items() if p.returncode not in (None, 0, DIVERGED, INTERRUPTED)]
 
 
-def _asked(killed: int, received: Sequence[int]) -> bool:
-    """Whether it died of a signal that we passed on before its handlers were in place."""
-    return killed in received or (killed == signal.SIGTERM and signal.SIGHUP in received)
+def memory_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory: in this control group, and on this host."""
+    files = [(Path("/proc/vmstat"), "oom_kill")]
+    for line in _lines(Path("/proc/self/cgroup")):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            files.append((Path(f"/sys/fs/cgroup{path}/memory.events"), "oom_kill"))
+        elif controllers == "memory":
+            files.append((Path(f"/sys/fs/cgroup/memory{path}/memory.oom_control"), "oom_kill"))
+    found = 0
+    for file, name in files:
+        for line in _lines(file):
+            words = line.split()
+            if len(words) == 2 and words[0] == name and words[1].isdigit():
+                found += int(words[1])
+    return found
 
 
-def _interruption(received: Sequence[int], cancelled: bool, time_left: float | None) -> str:
-    if cancelled:
-        return "cancelled"
-    if signal.SIGUSR1 in received or signal.SIGUSR2 in received:
-        # The same signal announces a time limit and, on some sites, a preemption: the clock tells them apart.
-        return "time_limit" if time_left is None or time_left < 300 else "preempted"
-    return "interrupted"
-
-
-def _name(number: int) -> str:
+def _lines(path: Path) -> list[str]:
     try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return "unknown"
-    return f"{name}, often the kernel or SLURM when memory ran out" if number == signal.SIGKILL else name
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
 
 
 def trainer_command(config: Path, until: int | None = None) -> list[str]:

@@ -7,6 +7,7 @@ lines happen, never what is computed.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from train.evaluate import evaluate
 from train.health.inspection import Inspection
 from train.health.monitor import Judged, Monitor
 from train.health.spikes import Action
+from train.heartbeat import Heartbeat
 from train.late import Late
 from train.profile import Profiler, memory_told
 from train.progress import Progress, evaluation_due
@@ -62,6 +64,8 @@ class Loop:
         self.clock = Clock(setup.device, config.profile.nvtx)
         self.profiler = Profiler(config.profile, setup.folder, setup.world.rank, self._profiled)
         self.watchdog = watch(setup.world, config.runtime, setup.folder)
+        self.heartbeat = Heartbeat.of(os.environ, config.runtime.start_seconds)
+        self._phase = "start"
         self.boundary = (self._judge, self._evaluate, self._reach, self._stop_or_save, self._inspect)
         """What happens between steps, in this order, until one of them ends the attempt."""
 
@@ -90,6 +94,7 @@ class Loop:
         self.setup.reader.close()
         self.profiler.close()
         self.recorder.close()
+        self.heartbeat.close()
         if self.watchdog is not None:
             self.watchdog.close()
 
@@ -118,6 +123,8 @@ class Loop:
         """Take in the losses that have arrived: record them, and see what follows from them."""
         for stamp, (loss, norm, *others) in self.late.arrived(everything):
             self.progress.train_loss = loss
+            if stamp.record:
+                self.heartbeat.alone(stamp.times.seconds())
             judged = self.monitor.judge(stamp.step, loss, norm)
             if stamp.record:
                 skipped = self.monitor.skipped.total
@@ -247,7 +254,8 @@ class Loop:
             self.saving.save(self.progress, self._notes(), keep=keep, wait=wait)
 
     def _moves(self, allow: float = 0.0) -> None:
-        """Tell the watchdog that this rank does not hang; `allow` is how long what follows may take [s]."""
+        """Tell whoever watches that this rank does not hang; `allow` is how long what follows may take [s]."""
+        self.heartbeat.beat(self.progress.step, self._phase, allow)
         if self.watchdog is not None:
             self.watchdog.beat(self.progress.step, allow)
 
@@ -287,7 +295,10 @@ class Loop:
 
     @contextmanager
     def _timed(self, kind: str) -> Iterator[None]:
-        began = time.perf_counter()
+        self._phase, began = kind, time.perf_counter()
         yield
-        self.progress.seconds[kind] += time.perf_counter() - began
+        took = time.perf_counter() - began
+        self.progress.seconds[kind] += took
+        if kind == "train":
+            self.heartbeat.took(took)
         self._moves()

@@ -6,8 +6,10 @@ Exit codes: 0 reached, 1 failed, 3 diverged, 75 stopped by a signal after saving
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -30,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     flag = StopFlag()
     flag.install()
+    # Whoever takes this process to hang asks it where it stands: also within a call that never returns to Python.
+    faulthandler.register(signal.SIGQUIT, all_threads=True)
     try:
         ended = _ended(options.config.parent / "outcome.json")
         if ended is not None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study import checkpoints, ledger
+from study.classify import DIVERGED, INTERRUPTED
 from study.files import read_json
 from study.job import HELD, NOT_WANTED, Work, find_config, join, lead
 from study.layout import RunFolder, StudyFolder
@@ -27,7 +28,7 @@ from study.search import pins
 from study.search.claims import JOB, Lease, Office
 from study.search.crew import Crew
 from study.search.state import Claim
-from study.supervise import DIVERGED, INTERRUPTED, Signals
+from study.supervise import Signals
 
 IDLE_SECONDS = 2.0
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from study.classify import INTERRUPTED
 from study.config import ClusterConfig
 from study.executors.local import slot_count
 from study.freeze import append_points
 from study.layout import StudyFolder
 from study.place import local_world
 from study.point import point
-from study.supervise import INTERRUPTED, wait_together
+from study.supervise import wait_together
 from tests.study.execution.studies import FAILS, REPOSITORY, run_to_end, seeded, states
 from train.spec.config import ParallelConfig, RunConfig, RuntimeConfig
 
@@ -69,8 +70,8 @@ def test_the_rank_that_failed_is_named(tmp_path: Path) -> None:
     assert "in my eyes" in outcome["error"] or "rank trouble" in outcome["error"], "an error that a rank wrote"
 
 
-def processes(*programs: str) -> list[subprocess.Popen[bytes]]:
-    return [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+def processes(*programs: str) -> dict[int, subprocess.Popen[bytes]]:
+    return {rank: subprocess.Popen([sys.executable, "-c", program]) for rank, program in enumerate(programs)}
 
 
 SLEEPS = "import time; time.sleep(100)"
@@ -81,7 +82,7 @@ def test_a_failed_rank_ends_the_others_even_deaf_ones() -> None:
     began = time.monotonic()
     ranks = processes(SLEEPS, f"import os, time; time.sleep(0.5); os.kill(os.getpid(), 9); {SLEEPS}", DEAF)
     assert wait_together(ranks, grace=0.5) == 1
-    assert [p.returncode for p in ranks] == [-15, -9, -9]
+    assert [p.returncode for p in ranks.values()] == [-15, -9, -9]
     assert time.monotonic() - began < 60
 
 
@@ -89,8 +90,14 @@ def test_ranks_that_end_well_are_not_hurried() -> None:
     ranks = processes(
         f"raise SystemExit({INTERRUPTED})", f"import time; time.sleep(1); raise SystemExit({INTERRUPTED})"
     )
-    assert wait_together(ranks, grace=0.1) == 0
-    assert [p.returncode for p in ranks] == [INTERRUPTED, INTERRUPTED]
+    assert wait_together(ranks, grace=0.1) is None
+    assert [p.returncode for p in ranks.values()] == [INTERRUPTED, INTERRUPTED]
+
+
+def test_a_rank_lost_elsewhere_ends_those_that_run_here() -> None:
+    ranks = processes(SLEEPS, DEAF)
+    assert wait_together(ranks, lost=lambda: True, grace=0.5) is not None
+    assert [p.returncode for p in ranks.values()] == [-15, -9]
 
 
 @pytest.mark.slow

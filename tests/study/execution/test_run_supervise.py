@@ -10,52 +10,7 @@ import psutil
 import pytest
 
 from study.place import FIRST_PORT, PORTS, Place, find_place, first_free, rendezvous
-from study.supervise import Ending, classify
 from tests.study.execution.studies import environment, wait_until
-
-TERM, KILL, USR2, SEGV = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR2, signal.SIGSEGV
-
-
-@pytest.mark.parametrize(
-    ("arguments", "state", "code"),
-    [
-        ((0, [], "completed", False, None), "completed", 0),
-        ((0, [TERM], "completed", False, None), "completed", 0),
-        ((0, [], "diverged", False, None), "diverged", 3),
-        ((0, [], None, False, None), "failed", 1),
-        ((3, [], "diverged", False, None), "diverged", 3),
-        ((3, [], None, False, None), "diverged", 3),
-        ((1, [], None, False, None), "failed", 1),
-        ((7, [TERM], None, False, None), "failed", 7),
-        ((75, [TERM], None, False, None), "interrupted", 75),
-        ((75, [TERM], None, True, None), "cancelled", 75),
-        ((75, [], None, False, None), "interrupted", 75),
-        ((75, [USR2], None, False, 80.0), "time_limit", 75),
-        ((75, [USR2, TERM], None, False, None), "time_limit", 75),
-        ((75, [USR2], None, False, 3000.0), "preempted", 75),
-        ((-TERM, [TERM], None, False, None), "interrupted", 75),
-        ((-TERM, [signal.SIGHUP], None, False, None), "interrupted", 75),
-        ((-USR2, [USR2], None, False, 10.0), "time_limit", 75),
-        ((-KILL, [], None, False, None), "failed", 137),
-        ((-KILL, [TERM], None, False, None), "failed", 137),
-        ((-SEGV, [], None, False, None), "failed", 139),
-        ((-TERM, [], None, False, None), "failed", 143),
-    ],
-)
-def test_classify(arguments: tuple[int, list[int], str | None, bool, float | None], state: str, code: int) -> None:
-    ending = classify(*arguments)
-    assert (ending.state, ending.code) == (state, code)
-
-
-def test_a_death_by_signal_is_named() -> None:
-    assert "signal 9 (SIGKILL, often the kernel or SLURM when memory ran out)" in str(
-        classify(-9, [], None, False, None)
-    )
-
-
-def test_only_completed_is_success_to_slurm() -> None:
-    states = ("completed", "diverged", "failed", "interrupted", "time_limit", "preempted", "cancelled")
-    assert [s for s in states if Ending(s).code == 0] == ["completed"]
 
 
 def test_a_child_gets_sigterm_when_its_parent_is_killed_outright(tmp_path: Path) -> None:
