@@ -24,6 +24,12 @@ class Domain(Protocol):
     def unit(self, value: Setting) -> float:
         """Return where a value lies between 0 and 1."""
 
+    def at(self, place: float) -> Setting:
+        """Return the value at a place between 0 and 1: evenly spread places give evenly spread values."""
+
+    def holds(self, value: Setting) -> bool:
+        """Say whether a value is in the domain."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -60,6 +66,16 @@ class Interval:
             return math.log(float(value) / self.low) / math.log(self.high / self.low)
         return (float(value) - self.low) / (self.high - self.low)
 
+    def at(self, place: float) -> float:
+        """Return the value at a place between low (0) and high (1), by the logarithm if `log`."""
+        if not self.log:
+            return self.clip(self.low + place * (self.high - self.low))
+        return self.clip(self.low * math.exp(place * math.log(self.high / self.low)))
+
+    def holds(self, value: Setting) -> bool:
+        """Say whether a value is a number of the interval."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
 
 @dataclass(frozen=True)
 class Integers:
@@ -94,6 +110,17 @@ class Integers:
         """Return the position between low (0) and high (1), by the logarithm if `log`."""
         return Interval(self.low, self.high, self.log).unit(value)
 
+    def at(self, place: float) -> int:
+        """Return the value at a place between 0 and 1; without `log` each has an equal share of them."""
+        if not self.log:
+            return self.clip(self.low + int(place * (self.high - self.low + 1)))
+        low, high = self.low - 0.5, self.high + 0.5
+        return self.clip(round(low * math.exp(place * math.log(high / low))))
+
+    def holds(self, value: Setting) -> bool:
+        """Say whether a value is a whole number of the range."""
+        return isinstance(value, int) and self.low <= value <= self.high
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -120,6 +147,14 @@ class Choice:
     def unit(self, value: Setting) -> float:
         """Return the place among the values, between 0 and 1."""
         return self.values.index(value) / max(1, len(self.values) - 1)
+
+    def at(self, place: float) -> Setting:
+        """Return the value at a place between 0 and 1, each having an equal share of them."""
+        return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+
+    def holds(self, value: Setting) -> bool:
+        """Say whether a value is one of them."""
+        return value in self.values
 
 
 @dataclass(frozen=True)
@@ -166,6 +201,14 @@ class Space:
             value = domain.draw(random)  # drawn in any case, so that a condition does not shift the later draws
             if self.active(name, config):
                 config[name] = value
+        return config
+
+    def at(self, places: Sequence[float]) -> dict[str, Setting]:
+        """Return the config at a place of the unit cube, one number for each domain."""
+        config: dict[str, Setting] = {}
+        for (name, domain), place in zip(self.domains.items(), places, strict=True):
+            if self.active(name, config):
+                config[name] = domain.at(place)
         return config
 
     def unit(self, config: Config) -> list[float]:

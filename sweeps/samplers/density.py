@@ -11,9 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sweeps.events import Setting
 from sweeps.rungs import Rung
+from sweeps.samplers.sampler import Tried, fresh
+from sweeps.space import Space
 
 Floats = NDArray[np.float64]
+
+CANDIDATES = 256
+"""Random draws among which the density ratio chooses."""
 
 
 class DensityRatio:
@@ -59,3 +65,20 @@ class DensityRatio:
         squares = ((at[:, None, :] - points[None]) / self.width) ** 2
         density: Floats = np.exp(-0.5 * squares.sum(axis=-1)).mean(axis=1) + 1e-12
         return density
+
+
+class DensityDraws:
+    """The best of many random draws, by :class:`DensityRatio` over the scheduler's rungs."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self.space = space
+        self.ratio = DensityRatio(seed)
+
+    def propose(self, trial: int, tried: Sequence[Tried], rungs: Sequence[Rung] = ()) -> dict[str, Setting] | None:
+        """Return the draw where good trials are dense; the first one while no rung has enough."""
+        random = np.random.default_rng([self.ratio.seed, trial])
+        draws = fresh(self.space, random, tried, CANDIDATES if rungs else 1)
+        if not draws or not rungs:
+            return draws[0] if draws else None
+        points = [self.space.unit(one.config) for one in tried]
+        return draws[self.ratio.pick(trial, [self.space.unit(config) for config in draws], points, rungs)]
