@@ -1,73 +1,97 @@
-"""Submitting: a reconcile that may be killed anywhere and run again. Nothing is submitted twice, nothing is lost."""
+"""Submitting: a step that may be killed anywhere and taken again. Nothing is submitted twice, nothing is lost."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
-from study import code_version, ledger
+from study import code_version, feed, ledger, lineage
 from study.config import ClusterConfig
 from study.executors import query
 from study.executors.local import longest_first, tasks, write_batch
-from study.files import locked
+from study.files import locked, read_json
 from study.follow import follow
 from study.freeze import load_points
 from study.layout import StudyFolder
 from study.observe import Observer
-from study.reconcile import WINDOW_SECONDS, Abandon, Action, Confirm, Leave, Submit, decide
+from study.reconcile import Submit, decide
 from study.resources import Shape
+from study.settling import Outside, after_error, settle
 from study.submission import reference
 
-__all__ = ["follow", "script", "settle", "start"]
+__all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume", "script", "settle", "start"]
 
-Say = Callable[[str], None]
 SUBMITTER_SECONDS = 120.0
-RETRY_SECONDS = 2.0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-@dataclass(frozen=True)
-class Outside:
-    """What a submission uses of the world: the scheduler's commands, a clock, and a voice."""
-
-    runner: query.Runner = query.run
-    clock: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
-    say: Say = _say
+LAST_TRIES, LAST_SECONDS = 5, 3.0
 
 
 def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside | None = None) -> int:
     """Submit what is wanted and not yet submitted, and settle what an earlier process left unclear. Idempotent.
 
-    Returns how many points were submitted by this call.
+    Returns how many points were submitted by this call; what the scheduler has no room for waits in the ledger.
     Points that were interrupted or stopped by a time limit are submitted again and resume; failed, diverged and
     cancelled ones stay as they are until they are retried. For local runs this only writes down what
     :func:`study.follow.follow` starts. Raises ValueError where the scheduler refuses or gives no answer.
     """
     outside = outside or Outside()
     folder.path.mkdir(parents=True, exist_ok=True)
-    submitted = 0
     try:
         with locked(folder.submitting, SUBMITTER_SECONDS):
-            actions, states = settle(folder, keys, outside)
+            _settle(folder, outside)
+            observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
+            observer.refresh()
+            states = {status.key: status.state for status in observer.statuses()}
             _say_what_stays(folder, keys, states, outside)
-            for action in actions:
-                if isinstance(action, Submit):
-                    _submit(folder, action.keys, cluster, outside)
-                    submitted += len(action.keys)
-                elif isinstance(action, Leave):
-                    outside.say(f"{action.name}: left as it is: {action.why}")
+            due = [a.keys for a in decide(keys, ledger.read(folder), states, {}, outside.clock()) if type(a) is Submit]
+            submitted = _want(folder, due[0], cluster) if due else 0
+            return submitted + feed.feed(folder, outside, _held(folder))
     except TimeoutError:
-        raise ValueError(
-            f"study {folder.name}: another process has been submitting it for {SUBMITTER_SECONDS:.0f} s "
-            f"(it holds {folder.submitting}): look at it, then give the command again"
-        ) from None
-    return submitted
+        raise _busy(folder) from None
+
+
+def resume(folder: StudyFolder, cluster: ClusterConfig, outside: Outside | None = None) -> int:
+    """Submit every point of the study that is due; return how many went out. Raises ValueError as :func:`start`."""
+    return start(folder, list(load_points(folder)), cluster, outside)
+
+
+def reconcile(folder: StudyFolder, outside: Outside | None = None, *, force: bool = False) -> int:
+    """Settle what is unclear and submit what waits; return how many points went out.
+
+    force: also give up submissions of which the scheduler says nothing. Raises ValueError as :func:`start`.
+    """
+    outside = outside or Outside()
+    try:
+        with locked(folder.submitting, SUBMITTER_SECONDS):
+            _settle(folder, outside, force=force)
+            return feed.feed(folder, outside, _held(folder))
+    except TimeoutError:
+        raise _busy(folder) from None
+
+
+def advance(folder: StudyFolder, outside: Outside | None = None, ended: Collection[str] = frozenset()) -> int:
+    """Submit what waits in the ledger as far as there is room; return how many points went out.
+
+    Cheap where nothing waits. It never waits for another process that submits, which does the same. `ended`: points
+    of the job that calls this as it ends: jobs do it once in a while, and the last ones always. Raises ValueError
+    where the scheduler refuses for good or gives no answer to a submission.
+    """
+    outside = outside or Outside()
+    state = ledger.read(folder)
+    unclear = any(batch.ambiguous for batch in state.batches.values())
+    if not (state.waiting or unclear):
+        return 0
+    if not ended:
+        return _try(folder, outside, sparing=False) or 0
+    last = not feed.others_live(folder, state, ended)
+    if not (last or feed.is_time(folder, outside.clock()) or _opens(folder, state, ended)):
+        return 0
+    for left in range(LAST_TRIES if last else 1, 0, -1):
+        submitted = _try(folder, outside, sparing=True)
+        if submitted or left == 1 or not ledger.read(folder).waiting:
+            return submitted or 0
+        # Others that ended with this one may still count as alive, or hold the lock with a view of before.
+        outside.sleep(LAST_SECONDS)
+    return 0
 
 
 def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> str:
@@ -81,34 +105,26 @@ def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> 
     return "\n".join(slurm.render(folder, shape, name, len(array), parallel) for array in arrays)
 
 
-def settle(folder: StudyFolder, wanted: Sequence[str], outside: Outside) -> tuple[list[Action], dict[str, str]]:
-    """Settle ambiguous submissions; return what is left to do, and the points' states.
+def _try(folder: StudyFolder, outside: Outside, *, sparing: bool) -> int | None:
+    """Settle and submit what waits; None where another process is at it."""
+    try:
+        with locked(folder.submitting, 0):
+            settle(folder, outside, patient=False)
+            return feed.feed(folder, outside, _held(folder), sparing=sparing)
+    except TimeoutError:
+        return None
 
-    Waits out the short window in which a submission may still be on its way. For the holder of the submit lock.
-    """
-    observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
-    observer.refresh()
-    limit = outside.clock() + 2 * WINDOW_SECONDS
-    while True:
-        state = ledger.read(folder)
-        unclear = [b for b in state.batches.values() if b.ambiguous and b.executor == "slurm"]
-        lookups = {b.name: _look_up(folder, b, outside) for b in unclear}
-        states = {status.key: status.state for status in observer.statuses()}
-        left: list[Action] = []
-        on_its_way = False
-        for action in decide(wanted, state, states, lookups, outside.clock()):
-            if isinstance(action, Confirm):
-                ledger.append(folder, "submitted", name=action.name, job_id=action.job_id)
-                outside.say(f"{action.name}: was submitted as job {action.job_id}")
-            elif isinstance(action, Abandon):
-                ledger.append(folder, "abandoned", name=action.name, why=action.why)
-                outside.say(f"{action.name}: never reached the scheduler: its points are submitted again")
-            else:
-                on_its_way |= isinstance(action, Leave) and lookups[action.name].answer == "absent"
-                left.append(action)
-        if not on_its_way or outside.clock() > limit:
-            return left, states
-        outside.sleep(RETRY_SECONDS)
+
+def _settle(folder: StudyFolder, outside: Outside, *, force: bool = False) -> None:
+    for left in settle(folder, outside, force=force):
+        outside.say(f"{left.name}: left as it is: {left.why}")
+
+
+def _busy(folder: StudyFolder) -> ValueError:
+    return ValueError(
+        f"study {folder.name}: another process has been submitting it for {SUBMITTER_SECONDS:.0f} s "
+        f"(it holds {folder.submitting}): look at it, then give the command again"
+    )
 
 
 def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[str, str], outside: Outside) -> None:
@@ -121,19 +137,8 @@ def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[st
         outside.say(f"{said}: left as they are; {again} tries them again")
 
 
-def _look_up(folder: StudyFolder, batch: ledger.Batch, outside: Outside) -> query.Lookup:
-    """Look an ambiguous submission up: in the attempts that it may have made already, then by its name."""
-    from study.observe import latest_attempt
-
-    for key in batch.keys:
-        run = folder.run(key)
-        attempt = latest_attempt(run) if run.attempts.is_dir() else None
-        if attempt is not None and attempt.batch == batch.name:
-            return query.Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
-    return query.find(batch.name, batch.time, outside.runner)
-
-
-def _submit(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside) -> None:
+def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> int:
+    """Write down that these points are to be submitted; return how many of them are out by that (local runs)."""
     points = load_points(folder)
     unknown = [key for key in keys if key not in points]
     if unknown:
@@ -143,41 +148,33 @@ def _submit(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, ou
     ordered = longest_first(keys, points)
     if cluster.executor == "local":
         write_batch(folder, ordered, version.id, {"tasks": tasks(cluster)})
-    else:
-        _submit_slurm(folder, ordered, cluster, version.id, outside)
+        return len(ordered)
+    known = ledger.read(folder).waiting
+    asked = {"code": version.id, "parallel": cluster.array_parallelism}
+    events = []
+    for shape, its in [(Shape.of(cluster), ordered)]:
+        resources = shape.record()
+        new = [key for key in its if key not in known or known[key].resources != resources]
+        if new:
+            events.append({"event": "waiting", "keys": new, "resources": resources, **asked})
+    ledger.extend(folder, events)
+    return 0
 
 
-def _submit_slurm(
-    folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, code: str, outside: Outside
-) -> None:
-    from study.executors import slurm
-
-    shape = Shape.of(cluster)
-    arrays = list(slurm.chunks(keys, slurm.array_limit(outside.runner)))
-    parallel = max(1, cluster.array_parallelism // len(arrays))
-    for array in arrays:
-        name = slurm.batch_name(folder.name)
-        text = slurm.render(folder, shape, name, len(array), parallel)
-        asked = shape.record()
-        ledger.append(folder, "intent", name=name, executor="slurm", keys=list(array), resources=asked, code=code)
-        try:
-            job_id = slurm.submit(folder, text)
-        except slurm.SchedulerError as error:
-            job_id = after_error(folder, name, error, outside)
-        else:
-            ledger.append(folder, "submitted", name=name, job_id=job_id)
-        outside.say(f"submitted {len(array):,} points as job array {job_id} ({name})")
+def _held(folder: StudyFolder) -> dict[str, str]:
+    """Return the points that may not go out yet, with why: those whose parent has not completed."""
+    if not folder.points.exists() or b'"parent":"' not in folder.points.read_bytes():
+        return {}
+    points = load_points(folder)
+    completed = {key for key in lineage.parents(points.values()) if _completed(folder, key)}
+    return {key: f"parent {parent} has not completed" for key, parent in lineage.waiting(points, completed).items()}
 
 
-def after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outside) -> str:
-    """Return the job id if the submission went through in spite of the error; else raise, the ledger being settled."""
-    if not getattr(error, "ambiguous", True):
-        ledger.append(folder, "abandoned", name=name, why=str(error))
-        raise error
-    settle(folder, (), outside)
-    batch = ledger.read(folder).batches[name]
-    if batch.job_id is not None:
-        return batch.job_id
-    if batch.abandoned is not None:
-        raise ValueError(f"{error}: nothing was submitted: give the command again") from error
-    raise ValueError(f"{error}: it is not known whether {name} was submitted: give the command again later") from error
+def _completed(folder: StudyFolder, key: str) -> bool:
+    outcome = read_json(folder.run(key).outcome)
+    return outcome is not None and outcome.get("state", "completed") == "completed"
+
+
+def _opens(folder: StudyFolder, state: ledger.Ledger, ended: Collection[str]) -> bool:
+    """Whether a point that ended lets others go out that waited for it."""
+    return bool(state.waiting) and any(lineage.has_branches(folder, key) for key in ended)

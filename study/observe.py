@@ -7,16 +7,19 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from study import ledger
+from study.classify import by_words, headline
 from study.executors import query
 from study.files import last_lines, read_json, tail
 from study.freeze import load_points
+from study.hang import read_beat, slow_rank
 from study.layout import RunFolder, StudyFolder
 from study.point import Point
+from study.policy import ENDED_BADLY
 from study.standing import ENDED, Attempt, Evidence, Standing, judge
 
 Look = Callable[[Sequence[str]], query.View]
@@ -24,7 +27,11 @@ Look = Callable[[Sequence[str]], query.View]
 
 @dataclass(frozen=True)
 class PointStatus:
-    """One point as a person wants to see it. `loss` [nats per token] is the validation loss once completed."""
+    """One point as a person wants to see it. `loss` [nats per token] is the validation loss once completed.
+
+    kind: of which kind its end was (study.classify), headline: the line that says most of an error, next: what follows
+    by itself and why, or why nothing does. slow: the rank that the others wait for, and its node.
+    """
 
     key: str
     state: str
@@ -40,6 +47,10 @@ class PointStatus:
     loss: float | None = None
     seconds: float | None = None
     error: tuple[str, ...] = ()
+    kind: str = ""
+    headline: str = ""
+    next: str = ""
+    slow: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -62,6 +73,7 @@ class Observer:
     _ledger: ledger.Ledger = field(default_factory=ledger.Ledger)
     _ledger_size: int = -1
     _settled: dict[str, PointStatus] = field(default_factory=dict)
+    _no_room: str = ""
 
     @property
     def points(self) -> dict[str, Point]:
@@ -96,6 +108,7 @@ class Observer:
             if batch.executor == "slurm"
         }
         started = _subfolders(self.folder.path)
+        self._no_room = str((read_json(self.folder.feed) or {}).get("why") or "") if state.waiting else ""
         return [self._status(point, state, places, point.key in started) for point in self.points.values()]
 
     def _status(
@@ -120,8 +133,12 @@ class Observer:
             job=job,
             problem="; ".join(self.view.problems),
             queue_complete=self.view.queue_complete,
+            waiting=_why_waiting(state.waiting.get(key), self._no_room),
+            again=_decided(state, key, attempt),
         )
         status = _describe(point, run, seen, judge(seen), outcome)
+        if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
+            status = replace(status, next=ends[-1].why)
         if status.state in ("completed", "diverged"):
             self._settled[key] = status
         return status
@@ -187,6 +204,7 @@ def _describe(
         if record:
             step, tokens = record.get("step"), int(record.get("tokens") or 0)
             loss = (record.get("metrics") or {}).get("loss")
+    error = _error(run, seen) if standing.state in ("failed", "unknown") else ()
     return PointStatus(
         key=point.key,
         state=standing.state,
@@ -201,8 +219,36 @@ def _describe(
         budget_tokens=point.config.budget.tokens or 0,
         loss=loss,
         seconds=_seconds(attempt),
-        error=_error(run, seen) if standing.state in ("failed", "unknown") else (),
+        error=error,
+        kind=_told_by(error) if standing.kind == "unknown" else standing.kind,
+        headline=_headline(seen, error) if standing.state == "failed" else "",
+        slow=_slow(run, attempt) if standing.state == "running" else None,
     )
+
+
+def _told_by(error: Sequence[str]) -> str:
+    """Return the kind of an end of which only the last lines of a log are known."""
+    return by_words("\n".join(error))
+
+
+def _headline(seen: Evidence, error: Sequence[str]) -> str:
+    written = (seen.attempt.ended or {}).get("headline") if seen.attempt else None
+    return str(written) if written else headline("\n".join(error))
+
+
+def _slow(run: RunFolder, attempt: Attempt | None) -> str | None:
+    """Return who the ranks of a running attempt wait for, if for anyone."""
+    world = int(attempt.job.get("world") or 1) if attempt else 1
+    if attempt is None or world < 2 or attempt.ended is not None:
+        return None
+    folder = run.attempt(attempt.number)
+    return slow_rank([read_beat(folder.beat(rank)) for rank in range(world)])
+
+
+def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
+    """Whether the ledger says that this end of a point is followed by another attempt."""
+    ends = state.ends.get(key)
+    return bool(ends) and attempt is not None and ends[-1].attempt == attempt.number and ends[-1].action != "stop"
 
 
 def _error(run: RunFolder, seen: Evidence) -> tuple[str, ...]:
@@ -236,6 +282,11 @@ def _subfolders(path: Path) -> set[str]:
             return {entry.name for entry in entries if entry.is_dir()}
     except OSError:
         return set()
+
+
+def _why_waiting(asked: ledger.Waiting | None, no_room: str) -> str | None:
+    """Return why a point is not submitted yet: as the room for it was last seen, else as its last try ended."""
+    return None if asked is None else ": ".join(filter(None, ("queued later", no_room or asked.why)))
 
 
 def _size(path: Path) -> int:

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from study.classify import STATES as KINDS
+from study.classify import by_slurm
 from study.executors.query import Job
 from study.ledger import Batch
+from study.policy import UNSURE
 
 STATES = (
     "completed",
     "running",
     "queued",
+    "waiting",
     "pending",
     "interrupted",
     "time_limit",
@@ -46,7 +50,8 @@ class Evidence:
 
     outcome: state in the run's outcome.json. alive: whether the local process of the attempt lives (None: cannot be
     told from here). job: SLURM's view (None: it did not say). problem: why the scheduler's view is incomplete.
-    queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs.
+    queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs. waiting: why it
+    is in the ledger and not submitted yet (None: it is not). again: it was decided that it goes on by itself.
     """
 
     batch: Batch | None = None
@@ -57,14 +62,17 @@ class Evidence:
     job: Job | None = None
     problem: str = ""
     queue_complete: bool = True
+    waiting: str | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A point's state, one of STATES, and why it is that."""
+    """A point's state, one of STATES, why it is that, and of what kind its end was (study.classify)."""
 
     state: str
     why: str = ""
+    kind: str = ""
 
 
 def judge(seen: Evidence) -> Standing:
@@ -75,6 +83,8 @@ def judge(seen: Evidence) -> Standing:
     if seen.batch is None:
         if attempt is not None and attempt.ended is None and seen.alive:
             return Standing("running")
+        if seen.waiting is not None:
+            return Standing("waiting", seen.waiting)
         return _waiting(seen)
     mine = attempt if attempt is not None and attempt.batch == seen.batch.name else None
     return _local(seen, mine) if seen.batch.executor == "local" else _slurm(seen, mine)
@@ -94,7 +104,9 @@ def _local(seen: Evidence, mine: Attempt | None) -> Standing:
         return Standing("unknown", f"it was started on {mine.job.get('host')}: ask there")
     if seen.alive:
         return Standing("running")
-    return Standing("cancelled") if seen.cancelled else Standing("interrupted", "its process was killed outright")
+    if seen.cancelled:
+        return Standing("cancelled")
+    return Standing("interrupted", "its process was killed outright", "killed")
 
 
 def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
@@ -105,7 +117,7 @@ def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
     if job is not None and job.state == "running" and seen.batch.pack > 1 and mine is not None and mine.ended:
         state = str(mine.ended.get("state"))
         if state in ("failed", "cancelled"):  # the packed job goes on with the points that share it
-            return Standing(state)
+            return Standing(state, kind=_kind(mine.ended) if state == "failed" else "")
     if job is not None and job.state in ("queued", "running"):
         return Standing(job.state, job.reason)
     if mine is not None and mine.ended is not None:
@@ -120,26 +132,45 @@ def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
 
 def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
     """Return the state that an attempt wrote; why it was interrupted, the scheduler and the ledger know better."""
-    state = str(ended.get("state", "unknown"))
-    if state in ("interrupted", "preempted"):
-        if seen.cancelled or (seen.job is not None and seen.job.state == "cancelled"):
-            return Standing("cancelled")
-        if seen.job is not None and seen.job.state == "time_limit":
-            return Standing("time_limit")
-        slurm = seen.batch is not None and seen.batch.executor == "slurm"
-        if slurm and seen.job is None and not seen.queue_complete:
-            return Standing("unknown", f"its attempt was interrupted, and SLURM may have requeued it: {seen.problem}")
-        return Standing("interrupted", "preempted" if state == "preempted" else "")
-    return Standing(state if state in STATES else "unknown")
+    state, kind, job = str(ended.get("state", "unknown")), _kind(ended), seen.job
+    slurm = seen.batch is not None and seen.batch.executor == "slurm"
+    told = state in ("interrupted", "preempted")
+    if slurm and job is None and not seen.queue_complete and (told or seen.again):
+        return Standing("unknown", f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
+    if told and seen.cancelled:
+        return Standing("cancelled")
+    said = by_slurm(job.word, job.reason) if job is not None and kind in UNSURE else None
+    if said == "cancelled" and told:
+        return Standing("cancelled")
+    if said is not None and said not in ("no_outcome", "cancelled"):
+        assert job is not None
+        return _of(said, f"SLURM says {job.word}")
+    if told:
+        return Standing("interrupted", "preempted" if state == "preempted" else "", kind)
+    if state not in STATES:
+        return Standing("unknown")
+    return Standing(state, kind=kind if state in ("failed", "time_limit", "diverged") else "")
+
+
+def _kind(ended: Mapping[str, Any]) -> str:
+    """Return the kind of end in an attempt's outcome.json; an earlier version wrote none."""
+    kind, state = str(ended.get("kind", "")), str(ended.get("state", "unknown"))
+    return kind if kind in KINDS else state if state in KINDS else "unknown"
+
+
+def _of(kind: str, why: str) -> Standing:
+    """Return the standing of a point whose latest end was of this kind by what SLURM says."""
+    state = "interrupted" if kind in ("preempted", "node_failure") else KINDS[kind]
+    return Standing(state, why, kind)
 
 
 def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
     """Return the state of an attempt that ended without writing how: what SLURM says of its job."""
     said = f"SLURM says {job.word}" + (f", {job.reason}" if job.reason else "")
     if job.state == "completed":
-        return Standing("failed", f"{said}, but there is no outcome")
+        return Standing("failed", f"{said}, but there is no outcome", "no_outcome")
     if job.state in ("preempted", "node_fail"):
-        return Standing("interrupted", said)
+        return _of(by_slurm(job.word) or "unknown", said)
     if job.state == "failed" and "exit code 76:0" in job.reason:
         return Standing("interrupted", "another attempt held the run")
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
@@ -147,4 +178,4 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
         return Standing("interrupted", "it never began: its parent's job did not succeed")
     if job.state == "cancelled" or seen.cancelled:
         return Standing("cancelled", said)
-    return Standing(job.state, said)
+    return Standing(job.state, said, by_slurm(job.word, job.reason) or "unknown")

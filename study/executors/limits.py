@@ -8,8 +8,11 @@ and a refusal for a limit leaves points waiting. Sizes of nodes and partitions a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+from study.executors.query import Answer, read_squeue
 
 REFUSALS = (
     "AssocGrpSubmitJobsLimit",
@@ -235,36 +238,14 @@ def read_sacctmgr_assoc(text: str) -> tuple[Association, ...]:
 
 QOS_FIELDS = "Name,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,GrpSubmitJobs,MaxTRES,MaxWall,Flags"
 ASSOC_FIELDS = "Account,User,Partition,ParentName,DefaultQOS,MaxSubmitJobs,GrpSubmitJobs,MaxTRES,MaxWall"
-QUEUE_FIELDS = "%F|%T"
-DONE = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "TIMEOUT",
-    }
-)
+ENDED = frozenset({"completed", "failed", "time_limit", "cancelled", "preempted", "node_fail"})
 
 
-def read_queue(text: str) -> Queue:
-    """Return the jobs of `squeue --array --noheader --states=all --format=QUEUE_FIELDS`."""
-    alive: dict[str, int] = {}
-    held, complete = 0, text == "" or text.endswith("\n")
-    for line in text.splitlines():
-        job, _, word = line.partition("|")
-        if not job.strip().isdigit() or not re.fullmatch(r"[A-Z_]+", word.strip()):
-            complete = complete and not line.strip()
-            continue
-        held += 1
-        if word.strip() not in DONE:
-            alive[job.strip()] = alive.get(job.strip(), 0) + 1
-    return Queue(alive, held, complete)
+def read_queue(answer: Answer) -> Queue:
+    """Return the user's jobs in squeue's answer; see :func:`study.executors.query.read_squeue`."""
+    view = read_squeue(answer)
+    alive = Counter(name.partition("_")[0] for name, job in view.jobs.items() if job.state not in ENDED)
+    return Queue(alive, len(view.jobs), view.complete)
 
 
 def read_sdiag(text: str) -> int:

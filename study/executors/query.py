@@ -28,7 +28,24 @@ STATES: Mapping[str, str] = {
 """What SLURM's words mean; every other word means unknown."""
 SQUEUE_FIELDS = "%F|%K|%T|%r|%j"
 SACCT_FIELDS = "JobID,State,ExitCode,NodeList,JobName"
-SECONDS = 30.0
+SECONDS, SBATCH_SECONDS = 30.0, 60.0
+SCRUBBED = (
+    "SLURM_",
+    "SLURMD_",
+    "SBATCH_",
+    "SRUN_",
+    "SALLOC_",
+    "SQUEUE_",
+    "SACCT_",
+    "SCANCEL_",
+    "SINFO_",
+    "PMI_",
+    "PMIX_",
+    "PMI2_",
+)
+KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+OF_A_JOB = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TMPDIR")
+"""What SLURM and its prologs set for one job alone: another job submitted from there must not have it."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +98,31 @@ class Lookup:
 
 
 def run(command: Sequence[str]) -> Answer:
-    """Run a SLURM command with a plain locale and a time limit."""
-    environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    """Run a SLURM command with a clean environment, a plain locale and a time limit."""
+    environment, seconds = clean_environment(os.environ), SECONDS
+    if command[0] == "sbatch":
+        seconds = SBATCH_SECONDS  # and no locale of ours: a job has the environment of its sbatch
+    else:
+        environment |= {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
-            list(command), capture_output=True, timeout=SECONDS, env=environment, check=False, stdin=subprocess.DEVNULL
+            list(command), capture_output=True, timeout=seconds, env=environment, check=False, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError:
         return Answer(None, error=f"{command[0]}: command not found")
     except subprocess.TimeoutExpired:
-        return Answer(None, error=f"{command[0]}: no answer in {SECONDS:.0f} s")
+        return Answer(None, error=f"{command[0]}: no answer in {seconds:.0f} s")
     return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip())
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what a job that we may be in, or a user's habits, would change of a command."""
+    inside = "SLURM_JOB_ID" in environment
+    return {
+        name: value
+        for name, value in environment.items()
+        if (name in KEPT or not name.startswith(SCRUBBED)) and not (inside and name in OF_A_JOB)
+    }
 
 
 def look(ids: Sequence[str], runner: Runner = run) -> View:

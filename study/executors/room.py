@@ -8,7 +8,7 @@ from pathlib import Path
 
 from study.executors import limits
 from study.executors.limits import Room
-from study.executors.query import Answer, Runner
+from study.executors.query import SQUEUE_FIELDS, Runner
 from study.files import read_json, write_json
 
 MEMORY_SECONDS = 600.0
@@ -22,13 +22,11 @@ def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> R
     """
     user = user or getpass.getuser()
     said = runner(
-        ["squeue", "--noheader", "--array", "--states=all", f"--user={user}", f"--format={limits.QUEUE_FIELDS}"]
+        ["squeue", "--noheader", "--all", "--array", "--states=all", f"--user={user}", f"--format={SQUEUE_FIELDS}"]
     )
-    if said.code != 0:
-        return Room(problem=_last(said))
-    queue = limits.read_queue(said.out)
+    queue = limits.read_queue(said)
     if not queue.complete:
-        return Room(problem="squeue's answer could not be read")
+        return Room(problem=said.error.splitlines()[-1] if said.error else "squeue's answer could not be read")
     ask = _Remembered(runner, memory, now)
     controller = limits.read_config(ask("scontrol", "show", "config"))
     everybody = limits.read_sdiag(runner(["sdiag"]).out) if controller.max_jobs is not None else 0
@@ -73,8 +71,3 @@ class _Remembered:
     def save(self) -> None:
         if self._new and self._answers:
             write_json(self._path, {"time": self._now, "answers": self._answers})
-
-
-def _last(said: Answer) -> str:
-    lines = said.error.splitlines()
-    return lines[-1] if lines else "squeue gave no answer"

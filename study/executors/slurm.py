@@ -1,13 +1,11 @@
-"""SLURM through submitit: one job array per resource shape, whose tasks are `python -m study.job`.
+"""SLURM: one job array per resource shape, whose tasks are `python -m study.job`.
 
-submitit writes the script, calls sbatch and reads the job id. Its private parts that we rely on are used here only:
-`_make_sbatch_string` renders (also where SLURM is not installed, for a dry run) and `_submit_command` submits our own
-command, so that there are no pickles and an array is complete the moment that sbatch returns.
+submitit renders the script; of its private parts only `_make_sbatch_string` is relied on, and here only. Submitting a
+finished script ourselves leaves no pickles: an array is complete the moment that sbatch returns.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import site
@@ -17,60 +15,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import submitit
-from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.slurm.slurm import _make_sbatch_string
 
-from study.executors import query
+from study.executors import limits, query
+from study.files import write_atomic
 from study.layout import StudyFolder
 from study.resources import Shape
 
 ARRAY_LIMIT = 1000
 """Points of one array: what SLURM's default MaxArraySize of 1001 allows, in whole thousands."""
-SBATCH_SECONDS = 60
 PEERS_WAIT_SECONDS = 60
-SCRUBBED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PMI2_")
-KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_TIME_FORMAT")
+
 
 class SchedulerError(ValueError):
-    """SLURM refused a submission or gave no answer. `ambiguous`: it may have been submitted all the same."""
+    """SLURM refused a submission or gave no answer.
 
-    def __init__(self, message: str, ambiguous: bool) -> None:
+    ambiguous: it may have been submitted all the same. full: it was refused because there are too many jobs already.
+    """
+
+    def __init__(self, message: str, ambiguous: bool, full: bool = False) -> None:
         super().__init__(message)
         self.ambiguous = ambiguous
-
-
-class ArrayExecutor(submitit.SlurmExecutor):
-    """Submits a finished script; submitit's pickles, and its links beside the scripts, are not needed."""
-
-    def __init__(self, folder: Path, script: str) -> None:
-        try:
-            super().__init__(folder)
-        except RuntimeError:
-            raise SchedulerError(
-                "cluster.executor=slurm, but srun is not on PATH: run this on a login node, or take cluster=local",
-                False,
-            ) from None
-        self._script = script
-
-    def submit_script(self) -> str:
-        """Submit and return the array's job id. Raises SchedulerError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            return str(self._submit_command("").job_id)
-        except (FailedJobError, FailedSubmissionError, OSError) as error:
-            said = _last_line(str(error))
-            raise SchedulerError(f"sbatch failed: {said}", not refused(str(error))) from error
-
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        return self._script
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        scrub = [part for name in scrubbed(os.environ) for part in ("-u", name)]
-        return ["env", *scrub, "timeout", str(SBATCH_SECONDS), "sbatch", str(submission_file_path)]
-
-    def _write_job_id(self, job_id: str, uid: str) -> None:
-        (Path(self.folder) / f".submission_file_{uid}.sh").unlink(missing_ok=True)
+        self.full = full
 
 
 def batch_name(study: str, token: str | None = None) -> str:
@@ -82,12 +48,6 @@ def chunks(keys: Sequence[str], limit: int = ARRAY_LIMIT) -> Iterator[tuple[str,
     """Yield the arrays that many keys become. Each counts from 0 again, for it is the index that is capped."""
     for start in range(0, len(keys), limit):
         yield tuple(keys[start : start + limit])
-
-
-def array_limit(runner: query.Runner = query.run) -> int:
-    """Return how many tasks one array may have here; the default limit where SLURM does not say."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", runner(["scontrol", "show", "config"]).out, re.MULTILINE)
-    return max(1, min(ARRAY_LIMIT, int(found[1]))) if found else ARRAY_LIMIT
 
 
 def render(
@@ -105,7 +65,8 @@ def render(
     """
     python = shape.python or sys.executable
     job = [*shape.prefix, python, "-u", "-m", module, str(folder.path.absolute()), "--name", name]
-    extra: dict[str, Any] = {"export": "ALL", "requeue": True, "reservation": shape.reservation, "nice": shape.nice}
+    again = "requeue" if shape.requeue else "no-requeue"
+    extra: dict[str, Any] = {"export": "ALL", again: True, "reservation": shape.reservation, "nice": shape.nice}
     if shape.dependency:
         # Without it a job whose parent failed would wait for ever.
         extra |= {"dependency": shape.dependency, "kill-on-invalid-dep": "yes"}
@@ -138,6 +99,7 @@ def render(
             srun_args=[
                 "--kill-on-bad-exit=1",
                 f"--wait={PEERS_WAIT_SECONDS}",
+                "--export=ALL",  # said, since SLURM_EXPORT_ENV or SRUN_EXPORT would else decide
                 "--open-mode=append",
                 # srun does not take this over from sbatch since SLURM 22.05.
                 f"--cpus-per-task={shape.job_cpus_per_task}",
@@ -148,9 +110,22 @@ def render(
     )
 
 
-def submit(folder: StudyFolder, script: str) -> str:
-    """Submit a rendered script and return its job id. Raises SchedulerError."""
-    return ArrayExecutor(folder.jobs.absolute(), script).submit_script()
+def submit(folder: StudyFolder, name: str, script: str, runner: query.Runner = query.run) -> str:
+    """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SchedulerError."""
+    folder.jobs.mkdir(parents=True, exist_ok=True)
+    path = folder.jobs / f"{name}.sh"
+    write_atomic(path, script)
+    answer = runner(["sbatch", str(path)])
+    found = re.search(r"Submitted batch job (\d+)", answer.out) if answer.code == 0 else None
+    if found:
+        return found[1]
+    if answer.code is None and "not found" in answer.error:
+        raise SchedulerError(
+            "cluster.executor=slurm, but sbatch is not on PATH: run this on a login node, or take cluster=local", False
+        )
+    said = _last_line(answer.error or answer.out)
+    full = limits.is_limit(answer.error)
+    raise SchedulerError(f"sbatch failed: {said}", ambiguous=not (full or refused(answer.error)), full=full)
 
 
 def cancel(indices: Mapping[str, Iterable[int]], runner: query.Runner = query.run) -> None:
@@ -159,11 +134,6 @@ def cancel(indices: Mapping[str, Iterable[int]], runner: query.Runner = query.ru
     answer = runner(["scancel", *ids])
     if answer.code != 0:
         raise SchedulerError(f"scancel failed: {answer.error or 'no answer'}", True)
-
-
-def scrubbed(environment: Iterable[str]) -> list[str]:
-    """Return the inherited variables that a submission must not see: inside a job they would change what it asks."""
-    return sorted(name for name in environment if name.startswith(SCRUBBED) and name not in KEPT)
 
 
 def refused(said: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from study.config import ClusterConfig
 from study.execute import script
-from study.executors import slurm
+from study.executors import query, slurm
 from study.executors.query import Answer
 from study.layout import StudyFolder
 
@@ -39,8 +39,8 @@ module load cuda
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output '/a b/my study/jobs/%A_%a_%t_log.out' --kill-on-bad-exit=1 --wait=60 --open-mode=append \
---cpus-per-task=4 PYTHON -u -m study.job '/a b/my study' --name my_study.dryrun
+srun --unbuffered --output '/a b/my study/jobs/%A_%a_%t_log.out' --kill-on-bad-exit=1 --wait=60 --export=ALL \
+--open-mode=append --cpus-per-task=4 PYTHON -u -m study.job '/a b/my study' --name my_study.dryrun
 """
 
 
@@ -84,39 +84,13 @@ def test_many_points_are_several_arrays_that_count_from_0_and_share_the_throttle
     assert [key for array in slurm.chunks(keys, 7) for key in array] == keys
 
 
-@pytest.mark.parametrize(
-    ("answer", "limit"),
-    [
-        (Answer(0, "MailProg = /bin/mail\nMaxArraySize            = 101\n"), 101),
-        (Answer(0, "MaxArraySize = 1001\n"), 1000),
-        (Answer(0, "MaxArraySize = 4000001\n"), 1000),
-        (Answer(None), 1000),
-        (Answer(0, "MaxArraySize = lots\n"), 1000),
-    ],
-)
-def test_array_limit(answer: Answer, limit: int) -> None:
-    assert slurm.array_limit(lambda command: answer) == limit
-
-
 def test_what_an_outer_job_left_in_the_environment_is_scrubbed() -> None:
-    inherited = [
-        "SLURM_JOB_ID",
-        "SLURM_CONF",
-        "SBATCH_QOS",
-        "SRUN_X",
-        "PMI_RANK",
-        "PMIX_RANK",
-        "PATH",
-        "SLURMD_NODENAME",
-    ]
-    assert slurm.scrubbed(inherited) == [
-        "PMIX_RANK",
-        "PMI_RANK",
-        "SBATCH_QOS",
-        "SLURMD_NODENAME",
-        "SLURM_JOB_ID",
-        "SRUN_X",
-    ]
+    kept = {"SLURM_CONF": "/c", "PATH": "/bin", "HOME": "/root", "PMIPE": "no", "CUDA_VISIBLE_DEVICES": "0"}
+    scrubbed = ("SBATCH_QOS", "SRUN_X", "PMI_RANK", "PMIX_RANK", "SLURMD_NODENAME", "SQUEUE_FORMAT", "SLURM_CPU_BIND")
+    inherited = {**kept, **dict.fromkeys(scrubbed, "x")}
+    assert query.clean_environment(inherited) == kept
+    del kept["CUDA_VISIBLE_DEVICES"]
+    assert query.clean_environment({**inherited, "SLURM_JOB_ID": "7"}) == kept, "SLURM chose these GPUs for that job"
 
 
 @pytest.mark.parametrize(
@@ -141,8 +115,8 @@ def test_names_are_unique_and_safe_for_slurm() -> None:
 
 def test_without_slurm_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ValueError, match="srun is not on PATH: run this on a login node, or take cluster=local"):
-        slurm.submit(StudyFolder(tmp_path), "#!/bin/bash\n")
+    with pytest.raises(ValueError, match="sbatch is not on PATH: run this on a login node, or take cluster=local"):
+        slurm.submit(StudyFolder(tmp_path), "s.1", "#!/bin/bash\n")
 
 
 def test_cancel_names_tasks_as_ranges() -> None:
@@ -167,7 +141,7 @@ def test_submission_leaves_one_script_and_runs_sbatch_without_inherited_variable
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     study = StudyFolder(tmp_path / "s")
-    assert slurm.submit(study, "#!/bin/bash\n# ours\n") == "41"
-    assert [p.name for p in study.jobs.iterdir()] == ["41_submission.sh"]
-    assert (study.jobs / "41_submission.sh").read_text() == "#!/bin/bash\n# ours\n"
+    assert slurm.submit(study, "s.1", "#!/bin/bash\n# ours\n") == "41"
+    assert [p.name for p in study.jobs.iterdir()] == ["s.1.sh"]
+    assert (study.jobs / "s.1.sh").read_text() == "#!/bin/bash\n# ours\n"
     assert "SLURM_JOB_ID" not in (tmp_path / "env").read_text()

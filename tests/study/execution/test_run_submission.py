@@ -6,6 +6,7 @@ import json
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,19 @@ import pytest
 from study import ledger
 from study.__main__ import main
 from study.config import ClusterConfig
-from study.execute import Outside, start
+from study.execute import Outside, advance, reconcile, start
 from study.executors.query import Answer
+from study.job import unwanted
 from study.layout import StudyFolder
+from study.observe import observe
 from tests.study.execution.studies import environment, make_study
 
 SBATCH = """#!/bin/bash
 mode=$(cat {folder}/mode)
 name=$(sed -n 's/#SBATCH --job-name=//p' "${{@: -1}}")
 case $mode in
+  full) echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+    echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy" >&2; exit 1;;
   refuse) echo "sbatch: error: Batch job submission failed: Invalid partition name specified" >&2; exit 1;;
   lost) echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1;;
   kill-before) kill -9 $(cat {folder}/submitter); exit 1;;
@@ -30,6 +35,7 @@ echo "$name" >> {folder}/jobs
 id=$(wc -l < {folder}/jobs)
 case $mode in
   kill-after) kill -9 $(cat {folder}/submitter); exit 1;;
+  vanish) touch {folder}/down; echo "sbatch: error: Unable to contact slurm controller (connect failure)" >&2; exit 1;;
   timeout) echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1;;
 esac
 echo "Submitted batch job $id"
@@ -71,12 +77,13 @@ class Clock:
         self.now += seconds
 
 
-def submit(study: StudyFolder, keys: dict[int, str], said: list[str] | None = None) -> None:
-    import time
-
+def outside(said: list[str]) -> Outside:
     clock = Clock(time.time())
-    voice = said.append if said is not None else lambda text: None
-    start(study, list(keys.values()), CLUSTER, Outside(clock=lambda: clock.now, sleep=clock.sleep, say=voice))
+    return Outside(clock=lambda: clock.now, sleep=clock.sleep, say=said.append)
+
+
+def submit(study: StudyFolder, keys: dict[int, str], said: list[str] | None = None) -> None:
+    start(study, list(keys.values()), CLUSTER, outside([] if said is None else said))
 
 
 def submitted(tools: Path) -> list[str]:
@@ -115,6 +122,52 @@ def test_a_refusal_is_told_in_slurms_words_and_can_be_put_right(tools: Path, tmp
     assert live(study) == {keys[1]: "1"}
 
 
+def test_a_refusal_for_a_limit_is_no_failure(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    (tools / "mode").write_text("full")
+    said: list[str] = []
+    submit(study, keys, said)
+    assert "2 points wait: sbatch failed" in said[-1]
+    state = ledger.read(study)
+    assert list(state.waiting) == list(keys.values())
+    assert [batch.ambiguous for batch in state.batches.values()] == [False]
+    (tools / "mode").write_text("good")
+    assert advance(study, outside([])) == 2
+    assert set(live(study).values()) == {"1"}
+
+
+def test_what_does_not_fit_goes_out_as_jobs_end(tools: Path, tmp_path: Path) -> None:
+    (tools / "scontrol").write_text("#!/bin/bash\necho 'MaxArraySize = 4'\necho 'MaxJobCount = 8'\n")
+    study, keys = make_study(tmp_path / "s", range(10))
+    (tools / "squeue").write_text(FINISHING.format(folder=tools))
+    said: list[str] = []
+    submit(study, keys, said)
+    sizes = [len(batch.keys) for batch in ledger.read(study).batches.values()]
+    assert sizes == [4, 3], "indices below MaxArraySize, fewer jobs than MaxJobCount"
+    assert said[-1].startswith("3 points wait (MaxJobCount of the cluster is 7, and 7 are used)")
+    first, second = ledger.read(study).batches.values()
+    assert advance(study, outside([]), ended={first.keys[0]}) == 0, "others live, and the scheduler was asked just now"
+    finish(study, first, second)
+    (tools / "ended").write_text("7")
+    assert advance(study, outside([]), ended={second.keys[-1]}) == 3, "the last one to end looks for the others"
+    assert len(live(study)) == 10
+    assert not ledger.read(study).waiting
+
+
+FINISHING = """#!/bin/bash
+touch {folder}/jobs {folder}/ended
+[ -s {folder}/ended ] && exit 0
+awk '{{ n = NR == 1 ? 4 : 3; for (i = 0; i < n; i++) print NR "|" i "|PENDING|None|" $0 }}' {folder}/jobs
+"""
+
+
+def finish(study: StudyFolder, *batches: ledger.Batch) -> None:
+    for batch in batches:
+        for key in batch.keys:
+            study.run(key).path.mkdir()
+            study.run(key).outcome.write_text("{}")
+
+
 def test_a_timeout_after_which_the_job_is_there_is_not_submitted_again(tools: Path, tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "s", [1, 2])
     (tools / "mode").write_text("timeout")
@@ -137,8 +190,7 @@ def test_a_timeout_after_which_the_job_is_not_there_is_given_up_after_a_while(to
 
 def test_while_the_scheduler_is_silent_nothing_is_touched(tools: Path, tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "s", [1])
-    (tools / "mode").write_text("timeout")
-    (tools / "down").touch()
+    (tools / "mode").write_text("vanish")
     with pytest.raises(ValueError, match="it is not known whether"):
         submit(study, keys)
     said: list[str] = []
@@ -150,6 +202,35 @@ def test_while_the_scheduler_is_silent_nothing_is_touched(tools: Path, tmp_path:
     submit(study, keys)
     assert len(submitted(tools)) == 1
     assert live(study) == {keys[1]: "1"}
+
+
+def test_points_wait_for_a_scheduler_that_gives_no_answer(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    (tools / "down").touch()
+    said: list[str] = []
+    submit(study, keys, said)
+    assert said == ["2 points wait: the scheduler gave no answer (slurm_load_jobs error: Unable to contact slurm "
+                    "controller)"]  # fmt: skip
+    assert submitted(tools) == []
+    assert [(s.state, s.why[:12]) for s in observe(study)] == [("waiting", "queued later")] * 2
+    (tools / "down").unlink()
+    assert advance(study, outside([])) == 2
+    assert set(live(study)) == set(keys.values())
+
+
+def test_given_up_by_the_user_and_submitted_again_the_late_one_is_not_wanted(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (tools / "mode").write_text("vanish")
+    with pytest.raises(ValueError, match="it is not known whether"):
+        submit(study, keys)
+    (late,) = ledger.read(study).batches.values()
+    (tools / "mode").write_text("good")
+    assert reconcile(study, outside([])) == 0
+    assert reconcile(study, outside([]), force=True) == 0, "given up, but the scheduler has no room to be seen"
+    assert unwanted(ledger.read(study), ledger.read(study).batches[late.name], keys[1])
+    (tools / "down").unlink()
+    assert reconcile(study, outside([])) == 1
+    assert live(study) == {keys[1]: "2"}
 
 
 def test_logs_of_a_job_that_failed_before_its_attempt_are_the_jobs_own(

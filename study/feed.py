@@ -1,0 +1,212 @@
+"""Submitting what waits in the ledger, as far as the scheduler's limits leave room. Safe to be killed and repeated.
+
+Whoever holds the submit lock may do it: the command that made the points, any later command, and the study's own jobs
+as they end. So nothing has to stay alive on the login node.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from study import ledger
+from study.executors import limits, room
+from study.files import read_json, write_json
+from study.layout import StudyFolder
+from study.ledger import Ledger, Waiting
+from study.resources import Shape
+from study.settling import Outside, after_error
+
+PACE_SECONDS = 60.0
+"""How often the jobs of a study ask for room as they end, all of them together."""
+FEWEST = 20
+"""Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One array that is to be submitted: its keys, at most `throttle` of its jobs at once."""
+
+    keys: tuple[str, ...]
+    asked: Waiting
+    throttle: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be submitted now, and why the rest waits."""
+
+    parts: tuple[Part, ...]
+    why: str = ""
+
+
+def plan(state: Ledger, seen: limits.Room, user: str, held: Mapping[str, str], *, sparing: bool = False) -> Plan:
+    """Return the arrays that fit now. Pure.
+
+    `held`: keys that may not go out yet, with why. `sparing`: leave room that is too small to be worth a submission,
+    unless little of the study is alive; what its own jobs do as they end.
+    """
+    from study.executors import slurm
+
+    alive = _alive(state, seen)
+    most, taken = _array_limit(seen), 0
+    fitting: list[tuple[Waiting, list[tuple[str, ...]]]] = []
+    whys = [why for key, why in held.items() if key in state.waiting]
+    for asked, keys in _kinds(state, held):
+        shape = Shape.read(asked.resources)
+        if alive.jobs and asked.parallel is not None and asked.parallel - alive.throttles < max(1, asked.parallel // 4):
+            whys.append(f"cluster.array_parallelism={asked.parallel:,} is used by the jobs there are")
+            continue
+        wanted = left = shape.jobs(len(keys))
+        cap = limits.tightest(limits.caps(seen, limits.Asked(user, shape.account, shape.partition, shape.qos)))
+        if cap is not None:
+            left = min(left, max(0, cap.left - taken))
+            if sparing and left < min(wanted, cap.most // FEWEST, alive.jobs):
+                left = 0
+            if left < wanted:
+                whys.append(f"{cap.what} is {cap.most:,}, and {cap.used + taken + left:,} are used")
+        taken += left
+        fitting.append((asked, list(slurm.chunks(keys[: left * shape.pack], most * shape.pack))))
+    count = sum(len(arrays) for _, arrays in fitting)
+    parts = []
+    for asked, arrays in fitting:
+        for array in arrays:
+            jobs = Shape.read(asked.resources).jobs(len(array))
+            share = jobs if asked.parallel is None else max(1, (asked.parallel - alive.throttles) // count)
+            parts.append(Part(array, asked, min(share, jobs)))
+    return Plan(tuple(parts), whys[0] if whys else "")
+
+
+def feed(folder: StudyFolder, outside: Outside, held: Mapping[str, str], *, sparing: bool = False) -> int:
+    """Submit what waits and fits; return how many points went out. For the holder of the submit lock.
+
+    Raises ValueError (a SchedulerError) where the scheduler refuses for good, or nobody knows whether it accepted.
+    """
+    state = ledger.read(folder)
+    if not state.waiting:
+        return 0
+    seen = room.look(outside.runner, folder.limits, outside.clock())
+    if "command not found" in seen.problem and not sparing:
+        raise ValueError(
+            "cluster.executor=slurm, but squeue is not on PATH: run this on a login node, or take cluster=local"
+        )
+    if seen.problem:
+        why = f"the scheduler gave no answer ({seen.problem})"
+        _note(folder, outside, why, len(state.waiting))
+        if not sparing:
+            outside.say(f"{len(state.waiting):,} points wait: {why}")
+        return 0
+    decided = plan(state, seen, getpass.getuser(), held, sparing=sparing)
+    out, why = 0, decided.why
+    for part in decided.parts:
+        refused = _send(folder, part, outside, patient=not sparing)
+        if refused:
+            why = refused
+            break
+        out += len(part.keys)
+    left = len(state.waiting) - out
+    _note(folder, outside, why, left)
+    if left and out:
+        outside.say(f"{left:,} points wait ({why}): any later command and the jobs themselves submit them")
+    elif left and not sparing:
+        outside.say(f"{left:,} points wait: {why}")
+    return out
+
+
+def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -> str:
+    """Submit one array; return why it was refused for now, "" where it went out."""
+    from study.executors import slurm
+
+    shape = Shape.read(part.asked.resources)
+    name, jobs = slurm.batch_name(folder.name), shape.jobs(len(part.keys))
+    text = slurm.render(folder, shape, name, jobs, part.throttle)
+    ledger.append(
+        folder,
+        "intent",
+        name=name,
+        executor="slurm",
+        keys=list(part.keys),
+        resources=dict(part.asked.resources),
+        code=part.asked.code,
+        throttle=part.throttle,
+    )
+    try:
+        job_id = slurm.submit(folder, name, text, outside.runner)
+    except slurm.SchedulerError as error:
+        if error.full:
+            ledger.append(folder, "abandoned", name=name, why=str(error))
+            return str(error)
+        job_id = after_error(folder, name, error, outside, patient=patient)
+    else:
+        ledger.append(folder, "submitted", name=name, job_id=job_id)
+    outside.say(f"submitted {len(part.keys):,} points as job array {job_id} ({name})")
+    return ""
+
+
+def is_time(folder: StudyFolder, now: float) -> bool:
+    """Whether it is long enough since the scheduler was last asked for room."""
+    noted = read_json(folder.feed) or {}
+    when = noted.get("time")
+    return not isinstance(when, int | float) or not 0 <= now - when < PACE_SECONDS
+
+
+def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:
+    """Whether a submitted point has not ended yet as far as files tell; looks at the last submitted ones first."""
+    for batch in reversed(state.batches.values()):
+        if batch.executor != "slurm" or batch.abandoned is not None:
+            continue
+        for key in reversed(batch.keys):
+            if key in ended or key in state.cancelled or state.current.get(key) != batch.name:
+                continue
+            if not _has_ended(folder, key, batch.name):
+                return True
+    return False
+
+
+def _has_ended(folder: StudyFolder, key: str, batch: str) -> bool:
+    from study.observe import latest_attempt
+
+    run = folder.run(key)
+    if run.outcome.exists():
+        return True
+    attempt = latest_attempt(run) if run.attempts.is_dir() else None
+    return attempt is not None and attempt.batch == batch and attempt.ended is not None
+
+
+def _note(folder: StudyFolder, outside: Outside, why: str, waiting: int) -> None:
+    write_json(folder.feed, {"time": outside.clock(), "why": why, "waiting": waiting})
+
+
+@dataclass(frozen=True)
+class _Alive:
+    jobs: int
+    throttles: int
+
+
+def _alive(state: Ledger, seen: limits.Room) -> _Alive:
+    """Return how many jobs of the study live, and how many of them may run at once."""
+    jobs = throttles = 0
+    for batch in state.batches.values():
+        count = seen.queue.alive.get(batch.job_id or "", 0) if batch.executor == "slurm" else 0
+        jobs += count
+        throttles += count if batch.throttle is None else min(count, batch.throttle)
+    return _Alive(jobs, throttles)
+
+
+def _kinds(state: Ledger, held: Mapping[str, str]) -> Iterator[tuple[Waiting, list[str]]]:
+    """Yield the keys that wait by what they are to be submitted with, in order; `why` makes no difference."""
+    groups: dict[str, tuple[Waiting, list[str]]] = {}
+    for key, asked in state.waiting.items():
+        if key not in held:
+            name = json.dumps([asked.resources, asked.code, asked.parallel], sort_keys=True)
+            groups.setdefault(name, (asked, []))[1].append(key)
+    yield from groups.values()
+
+
+def _array_limit(seen: limits.Room) -> int:
+    from study.executors import slurm
+
+    most = seen.controller.max_array
+    return slurm.ARRAY_LIMIT if most is None else max(1, min(slurm.ARRAY_LIMIT, most))
