@@ -65,7 +65,7 @@ def failures(statuses: Sequence[PointStatus]) -> list[Failure]:
 
 def kind(status: PointStatus) -> str:
     """Return the class of a point's bad end in words, its state where nothing finer is known."""
-    return str(getattr(status, "failure", "") or status.state).replace("_", " ")
+    return str(status.kind or status.state).replace("_", " ")
 
 
 def failure_lines(found: Sequence[Failure]) -> list[str]:

@@ -114,20 +114,24 @@ def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
     if seen.batch.ambiguous:
         return Standing("unknown", "nobody wrote down whether it was submitted: submit again to settle it")
     job = seen.job
-    if job is not None and job.state == "running" and seen.batch.pack > 1 and mine is not None and mine.ended:
-        state = str(mine.ended.get("state"))
-        if state in ("failed", "cancelled"):  # the packed job goes on with the points that share it
-            return Standing(state, kind=_kind(mine.ended) if state == "failed" else "")
     if job is not None and job.state in ("queued", "running"):
-        return Standing(job.state, job.reason)
+        return (_packed(seen.batch, mine) if job.state == "running" else None) or Standing(job.state, job.reason)
     if mine is not None and mine.ended is not None:
         return _ended(seen, mine.ended)
-    if job is None or job.state == "unknown":
-        if seen.cancelled and mine is None:
-            return Standing("cancelled")
-        said = job.reason or f"SLURM says {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
-        return Standing("unknown", said)
-    return _ended_by_slurm(seen, job)
+    if job is not None and job.state != "unknown":
+        return _ended_by_slurm(seen, job)
+    if seen.cancelled and mine is None:
+        return Standing("cancelled")
+    said = job.reason or f"SLURM says {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
+    return Standing("unknown", said)
+
+
+def _packed(batch: Batch, mine: Attempt | None) -> Standing | None:
+    """Return the standing of a point that ended while the packed job goes on with those that share it."""
+    state = str(mine.ended.get("state")) if mine is not None and mine.ended and batch.pack > 1 else ""
+    if mine is None or mine.ended is None or state not in ("failed", "cancelled"):
+        return None
+    return Standing(state, kind=_kind(mine.ended) if state == "failed" else "")
 
 
 def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
@@ -137,19 +141,21 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
     told = state in ("interrupted", "preempted")
     if slurm and job is None and not seen.queue_complete and (told or seen.again):
         return Standing("unknown", f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
-    if told and seen.cancelled:
+    said = _by_job(job) if job is not None and (kind in UNSURE or told) else None
+    if told and (seen.cancelled or said == "cancelled"):
         return Standing("cancelled")
-    said = by_slurm(job.word, job.reason) if job is not None and kind in UNSURE else None
-    if said == "cancelled" and told:
-        return Standing("cancelled")
-    if said is not None and said not in ("no_outcome", "cancelled"):
-        assert job is not None
-        return _of(said, f"SLURM says {job.word}")
+    if job is not None and said not in (None, "no_outcome", "cancelled"):
+        return _of(str(said), f"SLURM says {job.word}")
     if told:
         return Standing("interrupted", "preempted" if state == "preempted" else "", kind)
-    if state not in STATES:
-        return Standing("unknown")
-    return Standing(state, kind=kind if state in ("failed", "time_limit", "diverged") else "")
+    kind = kind if state in ("failed", "time_limit", "diverged") else ""
+    return Standing(state if state in STATES else "unknown", kind=kind)
+
+
+def _by_job(job: Job) -> str | None:
+    """Return the kind of end that SLURM's view of a job tells of, if of any."""
+    kinds = {"node_fail": "node_failure"} | {kind: kind for kind in ("time_limit", "preempted", "cancelled")}
+    return by_slurm(job.word, job.reason) or kinds.get(job.state)
 
 
 def _kind(ended: Mapping[str, Any]) -> str:
@@ -170,7 +176,7 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
     if job.state == "completed":
         return Standing("failed", f"{said}, but there is no outcome", "no_outcome")
     if job.state in ("preempted", "node_fail"):
-        return _of(by_slurm(job.word) or "unknown", said)
+        return _of(_by_job(job) or "unknown", said)
     if job.state == "failed" and "exit code 76:0" in job.reason:
         return Standing("interrupted", "another attempt held the run")
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
@@ -178,4 +184,4 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
         return Standing("interrupted", "it never began: its parent's job did not succeed")
     if job.state == "cancelled" or seen.cancelled:
         return Standing("cancelled", said)
-    return Standing(job.state, said, by_slurm(job.word, job.reason) or "unknown")
+    return Standing(job.state, said, _by_job(job) or "unknown")

@@ -15,6 +15,10 @@ def attempt(ended: str | None = None, name: str = "b") -> Attempt:
     return Attempt(1, {"name": name, "host": "h"}, None if ended is None else {"state": ended})
 
 
+def said(kind: str) -> Attempt:
+    return Attempt(1, {"name": "b", "host": "h"}, {"state": "failed", "kind": kind})
+
+
 def job(state: str, word: str = "WORD", reason: str = "") -> Job:
     return Job(state, word, reason)
 
@@ -75,6 +79,41 @@ def job(state: str, word: str = "WORD", reason: str = "") -> Job:
 )
 def test_judge(seen: Evidence, state: str) -> None:
     assert judge(seen).state == state
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind"),
+    [
+        (Evidence(batch=SLURM, job=job("failed", "OUT_OF_MEMORY"), attempt=attempt()), "host_memory"),
+        (Evidence(batch=SLURM, job=job("failed", "OUT_OF_MEMORY"), attempt=attempt("interrupted")), "host_memory"),
+        (Evidence(batch=SLURM, job=job("node_fail", "NODE_FAIL"), attempt=attempt()), "node_failure"),
+        (Evidence(batch=SLURM, job=job("node_fail", "NODE_FAIL"), attempt=attempt("interrupted")), "node_failure"),
+        (Evidence(batch=SLURM, job=job("preempted", "PREEMPTED"), attempt=attempt("interrupted")), "preempted"),
+        (Evidence(batch=SLURM, job=job("time_limit", "TIMEOUT"), attempt=attempt()), "time_limit"),
+        (Evidence(batch=SLURM, job=job("completed", "COMPLETED"), attempt=attempt()), "no_outcome"),
+        (Evidence(batch=SLURM, job=job("failed", "FAILED", "exit code 137:0"), attempt=attempt()), "killed"),
+        (Evidence(batch=SLURM, job=job("failed", "FAILED", "exit code 1:0"), attempt=attempt()), "unknown"),
+        # what an attempt says of itself, SLURM does not know better, but for the cause of a signal
+        (Evidence(batch=SLURM, job=job("failed", "FAILED", "exit code 1:0"), attempt=said("code_error")), "code_error"),
+        (Evidence(batch=SLURM, job=job("failed", "FAILED", "exit code 137:0"), attempt=said("hang")), "hang"),
+        (Evidence(batch=SLURM, job=job("failed", "OUT_OF_MEMORY"), attempt=said("killed")), "host_memory"),
+        (Evidence(batch=SLURM, attempt=said("node_failure")), "node_failure"),
+        (Evidence(batch=LOCAL, attempt=attempt(), alive=False), "killed"),
+        # nothing follows from these
+        (Evidence(batch=SLURM, job=job("cancelled", "CANCELLED by 0"), attempt=attempt("interrupted")), ""),
+        (Evidence(batch=SLURM), ""),
+        (Evidence(batch=SLURM, job=job("unknown"), attempt=attempt()), ""),
+        (Evidence(batch=SLURM, job=job("running"), attempt=attempt("interrupted")), ""),
+    ],
+)
+def test_the_kind_of_an_end(seen: Evidence, kind: str) -> None:
+    assert judge(seen).kind == kind
+
+
+def test_a_run_that_was_to_requeue_itself_is_unknown_while_squeue_is_silent() -> None:
+    ended = attempt("time_limit")
+    assert judge(Evidence(batch=SLURM, attempt=ended, again=True, queue_complete=False)).state == "unknown"
+    assert judge(Evidence(batch=SLURM, attempt=ended, again=True)).state == "time_limit"
 
 
 def test_an_ending_that_no_version_knows_is_unknown() -> None:
