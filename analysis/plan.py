@@ -6,20 +6,19 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import arguments, human, source
 from analysis.arguments import Key
 from analysis.plain import to_json
+from analysis.planbasis import BESIDE, Basis, from_constants, from_frame
+from analysis.planoptions import Option, OtherLaw, Plan, make
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.plans import Answers
-    from analysis.results import Interval
-    from analysis.shapes import Shape
+__all__ = ["Basis", "Option", "OtherLaw", "Plan", "from_constants", "from_frame", "main", "make", "plan"]
 
 PURPOSE = "What to train with a budget: sizes, tokens and loss with intervals, under each assumption that is given."
 EXAMPLES = (
@@ -28,11 +27,13 @@ EXAMPLES = (
     "python -m analysis.plan constants=E:1.69,A:406.4,B:410.7,alpha:0.336,beta:0.283 params_opt=30e9 "
     "inference_tokens=1e13",
 )
-NAMES = ("E", "A", "B", "alpha", "beta")
 KEYS = (
     Key("runs", source.RUNS.help.replace(" (required)", "")),
     *source.FURTHER,
     Key("constants", "E:..,A:..,B:..,alpha:..,beta:.. of a published law, instead of runs", {}, arguments.constants),
+    Key("form", "law, by name or paper: any that reads parameters and tokens", "chinchilla"),
+    Key("at", "values of a law's further inputs: experts:8", {}, arguments.constants),
+    Key("beside", "other laws of N and D that the runs' plan is compared with; none: leave them out", ",".join(BESIDE)),
     Key("budget", "training compute [FLOPs]", None, arguments.number),
     Key("gpu_hours", "training compute as GPU-hours: with mfu and peak, or the speed that the runs measured", None,
         arguments.number),
@@ -53,76 +54,32 @@ KEYS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Option:
-    """One plan: what was assumed, N, D, loss, FLOPs with intervals, models of that size, and what to be careful about.
-
-    `intervals` hold params, tokens, tokens_per_param, loss: [low, high], or None where the runs give none.
-    """
-
-    name: str
-    assumption: str
-    params: float
-    tokens: float
-    tokens_per_param: float
-    loss: float
-    training_flops: float
-    inference_flops: float
-    gpu_hours: float | None
-    epochs: float | None
-    intervals: dict[str, Interval | None]
-    shapes: tuple[Shape, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All options for a budget, the law that they rest on and how far it is from the runs."""
-
-    source: str
-    law: str
-    constants: dict[str, float]
-    kinds: dict[str, str]
-    budget_flops: float
-    speed: float | None
-    extrapolation_factor: float | None
-    options: tuple[Option, ...]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Basis:
-    """What plans rest on: constants, first row the point and then the draws (1 + R, 5), price, sizes swept, notes."""
-
-    constants: Any
-    price: Any
-    sizes: Interval
-    largest: float | None
-    kinds: dict[str, str]
-    source: str
-    speed: float | None
-    notes: tuple[str, ...]
-
-
 def plan(
     runs: pd.DataFrame | Mapping[str, float],
     budget: float,
     *,
+    form: str = "chinchilla",
+    at: Mapping[str, float] | None = None,
     overtrain: float = 4.0,
     inference_tokens: float | None = None,
     unique_tokens: float | None = None,
     repeats: Mapping[str, float] | None = None,
     resamples: int = 1000,
     seed: int = 0,
+    beside: Sequence[str] = BESIDE,
 ) -> Plan:
-    """Return what to train with a budget under each assumption.
+    """Return what to train with a budget [FLOPs] under each assumption.
 
     Parameters
     ----------
     runs : DataFrame or mapping
-        A tidy frame (see :mod:`analysis.frame`), or the constants E, A, B, alpha, beta of a law.
+        A tidy frame (see :mod:`analysis.frame`), or the constants of a law by name (E, A, B, alpha, beta).
     budget : float
         Training compute [FLOPs].
+    form : str
+        The law, any that reads N and D: chinchilla, chinchilla_tied, kaplan_floor, farseer, repeats, ...
+    at : mapping, optional
+        Values of a law's further inputs, as bits or experts.
     overtrain : float
         Tokens per parameter as a multiple of the compute-optimal ratio.
     inference_tokens : float, optional
@@ -131,6 +88,10 @@ def plan(
         Distinct training tokens there are; beyond these they are repeated.
     repeats : mapping, optional
         Half-lives R_D and R_N of repeated tokens and of parameters beyond those that the data fill.
+    resamples, seed : int
+        Bootstrap resamples of the runs, and their seed.
+    beside : sequence of str
+        Other laws of N and D through the same runs, whose plans are given beside.
 
     Returns
     -------
@@ -150,7 +111,13 @@ def plan(
     >>> f"{best.params:.2g} parameters, {best.tokens_per_param:.3g} tokens per parameter"
     '7.3e+10 parameters, 17.9 tokens per parameter'
     """
-    basis = from_constants(runs) if isinstance(runs, Mapping) else from_frame(runs, resamples=resamples, seed=seed)
+    from analysis.formnames import resolve
+
+    name = resolve(form)
+    if isinstance(runs, Mapping):
+        basis = from_constants(runs, name, at)
+    else:
+        basis = from_frame(runs, form=name, at=at, resamples=resamples, seed=seed, beside=beside)
     asked = {
         "budget": budget,
         "overtrain": overtrain,
@@ -159,173 +126,26 @@ def plan(
         "repeats": dict(repeats or {}),
         "vocabulary": 50_000,
     }
-    return _plan(basis, asked)
-
-
-def from_constants(constants: Mapping[str, float]) -> Basis:
-    """Return the basis of quoted constants, with C = 6 N D; constants of few digits are said."""
-    import numpy as np
-
-    from analysis.cost import Cost
-
-    lacking = [name for name in NAMES if name not in constants]
-    if lacking:
-        raise ValueError(f"constants= lacks {', '.join(lacking)}: write constants=E:..,A:..,B:..,alpha:..,beta:..")
-    for name in ("A", "B", "alpha", "beta"):
-        if constants[name] <= 0:
-            raise ValueError(f"constants={name}:{constants[name]:g}: a positive number is needed")
-    short = [n for n in ("alpha", "beta") if len(f"{constants[n]:.10g}".lstrip("0.").replace(".", "")) < 4]
-    notes = ["constants as quoted have no interval"]
-    if short:
-        notes.append(
-            f"{' and '.join(short)} have fewer than four digits: rounding an exponent in its third digit moves tokens "
-            "per parameter at 6e23 FLOPs by half; take unrounded constants where there are any"
-        )
-    row = np.array([[constants[name] for name in NAMES]])
-    kinds = {"params": "given", "flops": "6ND", "loss": "nats per token"}
-    return Basis(row, Cost.six(), (1e6, 1e12), None, kinds, "constants", None, tuple(notes))
-
-
-def from_frame(frame: pd.DataFrame, *, resamples: int = 1000, seed: int = 0, label: str = "") -> Basis:
-    """Return the basis of runs: the surface, its draws, what a token costs, the speed that the runs measured."""
-    import numpy as np
-
-    from analysis import evidence
-    from analysis.cost import cost
-    from analysis.frame import used
-    from analysis.surface import Surface
-
-    rows = used(frame)
-    found, _ = evidence.surface(rows, {**evidence.PLAIN, "resamples": resamples, "seed": seed})
-    if not isinstance(found, Surface):
-        raise ValueError(f"no plan without a surface: {found.reason}; add runs, or give constants= of a published law")
-    unknown = [n for n, verdict in found.block.identified.items() if not verdict.identified]
-    notes = [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
-    first = frame[frame["used"]].iloc[0]
-    kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
-    speed = frame.loc[frame["used"], "flops_per_second"].median() if "flops_per_second" in frame else float("nan")
-    sizes = (float(rows.params.min()), float(rows.params.max()))
-    return Basis(
-        np.vstack((found.constants[None], found.draws)), cost(rows), sizes, float(rows.flops.max()), kinds,
-        label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
-    )  # fmt: skip
-
-
-def _plan(basis: Basis, options: Mapping[str, Any], speed: float | None = None) -> Plan:
-    import numpy as np
-
-    from analysis import plans
-
-    budget = float(options["budget"])
-    c, price, sizes = basis.constants, basis.price, basis.sizes
-    best = plans.training_only(c, price, budget, sizes)
-    shared: dict[str, Any] = {"basis": basis, "vocabulary": int(options["vocabulary"]), "speed": speed}
-    if not np.isfinite(best.log_params[0]):
-        raise ValueError(
-            f"budget={budget:g}: the law has no best size within {plans.SEARCH:g} times the sizes swept: take another "
-            "budget, or more runs if the law is not identified"
-        )
-    made = [_option("training-only", "all of the budget is training", best, **shared)]
-    factor = float(options["overtrain"])
-    if factor != 1.0:
-        text = f"{human.factor(factor)} the optimal tokens per parameter, the same budget"
-        found = plans.over_trained(c, price, budget, sizes, factor)
-        made.append(_option("over-trained", text, found, **shared))
-    if options["inference_tokens"]:
-        served = float(options["inference_tokens"])
-        text = f"the loss of training-only, and {human.count(served)} tokens served"
-        found = plans.inference(c, price, best.loss, served, sizes)
-        saved = _saved(best, found, price, served)
-        made.append(_option("inference", text, found, **shared, notes=(saved,)))
-    if options["unique_tokens"]:
-        made.append(_limited(options, budget, shared))
-    notes = list(basis.notes)
-    far = budget / basis.largest if basis.largest else None
-    if far is not None and far > 30:
-        notes.append(f"the budget is {far:.3g} times the largest run: intervals hold no error of the form out there")
-    law = f"L = {c[0][0]:.6g} + {c[0][1]:.6g}/N^{c[0][3]:.6g} + {c[0][2]:.6g}/D^{c[0][4]:.6g}"
-    point = {name: float(value) for name, value in zip(NAMES, c[0], strict=True)}
-    return Plan(basis.source, law, point, basis.kinds, budget, speed, far, tuple(made), tuple(notes))
-
-
-def _limited(options: Mapping[str, Any], budget: float, shared: dict[str, Any]) -> Option:
-    from analysis import plans
-
-    basis = shared["basis"]
-    unique, given = float(options["unique_tokens"]), options["repeats"]
-    unknown = set(given) - {"R_D", "R_N"}
-    if unknown:
-        raise ValueError(f"repeats={','.join(sorted(unknown))}: the constants are R_D and R_N")
-    half = plans.Repeats(given.get("R_D", plans.Repeats.tokens), given.get("R_N", plans.Repeats.params))
-    found = plans.limited_data(basis.constants, basis.price, budget, basis.sizes, unique=unique, repeats=half)
-    notes = [] if given else ["repeats wear out as in Muennighoff et al. 2023 (R_D 15.4, R_N 5.31), whose R_D later "
-                              "fits leave unbounded above: treat the loss as a guess beyond 4 epochs"]  # fmt: skip
-    epochs = math.exp(float(found.log_tokens[0])) / unique
-    if epochs > 16:
-        notes.append(f"{epochs:.0f} epochs: repeated tokens are worth next to nothing beyond 16, get more data")
-    elif epochs > 4:
-        notes.append(f"{epochs:.1f} epochs: beyond 4, repeated tokens are worth clearly less than new ones")
-    text = f"{human.count(unique)} distinct tokens, repeated as often as that pays"
-    return _option("limited data", text, found, **shared, notes=tuple(notes), unique=unique)
-
-
-def _saved(best: Answers, found: Answers, price: Any, served: float) -> str:
-    import numpy as np
-
-    serving = np.exp(price.log_per_token(best.log_params)[0]) / 3.0 * served
-    share = 1.0 - (found.training_flops + found.inference_flops) / (best.training_flops + serving)
-    return f"saves {human.percent(float(share[0]))} of training and serving together against training-only"
-
-
-def _option(
-    name: str,
-    assumption: str,
-    found: Answers,
-    *,
-    basis: Basis,
-    vocabulary: int,
-    speed: float | None,
-    notes: tuple[str, ...] = (),
-    unique: float | None = None,
-) -> Option:
-    import numpy as np
-
-    from analysis import bootstrap, shapes
-
-    def interval(values: Any) -> Interval | None:
-        return bootstrap.percentile(values[1:]) if len(values) > 1 else None
-
-    ratio = found.log_tokens - found.log_params
-    columns = {"params": np.exp(found.log_params), "tokens": np.exp(found.log_tokens),
-               "tokens_per_param": np.exp(ratio), "loss": found.loss}  # fmt: skip
-    if not np.isfinite(columns["params"][0]):
-        notes = (*notes, "there is no answer within the sizes searched")
-    flops = float(found.training_flops[0])
-    return Option(
-        name,
-        assumption,
-        **{key: float(values[0]) for key, values in columns.items()},
-        training_flops=flops,
-        inference_flops=float(found.inference_flops[0]),
-        gpu_hours=None if speed is None else flops / speed / 3600.0,
-        epochs=None if unique is None else float(columns["tokens"][0]) / unique,
-        intervals={key: interval(values) for key, values in columns.items()},
-        shapes=shapes.propose(float(columns["params"][0]), basis.kinds["params"], vocabulary),
-        notes=notes,
-    )
+    return make(basis, asked)
 
 
 def act(options: Mapping[str, Any]) -> int:
     """Print the plan, and write plan.json where a folder is given."""
     if bool(options["runs"]) == bool(options["constants"]):
         raise ValueError(f"give runs= ({KEYS[0].help}) or constants= of a published law, one of the two")
+    from analysis.formnames import resolve
+
+    form = resolve(options["form"])
     if options["runs"]:
-        frame = source.load(options)
-        basis = from_frame(frame, resamples=options["resamples"], seed=options["seed"], label=options["runs"])
+        names = () if options["beside"] == "none" else tuple(map(resolve, options["beside"].split(",")))
+        basis = from_frame(
+            source.load(options), form=form, at=options["at"], resamples=options["resamples"], seed=options["seed"],
+            label=options["runs"], beside=names,
+        )  # fmt: skip
     else:
-        basis = from_constants(options["constants"])
+        basis = from_constants(options["constants"], form, options["at"])
     speed = _speed(options, basis)
-    found = _plan(basis, {**options, "budget": _budget(options, basis, speed)}, speed)
+    found = make(basis, {**options, "budget": _budget(options, basis, speed)}, speed)
     print(text(found))
     if options["out"]:
         path = Path(options["out"]) / "plan.json"
@@ -358,7 +178,7 @@ def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> fl
     if ways == ["budget"]:
         return float(options["budget"])
     if ways == ["params_opt"]:
-        return float(plans.budget_of(basis.constants[:1], basis.price, math.log(options["params_opt"]))[0])
+        return float(plans.budget_of(basis.law.row(0), basis.price, math.log(options["params_opt"]))[0])
     if speed is None:
         raise ValueError(
             f"gpu_hours={options['gpu_hours']:g} needs the speed of a GPU: mfu= and peak=, or runs=runs/STUDY, whose "
@@ -391,8 +211,23 @@ def text(found: Plan) -> str:
             size = f"{shape.layers} layers x {shape.width} channels, {shape.heads} heads"
             lines.append(f"  {'shape, ' + shape.name:<22}{size}: {human.count(shape.params)}")
         lines += [f"  note: {note}" for note in option.notes]
+    lines += _other_laws(found)
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
     return "\n".join(lines).translate(human.ASCII)
+
+
+def _other_laws(found: Plan) -> list[str]:
+    """Return what other laws through the same runs would train, a line each."""
+    if len(found.other_laws) < 2:
+        return []
+    lines = ["", "training-only by other laws through the same runs (least squares), the best by AIC first:"]
+    for one in found.other_laws:
+        size = "no best size" if one.params is None else (
+            f"{human.count(one.params):>8} parameters, {human.number(one.tokens_per_param)} tokens per parameter, "
+            f"loss {_four(one.loss)}"
+        )  # fmt: skip
+        lines.append(f"  {one.form:<24}{size}  (AIC {human.number(one.aic_behind)} behind)")
+    return lines
 
 
 def _hours(found: Plan) -> str:

@@ -1,9 +1,9 @@
-"""What to train with a budget, under what assumption: plans on a loss surface L(N, D) = E + A/N^alpha + B/D^beta.
+"""What to train with a budget, under what assumption: plans on a loss L(N, D), by default E + A/N^alpha + B/D^beta.
 
-Every plan takes constants (R, 5) in the order E, A, B, alpha, beta, one row a draw of the posterior, and returns one
-answer a row, so that an interval of anything is the quantiles of its column. Sizes are found by bisection or a grid
-with a parabola at its lowest point, for all rows at once. Units: parameters, tokens, FLOPs; losses as the runs have
-them.
+Every plan takes a law (see :mod:`analysis.planlaws`), or constants (R, 5) in the order E, A, B, alpha, beta, one row a
+draw of the posterior, and returns one answer a row, so that an interval of anything is the quantiles of its column.
+Sizes are found by bisection or by grids around the lowest point, for all rows at once. Units: parameters, tokens,
+FLOPs; losses as the runs have them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.cost import Cost
+from analysis.planlaws import Closed, Law, law, lowest
 
 Array = NDArray[np.float64]
 SEARCH = 1e4
 """Sizes are searched for within this factor of the sizes swept."""
-GRID = 400
-E, A, B, ALPHA, BETA = range(5)
 
 
 @dataclass(frozen=True)
@@ -52,47 +51,29 @@ class Answers:
 
 def surface(constants: Array, log_params: Array, log_tokens: Array) -> Array:
     """Return the loss at ln N and ln D, for constants (R, 5) and places (R,) or (R, m)."""
-    c = np.asarray(constants, dtype=np.float64)
-    c = c.reshape(len(c), 5, *([1] * (np.ndim(log_params) - 1)))
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        size = np.exp(np.log(c[:, A]) - c[:, ALPHA] * log_params)
-        return np.asarray(c[:, E] + size + np.exp(np.log(c[:, B]) - c[:, BETA] * log_tokens))
+    return Closed(np.asarray(constants, dtype=np.float64)).loss(log_params, log_tokens)
 
 
-def training_only(constants: Array, price: Cost, budget: float, sizes: tuple[float, float]) -> Answers:
-    """Return the lowest loss that a training budget [FLOPs] buys.
-
-    Along C = cost(N) D the loss has one minimum in ln N, where alpha A N^-alpha = beta B D^-beta d ln(cost)/d ln N.
+def training_only(given: Law | Array, price: Cost, budget: float, sizes: tuple[float, float]) -> Answers:
+    """Return the lowest loss that a training budget [FLOPs] buys, along C = cost(N) D.
 
     >>> hoffmann = np.array([[1.69, 406.4, 410.7, 0.34, 0.28]])
     >>> found = training_only(hoffmann, Cost.six(), 5.76e23, (1e8, 1e10))
     >>> f"{float(np.exp(found.log_params[0])):.3g} parameters"
     '3.22e+10 parameters'
     """
-    c = np.asarray(constants, dtype=np.float64)
-    low, high = np.full(len(c), np.log(sizes[0] / SEARCH)), np.full(len(c), np.log(sizes[1] * SEARCH))
-    ends = low.copy(), high.copy()
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        size_side, token_side = np.log(c[:, ALPHA] * c[:, A]), np.log(c[:, BETA] * c[:, B])
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            per_token, slope = price.log_per_token(middle)
-            gain = size_side - c[:, ALPHA] * middle
-            pain = token_side - c[:, BETA] * (np.log(budget) - per_token) + np.log(np.maximum(slope, 1e-9))
-            low, high = np.where(gain > pain, middle, low), np.where(gain > pain, high, middle)
-        at = 0.5 * (low + high)
-        inside = (at > ends[0] + 1e-6) & (at < ends[1] - 1e-6) & np.isfinite(size_side) & np.isfinite(token_side)
-        at = np.where(inside, at, np.nan)
-    log_tokens = np.log(budget) - price.log_per_token(at)[0]
-    return _answers(c, price, at, log_tokens)
+    on = law(given)
+    at = on.best(price, budget, _ends(sizes))
+    return _answers(on, price, at, np.log(budget) - price.log_per_token(at)[0])
 
 
-def over_trained(constants: Array, price: Cost, budget: float, sizes: tuple[float, float], factor: float) -> Answers:
+def over_trained(given: Law | Array, price: Cost, budget: float, sizes: tuple[float, float], factor: float) -> Answers:
     """Return the run at `factor` times the compute-optimal tokens per parameter, for the same budget [FLOPs].
 
     A factor above 1 is a smaller model on more tokens, which costs less to serve (Gadre et al. 2024, arXiv 2403.08540).
     """
-    best = training_only(constants, price, budget, sizes)
+    on = law(given)
+    best = training_only(on, price, budget, sizes)
     ratio = best.log_tokens - best.log_params + np.log(factor)
     low, high = best.log_params - abs(np.log(factor)) - 1.0, best.log_params + abs(np.log(factor)) + 1.0
     for _ in range(60):
@@ -100,10 +81,10 @@ def over_trained(constants: Array, price: Cost, budget: float, sizes: tuple[floa
         cheap = price.log_per_token(middle)[0] + middle + ratio < np.log(budget)
         low, high = np.where(cheap, middle, low), np.where(cheap, high, middle)
     at = 0.5 * (low + high)
-    return _answers(np.asarray(constants, dtype=np.float64), price, at, at + ratio)
+    return _answers(on, price, at, at + ratio)
 
 
-def inference(constants: Array, price: Cost, loss: Array, served: float, sizes: tuple[float, float]) -> Answers:
+def inference(given: Law | Array, price: Cost, loss: Array, served: float, sizes: tuple[float, float]) -> Answers:
     """Return the run of a given loss (R,) whose training and inference together cost least.
 
     min 6 N D + 2 N D_inf with L(N, D) = loss: Sardana et al. 2024 (arXiv 2401.00448, eq. 3); `served` is D_inf, the
@@ -117,19 +98,17 @@ def inference(constants: Array, price: Cost, loss: Array, served: float, sizes: 
     >>> f"{np.exp(cheap.log_params[0]):.3g} parameters, {100 * (1 - total(cheap) / total(best))[0]:.0f} % saved"
     '1.36e+10 parameters, 28 % saved'
     """
-    c = np.asarray(constants, dtype=np.float64)
-    ends = np.log(sizes[0] / SEARCH), np.log(sizes[1] * SEARCH)
+    on = law(given)
 
     def total(at: Array) -> Array:
-        log_tokens = _tokens_for(c, at, loss)
+        log_tokens = on.tokens_for(at, loss)
         per_token = np.exp(price.log_per_token(at)[0])
         with np.errstate(over="ignore", invalid="ignore"):
             cost = np.log(per_token * np.exp(log_tokens) + per_token / 3.0 * served)
         return np.where(np.isfinite(cost), cost, np.inf)
 
-    at = _lowest(total, ends, len(c))
-    log_tokens = _tokens_for(c, at[:, None], loss)[:, 0]
-    found = _answers(c, price, at, log_tokens)
+    at = lowest(total, _ends(sizes), len(on))
+    found = _answers(on, price, at, on.tokens_for(at[:, None], loss)[:, 0])
     return Answers(
         found.log_params, found.log_tokens, found.loss, found.training_flops,
         np.exp(price.log_per_token(at)[0]) / 3.0 * served,
@@ -137,57 +116,54 @@ def inference(constants: Array, price: Cost, loss: Array, served: float, sizes: 
 
 
 def limited_data(
-    constants: Array, price: Cost, budget: float, sizes: tuple[float, float], *, unique: float, repeats: Repeats
+    given: Law | Array, price: Cost, budget: float, sizes: tuple[float, float], *, unique: float, repeats: Repeats
 ) -> Answers:
     """Return the lowest loss that a budget [FLOPs] buys with only `unique` tokens, repeated as often as that pays.
 
-    The surface is read at the effective tokens D' and, for parameters beyond the optimum for `unique` tokens, the
-    effective parameters N' (Muennighoff et al. 2023, arXiv 2305.16264, section 3 and eq. 5-6).
+    The law is read at the effective tokens D' and, for parameters beyond the optimum for `unique` tokens, the
+    effective parameters N' (Muennighoff et al. 2023, arXiv 2305.16264, section 3 and eq. 5-6); a law of repeats that
+    was fitted says itself what they are worth.
     """
-    c = np.asarray(constants, dtype=np.float64)
-    ends = np.log(sizes[0] / SEARCH), np.log(sizes[1] * SEARCH)
-    matched = size_for_tokens(c, np.log(unique))
+    on = law(given)
+    matched = on.matched(float(np.log(unique)))
 
     def loss(at: Array) -> Array:
         log_tokens = np.log(budget) - price.log_per_token(at)[0]
-        seen = np.full(np.shape(at), np.log(unique))
-        value = repeated(c, at, log_tokens, log_unique=seen, matched=matched, repeats=repeats)
+        value = on.repeated(at, log_tokens, float(np.log(unique)))
+        if value is None:
+            seen = np.full(np.shape(at), np.log(unique))
+            value = repeated(on, at, log_tokens, log_unique=seen, matched=matched, repeats=repeats)
         return np.where(np.isfinite(value), value, np.inf)
 
-    at = _lowest(loss, ends, len(c))
+    at = lowest(loss, _ends(sizes), len(on))
     log_tokens = np.log(budget) - price.log_per_token(at)[0]
-    found = _answers(c, price, at, log_tokens)
-    value = loss(at[:, None])[:, 0]
-    return Answers(found.log_params, log_tokens, value, found.training_flops, found.inference_flops)
+    found = _answers(on, price, at, log_tokens)
+    return Answers(found.log_params, log_tokens, loss(at[:, None])[:, 0], found.training_flops, found.inference_flops)
 
 
 def repeated(
-    constants: Array, log_params: Array, log_tokens: Array, *, log_unique: Array, matched: Array, repeats: Repeats
+    given: Law | Array, log_params: Array, log_tokens: Array, *, log_unique: Array, matched: Array, repeats: Repeats
 ) -> Array:
     """Return the loss (R, m) at ln N and ln D (R, m) with `log_unique` distinct tokens; `matched` (R,) is ln U_N."""
     log_u, shape = np.minimum(log_unique, log_tokens), (-1, 1)
     most = np.minimum(matched.reshape(shape), log_params)
     tokens = log_u + _worn(log_tokens - log_u, np.reshape(repeats.tokens, shape))
     params = most + _worn(log_params - most, np.reshape(repeats.params, shape))
-    return surface(constants, params, tokens)
+    return law(given).loss(params, tokens)
 
 
-def size_for_tokens(constants: Array, log_tokens: float) -> Array:
+def size_for_tokens(given: Law | Array, log_tokens: float) -> Array:
     """Return ln of the size for which these tokens are compute-optimal at C = 6 N D."""
-    c = np.asarray(constants, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log(c[:, ALPHA] * c[:, A]) - np.log(c[:, BETA] * c[:, B])
-        return np.asarray((ratio + c[:, BETA] * log_tokens) / c[:, ALPHA])
+    return law(given).matched(log_tokens)
 
 
-def budget_of(constants: Array, price: Cost, log_params: float) -> Array:
+def budget_of(given: Law | Array, price: Cost, log_params: float) -> Array:
     """Return the budgets (R,) [FLOPs] for which a model of this size is compute-optimal."""
-    c = np.asarray(constants, dtype=np.float64)
-    per_token, slope = price.log_per_token(np.full(len(c), log_params))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        token_side = np.log(c[:, BETA] * c[:, B]) + np.log(np.maximum(slope, 1e-9))
-        log_tokens = (token_side - np.log(c[:, ALPHA] * c[:, A]) + c[:, ALPHA] * log_params) / c[:, BETA]
-    return np.asarray(np.exp(log_tokens + per_token))
+    return law(given).budget_of(price, log_params)
+
+
+def _ends(sizes: tuple[float, float]) -> tuple[float, float]:
+    return float(np.log(sizes[0] / SEARCH)), float(np.log(sizes[1] * SEARCH))
 
 
 def _worn(log_ratio: Array, half: Array) -> Array:
@@ -196,32 +172,6 @@ def _worn(log_ratio: Array, half: Array) -> Array:
     return np.asarray(np.log1p(half * -np.expm1(-extra / half)))
 
 
-def _tokens_for(c: Array, at: Array, loss: Array) -> Array:
-    """Return ln D (R, m) at which models of ln N `at` (R, m) reach the loss (R,); infinite where none does."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        room = loss[:, None] - c[:, E, None] - np.exp(np.log(c[:, A, None]) - c[:, ALPHA, None] * at)
-        value = (np.log(c[:, B, None]) - np.log(np.where(room > 0, room, np.nan))) / c[:, BETA, None]
-    return np.where(np.isfinite(value), value, np.inf)
-
-
-def _lowest(value: object, ends: tuple[float, float], rows: int) -> Array:
-    """Return where (R,) a function of places (R, m) is lowest: three grids, each around the last one's best."""
-    assert callable(value)
-    low, high = np.full(rows, ends[0]), np.full(rows, ends[1])
-    limits = low.copy(), high.copy()
-    at = low
-    for _ in range(4):
-        places = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, GRID)
-        costs = value(places)
-        best = np.argmin(costs, axis=1)
-        at = np.take_along_axis(places, best[:, None], axis=1)[:, 0]
-        known = np.isfinite(np.take_along_axis(costs, best[:, None], axis=1)[:, 0])
-        step = (high - low) / (GRID - 1)
-        low, high = np.maximum(at - step, limits[0]), np.minimum(at + step, limits[1])
-    inside = known & (at > limits[0] + 1e-6) & (at < limits[1] - 1e-6)
-    return np.where(inside, at, np.nan)
-
-
-def _answers(c: Array, price: Cost, log_params: Array, log_tokens: Array) -> Answers:
+def _answers(on: Law, price: Cost, log_params: Array, log_tokens: Array) -> Answers:
     cost = np.exp(price.log_per_token(log_params)[0] + log_tokens)
-    return Answers(log_params, log_tokens, surface(c, log_params, log_tokens), cost, np.zeros(len(c)))
+    return Answers(log_params, log_tokens, on.loss(log_params, log_tokens), cost, np.zeros(len(on)))

@@ -64,7 +64,7 @@ class Form(Protocol):
         """Return K (p, p) and k (p,): K theta + k are the constants, as logs where `logs` says so."""
 
     def log_value(self, theta: Array, x: Array) -> Array:
-        """Return ln target (R, n) for `theta` (R, p) at logs `x` (k, n)."""
+        """Return ln target (R, n) for `theta` (R, p) at logs `x` (k, n), or (k, R, n) where rows have their own."""
 
     def log_value_and_pull(self, theta: Array, x: Array) -> tuple[Array, Pull]:
         """Return ln target (R, n) and the map from weights (R, n) to the weighted sum of its gradients (R, p)."""
@@ -158,7 +158,7 @@ class Expression(Linked):
     def log_value(self, theta: Array, x: Array) -> Array:
         """Return ln target (R, n)."""
         constants = {name: Dual(theta[:, i, None]) for i, name in enumerate(self.names)}
-        return np.asarray(np.broadcast_to(self.formula(constants, self._columns(x)).value, (len(theta), x.shape[1])))
+        return np.asarray(np.broadcast_to(self.formula(constants, self._columns(x)).value, (len(theta), x.shape[-1])))
 
     def log_value_and_pull(self, theta: Array, x: Array) -> tuple[Array, Pull]:
         """Return ln target (R, n) and the weighted sums of its gradients."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from analysis import plan, plans, shapes
+from analysis import frame, plan, planlaws, plans, shapes
 from analysis.cost import Cost
+from analysis.forms import FORMS
 from tests.analysis import studies
 
 BESIROGLU = np.array([[1.8172181, 477.826, 2143.417, 0.347310, 0.367172]])
@@ -130,3 +133,57 @@ def test_the_command_plans_from_runs_and_writes_what_it_said(
 def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.main(given) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_form_by_search_plans_like_the_closed_surface() -> None:
+    zeros = np.zeros(2)
+    searched = planlaws.Fitted(FORMS["chinchilla"], FORMS["chinchilla"].internal(BESIROGLU, zeros), zeros, Cost.six())
+    answers: list[Callable[[planlaws.Law | np.ndarray], plans.Answers]] = [
+        lambda law: plans.training_only(law, Cost.six(), 1e22, SIZES),
+        lambda law: plans.over_trained(law, Cost.six(), 1e22, SIZES, 16.0),
+        lambda law: plans.inference(law, Cost.six(), np.array([2.2]), 1e12, SIZES),
+        lambda law: plans.limited_data(law, Cost.six(), 1e22, SIZES, unique=1e10, repeats=plans.Repeats()),
+    ]
+    for make in answers:
+        ours, closed = make(searched), make(BESIROGLU)
+        np.testing.assert_allclose(ours.log_params, closed.log_params, atol=1e-4)
+        np.testing.assert_allclose(ours.loss, closed.loss, rtol=1e-8)
+    budgets = searched.budget_of(Cost.six(), 23.0), plans.budget_of(BESIROGLU, Cost.six(), 23.0)
+    assert budgets[0][0] == pytest.approx(budgets[1][0], rel=1e-4)
+
+
+def read(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    table.to_csv(folder / "runs.csv", index=False)
+    return frame.from_csv(folder / "runs.csv")
+
+
+def test_plans_rest_on_every_form_of_parameters_and_tokens(tmp_path: Path) -> None:
+    forms: dict[str, dict[str, float]] = {
+        "kaplan": {}, "chinchilla_tied": {}, "overtraining": {}, "repeats": {"unique_tokens": 1e9}
+    }  # fmt: skip
+    table = studies.isoflop(3, noise=0.001, budgets=(1e17, 1e18, 1e19, 1e20), law=(1.7, 400.0, 900.0, 0.34, 0.3))
+    made = read(table.assign(unique_tokens=table["tokens"]), tmp_path)
+    closed = plan.plan(made, 1e20, resamples=0)
+    truth = closed.options[0]
+    for form, asked in forms.items():
+        found = plan.plan(made, 1e20, form=form, resamples=0, beside=(), inference_tokens=1e11, **asked)
+        assert found.form == form
+        assert [o.name for o in found.options][:3] == ["training-only", "over-trained", "inference"]
+        if form != "kaplan":  # which has no floor, and so another size
+            assert found.options[0].params == pytest.approx(truth.params, rel=0.35), form
+        assert found.options[1].tokens_per_param == pytest.approx(4 * found.options[0].tokens_per_param, rel=1e-6)
+        assert found.options[2].loss == pytest.approx(found.options[0].loss, rel=1e-6), "at the same loss"
+        assert found.options[2].params < found.options[0].params
+    assert {one.form for one in closed.other_laws} >= {"chinchilla_tied", "farseer"}
+
+
+def test_a_form_that_gives_no_size_or_reads_more_is_named(tmp_path: Path) -> None:
+    made = read(studies.isoflop(3), tmp_path)
+    with pytest.raises(ValueError, match="gives no loss of N and D to plan with; use one of chinchilla"):
+        plan.plan(made, 1e14, form="compute")
+    with pytest.raises(ValueError, match=r"form=precision reads .*say for which with at="):
+        plan.plan(made, 1e14, form="precision")
+    with pytest.raises(ValueError, match="form=farseer does not read it"):
+        plan.plan(made, 1e14, form="farseer", at={"experts": 8.0})
+    with pytest.raises(ValueError, match="lacks N_c, alpha_N"):
+        plan.plan({"D_c": 1e13, "alpha_D": 0.1}, 1e20, form="kaplan")
