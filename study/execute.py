@@ -68,12 +68,15 @@ def reconcile(folder: StudyFolder, outside: Outside | None = None, *, force: boo
         raise _busy(folder) from None
 
 
-def advance(folder: StudyFolder, outside: Outside | None = None, ended: Collection[str] = frozenset()) -> int:
+def advance(
+    folder: StudyFolder, outside: Outside | None = None, ended: Collection[str] = frozenset(), every: float = 0.0
+) -> int:
     """Submit what waits in the ledger as far as there is room; return how many points went out.
 
     Cheap where nothing waits. It never waits for another process that submits, which does the same. `ended`: points
-    of the job that calls this as it ends: jobs do it once in a while, and the last ones always. Raises ValueError
-    where the scheduler refuses for good or gives no answer to a submission.
+    of the job that calls this as it ends: jobs do it once in a while, and the last ones always. `every`: not again
+    within this time after anybody did it [s]. Raises ValueError where the scheduler refuses for good or gives no
+    answer to a submission.
     """
     outside = outside or Outside()
     state = ledger.read(folder)
@@ -81,9 +84,9 @@ def advance(folder: StudyFolder, outside: Outside | None = None, ended: Collecti
     if not (state.waiting or unclear):
         return 0
     if not ended:
-        return _try(folder, outside, sparing=False) or 0
+        return (_try(folder, outside, sparing=False) or 0) if feed.is_time(folder, outside.clock(), every) else 0
     last = not feed.others_live(folder, state, ended)
-    if not (last or feed.is_time(folder, outside.clock()) or _opens(folder, state, ended)):
+    if not (last or feed.is_time(folder, outside.clock(), feed.PACE_SECONDS) or _opens(folder, state, ended)):
         return 0
     for left in range(LAST_TRIES if last else 1, 0, -1):
         submitted = _try(folder, outside, sparing=True)

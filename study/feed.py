@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from study import ledger
@@ -21,6 +21,8 @@ from study.settling import Outside, after_error
 
 PACE_SECONDS = 60.0
 """How often the jobs of a study ask for room as they end, all of them together."""
+LOOK_SECONDS = 10.0
+"""How often commands that look at a study do, all of them together."""
 FEWEST = 20
 """Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
 
@@ -145,11 +147,24 @@ def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -
     return ""
 
 
-def is_time(folder: StudyFolder, now: float) -> bool:
-    """Whether it is long enough since the scheduler was last asked for room."""
+def is_time(folder: StudyFolder, now: float, every: float) -> bool:
+    """Whether the scheduler was last asked for room at least `every` seconds ago."""
     noted = read_json(folder.feed) or {}
     when = noted.get("time")
-    return not isinstance(when, int | float) or not 0 <= now - when < PACE_SECONDS
+    return not isinstance(when, int | float) or not 0 <= now - when < every
+
+
+def send_waiting(folder: StudyFolder, say: Callable[[str], None] = lambda text: None) -> None:
+    """Submit what waits and fits, in passing: what a command that looks at a study does first. Nothing stops it."""
+    state = ledger.read(folder)
+    if not state.waiting and not any(batch.ambiguous for batch in state.batches.values()):
+        return
+    from study.execute import advance
+
+    try:
+        advance(folder, Outside(say=say), every=LOOK_SECONDS)
+    except (OSError, ValueError) as error:
+        say(str(error))
 
 
 def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:

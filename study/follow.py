@@ -16,6 +16,7 @@ from typing import Self
 from study import lineage, outcomes
 from study.config import ClusterConfig
 from study.executors.local import Slots, estimated_flops, slot_count, write_batch
+from study.feed import send_waiting
 from study.files import last_lines, locked
 from study.job import HELD
 from study.layout import StudyFolder
@@ -233,7 +234,8 @@ def _rest(seconds: float, stop: Stop) -> None:
 def _live(observer: Observer, statuses: Sequence[PointStatus], controller: Controller | None) -> list[PointStatus]:
     """Return the points that can still end: without a process that starts local runs, pending ones wait for ever."""
     held = lineage.stranded(observer.points, {s.key for s in statuses if s.ended and s.state != "completed"})
-    live = [s for s in statuses if s.batch is not None and not s.ended and s.key not in held]
+    wanted = (s for s in statuses if s.batch is not None or s.state == "waiting")
+    live = [s for s in wanted if not s.ended and s.key not in held]
     if controller is not None or not live or any(s.state != "pending" for s in live):
         return live
     try:
@@ -267,6 +269,7 @@ class Poll:
         """Ask if it is time to."""
         now = time.monotonic()
         if now >= self._next:
+            send_waiting(self._observer.folder)
             self._observer.refresh()
             self._next = now + self._wait
             self._wait = min(MAX_POLL_SECONDS, self._wait * 1.5)

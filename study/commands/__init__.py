@@ -21,9 +21,13 @@ COMMANDS = {
     "cancel": "stop points: running ones write a checkpoint, waiting ones are not started",
     "retry": "points that failed, were killed or ran out of time go on from their checkpoints; "
     "those that were cancelled with --state cancelled",
+    "resume": "submit whatever of the study is due: what waits, what was interrupted, what never went out",
+    "reconcile": "settle submissions of unclear fate and submit what waits; --force gives up those that SLURM is "
+    "silent about",
     "gc": "remove checkpoints that nothing needs any more; without --yes it only says which",
     "cost": "GPU-hours asked, used, lost to failures and idle, requeued and failed attempts included",
     "sync": "bring MLflow up to date",
+    "doctor": "what this machine and its cluster allow, tried in a test job; writes a conf/cluster/*.yaml for them",
     "reproduce": "the whole pipeline, data -> sweep -> fit -> report, as make study runs it",
 }
 

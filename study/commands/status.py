@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
 from study import overview
 from study.commands import add_json, add_study, emit
+from study.feed import send_waiting
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
 from study.point import Point
@@ -32,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
         return _search(folder, options.json)
+    send_waiting(folder, lambda text: print(text, file=sys.stderr))
     observer = Observer(folder)
     observer.refresh()
     statuses, points = observer.statuses(), observer.points
@@ -44,8 +47,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _search(folder: StudyFolder, machine: bool) -> int:
     from study.search import view
+    from study.search import jobs
     from study.search.claims import Office
 
+    jobs.advance_quietly(folder)
     search = Office.of(folder).search
     if machine:
         emit("status", folder, {"search": True, **view.as_json(search, folder)})

@@ -1,0 +1,43 @@
+"""`python -m study reconcile STUDY [--force]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from study import ledger
+from study.commands import add_json, add_study, emit
+from study.execute import Outside, reconcile
+from study.layout import StudyFolder
+from study.submission import find_study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="give up submissions of unclear fate that the scheduler does not name, also when it gives no answer; "
+        "should one arrive later, its jobs find that they are not wanted",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Settle and submit; 1 where a submission stays unclear or points still wait."""
+    folder = find_study(options.study, options.runs)
+    stream = sys.stderr if options.json else sys.stdout
+    sent = reconcile(folder, Outside(say=lambda text: print(text, file=stream, flush=True)), force=options.force)
+    return report("reconcile", folder, sent, options.json)
+
+
+def report(command: str, folder: StudyFolder, sent: int, machine: bool) -> int:
+    """Say what a submission left; return the exit code."""
+    state = ledger.read(folder)
+    unclear = [batch.name for batch in state.batches.values() if batch.ambiguous]
+    if machine:
+        emit(command, folder, {"submitted": sent, "waiting": len(state.waiting), "unclear": unclear})
+    elif not unclear and not state.waiting:
+        print(f"{folder.name}: {f'{sent:,} points submitted' if sent else 'nothing to do'}")
+    return 1 if unclear or state.waiting else 0

@@ -1,0 +1,30 @@
+"""`python -m study resume STUDY`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from study.commands import add_json, add_study
+from study.commands.reconcile import report
+from study.execute import Outside, follow, resume
+from study.submission import find_study, load_submission
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Submit every point that is due; local ones are run by this process. 1 where points still wait."""
+    folder = find_study(options.study, options.runs)
+    if folder.search.exists():
+        raise ValueError(f"{folder.name} is a search: give its command again, and its workers carry on")
+    cluster = load_submission(folder).cluster
+    stream = sys.stderr if options.json else sys.stdout
+    sent = resume(folder, cluster, Outside(say=lambda text: print(text, file=stream, flush=True)))
+    if cluster.executor == "local":
+        return follow(folder, cluster)
+    return report("resume", folder, sent, options.json)
