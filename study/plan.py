@@ -27,12 +27,12 @@ class Plan:
     clusters: tuple[ClusterConfig, ...]
     asked: int
 
-    def batches(self) -> dict[ClusterConfig, list[str]]:
-        """Return the keys by the cluster section that they go to."""
-        by_cluster: dict[ClusterConfig, list[str]] = {}
+    def batches(self) -> list[tuple[ClusterConfig, list[Point]]]:
+        """Return the points by the cluster section that they go to, in order."""
+        by_cluster: dict[str, tuple[ClusterConfig, list[Point]]] = {}
         for point, cluster in zip(self.points, self.clusters, strict=True):
-            by_cluster.setdefault(cluster, []).append(point.key)
-        return by_cluster
+            by_cluster.setdefault(repr(cluster), (cluster, []))[1].append(point)
+        return list(by_cluster.values())
 
 
 def common(composed: Sequence[Composed]) -> StudyConfig:
@@ -46,10 +46,11 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
             f"study.name={name!r} is not a folder name: use letters, digits, '.', '_' and '-', the '-' not first"
         )
     for part in ("study", "retry", "tracking", "paths", "dry_run", "wait"):
-        said = [str(v) for v in dict.fromkeys(_plain_text(getattr(one.config, part)) for one in composed)]
-        if len(said) > 1:
+        mine = getattr(first, part)
+        other = next((value for one in composed if (value := getattr(one.config, part)) != mine), mine)
+        if other != mine:
             raise ValueError(
-                f"{part} differs between points ({said[0]} and {said[1]}): "
+                f"{part} differs between points ({_unlike(mine, other)} and {_unlike(other, mine)}): "
                 "it is one setting of the whole study, so it cannot be in a list after -m"
             )
     return first
@@ -87,6 +88,9 @@ def _head(override: str) -> str:
     return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0]
 
 
-def _plain_text(section: Any) -> str:
-    pairs = asdict(section).items() if is_dataclass(section) and not isinstance(section, type) else []
-    return ", ".join(f"{name}={value}" for name, value in pairs) or str(section).lower()
+def _unlike(section: Any, other: Any) -> str:
+    """Return what a section says otherwise than another."""
+    if not is_dataclass(section) or isinstance(section, type):
+        return str(section).lower()
+    theirs = asdict(other)
+    return ", ".join(f"{name}={value}" for name, value in asdict(section).items() if value != theirs[name])

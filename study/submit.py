@@ -10,10 +10,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study import lineage
+from study import lineage, sizing
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import epochs, gather
+from study.executors import nodes
 from study.executors.local import tasks
 from study.files import write_atomic
 from study.freeze import absolute, append_points, known_keys, load_points, settle
@@ -46,15 +47,17 @@ def submit(composed: Sequence[Composed]) -> int:
     refuse_secrets({**asdict(config), "overrides": sorted({o for one in composed for o in one.overrides})}, os.environ)
     resolve(config.tracking.uri, Path.cwd())
     at_once = slots(config.cluster, config.run())
+    site = nodes.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
     settled = [settle(one.config, one.overrides) for one in composed]
     for one, run in zip(composed, settled, strict=True):
-        layout.check(run, _world(one.config.cluster, run))
+        layout.check(run, _world(sizing.layout(one.config.cluster, run, site), run))
     corpora = gather(settled, console.print, config.dry_run)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))
-    _show(plan, at_once, epochs(settled, corpora), console)
+    sized = _sized(plan, site)
+    _show(plan, at_once, epochs(settled, corpora), console, site)
     if config.dry_run:
-        _show_jobs(plan, console)
+        _show_jobs(plan, sized, console)
         return 0
     _write(plan)
     return _execute(plan, console)
@@ -75,8 +78,14 @@ def _states(plan: Plan) -> dict[str, str]:
     return {key: "completed" if plan.folder.run(key).outcome.exists() else "known" for key in known_keys(plan.folder)}
 
 
-def _show(plan: Plan, at_once: int, times: float, console: Console) -> None:
-    cluster = plan.clusters[0]
+def _sized(plan: Plan, site: nodes.Site) -> list[sizing.Sized]:
+    """Return the jobs of the points that go to SLURM, by shape; ValueError for one that could never start."""
+    batches = [(cluster, points) for cluster, points in plan.batches() if cluster.executor == "slurm"]
+    return [sized for cluster, points in batches for sized in sizing.allot(plan.folder, points, cluster, site)]
+
+
+def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.Site) -> None:
+    cluster = sizing.layout(plan.clusters[0], plan.points[0].config, site)
     shown = rows(plan.points, _states(plan))
     title = f"Study {plan.config.study.name}: {len(plan.points)} points on {cluster.executor}"
     narrow = console.width < 95
@@ -90,21 +99,24 @@ def _show(plan: Plan, at_once: int, times: float, console: Console) -> None:
         console.print(f"The longest run reads the training text {times:.1f} times.")
 
 
-def _show_jobs(plan: Plan, console: Console) -> None:
-    """Print what would be submitted: the exact sbatch script, or the local commands."""
-    for cluster, keys in plan.batches().items():
-        if cluster.executor == "slurm":
-            from study import execute
+def _show_jobs(plan: Plan, sized: Sequence[sizing.Sized], console: Console) -> None:
+    """Print what would be submitted, the exact sbatch scripts with what SLURM says of them; or the local commands."""
+    if sized:
+        from study import preview
 
-            console.print("\nThis script would be submitted with sbatch:\n", style="bold")
-            sys.stdout.write(execute.script(plan.folder, keys, cluster).rstrip() + "\n")
+        texts = preview.scripts(plan.folder, sized, plan.config.cluster.array_parallelism)
+        console.print(f"\n{'This script' if len(texts) == 1 else 'These scripts'} would be submitted with sbatch:\n")
+        sys.stdout.write("\n".join(text.rstrip() + "\n" for text in texts) + "\n")
+        sys.stdout.write("\n".join([preview.asked(sized), *preview.outlook(plan, sized, texts)]) + "\n")
+    for cluster, points in plan.batches():
+        if cluster.executor == "slurm":
             continue
-        at_once = min(slots(cluster, plan.config.run()), len(keys))
+        at_once = min(slots(cluster, plan.config.run()), len(points))
         console.print(f"\nThese processes would be started, {at_once} at once:\n", style="bold")
-        for key in keys[:SHOWN_COMMANDS]:
-            sys.stdout.write(f"python -m train.run --config {plan.folder.run(key).config}\n")
-        if len(keys) > SHOWN_COMMANDS:
-            sys.stdout.write(f"… and {len(keys) - SHOWN_COMMANDS} more\n")
+        for point in points[:SHOWN_COMMANDS]:
+            sys.stdout.write(f"python -m train.run --config {plan.folder.run(point.key).config}\n")
+        if len(points) > SHOWN_COMMANDS:
+            sys.stdout.write(f"… and {len(points) - SHOWN_COMMANDS} more\n")
     sys.stdout.write("\ndry_run=true: nothing was submitted, nothing was written.\n")
 
 
@@ -140,9 +152,9 @@ def _execute(plan: Plan, console: Console) -> int:
     from study import execute
 
     batches = plan.batches()
-    submitted = sum(execute.start(plan.folder, keys, cluster) for cluster, keys in batches.items())
+    submitted = sum(execute.start(plan.folder, [p.key for p in points], cluster) for cluster, points in batches)
     # Following is for the whole study, so once; local runs are started by the one who follows, in its slots.
-    stays = sorted((c for c in batches if plan.config.wait or c.executor == "local"), key=lambda c: c.executor)
+    stays = sorted((c for c, _ in batches if plan.config.wait or c.executor == "local"), key=lambda c: c.executor)
     if stays:
         return execute.follow(plan.folder, stays[0])
     _next_commands(plan, submitted, console)
