@@ -153,6 +153,8 @@ def slurmdbd_conf(settings: Settings) -> str:
         f"AuthInfo=socket={settings.munge_socket}",
         f"LogFile={settings.logs}/slurmdbd.log",
         f"PidFile={settings.folder}/slurmdbd.pid",
+        # Binding to the host's name is all that SLURM offers; where that is not loopback's, srun would not be found.
+        *(["CommunicationParameters=NoInAddrAny"] if on_loopback(settings.host) else []),
         "StorageType=accounting_storage/mysql",
         "StorageHost=127.0.0.1",
         f"StoragePort={settings.database_port}",

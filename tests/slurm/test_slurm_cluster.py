@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.slurm.cluster import REPOSITORY, ThrowawayCluster, wait_for
+from tests.slurm.settings import on_loopback
 from tests.slurm.supervisor import MARK
 
 pytestmark = pytest.mark.slurm
@@ -66,6 +67,16 @@ def test_array_of_ten_runs_on_several_nodes_and_is_accounted_for(cluster: Throwa
     states = {one.job_id: (one.state, one.exit_code) for one in cluster.jobs(f"--jobs={job}")}
     assert states == {f"{job}_{task}": ("FAILED", "1:0") if task == 7 else ("COMPLETED", "0:0") for task in range(10)}
     assert len({(tmp_path / str(task)).read_text() for task in range(10)}) > 1
+
+
+def test_the_daemons_listen_on_loopback_only(cluster: ThrowawayCluster) -> None:
+    settings = cluster.settings
+    if not on_loopback(settings.host):
+        pytest.skip(f"SLURM binds to the host's name, and {settings.host} is not an address of loopback")
+    ports = {settings.controller_port, settings.accounting_port, settings.database_port, *settings.node_ports}
+    heard = [one.laddr for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    ours = {(address.ip, address.port) for address in heard if address.port in ports}
+    assert ours == {("127.0.0.1", port) for port in ports}
 
 
 def test_one_job_spans_all_nodes(cluster: ThrowawayCluster) -> None:
