@@ -1,0 +1,131 @@
+"""`python -m study doctor [--out FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import socket
+import sys
+import textwrap
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from study.commands import add_json, add_runs, emit
+from study.doctor.checks import Check
+
+MARKS = {"ok": "ok", "warning": "!", "failed": "FAILED", "skipped": "-"}
+TRIAL_MINUTES = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_runs(parser)
+    parser.add_argument("--partition", help="SLURM partition of the test job and of the file; default: the cluster's")
+    parser.add_argument("--account", help="SLURM account of the test job and of the file")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of the test job; 2 tries the network between nodes")
+    parser.add_argument("--no-job", action="store_true", help="leave the test job out")
+    parser.add_argument("--seconds", type=float, default=600.0, help="longest wait for the test job [s]; default 600")
+    parser.add_argument(
+        "--tracking", metavar="URI", help="MLflow store to try; default: the one in MLFLOW_TRACKING_URI"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the file; default: conf/cluster/<this site>.yaml")
+    parser.add_argument("--force", action="store_true", help="write it also where there is one that says otherwise")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look, try and write; 1 if something that runs need does not work here."""
+    from study.doctor import checks as look
+    from study.doctor import site
+    from study.executors import query
+    from study.tracking import DEFAULT
+
+    if options.nodes < 1:
+        raise ValueError(f"--nodes {options.nodes} is not allowed: 1 or more")
+    done: list[Check] = []
+
+    def tell(new: Sequence[Check]) -> None:
+        done.extend(new)
+        if not options.json:
+            print("\n".join(line for check in new for line in lines(check)), flush=True)
+
+    runs = options.runs.absolute()
+    scratch = runs / f".doctor-{uuid.uuid4().hex[:8]}"
+    machine = look.machine()
+    tell([machine, look.file_system(runs)])
+    uri = options.tracking or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT
+    tell([look.tracking(uri)])
+    scratch.mkdir()
+    try:
+        slurm, found = look.ask(query.run, scratch / "limits.json")
+        tell(found)
+        said = site.settings(slurm, machine.found, options.partition)
+        said |= {"account": options.account} if options.account else {}
+        if not options.no_job:
+            tell(_try(scratch, said, uri, options, slurm is not None))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    name = site.name_of(slurm, socket.gethostname().split(".")[0])
+    path, written = _write(options, name, site.document(name, said, done))
+    code = 1 if any(check.state == "failed" for check in done) else 0
+    if options.json:
+        rows = [dataclasses.asdict(check) for check in done]
+        emit("doctor", None, {"site": name, "checks": rows, "cluster": said, "file": str(path), "written": written})
+    else:
+        print("\n".join(_closing(path, name, written, code)))
+    return code
+
+
+def lines(check: Check) -> list[str]:
+    """Return a check for a person, in 80 columns."""
+    head = f"{MARKS[check.state]:>6}  {check.name:<15} "
+    return textwrap.wrap(check.said, 80, initial_indent=head, subsequent_indent=" " * 24, break_on_hyphens=False)
+
+
+def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Namespace, slurm: bool) -> list[Check]:
+    from study.config import ClusterConfig
+    from study.doctor import trial
+    from study.resources import Shape
+    from train.spec.read import read
+
+    def say(text: str) -> None:
+        print(f"{'…':>6}  {text}", file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    if not slurm:
+        say("two processes of this machine try torch")
+        return trial.judge(trial.here(scratch, uri), socket.gethostname())
+    tasks = 1 if options.nodes > 1 else 2
+    gpus = {"gpus_per_node": tasks * int(str(said.get("gpus_per_node") or 0))}
+    small = {"nodes": options.nodes, "tasks_per_node": tasks, "time_minutes": TRIAL_MINUTES, "mem_gb": None, **gpus}
+    small["time_minutes"] = min(TRIAL_MINUTES, int(str(said["time_minutes"])))
+    shape = Shape.of(read(ClusterConfig, {**said, **small}, "cluster"))
+    return trial.judge(trial.on_slurm(scratch, shape, uri, options.seconds, say), socket.gethostname())
+
+
+def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, bool]:
+    """Write the file, unless there is one that a person may have changed; return its place and whether it is so."""
+    from study.compose import conf_folder
+    from study.files import write_atomic
+
+    path: Path = (options.out or conf_folder() / "cluster" / f"{name}.yaml").absolute()
+    if path.suffix != ".yaml":
+        raise ValueError(f"--out {options.out} is not allowed: the file ends in .yaml, and its name is the option")
+    if path.exists() and path.read_text(encoding="utf-8") != text and not options.force:
+        return path, False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
+    return path, True
+
+
+def _closing(path: Path, name: str, written: bool, code: int) -> list[str]:
+    from study.compose import conf_folder
+
+    option = path.stem
+    own = path.parent == conf_folder() / "cluster"
+    folder = "" if own else f" --config-dir {path.parents[1]}"
+    lines = ["", f"wrote {path}" if written else f"{path} is there and says otherwise: --force replaces it"]
+    lines.append(f"python -m study.sweep{folder} study=smoke cluster={option} dry_run=true    # shows the job script")
+    return [*lines, "what FAILED must be put right before runs can run here"] if code else lines

@@ -1,0 +1,99 @@
+"""What the test job runs on each of its ranks: `python -m study.doctor.probe FOLDER --name NAME`.
+
+It looks at what the login node wrote and locked, and whether torch's ranks can talk, and writes `rank-<n>.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from study.doctor.checks import mount_type, reached
+from study.executors.local import job_environment
+from study.files import RunLock, last_lines, read_json, write_json
+from study.place import Place, find_place, rendezvous
+
+LETTER, LOCK, MEETING = "letter.json", "lock", "meeting.json"
+MEET_SECONDS, TORCH_SECONDS = 120.0, 240.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; the exit code is that of torch's part."""
+    parser = argparse.ArgumentParser(prog="python -m study.doctor.probe")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--name", required=True)
+    given = parser.parse_args(arguments)
+    place = find_place("slurm" if "SLURM_JOB_ID" in os.environ else "local", os.environ)
+    if "DOCTOR_RANK" in os.environ:  # without SLURM nobody else says which rank this is
+        place = Place("local", given.name, rank=int(os.environ["DOCTOR_RANK"]), world=int(os.environ["DOCTOR_WORLD"]))
+    found = surroundings(given.folder)
+    code, said = torch_works(given.folder, place)
+    found |= {"rank": place.rank, "world": place.world, "torch_code": code, "torch_error": said}
+    found["torch"] = read_json(given.folder / "torch.json") if place.first else None
+    write_json(given.folder / f"rank-{place.rank}.json", found)
+    return code
+
+
+def surroundings(folder: Path) -> dict[str, Any]:
+    """Return what can be seen from this node of what the login node prepared."""
+    letter = read_json(folder / LETTER)
+    tracking = str((letter or {}).get("tracking") or "")
+    return {
+        "host": socket.gethostname(),
+        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        "python": sys.version.split()[0],
+        "type": mount_type(folder),
+        "sees_letter": letter is not None,
+        "lock_held": not RunLock(folder / LOCK).acquire(),
+        "scontrol": shutil.which("scontrol") is not None,
+        "py_spy": shutil.which("py-spy") is not None,
+        "tracking": reached(tracking) if tracking else None,
+        "time": time.time(),
+    }
+
+
+def torch_works(folder: Path, place: Place) -> tuple[int, str]:
+    """Run `train.probe` as this rank of the job's; return its exit code and the end of what it said."""
+    environment = job_environment(os.environ)
+    if place.world > 1:
+        address, port = _meet(folder, place)
+        words = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+        values = (place.rank, place.world, place.local_rank, address, port)
+        environment |= dict(zip(words, map(str, values), strict=True))
+    log = folder / f"torch-{place.rank}.log"
+    with log.open("wb") as file:
+        try:
+            command = [sys.executable, "-m", "train.probe", "--out", str(folder / "torch.json")]
+            done = subprocess.run(
+                command, env=environment, stdout=file, stderr=file, timeout=TORCH_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return 1, f"no answer in {TORCH_SECONDS:.0f} s: ranks may not reach each other"
+    return done.returncode, "" if done.returncode == 0 else "\n".join(last_lines(log)[-3:])
+
+
+def _meet(folder: Path, place: Place) -> tuple[str, int]:
+    """Return where the ranks meet; the first one decides and writes it down for the others."""
+    path = folder / MEETING
+    if place.first:
+        address, port = rendezvous(place, "127.0.0.1" if place.executor == "local" else None)
+        write_json(path, {"address": address, "port": port})
+        return address, port
+    limit = time.monotonic() + MEET_SECONDS
+    while time.monotonic() < limit:
+        said = read_json(path)
+        if said is not None:
+            return str(said["address"]), int(said["port"])
+        time.sleep(0.1)
+    raise TimeoutError(f"rank 0 did not say where to meet in {MEET_SECONDS:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
