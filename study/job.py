@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,10 @@ from study.attempt import (
     told_to_end,
     wait_for_first,
 )
+from study.classify import Ending
 from study.files import RunLock, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
-from study.place import find_place, local_world, rendezvous
+from study.place import find_place, local_world, memory_gb, rendezvous
 from study.supervise import Signals
 
 __all__ = ["HELD", "NOT_WANTED", "Work", "find_config", "join", "lead", "main"]
@@ -58,15 +59,27 @@ def main(arguments: list[str] | None = None) -> int:
     state = ledger.read(study)
     batch = state.batches.get(given.name)
     keys = batch.of_task(index) if batch is not None else ()
-    slot = given.slot or 0
-    if batch is None or not slot < len(keys):
+    if batch is None or not (given.slot or 0) < len(keys):
         print(f"{study.ledger} has no batch {given.name!r} with index {index}", file=sys.stderr)
         return NOT_WANTED
     if batch.pack > 1 and given.slot is None:
         from study import pack
 
-        return pack.lead(study, batch, index, signals)
-    key = keys[slot]
+        code = pack.lead(study, batch, index, signals)
+    else:
+        code = run(study, state, batch, keys[given.slot or 0], signals)
+    if (
+        batch.executor == "slurm"
+        and given.slot is None
+        and not signals.received
+        and os.environ.get("SLURM_PROCID", "0") == "0"
+    ):
+        send_next(study, keys)
+    return code
+
+
+def run(study: StudyFolder, state: ledger.Ledger, batch: ledger.Batch, key: str, signals: Signals) -> int:
+    """Run this process's part of one point, if it is still wanted; return the exit code."""
     why = unwanted(state, batch, key)
     if why:
         print(f"{key}: nothing to do: {why}", file=sys.stderr)
@@ -91,6 +104,19 @@ def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
     return None
 
 
+def send_next(study: StudyFolder, ended: Sequence[str]) -> None:
+    """Submit points that wait for room, now that these have ended; whatever comes of it, this job is done."""
+    state = ledger.read(study)
+    if not state.waiting and not any(batch.ambiguous for batch in state.batches.values()):
+        return
+    from study.execute import advance as submit_waiting
+
+    try:
+        submit_waiting(study, ended=ended)
+    except Exception as error:
+        print(f"points that wait were not submitted: {error}", file=sys.stderr)
+
+
 def lead(work: Work, signals: Signals) -> int:
     """Claim an attempt and run it: the first rank."""
     run = work.run
@@ -109,7 +135,10 @@ def lead(work: Work, signals: Signals) -> int:
     write_json(attempt.job, job)
     print(f"{work.key}: attempt {number} on {job['host']}", flush=True)
     # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
-    if signals.received or work.cancelled:
+    too_often = _accounted(work, number)
+    if too_often is not None:
+        ending = too_often
+    elif signals.received or work.cancelled:
         ending = told_to_end(work, signals, started)
     else:
         try:
@@ -120,7 +149,24 @@ def lead(work: Work, signals: Signals) -> int:
     write_json(attempt.outcome, record(attempt, ending, started, 0))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
+    if work.place.executor == "slurm":
+        from study import again
+
+        again.after(work, number, ending, job)
     return ending.code
+
+
+def _accounted(work: Work, number: int) -> Ending | None:
+    """Write down how the earlier start of a requeued job ended; return the end of this one if it was one too many."""
+    if not work.place.restart:
+        return None
+    from study import again
+
+    try:
+        return again.account_for_restart(work, number)
+    except (ValueError, OSError) as error:
+        print(f"{work.key}: how its earlier start ended is not known: {error}", file=sys.stderr)
+        return None
 
 
 def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: False) -> int:
@@ -199,6 +245,7 @@ def describe(work: Work, started: float) -> dict[str, Any]:
         "code": work.batch.code,
         "world": place.world,
         "unit": work.unit,
+        "memory_gb": memory_gb(os.environ) if place.executor == "slurm" else None,
     }
     if place.world > 1:
         given = "127.0.0.1" if place.executor == "local" else work.batch.resources.get("master_addr")

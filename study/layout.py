@@ -136,6 +136,11 @@ class StudyFolder:
         return self.path / "feed.json"
 
     @property
+    def looked(self) -> Path:
+        """Touched when a job of the study last looked after the others as it ended; it may be deleted."""
+        return self.path / ".looked"
+
+    @property
     def limits(self) -> Path:
         """What the scheduler last said of its limits; it may be deleted."""
         return self.path / "limits.json"

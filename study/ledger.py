@@ -80,6 +80,7 @@ class Ledger:
     history: tuple[End, ...] = ()
     excluded: Mapping[str, str] = field(default_factory=dict)
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    ever_excluded: frozenset[str] = frozenset()
 
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
@@ -126,6 +127,7 @@ def fold(events: Iterable[Event]) -> Ledger:
                 state.end(event)
             case "excluded":
                 state.excluded = dict(event["nodes"])
+                state.ever_excluded.update(event["nodes"])
     return state.result()
 
 
@@ -141,6 +143,7 @@ class _Folding:
         self.ends: dict[str, list[End]] = {}
         self.history: dict[tuple[str, str, int], End] = {}
         self.excluded: Mapping[str, str] = {}
+        self.ever_excluded: set[str] = set()
 
     def want(self, event: Event) -> None:
         asked = Waiting(
@@ -201,6 +204,7 @@ class _Folding:
             tuple(self.history.values()),
             self.excluded,
             self.waiting,
+            frozenset(self.ever_excluded),
         )
 
 

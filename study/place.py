@@ -67,6 +67,15 @@ def rendezvous(place: Place, address: str | None) -> tuple[str, int]:
     return address or _own_address(), first_free(start, _is_free)
 
 
+def memory_gb(environment: Mapping[str, str]) -> float | None:
+    """Return the memory that SLURM gave this job on each of its nodes [GB]; None where it does not say."""
+    node, cpu = environment.get("SLURM_MEM_PER_NODE", ""), environment.get("SLURM_MEM_PER_CPU", "")
+    cores = environment.get("SLURM_CPUS_ON_NODE", "")
+    if node.isdigit() and int(node):
+        return round(int(node) / 1024, 3)
+    return round(int(cpu) * int(cores) / 1024, 3) if cpu.isdigit() and cores.isdigit() else None
+
+
 def first_free(start: int, is_free: Callable[[int], bool]) -> int:
     """Return the first free port from `start` on, going round the range. Raises OSError where there is none."""
     for step in range(PORTS):

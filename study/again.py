@@ -1,0 +1,275 @@
+"""What follows from bad ends by itself: they are written into the ledger, and points whose policy says so go on.
+
+A job sees to its own end: it requeues itself where SLURM lets it, else it writes down that its point is to be submitted
+again. Ends that no job could write (a dead node, everything killed) are seen by whoever looks next: a command, or
+another job as it ends. Points of which nobody knows anything for certain are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from study import ledger
+from study.attempt import Work
+from study.classify import Ending, by_slurm
+from study.executors import query
+from study.files import locked, read_json
+from study.layout import StudyFolder
+from study.ledger import Batch, Ledger
+from study.observe import Observer, PointStatus
+from study.policy import (
+    ENDED_BADLY,
+    Change,
+    End,
+    Ended,
+    Rules,
+    adapt,
+    change,
+    due,
+    evidence,
+    new_ends,
+    verdict,
+)
+from study.resources import Shape
+from study.settling import Outside
+from study.submission import load_submission
+
+LOOK_SECONDS = 60.0
+"""How often the jobs of a study look after each other as they end, all of them together."""
+NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
+"""Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """The end of a job's own point, as :mod:`study.policy` looks at ends."""
+
+    key: str
+    batch: str | None
+    attempt: int | None
+    kind: str
+    nodes: tuple[str, ...] = ()
+    state: str = "failed"
+
+
+def after(work: Work, number: int, ending: Ending, job: Mapping[str, Any], outside: Outside | None = None) -> None:
+    """See to what follows from the end of a job's own attempt, then from those of others. For the job, as it ends.
+
+    May end this process: a job that SLURM requeues is killed. Never raises: how the attempt ended is written down, and
+    what is left undone here is done by whoever looks next.
+    """
+    outside = outside or Outside()
+    if work.place.executor != "slurm" or work.until is not None or work.unit is not None:
+        return
+    try:
+        if ending.kind not in NOTHING_FOLLOWS:
+            _own_end(work, number, ending, job, outside)
+        _look_after_others(work.study, outside)
+    except Exception as error:  # whatever it is, the attempt has ended as it did
+        outside.say(f"{work.key}: what follows is left to the next command: {type(error).__name__}: {error}")
+
+
+def _own_end(work: Work, number: int, ending: Ending, job: Mapping[str, Any], outside: Outside) -> None:
+    known = ledger.read(work.study)
+    if known.current.get(work.key) != work.batch.name or work.key in known.cancelled:
+        return
+    own = Own(work.key, work.batch.name, number, ending.kind, tuple(job.get("nodes") or ()))
+    gb = job.get("memory_gb") or work.resources.get("mem_gb")
+    rules = load_submission(work.study).retry.rules()
+    ends = new_ends([own], known.ends, rules, outside.clock(), {work.key: float(gb)} if gb else None)
+    if not ends:
+        return
+    outside.say(f"{work.key}: {ends[0].why}")
+    wanted = _changes(known, ends, rules, outside)[work.key] if ends[0].action != "stop" else Change()
+    if ends[0].action in ("again", "elsewhere") and wanted == Change() and may_requeue(work):
+        ledger.append(work.study, "ended", **ledger.end_fields(ends[0]))
+        if outside.runner(["scontrol", "requeue", work.place.job_id]).code == 0:
+            outside.say(f"{work.key}: job {work.place.job_id} is requeued")
+            return
+    if _write(work.study, known, [own], ends, rules=rules, outside=outside):
+        from study.execute import advance
+
+        advance(work.study, outside, ended={work.key})
+
+
+def may_requeue(work: Work) -> bool:
+    """Whether a job may ask SLURM to start it again: not one whose other points still run."""
+    return bool(work.resources.get("requeue", True)) and work.batch.pack == 1
+
+
+def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Outside | None = None) -> int:
+    """Write down the ends among what a command has just seen, and submit what is due again; return how many went out.
+
+    Costs nothing where nothing is due. Does nothing while another process submits: that one does it.
+    """
+    outside = outside or Outside()
+    known = ledger.read(folder)
+    rules = load_submission(folder).retry.rules()
+    if not _pending(known, statuses, rules, outside):
+        return 0
+    try:
+        with locked(folder.submitting, 0):
+            # Looked at anew: what has been seen may have been submitted again since.
+            observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
+            observer.refresh()
+            fresh, known = observer.statuses(), ledger.read(folder)
+            ends = _pending(known, fresh, rules, outside)
+            if ends is None or not _write(folder, known, fresh, ends, rules=rules, outside=outside):
+                return 0
+    except TimeoutError:
+        return 0
+    from study.execute import advance
+
+    return advance(folder, outside)
+
+
+def account_for_restart(work: Work, number: int, outside: Outside | None = None) -> Ending | None:
+    """Write down how the job's earlier start ended where only SLURM knows: preempted, or its node failed.
+
+    For a job that SLURM has requeued by itself. Returns the ending of this start where there have been too many.
+    """
+    outside = outside or Outside()
+    if work.place.executor != "slurm" or not work.place.restart or work.until is not None or number < 2:
+        return None
+    before = work.run.attempt(number - 1)
+    job, ended = read_json(before.job), read_json(before.outcome)
+    if job is None or job.get("job_id") != work.place.job_id:
+        return None
+    if ended is not None and ended.get("kind", ended.get("state")) != "interrupted":
+        return None
+    kind = _earlier_start(work.place.job_id, outside.runner)
+    known = ledger.read(work.study)
+    rules = load_submission(work.study).retry.rules()
+    if kind is None:
+        return None
+    ends = [end for end in known.ends.get(work.key, ()) if end.of != (work.batch.name, number - 1)]
+    said = verdict(kind, ends, rules)
+    gb = job.get("memory_gb")
+    nodes = tuple(job.get("nodes") or ())
+    end = End(work.key, work.batch.name, number - 1, kind, nodes, outside.clock(), said.action, said.why, gb)
+    ledger.append(work.study, "ended", **ledger.end_fields(end))
+    stop = said.action == "stop" and rules.kinds[kind].action != "stop"
+    return Ending(kind, why=said.why) if stop else None
+
+
+def _earlier_start(job_id: str, runner: query.Runner) -> str | None:
+    """Return the kind of end of a job's latest start but this one, as accounting tells it; None where it does not."""
+    answer = runner(["sacct", "-n", "-P", "-X", "--duplicates", "--format=State,Start", f"--jobs={job_id}"])
+    if answer.code != 0:
+        return None
+    ended = [line.split("|")[0] for line in answer.out.splitlines() if line.count("|") == 1]
+    words = [word for word in ended if not re.match(r"(RUNNING|PENDING|REQUEUED|COMPLETING)", word)]
+    kind = by_slurm(words[-1]) if words else None
+    return kind if kind in ("preempted", "node_failure") else None
+
+
+def _pending(known: Ledger, statuses: Sequence[PointStatus], rules: Rules, outside: Outside) -> list[End] | None:
+    """Return the ends to be written down; None where there are none and nothing is due either."""
+    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
+    memory = {s.key: float(gb) for s in ours if (gb := known.batches[s.batch or ""].resources.get("mem_gb"))}
+    ends = new_ends(ours, known.ends, rules, outside.clock(), memory)
+    if ends or any(_is_wanted(known, key) for key in due(ours, known.ends)):
+        return ends
+    return None
+
+
+def _write(
+    folder: StudyFolder,
+    known: Ledger,
+    statuses: Iterable[Ended],
+    ends: Sequence[End],
+    *,
+    rules: Rules,
+    outside: Outside,
+) -> int:
+    """Write ends down, and which points are to be submitted again and how; return how many those are."""
+    merged = _merged(known, ends)
+    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
+    keys = [key for key in due(ours, merged) if _is_wanted(known, key)]
+    changes = _changes(known, [merged[key][-1] for key in keys], rules, outside, ends)
+    parallel = load_submission(folder).cluster.array_parallelism
+    groups: dict[tuple[str, Change], list[str]] = {}
+    for key in keys:
+        groups.setdefault((known.current[key], changes[key]), []).append(key)
+    events: list[dict[str, Any]] = [{"event": "ended", **ledger.end_fields(end)} for end in ends]
+    left_out = _left_out(known, ends, rules, outside) if keys else known.excluded
+    if left_out != known.excluded:
+        until = round(outside.clock() + 3600 * rules.exclude_hours)
+        events.append({"event": "excluded", "nodes": dict(left_out), "until": until})
+    for (name, wanted), its in groups.items():
+        batch = known.batches[name]
+        shape = adapt(_base(batch, known), wanted)
+        asked = {"resources": shape.record(), "code": batch.code, "parallel": parallel}
+        events.append({"event": "waiting", "keys": its, **asked})
+    ledger.extend(folder, events)
+    for end in ends:
+        outside.say(f"{end.key}: {end.why}")
+    return len(keys)
+
+
+def _base(batch: Batch, known: Ledger) -> Shape:
+    """Return what a batch asked, but for the nodes that were left out on evidence: that grows old."""
+    shape = Shape.read(batch.resources)
+    exclude = shape.exclude or ""
+    while exclude and exclude.rpartition(",")[2] in known.ever_excluded:
+        exclude = exclude.rpartition(",")[0]
+    return replace(shape, exclude=exclude or None, dependency=None)
+
+
+def _changes(
+    known: Ledger, last: Sequence[End], rules: Rules, outside: Outside, ends: Sequence[End] = ()
+) -> dict[str, Change]:
+    """Return how each point whose latest end is given is to be submitted again."""
+    merged = _merged(known, [*ends, *last])
+    nodes = _left_out(known, [*ends, *last], rules, outside)
+    return {end.key: change(merged[end.key], nodes, rules) for end in last}
+
+
+def _left_out(known: Ledger, ends: Sequence[End], rules: Rules, outside: Outside) -> dict[str, str]:
+    """Return the nodes that are not to be used now, with why; asks SLURM for the state of those that were blamed."""
+    history = {(end.key, *end.of): end for end in [*known.history, *ends]}
+    now = outside.clock()
+    blamed = evidence(history.values(), {}, replace(rules, exclude_after=1, exclude_most=10**6), now)
+    states = node_states(sorted(blamed), outside.runner) if blamed else {}
+    return evidence(history.values(), states, rules, now)
+
+
+def node_states(nodes: Sequence[str], runner: query.Runner) -> dict[str, str]:
+    """Return sinfo's word for each of these nodes; none where it gives no answer."""
+    answer = runner(["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"])
+    if answer.code != 0:
+        return {}
+    pairs = (line.split() for line in answer.out.splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in nodes}
+
+
+def _look_after_others(folder: StudyFolder, outside: Outside) -> None:
+    """See to ends that no job could write down, once in a while for all jobs of the study together."""
+    marker = folder.looked
+    with contextlib.suppress(OSError):
+        if 0 <= time.time() - marker.stat().st_mtime < LOOK_SECONDS:
+            return
+    marker.touch()
+    observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
+    observer.refresh()
+    follow_up(folder, observer.statuses(), outside)
+
+
+def _merged(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]]:
+    merged = dict(known.ends)
+    for end in ends:
+        merged[end.key] = (*(e for e in merged.get(end.key, ()) if e.of != end.of), end)
+    return merged
+
+
+def _slurm(known: Ledger, batch: str | None) -> bool:
+    return batch in known.batches and known.batches[batch].executor == "slurm"
+
+
+def _is_wanted(known: Ledger, key: str) -> bool:
+    return key in known.current and key not in known.waiting and key not in known.cancelled
