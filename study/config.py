@@ -49,7 +49,13 @@ class SearchConfig:
         "asha, hyperband: first rung; pbt: between two looks at a member [tokens]; null: budget.tokens / eta^3, / 20",
     )
     eta: int = key(3, "asha, hyperband: one trial in eta goes on from a rung")
-    sampler: str = key("random", "where new trials come from; density learns from the rungs", ("random", "density"))
+    sampler: str = key(
+        "random",
+        "where new trials come from; tpe, gp, density learn from the trials before; sobol, grid cover the space",
+        ("random", "sobol", "grid", "tpe", "gp", "density"),
+    )
+    objectives: tuple[str, ...] = key(("loss",), "tpe, gp: what they lower: [loss] or [loss, gpu_seconds]")
+    enqueue: tuple[dict[str, Any], ...] = key((), "known-good points to try first, as [{optim.lr: 3e-4}]")
     seed: int = key(0, "seed of the trials that are drawn")
     quantile: float = key(0.2, "pbt: share of members at the bottom that copy, and at the top that are copied")
     resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")

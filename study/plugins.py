@@ -84,8 +84,8 @@ class StudySweeper(Sweeper):
             return None
         from study.search.pool import start
 
-        space, fixed = domains(parsed)
-        code = start(self._composer.compose(fixed), space)
+        space, conditions, fixed = domains(parsed)
+        code = start(self._composer.compose(fixed), space, conditions)
         if code != 0:
             raise SystemExit(code)
         return [[]]

@@ -24,6 +24,7 @@ COMMANDS = {
     "resume": "submit whatever of the study is due: what waits, what was interrupted, what never went out",
     "reconcile": "settle submissions of unclear fate and submit what waits; --force gives up those that SLURM is "
     "silent about",
+    "enqueue": "let a search try settings of yours next",
     "gc": "remove checkpoints that nothing needs any more; without --yes it only says which",
     "cost": "GPU-hours asked, used, lost to failures and idle, requeued and failed attempts included",
     "sync": "bring MLflow up to date",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from train.spec.counts import flops_per_token
 
 JOB = "job:"
 """How the name of a worker begins that is a job of its own, submitted for one unit."""
+SILENCES = 20
+"""Workers that may be lost with one unit in a row before its trial counts as failed."""
 BEATS = 4
 """How often a lease is renewed while it lasts."""
 
@@ -127,6 +129,14 @@ class Office:
         (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
         return current
 
+    def enqueue(self, points: Sequence[Config]) -> int:
+        """Write down points to be tried before any other; return how many the search did not have yet."""
+        with self.transaction():
+            new = [point for point in points if point not in self.search.queue]
+            now = round(time.time(), 3)
+            self._append(*({"event": "enqueued", "time": now, "config": dict(point)} for point in new))
+        return len(new)
+
     def say(self, event: str) -> None:
         """Append an event of the user's: "stopped" hands nothing out any more, "resumed" does again."""
         with self.transaction():
@@ -162,9 +172,21 @@ class Office:
             if age > self.settings.lease:
                 # It died before its next beat was due, and its trainer with it.
                 lived = self.settings.lease / BEATS + (0.0 if renewed is None else max(0.0, renewed - claim.time))
-                why = f"its worker {claim.worker} was silent for {age:.0f} s"
-                self._append(ended(claim, "lost", why, now, seconds=lived))
+                self.lose(claim, f"its worker {claim.worker} was silent for {age:.0f} s", lived)
                 (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
+
+    def lose(self, claim: Claim, why: str, seconds: float, begun: bool = True) -> None:
+        """Give up a claim of a worker that is gone, `seconds` after it began. Within a transaction.
+
+        A unit that takes one worker after the other with it is given up for good. `begun`: it was advanced at all.
+        """
+        if claim.reserved is not None:
+            seconds = min(seconds, claim.reserved / self.settings.devices)
+        trial = self.search.trials[claim.unit.trial]
+        fatal = begun and trial.silences + 1 >= SILENCES
+        how, said = ("failed", f"{SILENCES} workers were lost with it, the last: {why}") if fatal else ("lost", why)
+        record = ended(claim, how, said, time.time(), seconds=seconds)
+        self._append({**record, "silent": True} if begun else {**record, "unbegun": True})
 
 
 class Lease:

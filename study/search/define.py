@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
@@ -11,13 +11,15 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from study.config import StudyConfig
 from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
 from sweeps.events import Setting
-from sweeps.space import Choice, Domain, Integers, Interval
+from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
 from train.spec.config import RunConfig
 
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")
 """Sections whose keys may be searched over: not the data nor the budget, by which trials are compared."""
 
 
+WORKERS = 4
+"""Workers, or jobs at once, of a search on SLURM that does not say."""
 INHERITABLE = ("optim", "schedule")
 NOT_INHERITABLE = ("optim.name", "schedule.name", "schedule.parent")
 
@@ -27,9 +29,14 @@ def is_search(name: object) -> bool:
     return name in SCHEDULERS
 
 
-def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], list[str]]:
-    """Return the domains by key, and the overrides that are fixed; ValueError for a key that is not searched over."""
+def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], dict[str, Condition], list[str]]:
+    """Return the domains by key, which of them hang on another, and the overrides that are fixed.
+
+    A key that exists only where another has some value says so by a tag: `optim.momentum=tag("optim.name=muon|sgd",
+    interval(0.8,0.99))`. ValueError for a key that is not searched over.
+    """
     found: dict[str, Domain] = {}
+    tagged: dict[str, str] = {}
     fixed: list[str] = []
     for override in overrides:
         if not override.is_sweep_override():
@@ -41,10 +48,66 @@ def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], list[str]
                 f"{override.input_line}: a search is over keys of {', '.join(SEARCHED)}, such as optim.lr, not {key}"
             )
         found[key] = _domain(override)
-    return found, fixed
+        said = [tag for tag in getattr(override.value(), "tags", ()) if "=" in tag]
+        if len(said) > 1:
+            raise ValueError(f"{override.input_line}: one condition a key: {' and '.join(sorted(said))} are two")
+        if said:
+            tagged[key] = said[0]
+    # What others hang on is known before them.
+    ordered = {key: found[key] for key in (*(k for k in found if k not in tagged), *tagged)}
+    return ordered, {key: _condition(key, tag, found) for key, tag in tagged.items()}, fixed
 
 
-def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space: dict[str, Domain]) -> Settings:
+def _condition(key: str, tag: str, found: Mapping[str, Domain]) -> Condition:
+    """Return the condition in a tag such as `optim.name=muon|sgd`; ValueError where it can never hold."""
+    on, _, said = tag.partition("=")
+    domain = found.get(on)
+    if not isinstance(domain, Choice):
+        lists = ", ".join(name for name, other in found.items() if isinstance(other, Choice)) or "none"
+        raise ValueError(f'{key}=tag("{tag}",…): {on} must be searched over as a list of values; those are: {lists}')
+    by_text = {str(value): value for value in domain.values}
+    unknown = [word for word in said.split("|") if word not in by_text]
+    if unknown:
+        raise ValueError(f'{key}=tag("{tag}",…): {on} is never {unknown[0]!r}, only {", ".join(by_text)}')
+    return Condition(on, tuple(by_text[word] for word in said.split("|")))
+
+
+def enqueued(config: Mapping[str, Any], space: Space) -> dict[str, Setting]:
+    """Return a point to be tried as a search keeps it; ValueError for a key or value that is not in the space."""
+    flat = dict(_flat(config))
+    for name, given in flat.items():
+        if name not in space.domains:
+            raise ValueError(f"{name}={given}: the search is not over it, only over {', '.join(space.domains)}")
+        domain = space.domains[name]
+        value = float(given) if isinstance(domain, Interval) and isinstance(given, int) else given
+        flat[name] = value
+        if not domain.holds(value):
+            raise ValueError(f"{name}={value} is not in {domain}: samplers know no other values")
+        condition = (space.conditions or {}).get(name)
+        if condition is not None and flat.get(condition.on, condition.values[0]) not in condition.values:
+            raise ValueError(f"{name}={value} means nothing where {condition.on}={flat[condition.on]}: leave it out")
+        if condition is not None and condition.on not in flat:
+            raise ValueError(f"{name}={value} also needs {condition.on}: give both")
+    if not flat:
+        raise ValueError(f"no point to try: give values of {', '.join(space.domains)}")
+    return flat
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def settings_of(
+    config: StudyConfig,
+    run: RunConfig,
+    base: dict[str, Any],
+    space: dict[str, Domain],
+    conditions: Mapping[str, Condition] | None = None,
+) -> Settings:
     """Return the search that a checked config asks for, `run` being its settled run; ValueError says what is wrong."""
     search = config.search
     if search.sampler not in SAMPLERS:
@@ -57,9 +120,13 @@ def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space
     assert R is not None, "a settled run has its tokens"
     parts = 20 if search.name == "pbt" else search.eta**3
     r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
-    if search.trials < 1 or search.lease_seconds <= 0:
+    for name in ("trials", "lease_seconds", "workers", "budget_flops", "budget_gpu_hours"):
+        value = getattr(search, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"search.{name}={value} is not allowed: it must be positive")
+    if search.shape == "jobs" and config.cluster.executor != "slurm":
         raise ValueError(
-            f"search.trials={search.trials}, search.lease_seconds={search.lease_seconds}: both must be positive"
+            "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )
     made = Settings(
         scheduler=search.name,
@@ -72,6 +139,8 @@ def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space
         budget=search.budget_flops,
         lease=search.lease_seconds,
         space={name: described(domain) for name, domain in space.items()},
+        conditions={name: {"on": c.on, "values": list(c.values)} for name, c in (conditions or {}).items()},
+        objectives=tuple(search.objectives),
         base=base,
         quantile=search.quantile,
         resample=search.resample,
@@ -79,10 +148,14 @@ def settings_of(config: StudyConfig, run: RunConfig, base: dict[str, Any], space
         gpu_hours=search.budget_gpu_hours,
         devices=max(1, config.cluster.nodes * config.cluster.gpus_per_node),
         shape=search.shape,
+        workers=search.workers or WORKERS,
     )
     if search.name == "pbt":
         _check_population(space, search.trials)
     made.make_scheduler()
+    made.make_sampler()
+    for point in search.enqueue:
+        enqueued(point, made.make_space())
     return made
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,36 +18,36 @@ from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import corpus_of, gather
 from study.execute import SUBMITTER_SECONDS, Outside, after_error
+from study.execute import settle as settle_submissions
 from study.executors import query
-from study.executors.local import job_environment
+from study.executors.local import job_environment, tasks
 from study.files import locked, write_atomic
 from study.follow import INTERRUPTED, Stop
 from study.freeze import one_budget, settle
 from study.layout import StudyFolder
 from study.plan import common
 from study.resources import Shape
-from study.search import view
+from study.search import jobs, view
 from study.search.claims import Office, frozen
-from study.search.define import settings_of
+from study.search.define import WORKERS, enqueued, settings_of
+from study.search.jobs import MODULE
 from study.search.settings import Settings, save
 from study.submission import reference
 from study.submit import settings as study_settings
 from study.supervise import spawn
 from study.sync_process import SyncProcess
 from study.table import slots
-from sweeps.space import Domain
+from sweeps.space import Condition, Domain
+from train.spec import mesh
 from train.spec.config import RunConfig
 
-MODULE = "study.search.worker"
-SLURM_WORKERS = 4
 TICK_SECONDS = 0.25
 LINE_SECONDS = 10.0
 
 
-def start(composed: Composed, space: dict[str, Domain]) -> int:
+def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str, Condition] | None = None) -> int:
     """Write down a search and start its workers; return the exit code. With `dry_run` nothing is written."""
     config = common([composed])
-    _check_cluster(config.cluster)
     if not space:
         raise ValueError(
             f"search={config.search.name} has nothing to search over: add -m with lists or ranges, for example "
@@ -58,24 +58,32 @@ def start(composed: Composed, space: dict[str, Domain]) -> int:
     manifest = corpora.get(corpus_of(run))
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
-    wanted = settings_of(config, run, _base(config, run, composed), space)
+    wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
     folder = StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
     for corner in (0, 1):  # what cannot be is said before anything is done
-        frozen(wanted, {name: view.corner(domain, corner) for name, domain in space.items()})
-    count = config.search.workers or (slots(config.cluster, run) if _local(config) else SLURM_WORKERS)
+        point = frozen(wanted, {name: view.corner(domain, corner) for name, domain in space.items()})
+        _check_ranks(config.cluster, point.config)
+    count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
     if config.dry_run:
         if not _local(config):
             from study.executors import slurm
 
-            print("\n" + slurm.render(folder, Shape.of(config.cluster), "dryrun", count, module=MODULE).rstrip())
+            size = count if config.search.shape == "pool" else 1
+            print("\n" + slurm.render(folder, Shape.of(config.cluster), "dryrun", size, module=MODULE).rstrip())
         print("\ndry_run=true: nothing was submitted, nothing was written.")
         return 0
     _write(folder, config, wanted)
-    Office.of(folder).say("resumed")
+    office = Office.of(folder)
+    office.enqueue([enqueued(point, office.search.space) for point in config.search.enqueue])
+    office.say("resumed")
     if _local(config):
         return stay(folder, count)
-    _submit(folder, config.cluster, count)
+    if config.search.shape == "jobs":
+        print(f"submitted {jobs.advance(folder)} jobs")
+        _say_next(folder)
+    else:
+        _submit(folder, config.cluster, count)
     return 0
 
 
@@ -121,6 +129,7 @@ def watch(folder: StudyFolder) -> int:
         while not office.search.over and not office.search.stopped and not stop.requests:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
+                jobs.advance_quietly(folder)
                 print(view.line(office.search), flush=True)
             time.sleep(TICK_SECONDS)
             office.refresh()
@@ -164,6 +173,7 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
 
     outside = Outside()
     with locked(folder.submitting, SUBMITTER_SECONDS):
+        settle_submissions(folder, outside)
         missing = count - _living(folder)
         if missing <= 0:
             print(f"{count} workers are queued or running already.")
@@ -182,6 +192,10 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
             else:
                 ledger.append(folder, "submitted", name=name, job_id=job)
             print(f"submitted {missing} workers as job array {job} ({name})")
+    _say_next(folder)
+
+
+def _say_next(folder: StudyFolder) -> None:
     print(f"Submitted; the workers need this process no more. Next:\n  python -m study status {reference(folder)}")
 
 
@@ -226,9 +240,8 @@ def _local(config: StudyConfig) -> bool:
     return config.cluster.executor == "local"
 
 
-def _check_cluster(cluster: ClusterConfig) -> None:
-    if cluster.executor == "slurm" and (cluster.nodes, cluster.tasks_per_node) != (1, 1):
-        raise ValueError(
-            f"cluster.nodes={cluster.nodes}, cluster.tasks_per_node={cluster.tasks_per_node}: a worker of a search is "
-            "one task, which starts the ranks of its trial itself: set both to 1, and gpus_per_node as a trial needs"
-        )
+def _check_ranks(cluster: ClusterConfig, run: RunConfig) -> None:
+    """Refuse a mesh that the tasks of a worker do not make up; a worker of one task starts the ranks itself."""
+    count = tasks(cluster)
+    if cluster.executor == "slurm" and count > 1:
+        mesh.check(run, count)

@@ -9,7 +9,10 @@ from typing import Any
 
 from study.files import read_json, write_atomic
 from study.layout import StudyFolder
-from sweeps.samplers.density import DensityRatio
+from sweeps.samplers.density import DensityDraws
+from sweeps.samplers.models import MODELS, Modelled
+from sweeps.samplers.sampler import RandomDraws, Sampler
+from sweeps.samplers.spread import Grid, Sobol
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
@@ -17,20 +20,21 @@ from sweeps.schedulers.full import FullRuns
 from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.schedulers.scheduler import Scheduler
-from sweeps.space import Choice, Domain, Integers, Interval, Space
+from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
 
 FORMAT = 1
 SCHEDULERS = ("asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")
-FREE = ("trials", "budget", "gpu_hours", "lease", "devices", "shape")
+FREE = ("trials", "budget", "gpu_hours", "lease", "devices", "shape", "workers")
 """What may change while a search goes on."""
-SAMPLERS = ("random", "density")
+SAMPLERS = ("random", "sobol", "grid", "tpe", "gp", "density")
 
 
 @dataclass(frozen=True)
 class Settings:
     """A search. r, R, burn_in in tokens; lease in seconds; `base` is the config without the space.
 
-    budget: training FLOPs; gpu_hours: device time, of which a worker uses `devices` at once.
+    budget: training FLOPs; gpu_hours: device time, of which a worker uses `devices` at once; workers: jobs at once
+    where each unit is one.
     """
 
     scheduler: str
@@ -44,12 +48,15 @@ class Settings:
     lease: float
     space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     base: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    objectives: tuple[str, ...] = ("loss",)
     quantile: float = 0.2
     resample: float = 0.25
     burn_in: int = 0
     gpu_hours: float | None = None
     devices: int = 1
     shape: str = "pool"
+    workers: int = 4
 
     def make_scheduler(self) -> Scheduler:
         """Return the scheduler, before any event."""
@@ -67,13 +74,31 @@ class Settings:
         }
         return kinds[self.scheduler](self.r, self.R, self.eta, limit=self.trials)
 
-    def make_density(self) -> DensityRatio | None:
-        """Return the sampler that learns from the rungs; None for random draws."""
-        return DensityRatio(self.seed) if self.sampler == "density" else None
+    def make_sampler(self) -> Sampler:
+        """Return what proposes the configs of new trials; ValueError where the space does not suit it."""
+        space = self.make_space()
+        if self.scheduler == "pbt" and (self.sampler, tuple(self.objectives)) != ("random", ("loss",)):
+            raise ValueError(
+                f"search.sampler={self.sampler}: a population begins with random draws and learns by copying: leave it"
+            )
+        if self.sampler in MODELS:
+            return Modelled(self.sampler, space, self.seed, self.R, tuple(self.objectives))
+        if tuple(self.objectives) != ("loss",):
+            raise ValueError(
+                f"search.objectives=[{', '.join(self.objectives)}] needs one of search.sampler={', '.join(MODELS)}"
+            )
+        kinds: dict[str, Callable[[], Sampler]] = {
+            "random": lambda: RandomDraws(space, self.seed),
+            "sobol": lambda: Sobol(space, self.seed),
+            "grid": lambda: Grid(space),
+            "density": lambda: DensityDraws(space, self.seed),
+        }
+        return kinds[self.sampler]()
 
     def make_space(self) -> Space:
         """Return the domains of the keys that are searched over."""
-        return Space({name: domain_of(about) for name, about in self.space.items()})
+        conditions = {name: Condition(said["on"], tuple(said["values"])) for name, said in self.conditions.items()}
+        return Space({name: domain_of(about) for name, about in self.space.items()}, conditions)
 
 
 def domain_of(about: Mapping[str, Any]) -> Domain:

@@ -13,10 +13,8 @@ from study.search.log import Record
 from study.search.settings import Settings
 from study.search.usage import Usage
 from sweeps.events import Config, Ended, Reported, Setting, Started, Unit
+from sweeps.samplers.sampler import Tried
 from sweeps.schedulers.asha_promotion import AshaPromotion
-
-DRAWS = 64
-CANDIDATES = 256
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,8 @@ class Trial:
     """What is known of a trial: its point, its settings, its values by resource [tokens], how it ended.
 
     places: where its checkpoint of a resource lies, as `<key>@<tokens>`: in another's run where it copied that one,
-    which `copied` (trial, resource) and `origin` (place) then say.
+    which `copied` (trial, resource) and `origin` (place) then say. silences: workers lost with its unit in a row.
+    took: device time of its units, lost ones too; seconds: what it was when a resource was reached [GPU-seconds].
     """
 
     number: int
@@ -52,6 +51,9 @@ class Trial:
     places: dict[int, str] = field(default_factory=dict)
     copied: tuple[int, int] | None = None
     origin: str | None = None
+    silences: int = 0
+    took: float = 0.0
+    seconds: dict[int, float] = field(default_factory=dict)
 
     @property
     def at(self) -> int:
@@ -71,7 +73,7 @@ class Search:
         self.settings = settings
         self.space = settings.make_space()
         self.scheduler = settings.make_scheduler()
-        self.density = settings.make_density()
+        self.sampler = settings.make_sampler()
         self.price: Callable[[Unit], float] | None = None
         self.usage = Usage(settings.gpu_hours, settings.devices, settings.R)
         self.keys: set[str] = set()
@@ -82,7 +84,9 @@ class Search:
         self.lost_units = 0
         self.stopped = False
         self._count = 0
-        self._taken: set[tuple[tuple[str, Setting], ...]] = set()
+        self.queue: list[Config] = []
+        self._first: dict[int, Config] = {}
+        self._proposal: tuple[int, int, Config | None] | None = None
 
     def apply(self, record: Record) -> None:
         """Take in one record. What comes from a claim that is no longer current changes nothing."""
@@ -94,6 +98,9 @@ class Search:
                 self._report(record)
             case "ended":
                 self._end(record)
+            case "enqueued":
+                if record["config"] not in self.queue:
+                    self.queue.append(record["config"])
             case "stopped":
                 self.stopped = True
             case "resumed":
@@ -159,7 +166,7 @@ class Search:
         cost = float(record["flops_per_token"])
         if unit.trial not in self.trials:
             assert unit.config is not None
-            self._taken.add(_values(unit.config))
+            self._first[unit.trial] = unit.config
             self.trials[unit.trial] = Trial(unit.trial, record["key"], unit.config, unit.bracket, cost)
         elif not self.is_begun(unit):
             self._copy(unit, record["key"])
@@ -198,8 +205,14 @@ class Search:
         del self.claim_of[trial.number]
         flops = self._cost(claim.unit, trial.flops_per_token, done=True)
         self.usage.end(claim.number, trial.number, flops, record)
-        if record["how"] == "lost":
+        trial.took += float(record.get("seconds", 0.0)) * self.settings.devices
+        if record["how"] == "reached":
+            trial.seconds[claim.unit.until] = trial.took
+        if record.get("unbegun"):
+            self.spent -= self._cost(claim.unit, trial.flops_per_token)
+        elif record["how"] == "lost":
             self.lost_units += 1
+        trial.silences = trial.silences + 1 if record.get("silent") else 0
         trial.failed = trial.failed or record["how"] == "failed"
         self.scheduler.apply(Ended(trial.number, record["how"]))
 
@@ -213,26 +226,31 @@ class Search:
         at = unit.parent[1] if unit.parent is not None else max(had, default=0)
         return max(0, unit.until - at) * flops_per_token
 
-    def _proposed(self, trial: int) -> dict[str, Setting] | None:
-        """Return settings that no trial has had yet; None where draws find none: the space is exhausted."""
-        random = np.random.default_rng([self.settings.seed, trial])
-        wanted = 1 if self.density is None else CANDIDATES
-        fresh: list[dict[str, Setting]] = []
-        for _ in range(DRAWS * wanted):
-            drawn = self.space.draw(random)
-            if _values(drawn) not in self._taken and drawn not in fresh:
-                fresh.append(drawn)
-            if len(fresh) == wanted:
-                break
-        if not fresh or self.density is None or not isinstance(self.scheduler, AshaPromotion):
-            return fresh[0] if fresh else None
-        points = [self.space.unit(self.trials[n].config) for n in sorted(self.trials)]
-        candidates = [self.space.unit(config) for config in fresh]
-        return fresh[self.density.pick(trial, candidates, points, self.scheduler.rungs)]
+    def _proposed(self, trial: int) -> Config | None:
+        """Return settings that no trial has had yet; None where the space is exhausted. Asked once between records."""
+        if self._proposal is None or self._proposal[:2] != (self._count, trial):
+            self._proposal = (self._count, trial, self._queued(trial) or self._sampled(trial))
+        return self._proposal[2]
 
+    def _sampled(self, trial: int) -> Config | None:
+        tried = [self._tried(self.trials[number]) for number in sorted(self.trials)]
+        rungs = self.scheduler.rungs if isinstance(self.scheduler, AshaPromotion) else ()
+        return self.sampler.propose(trial, tried, rungs)
 
-def _values(config: Config) -> tuple[tuple[str, Setting], ...]:
-    return tuple(sorted(config.items()))
+    def _tried(self, trial: Trial) -> Tried:
+        return Tried(self._first[trial.number], trial.values, trial.failed, trial.seconds)
+
+    def _queued(self, trial: int) -> Config | None:
+        """Return the oldest point of the user's that no trial has tried, what it leaves open being drawn."""
+        for wanted in self.queue:
+            if not any(all(had.get(name) == value for name, value in wanted.items()) for had in self._first.values()):
+                drawn = self.space.draw(np.random.default_rng([self.settings.seed, trial]))
+                config: dict[str, Setting] = {}
+                for name, domain in self.space.domains.items():
+                    if self.space.active(name, config):
+                        config[name] = wanted[name] if name in wanted else drawn.get(name, domain.at(0.5))
+                return config
+        return None
 
 
 def unit_of(record: Mapping[str, Any]) -> Unit:

@@ -1,9 +1,9 @@
 """A search's worker, `python -m study.search.worker runs/STUDY --name BATCH`: it claims, advances, tells, claims again.
 
 Any number may run, come and go at any time: they meet only in the study's event log. A worker ends when nothing is
-left, or at a signal, after the trainer has saved its checkpoint; its unit then goes to another. With `--one` it is a
-job of its own that was submitted for one unit. A worker may be several tasks of SLURM: the first decides, the others
-join. Exit codes: 0 nothing left, 75 told to stop, 77 its unit is not wanted any more.
+left, or at a signal, after the trainer has saved its checkpoint; its unit then goes to another. Where its batch was
+submitted for one unit it advances that and ends. A worker may be several tasks of SLURM: the first decides, the others
+join. Exit codes: 0 nothing left, 75 told to stop, 77 its unit is not wanted any more; for one unit, those of study.job.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from study.files import read_json
 from study.job import HELD, NOT_WANTED, Work, find_config, join, lead
 from study.layout import RunFolder, StudyFolder
 from study.place import Place, find_place, local_world
-from study.search import pins
+from study.search import jobs, pins
 from study.search.claims import JOB, Lease, Office
 from study.search.crew import Crew
+from study.search.jobs import UNIT
 from study.search.state import Claim
 from study.supervise import Signals
 
@@ -57,7 +58,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m study.search.worker", description="Advance trials of a search.")
     parser.add_argument("folder", type=Path, help="the study's folder")
     parser.add_argument("--name", required=True, help="the batch's name in the ledger")
-    parser.add_argument("--one", action="store_true", help="advance the unit that this batch was submitted for")
     given = parser.parse_args(arguments)
     signals = Signals()
     signals.install()
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     place = here()
     batch = ledger.read(folder).batches.get(given.name) or ledger.Batch(given.name, place.executor, (), time.time())
     worker = Worker(Office.of(folder), batch, place, Crew(folder, place), signals)
-    if given.one:
+    if UNIT in batch.resources:
         return one(worker)
     return pool(worker) if place.first else follow(worker)
 
@@ -116,8 +116,6 @@ def one(worker: Worker) -> int:
     if not worker.place.first:
         return join(worker.work(claim.key, claim.number, _until(office, claim)), worker.signals)
     code = advance(worker, claim, leased=False)
-    from study.search import jobs
-
     jobs.advance_quietly(office.folder)
     return code
 

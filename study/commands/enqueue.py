@@ -1,0 +1,38 @@
+"""`python -m study enqueue STUDY KEY=VALUE …`."""
+
+from __future__ import annotations
+
+import argparse
+
+from study.commands import add_study
+from study.submission import find_study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    parser.add_argument("values", nargs="+", metavar="KEY=VALUE", help="settings to try; others of the space are drawn")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Let a search try these settings before any that its sampler proposes; the same ones twice are one trial."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    from study.search.claims import Office
+    from study.search.define import enqueued
+
+    folder = find_study(options.study, options.runs)
+    office = Office.of(folder)
+    try:
+        parsed = OverridesParser.create().parse_overrides(options.values)
+    except HydraException as error:
+        raise ValueError(f"{' '.join(options.values)}: give each setting as KEY=VALUE ({error})") from None
+    point = enqueued({o.key_or_group: o.value() for o in parsed}, office.search.space)
+    shown = " ".join(f"{name}={value}" for name, value in point.items())
+    if not office.enqueue([point]):
+        print(f"{folder.name}: {shown} is in the queue or was tried already")
+        return 0
+    left = office.settings.trials - len(office.search.trials)
+    print(f"{folder.name}: {shown} " + ("is tried next" if left > 0 else "waits until search.trials is raised"))
+    return 0

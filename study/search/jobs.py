@@ -1,0 +1,160 @@
+"""Searches whose units are jobs of their own: whoever comes by submits what the scheduler wants. No controller.
+
+A unit is claimed for a job before that is submitted; its name in the ledger is the worker's name in the log. Killed
+in between, the next one who comes by finds a claim without a submission, or a submission of which nobody knows, and
+settles it. Whether a job lives is for SLURM to say; one that arrives after its unit was given up finds it so and ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from study import code_version, ledger
+from study.config import ClusterConfig
+from study.execute import Outside, after_error, settle
+from study.executors import query
+from study.files import locked, read_json
+from study.freeze import load_points
+from study.layout import StudyFolder
+from study.resources import Shape
+from study.search import pins
+from study.search.claims import JOB, Office
+from study.search.state import Claim
+from study.submission import load_submission
+
+LOCK_SECONDS = 60.0
+MODULE = "study.search.worker"
+UNIT = "unit"
+"""In a batch's resources: the key that its job advances."""
+
+
+def advance(folder: StudyFolder, outside: Outside | None = None) -> int:
+    """Submit jobs for the units that the search hands out now, as many as may run at once; return how many.
+
+    Gives up first the units whose jobs are gone. Raises ValueError where SLURM refuses or gives no answer.
+    """
+    outside = outside or Outside()
+    submitted = 0
+    with locked(folder.submitting, LOCK_SECONDS):
+        unclear = settle(folder, outside)
+        office = Office.of(folder)
+        give_up(office, outside)
+        while _of_jobs(office) < office.settings.workers and not unclear:
+            claim = office.claim(f"{JOB}{_name(folder)}", lease=False)
+            if claim is None:
+                break
+            if not _submit(office, claim, outside):
+                break
+            submitted += 1
+        if office.search.over:
+            pins.release_all(folder, office.search)
+    return submitted
+
+
+def advance_quietly(folder: StudyFolder) -> None:
+    """Submit what is wanted, for commands and jobs that do something else: say what went wrong and go on."""
+    try:
+        if Office.of(folder).settings.shape == "jobs":
+            advance(folder)
+    except (ValueError, TimeoutError, OSError) as error:
+        print(f"{folder.name}: jobs were not submitted: {error}", file=sys.stderr, flush=True)
+
+
+def give_up(office: Office, outside: Outside) -> None:
+    """End the claims whose job SLURM knows to be gone, or which never became one. For the submit lock's holder."""
+    office.refresh()
+    claims = [claim for claim in office.search.claims.values() if claim.worker.startswith(JOB)]
+    if not claims:
+        return
+    batches = ledger.read(office.folder).batches
+    of = {claim.number: batches.get(claim.worker.removeprefix(JOB)) for claim in claims}
+    ids = sorted({batch.job_id for batch in of.values() if batch is not None and batch.job_id is not None})
+    seen = query.look(ids, outside.runner) if ids else query.View()
+    with office.transaction():
+        for claim in claims:
+            if office.search.is_current(claim.number, claim.unit.trial):
+                why = gone(of[claim.number], seen)
+                if why is not None:
+                    began, ended = _lasted(office.folder, claim)
+                    office.lose(claim, why, ended - began, begun=began > 0.0)
+
+
+def gone(batch: ledger.Batch | None, seen: query.View) -> str | None:
+    """Return why a claim's job neither waits nor runs; None where it does, or where nobody can tell. Pure."""
+    if batch is None:
+        return "its submitter ended before it submitted a job"
+    if batch.abandoned is not None:
+        return f"its job was not submitted: {batch.abandoned}"
+    if batch.job_id is None:
+        return None
+    job = seen.jobs.get(f"{batch.job_id}_0")
+    if job is None:
+        return "SLURM knows no such job" if seen.queue_complete else None
+    if job.state in ("queued", "running", "unknown"):
+        return None
+    return f"SLURM says {job.word} of job {batch.job_id}"
+
+
+def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, outside: Outside) -> Shape:
+    """Return what a point's job asks for: as the cluster section says, sized from the point where that says so."""
+    if not cluster.auto:
+        return Shape.of(cluster)
+    from study import sizing
+    from study.executors.nodes import site
+
+    (sized,) = sizing.allot(folder, [load_points(folder)[key]], cluster, site(outside.runner))
+    return sized.shape
+
+
+def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
+    """Submit the job of a claim; False where there is no room now: then the unit is handed out again later."""
+    from study.executors import slurm
+
+    folder, name = office.folder, claim.worker.removeprefix(JOB)
+    try:
+        shape = shape_of(folder, claim.key, load_submission(folder).cluster, outside)
+    except ValueError as error:
+        with office.transaction():
+            office.lose(claim, str(error), 0.0, begun=False)
+        raise
+    text = slurm.render(folder, shape, name, 1, module=MODULE)
+    version = code_version.current()
+    code_version.save(version, folder)
+    asked = {**shape.record(), UNIT: claim.key}
+    ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=asked, code=version.id)
+    try:
+        job = slurm.submit(folder, name, text, outside.runner)
+    except slurm.SchedulerError as error:
+        if error.full:
+            ledger.append(folder, "abandoned", name=name, why=str(error))
+            with office.transaction():
+                office.lose(claim, str(error), 0.0, begun=False)
+            return False
+        job = after_error(folder, name, error, outside)
+    else:
+        ledger.append(folder, "submitted", name=name, job_id=job)
+    outside.say(f"trial {claim.unit.trial} to {claim.unit.until:,} tokens: job {job} ({name})")
+    return True
+
+
+def _lasted(folder: StudyFolder, claim: Claim) -> tuple[float, float]:
+    """Return when a claim's attempts began, and when a file of its run was last written; zeros where none began."""
+    run = folder.run(claim.key)
+    told = [read_json(path) or {} for path in run.attempts.glob("*/job.json")]
+    jobs = [job for job in told if job.get("unit") == claim.number]
+    if not jobs:
+        return 0.0, 0.0
+    files: list[Path] = [run.metrics, *run.attempts.glob("*/*")]
+    began = min(float(job["started"]) for job in jobs)
+    return began, max(began, *(path.stat().st_mtime for path in files if path.exists()), 0.0)
+
+
+def _of_jobs(office: Office) -> int:
+    return sum(claim.worker.startswith(JOB) for claim in office.search.claims.values())
+
+
+def _name(folder: StudyFolder) -> str:
+    from study.executors.slurm import batch_name
+
+    return batch_name(folder.name)
