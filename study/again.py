@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,6 +126,26 @@ def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Out
     from study.execute import advance
 
     return advance(folder, outside)
+
+
+def carry_on(
+    observer: Observer, statuses: list[PointStatus], say: Callable[[str], None] = lambda text: None
+) -> list[PointStatus]:
+    """See to what follows from what was just seen, in passing; return the statuses as they are then.
+
+    For commands that look at a study: nothing stops it, and it costs nothing where no point ended badly.
+    """
+    if not any(s.state in ENDED_BADLY and s.kind for s in statuses):
+        return statuses
+    before = observer.known
+    try:
+        follow_up(observer.folder, statuses, Outside(say=say))
+    except (OSError, ValueError) as error:
+        say(str(error))
+    if observer.known is before:
+        return statuses
+    observer.refresh()
+    return observer.statuses()
 
 
 def account_for_restart(work: Work, number: int, outside: Outside | None = None) -> Ending | None:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Self
 
 from study import lineage, outcomes
+from study.again import carry_on
 from study.config import ClusterConfig
 from study.executors.local import Slots, estimated_flops, slot_count, write_batch
 from study.feed import send_waiting
@@ -192,7 +193,8 @@ def _watch(
         began, used = time.monotonic(), time.process_time()
         poll.maybe()
         statuses = observer.statuses()
-        poll.note(statuses)
+        if poll.note(statuses):
+            statuses = carry_on(observer, statuses, shown.say)
         if controller is not None:
             statuses = controller.step(statuses, starting=not stop.requests)
         shown.update(statuses)
@@ -274,13 +276,15 @@ class Poll:
             self._next = now + self._wait
             self._wait = min(MAX_POLL_SECONDS, self._wait * 1.5)
 
-    def note(self, statuses: Sequence[PointStatus]) -> None:
-        """Take note of the states; a change makes the next look soon."""
+    def note(self, statuses: Sequence[PointStatus]) -> bool:
+        """Take note of the states and return whether they changed; a change makes the next look soon."""
         states = {status.key: status.state for status in statuses}
-        if states != self._states:
+        changed = states != self._states
+        if changed:
             self._states, self._changed = states, time.monotonic()
             self._wait = self._shortest
             self._next = min(self._next, time.monotonic() + self._shortest)
+        return changed
 
 
 def _come_back(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
