@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from study.cost import Cost
 from study.observe import PointStatus
 from study.point import Point
 from study.progress import duration
@@ -20,7 +20,6 @@ BAR = 30
 FULL_ROWS = 30
 SHOWN_KEYS = 3
 FAILING = frozenset({"failed", "unknown", "diverged"})
-NAMES_ERROR = re.compile(r"\s*([\w.]*(Error|Exception|Interrupt)\b|(\w+: )?(fatal|error)\b|Killed|slurmstepd: )", re.I)
 
 
 @dataclass(frozen=True)
@@ -30,16 +29,6 @@ class Failure:
     kind: str
     keys: tuple[str, ...]
     line: str
-
-
-@dataclass(frozen=True)
-class Hours:
-    """What a study has cost and may cost [`unit`]: asked, used, lost to attempts that failed."""
-
-    asked: float
-    used: float
-    lost: float
-    unit: str = "GPU-hours"
 
 
 def bars(counts: Mapping[str, int], total: int) -> list[str]:
@@ -64,8 +53,8 @@ def failures(statuses: Sequence[PointStatus]) -> list[Failure]:
 
 
 def kind(status: PointStatus) -> str:
-    """Return the class of a point's bad end in words, its state where nothing finer is known."""
-    return str(status.kind or status.state).replace("_", " ")
+    """Return the class of a point's bad end in words (study.classify), its state where nothing finer is known."""
+    return (status.kind if status.kind not in ("", "unknown") else status.state).replace("_", " ")
 
 
 def failure_lines(found: Sequence[Failure]) -> list[str]:
@@ -79,12 +68,12 @@ def failure_lines(found: Sequence[Failure]) -> list[str]:
     return lines
 
 
-def hours_line(hours: Hours) -> str:
+def cost_line(cost: Cost) -> str:
     """Return the cost in one line."""
-    text = f"{hours.unit}: {_amount(hours.used)} used"
-    if hours.asked:
-        text += f" of {_amount(hours.asked)} asked for"
-    return text + (f", {_amount(hours.lost)} of them lost to failed attempts" if hours.lost else "")
+    text = f"{cost.unit}: {_amount(cost.used)} used"
+    if cost.asked:
+        text += f" of {_amount(cost.asked)} asked for"
+    return text + (f", {_amount(cost.lost)} of them lost to failed attempts" if cost.lost else "")
 
 
 def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -> float | None:
@@ -171,11 +160,10 @@ def count(statuses: Sequence[PointStatus]) -> Counter[str]:
 
 
 def _first_line(group: Sequence[PointStatus]) -> str:
-    """Return the first line that names an error, else the last one that was written, else why it is in its state."""
+    """Return what says most of the first error that says anything, else why a point is in its state."""
     for status in group:
-        named = [line for line in status.error if NAMES_ERROR.match(line)]
-        if status.error:
-            return (named or status.error[-1:])[0].strip()
+        if status.headline or status.error:
+            return (status.headline or status.error[-1]).strip()
     return next((status.why for status in group if status.why), "")
 
 

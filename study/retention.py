@@ -114,16 +114,19 @@ def keep(found: Sequence[Stored], policy: Policy, needed: frozenset[int], unfini
     return stays
 
 
-def needs(folder: StudyFolder, points: Mapping[str, Point]) -> Needs:
+def needs(folder: StudyFolder, points: Mapping[str, Point], copied: Iterable[tuple[str, int]] = ()) -> Needs:
     """Return what branches and copies still go on from: those of this study, and folders named in its neighbours.
 
-    A point needs its parent until it has its outcome: were its own checkpoints torn, it would begin there again.
+    `copied`: checkpoints (key, tokens) that a search may still copy. A point needs its parent until it has its
+    outcome: were its own checkpoints torn, it would begin there again.
     """
     tokens: dict[str, set[int]] = {}
     for key, point in points.items():
         parent = lineage.parent_of(point.config)
         if parent is not None and not folder.run(key).outcome.exists():
             tokens.setdefault(parent.key, set()).add(parent.tokens)
+    for key, at in copied:
+        tokens.setdefault(key, set()).add(at)
     folders: set[Path] = set()
     for listed in folder.path.parent.glob("*/points.jsonl"):
         folders |= _named_folders(listed)

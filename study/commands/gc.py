@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from study import retention
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     observer.refresh()
     statuses = observer.statuses()
     chosen = selected(options, statuses, observer.points, "all")
-    needed = retention.needs(folder, observer.points)
+    needed = retention.needs(folder, observer.points, _copied(folder))
     done = []
     for status in chosen:
         if status.state in MAY_RUN or status.key in busy:
@@ -114,6 +114,15 @@ def size(count: float) -> str:
         if count >= limit:
             return f"{count / limit:.3g} {unit}"
     return f"{count:.0f} B"
+
+
+def _copied(folder: StudyFolder) -> Iterable[tuple[str, int]]:
+    """Return the checkpoints (key, tokens) that members of a population may still copy."""
+    if not folder.search.exists():
+        return ()
+    from study.search.pins import needed
+
+    return needed(folder)
 
 
 def _search(folder: StudyFolder) -> dict[str, str]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from study import lineage, overview, retention
+from study import lineage, retention
 from study.commands import add_json, add_study, emit
 from study.commands.gc import size
 from study.files import read_json
@@ -54,7 +54,7 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
     point, place = points[status.key], folder.run(status.key)
     branches = [k for k, p in points.items() if (a := lineage.parent_of(p.config)) is not None and a.key == status.key]
     return {
-        "point": {**dataclasses.asdict(status), "class": overview.kind(status)},
+        "point": dataclasses.asdict(status),
         "run": str(place.path),
         "differs": differences(folder, point),
         "parent": point.config.schedule.parent,
@@ -109,7 +109,7 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
                 "started": job.get("started"),
                 "seconds": None if ended is None else ended.get("seconds"),
                 "ended": None if ended is None else ended.get("state"),
-                "class": None if ended is None else ended.get("class"),
+                "kind": None if ended is None else ended.get("kind"),
                 "exit_code": None if ended is None else ended.get("exit_code"),
                 "error": error[-1] if error else None,
             }
@@ -165,7 +165,7 @@ def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
         if took is None and one["started"] is not None:
             took = max(0.0, time.time() - float(one["started"]))
         end = one["ended"] or "no end written"
-        end += f" ({one['class'].replace('_', ' ')})" if one["class"] and one["class"] != one["ended"] else ""
+        end += f" ({one['kind'].replace('_', ' ')})" if one["kind"] and one["kind"] != one["ended"] else ""
         nodes = ",".join(one["nodes"][:4]) + ("…" if len(one["nodes"]) > 4 else "")
         spent = "" if took is None else duration(float(took))
         lines.append(f"  {one['number']:>3}  job {one['job_id'] or '?':<14} on {nodes or '?':<10} {spent:>12}  {end}")

@@ -7,13 +7,15 @@ import dataclasses
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 
-from study import overview
+from study import cost, overview
 from study.commands import add_json, add_study, emit
 from study.feed import send_waiting
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
 from study.point import Point
+from study.policy import ENDED_BADLY
 from study.submission import find_study, reference
 
 ERROR_LINES = 4
@@ -35,9 +37,14 @@ def run(options: argparse.Namespace) -> int:
     if folder.search.exists():
         return _search(folder, options.json)
     send_waiting(folder, lambda text: print(text, file=sys.stderr))
+    send_what_waits(folder)
     observer = Observer(folder)
     observer.refresh()
     statuses, points = observer.statuses(), observer.points
+    if any(s.state in ENDED_BADLY for s in statuses):
+        from study.again import carry_on
+
+        statuses = carry_on(observer, statuses, lambda text: print(text, file=sys.stderr))
     if options.json:
         emit("status", folder, as_json(folder, statuses, points), compact=True)
     else:
@@ -45,9 +52,22 @@ def run(options: argparse.Namespace) -> int:
     return 1 if any(status.state == "failed" for status in statuses) else 0
 
 
+def send_what_waits(folder: StudyFolder) -> None:
+    """Submit what waits for room, as any later look at a study does; what SLURM says against it goes to stderr."""
+    from study import execute, ledger
+
+    known = ledger.read(folder)
+    if not known.waiting and not any(batch.ambiguous for batch in known.batches.values()):
+        return  # nor is the executor imported then
+    try:
+        with redirect_stdout(sys.stderr):
+            execute.advance(folder)
+    except ValueError as error:
+        print(f"{folder.name}: what waits could not be submitted: {error}", file=sys.stderr)
+
+
 def _search(folder: StudyFolder, machine: bool) -> int:
-    from study.search import view
-    from study.search import jobs
+    from study.search import jobs, view
     from study.search.claims import Office
 
     jobs.advance_quietly(folder)
@@ -61,14 +81,14 @@ def _search(folder: StudyFolder, machine: bool) -> int:
 
 def as_json(folder: StudyFolder, statuses: Sequence[PointStatus], points: Mapping[str, Point]) -> dict[str, object]:
     """Return the statuses for machines. Losses are in nats per token, times in seconds."""
-    counts, hours = overview.count(statuses), cost(folder, points, statuses)
+    counts, spent = overview.count(statuses), cost.quick(folder, points, statuses)
     return {
         "counts": dict(counts),
         "failures": [dataclasses.asdict(one) for one in overview.failures(statuses)],
-        "hours": None if hours is None else dataclasses.asdict(hours),
+        "cost": {name: getattr(spent, name) for name in ("unit", "asked", "used", "lost")},
         "seconds_left": overview.seconds_left(statuses, points),
         "next": overview.next_action(counts, reference(folder)) or None,
-        "points": [{**vars(status), "class": overview.kind(status) if _bad(status) else None} for status in statuses],
+        "points": list(map(vars, statuses)),
     }
 
 
@@ -86,20 +106,11 @@ def as_text(
     lines += ["", *overview.failure_lines(found)] if found else []
     for status in [s for s in statuses if s.state in ("failed", "unknown")][:SHOWN_FAILURES]:
         lines += _failure(status)
-    hours = cost(folder, points, statuses)
-    after = [overview.hours_line(hours)] if hours is not None and hours.used else []
+    spent = cost.quick(folder, points, statuses)
+    after = [overview.cost_line(spent)] if spent.used else []
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
     action = overview.next_action(counts, reference(folder))
     return "\n".join([*lines, *(["", *after] if after else []), *(["", action] if action else [])])
-
-
-def cost(folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus]) -> overview.Hours | None:
-    """Return what the study has cost by its attempts' own clocks; None where that cannot be told."""
-    return None
-
-
-def _bad(status: PointStatus) -> bool:
-    return status.state in overview.FAILING
 
 
 def _failure(status: PointStatus) -> list[str]:
@@ -109,7 +120,7 @@ def _failure(status: PointStatus) -> list[str]:
     lines += _wrapped(" ".join(status.overrides), "    ", "    ")
     for line in status.error[-ERROR_LINES:]:
         lines += _wrapped(line, "    | ", "    |   ")
-    return lines
+    return lines + _wrapped(status.next, "    ", "    ")
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
