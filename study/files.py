@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from study.locks import LinkLock, kind_of
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -67,30 +69,43 @@ def last_lines(path: Path, count: int = 12) -> list[str]:
 
 
 @contextmanager
-def locked(path: Path, timeout: float = -1) -> Iterator[None]:
+def locked(path: Path, timeout: float = -1) -> Iterator[Callable[[], bool]]:
     """Hold the lock file while the block runs; wait `timeout` seconds for it (-1: for ever), then TimeoutError.
 
-    A lock ends with its holder, however that dies. The one place that chooses the kind of lock.
+    A lock ends with its holder, however that dies. The block gets what tells whether it still holds the lock: without
+    POSIX locks a process that stood still for long may have been taken for dead. See :mod:`study.locks`.
     """
+    if kind_of(path) == "link":
+        links = LinkLock(path)
+        if not links.acquire(timeout):
+            raise TimeoutError(f"{path} is held by another process")
+        try:
+            yield lambda: links.held
+        finally:
+            links.release()
+        return
     import filelock
 
     try:
         with filelock.FileLock(path, timeout=timeout):
-            yield
+            yield lambda: True
     except filelock.Timeout as error:
         raise TimeoutError(f"{path} is held by another process") from error
 
 
 class RunLock:
-    """The lock of a run: an advisory lock that the trainer inherits, so that it lasts as long as anyone advances it."""
+    """The lock of a run: one that the trainer inherits, so that it lasts as long as anyone advances it."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a")
+        self._links = LinkLock(path) if kind_of(path) == "link" else None
 
     def acquire(self) -> bool:
         """Take the lock without waiting; False where another attempt holds it."""
         import fcntl
 
+        if self._links is not None:
+            return self._links.acquire(0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -104,3 +119,5 @@ class RunLock:
     def close(self) -> None:
         """Let go; the lock stays with a child that inherited it."""
         self._file.close()
+        if self._links is not None:
+            self._links.release()

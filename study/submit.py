@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study import lineage, sizing
+from study import lineage, locks, sizing
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import epochs, gather
@@ -124,7 +124,7 @@ def _write(plan: Plan) -> None:
     """Write the study's points and the settings of this submission; what is there already stays untouched."""
     from train.spec.yamlfile import dump
 
-    plan.folder.path.mkdir(parents=True, exist_ok=True)
+    locks.choose(plan.folder.path, plan.config.paths.locks)
     append_points(plan.folder, plan.points)
     _update(plan.folder.study, dump(settings(plan.config, plan.folder)))
     _update(plan.folder.latest, json.dumps({"keys": sorted(point.key for point in plan.points)}) + "\n")

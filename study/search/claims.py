@@ -41,6 +41,7 @@ class Office:
     search: Search
     _latest: tuple[tuple[Config, str | None], Point] | None = None
     _stamp: int = 0
+    _holds: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self.search.price = lambda unit: self.placed(unit)[2]
@@ -64,7 +65,7 @@ class Office:
     def transaction(self) -> Iterator[None]:
         """Hold the log's lock, with the state up to date."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder.events_lock):
+        with locked(self.folder.events_lock) as self._holds:
             self._see_settings()
             self.refresh()
             yield
@@ -157,6 +158,8 @@ class Office:
         return point.key, point, float(flops_per_token(run.model, run.data.vocab_size, run.data.sequence_length))
 
     def _append(self, *records: Record) -> None:
+        if not self._holds():
+            raise TimeoutError(f"{self.folder.events_lock}: the lock was lost: this process stood still for too long")
         self.log.append(records)
         for record in records:
             self.search.apply(record)

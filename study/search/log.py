@@ -44,12 +44,16 @@ class EventLog:
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write records durably behind everything read so far; all of them or, after a kill, some first ones.
 
-        Call `read` before, under the same lock: what lies behind the last whole record is cut off.
+        Call `read` before, under the same lock: what lies behind the last whole record is cut off. TimeoutError where
+        whole records have come since: then this process has lost its lock without noticing.
         """
         data = b"".join(encode(record) for record in records)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
+            more = os.fstat(descriptor).st_size - self._end
+            if more < 0 or (more and parse(os.pread(descriptor, more, self._end), self.path, self._end)[0]):
+                raise TimeoutError(f"{self.path}: others have written meanwhile: this process was taken for dead")
             os.ftruncate(descriptor, self._end)
             written = 0
             while written < len(data):

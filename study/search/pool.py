@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from study import code_version, ledger, outcomes
+from study import code_version, ledger, locks, outcomes
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import corpus_of, gather
@@ -221,6 +221,7 @@ def _spawn(folder: StudyFolder, name: str) -> subprocess.Popen[bytes]:
 def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
     from train.spec.yamlfile import dump
 
+    locks.choose(folder.path, config.paths.locks)
     save(folder, wanted)
     folder.points.touch()
     write_atomic(folder.study, dump(study_settings(config, folder)))

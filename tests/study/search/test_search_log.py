@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from study import locks
 from study.files import locked
 from study.search.log import EventLog, encode, parse
 
@@ -74,7 +75,9 @@ def _append(path: Path, worker: int, count: int) -> None:
             log.append([{"worker": worker, "number": number}])
 
 
-def test_many_writers_lose_no_event(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["posix", "link"])
+def test_many_writers_lose_no_event(tmp_path: Path, kind: str) -> None:
+    locks.choose(tmp_path, kind)
     path = tmp_path / "log"
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_append, args=(path, worker, 30)) for worker in range(4)]
@@ -84,3 +87,13 @@ def test_many_writers_lose_no_event(tmp_path: Path) -> None:
         writer.join()
     found = EventLog(path).read()
     assert sorted((r["worker"], r["number"]) for r in found) == [(w, n) for w in range(4) for n in range(30)]
+
+
+def test_a_writer_that_was_taken_for_dead_does_not_write_over_others(tmp_path: Path) -> None:
+    stood_still, other = EventLog(tmp_path / "log"), EventLog(tmp_path / "log")
+    stood_still.append([{"a": 1}])
+    other.read()
+    other.append([{"b": 2}])
+    with pytest.raises(TimeoutError, match="taken for dead"):
+        stood_still.append([{"c": 3}])
+    assert EventLog(tmp_path / "log").read() == [{"a": 1}, {"b": 2}]
