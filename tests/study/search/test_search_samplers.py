@@ -1,0 +1,167 @@
+"""Samplers in a search: decisions follow from the log alone, points of the user's come first, keys hang on others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from study.search.claims import Office
+from study.search.define import domains, enqueued
+from study.search.log import Record
+from study.search.settings import described
+from study.search.state import Search, ended, reported, started
+from study.submission import find_study
+from sweeps.events import Config
+from sweeps.space import Choice, Condition, Interval, Space
+from tests.study.search.searches import make_search, search_settings
+
+SPACE = {"optim.name": Choice(("adamw", "muon")), "optim.lr": Interval(1e-3, 1e-1, log=True)}
+HANGS = {"optim.momentum": {"on": "optim.name", "values": ["muon"]}}
+
+
+def ran(sampler: str, units: int, **changes: object) -> tuple[Search, list[Record]]:
+    """A search of one worker whose losses are best at a rate of 0.01; returns it and its log."""
+    search, log = Search(search_settings(sampler=sampler, trials=60, **changes)), list[Record]()
+
+    def write(record: Record) -> None:
+        log.append(record)
+        search.apply(record)
+
+    for time in range(units):
+        unit = search.decide()
+        if unit is None:
+            break
+        number = len(log)
+        write(started(unit, f"{unit.trial:012x}", "w", 1.0, float(time)))
+        claim = search.claims[number]
+        rate = float(search.trials[unit.trial].config["optim.lr"])
+        write(reported(claim, unit.until, abs(rate - 0.01) + 1 / unit.until, float(time)))
+        write(ended(claim, "reached", "", float(time + 1)))
+    return search, log
+
+
+@pytest.mark.parametrize("sampler", ["random", "sobol", "tpe", "density"])
+def test_the_log_up_to_any_record_decides_as_the_search_did(sampler: str) -> None:
+    _, log = ran(sampler, 40)
+    again = Search(search_settings(sampler=sampler, trials=60))
+    for record in log:
+        if record["event"] == "started":
+            unit = again.decide()
+            assert unit is not None
+            assert (unit.trial, unit.until) == (record["trial"], record["until"])
+            if record["config"] is not None:
+                assert dict(unit.config or {}) == record["config"]
+        again.apply(record)
+
+
+def test_points_of_the_users_come_first_and_are_completed_by_draws() -> None:
+    search = Search(search_settings())
+    for point in ({"optim.lr": 0.0123}, {"optim.lr": 0.2, "model.layers": 1}, {"optim.lr": 0.0123}):
+        search.apply({"event": "enqueued", "time": 0.0, "config": point})
+    configs: list[Config] = []
+    for number in range(3):
+        unit = search.decide()
+        assert unit is not None and unit.config is not None
+        search.apply(started(unit, f"{number:012x}", "w", 1.0, 0.0))
+        configs.append(unit.config)
+    assert configs[0]["optim.lr"] == 0.0123 and set(configs[0]) == {"optim.lr", "model.layers"}
+    assert configs[1] == {"optim.lr": 0.2, "model.layers": 1}
+    assert configs[2]["optim.lr"] not in (0.0123, 0.2)
+
+
+def test_enqueue_is_a_command_and_the_same_point_is_queued_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from study.__main__ import main
+
+    study = make_search(tmp_path / "runs" / "s")
+    words = ["enqueue", str(study.path), "optim.lr=3e-3", "model.layers=2"]
+    assert main(words) == main(words) == 0
+    assert "is tried next" in capsys.readouterr().out
+    assert Office.of(find_study(str(study.path), tmp_path)).search.queue == [{"optim.lr": 0.003, "model.layers": 2}]
+    assert main(["enqueue", str(study.path), "optim.lr=3"]) == 2
+    assert "optim.lr=3.0 is not in Interval" in capsys.readouterr().err
+
+
+def test_a_key_that_hangs_on_another_is_in_the_point_only_where_it_exists() -> None:
+    space = {**SPACE, "optim.momentum": Interval(0.8, 0.99)}
+    settings = replace(search_settings(), space={n: described(d) for n, d in space.items()}, conditions=HANGS)
+    search = Search(settings)
+    seen = set()
+    for number in range(12):
+        unit = search.decide()
+        assert unit is not None and unit.config is not None
+        assert ("optim.momentum" in unit.config) == (unit.config["optim.name"] == "muon")
+        seen.add(unit.config["optim.name"])
+        search.apply(started(unit, f"{number:012x}", "w", 1.0, 0.0))
+    assert seen == {"adamw", "muon"}
+
+
+def parsed(*lines: str) -> tuple[dict[str, Any], dict[str, Condition], list[str]]:
+    return domains(OverridesParser.create().parse_overrides(list(lines)))  # type: ignore[return-value]
+
+
+def test_conditions_are_tags_of_hydras_grammar() -> None:
+    space, conditions, fixed = parsed(
+        'optim.momentum=tag(log,"optim.name=muon|sgd",interval(0.8,0.99))',
+        "optim.name=adamw,muon,sgd",
+        "seed=1",
+    )
+    assert list(space) == ["optim.name", "optim.momentum"]
+    assert space["optim.momentum"] == Interval(0.8, 0.99, log=True)
+    assert conditions == {"optim.momentum": Condition("optim.name", ("muon", "sgd"))}
+    assert fixed == ["seed=1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('optim.momentum=tag("optim.name=lion",interval(0,1))', "optim.name is never 'lion', only adamw, muon"),
+        ('optim.momentum=tag("model.act=gelu",interval(0,1))', "must be searched over as a list of values"),
+        ('optim.momentum=tag("optim.name=muon","optim.lr=1",interval(0,1))', "one condition a key"),
+    ],
+)
+def test_conditions_that_cannot_hold_are_named(line: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parsed("optim.name=adamw,muon", line)
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ({"optim": {"beta1": 0.9}}, "the search is not over it"),
+        ({"optim.lr": 1}, "is not in Interval"),
+        ({"optim.name": "adamw", "optim.momentum": 0.9}, "means nothing where optim.name=adamw"),
+        ({"optim.momentum": 0.9}, "also needs optim.name"),
+        ({}, "no point to try"),
+    ],
+)
+def test_points_that_the_space_does_not_hold_are_refused(point: dict[str, Any], said: str) -> None:
+    space = Space(
+        {**SPACE, "optim.momentum": Interval(0.8, 0.99)}, {"optim.momentum": Condition("optim.name", ("muon",))}
+    )
+    with pytest.raises(ValueError, match=said):
+        enqueued(point, space)
+    assert enqueued({"optim": {"lr": 1e-2}}, space) == {"optim.lr": 1e-2}
+
+
+def test_two_objectives_take_device_seconds_from_the_log() -> None:
+    search, _ = ran("tpe", 12, objectives=("loss", "gpu_seconds"), scheduler="random", devices=4)
+    assert [trial.seconds for trial in search.trials.values()] == [{27_008: 4.0}] * 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sampler": "grid"}, "grid cannot list the values of optim.lr"),
+        ({"sampler": "sobol", "objectives": ("loss", "gpu_seconds")}, "needs one of search.sampler=tpe, gp"),
+        ({"sampler": "tpe", "scheduler": "pbt"}, "a population begins with random draws"),
+    ],
+)
+def test_samplers_that_do_not_suit_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        search_settings(**changes).make_sampler()
