@@ -28,7 +28,9 @@ COMMANDS = {
     "gc": "remove checkpoints that nothing needs any more; without --yes it only says which",
     "cost": "GPU-hours asked, used, lost to failures and idle, requeued and failed attempts included",
     "sync": "bring MLflow up to date",
+    "dashboard": "MLflow's pages for a study, on this machine's loopback, with its columns and charts prepared",
     "doctor": "what this machine and its cluster allow, tried in a test job; writes a conf/cluster/*.yaml for them",
+    "completion": "the shell script that completes commands, studies, points, keys and states",
     "reproduce": "the whole pipeline, data -> sweep -> fit -> report, as make study runs it",
 }
 

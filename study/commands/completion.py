@@ -1,0 +1,36 @@
+"""`python -m study completion bash|zsh`."""
+
+from __future__ import annotations
+
+import argparse
+
+from study import completion
+from study.commands import add_json, emit
+
+ASKED = "words"
+"""What the scripts call: `completion words PLACE -- WORDS` prints what may stand at that place, one a line."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("shell", choices=(*completion.SHELLS, ASKED), help="put  source <(…)  of it in your shell's rc")
+    parser.add_argument("place", nargs="?", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script, or what it asks for."""
+    if options.shell == ASKED:
+        found = completion.candidates(options.words, options.place)
+        if options.json:
+            emit("completion", None, {"words": found})
+        elif found:
+            print("\n".join(found))
+        return 0
+    script = completion.script(options.shell)
+    if options.json:
+        emit("completion", None, {"shell": options.shell, "script": script})
+    else:
+        print(script, end="")
+    return 0

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from study.commands import COMMANDS
+from study.completion import candidates
+from study.standing import STATES
+from tests.study.execution.studies import environment, make_study, study_command
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys of the study `alpha` of the working directory, which also has `beta`."""
+    study, narrow = make_study(tmp_path / "runs" / "alpha", [1, 2])
+    _, wide = make_study(study.path, [3], width=96)
+    make_study(tmp_path / "runs" / "beta", [1])
+    monkeypatch.chdir(tmp_path)
+    return [*narrow.values(), *wide.values()]
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("", list(COMMANDS)),
+        ("stat", ["status"]),
+        ("status ", ["alpha", "beta"]),
+        ("status a", ["alpha"]),
+        ("status alpha ", []),
+        ("nonsense ", []),
+        ("logs alpha --fo", ["--follow"]),
+        ("logs alpha --rank ", []),
+        ("retry alpha --state ", list(STATES)),
+        ("retry alpha --state fai", ["failed"]),
+        ("retry alpha --state failed,un", ["failed,unknown"]),
+        ("retry alpha --state=time", ["--state=time_limit"]),
+        ("cancel alpha --where model.wid", ["model.width="]),
+        ("cancel alpha --where model.width=", ["model.width=64", "model.width=96"]),
+        ("cancel alpha --where model.width=64,9", ["model.width=64,96"]),
+        ("cancel alpha --where study.na", []),
+        ("completion ba", ["bash"]),
+    ],
+)
+def test_what_may_stand_next(line: str, found: list[str]) -> None:
+    words = line.split(" ")
+    assert candidates(words, len(words) - 1) == found
+
+
+def test_points(keys: list[str]) -> None:
+    assert candidates(["show", "alpha", ""], 2) == keys
+    assert candidates(["show", "alpha", keys[2][:6]], 2) == [keys[2]]
+    assert candidates(["cancel", "alpha", "--point", keys[0][:6]], 3) == [keys[0]]
+    assert candidates(["cancel", "--runs", "elsewhere", ""], 3) == []
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("-m study li", ["list"]),
+        ("-m study cancel alpha --where model.width=6", ["64"]),
+        ("-m study cancel alpha --where model.wid", ["model.width="]),
+        ("-m pytest te", []),
+    ],
+)
+def test_bash_asks_and_gets_it(tmp_path: Path, typed: str, found: list[str]) -> None:
+    line = f"{sys.executable} {typed}"
+    program = f"""
+source <({sys.executable} -m study completion bash)
+COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; COMP_WORDBREAKS=$' \\t\\n"><=;|&(:'
+_study_python
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(
+        ["bash", "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == found, done.stderr
+
+
+def test_zsh_reads_its_script(tmp_path: Path) -> None:
+    script = study_command("completion", "zsh", cwd=tmp_path).stdout
+    assert script.startswith("#compdef python")
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    subprocess.run(["zsh", "-n"], input=script, text=True, check=True)
