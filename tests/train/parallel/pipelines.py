@@ -10,6 +10,8 @@ from train.spec.pipeline import SCHEDULES, can_split
 
 DEEP = replace(MODEL, layers=8)
 DEEP_TIED = replace(DEEP, tied_embeddings=True)
+SHALLOW, SHALLOW_TIED = replace(DEEP, layers=4), replace(DEEP_TIED, layers=4)
+"""A layer for each stage of two ranks with two stages."""
 FEW = {"micro_batch_sequences": 2}
 
 ALL = (
@@ -22,15 +24,19 @@ ALL = (
     Cell("pp 4, zb1p, tied", parallel(pp=4, pp_schedule="zb1p", **FEW), DEEP_TIED),
     Cell("pp 4, zbv", parallel(pp=4, pp_schedule="zbv", micro_batch_sequences=1), DEEP, masked=True),
     Cell("pp 4, zbv, tied, clipped hard", parallel(pp=4, pp_schedule="zbv", **FEW), DEEP_TIED, masked=True, clip=0.05),
-    Cell("pp 2 x fsdp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, micro_batch_sequences=1), DEEP_TIED, masked=True),
-    Cell("pp 2 x fsdp 2, interleaved", parallel(pp=2, dp_shard=2, pp_schedule="interleaved", **FEW), DEEP, masked=True),
-    Cell("pp 2 x fsdp 2, zb1p, ZeRO-2", parallel(pp=2, dp_shard=2, pp_schedule="zb1p", zero=2, **FEW), DEEP),
-    Cell("pp 2 x fsdp 2, zbv, ZeRO-2, tied", parallel(pp=2, dp_shard=2, pp_schedule="zbv", zero=2, **FEW), DEEP_TIED),
-    Cell("pp 2 x 2 copies, gpipe", parallel(pp=2, dp_replicate=2, pp_schedule="gpipe", **FEW), DEEP, masked=True),
-    Cell("pp 2 x tp 2, 1f1b, tied", parallel(pp=2, tp=2, micro_batch_sequences=1), DEEP_TIED, masked=True),
-    Cell("pp 2 x tp 2, interleaved", parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW), DEEP, clip=0.05),
-    Cell("pp 2 x tp 2, zbv", parallel(pp=2, tp=2, pp_schedule="zbv", **FEW), DEEP),
-    Cell("pp 2 x cp 2, 1f1b", parallel(pp=2, cp=2, micro_batch_sequences=1), DEEP, masked=True),
+    Cell("pp 2 x fsdp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, micro_batch_sequences=1), SHALLOW_TIED, masked=True),
+    Cell(
+        "pp 2 x fsdp 2, interleaved", parallel(pp=2, dp_shard=2, pp_schedule="interleaved", **FEW), SHALLOW, masked=True
+    ),
+    Cell("pp 2 x fsdp 2, zb1p, ZeRO-2", parallel(pp=2, dp_shard=2, pp_schedule="zb1p", zero=2, **FEW), SHALLOW),
+    Cell(
+        "pp 2 x fsdp 2, zbv, ZeRO-2, tied", parallel(pp=2, dp_shard=2, pp_schedule="zbv", zero=2, **FEW), SHALLOW_TIED
+    ),
+    Cell("pp 2 x 2 copies, gpipe", parallel(pp=2, dp_replicate=2, pp_schedule="gpipe", **FEW), SHALLOW, masked=True),
+    Cell("pp 2 x tp 2, 1f1b, tied", parallel(pp=2, tp=2, **FEW), SHALLOW_TIED, masked=True),
+    Cell("pp 2 x tp 2, interleaved", parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW), SHALLOW, clip=0.05),
+    Cell("pp 2 x tp 2, zbv", parallel(pp=2, tp=2, pp_schedule="zbv", **FEW), SHALLOW),
+    Cell("pp 2 x cp 2, 1f1b", parallel(pp=2, cp=2, **FEW), SHALLOW, masked=True),
 )
 
 PIPELINES = tuple(cell for cell in ALL if can_split() or not SCHEDULES[cell.parallel.pp_schedule].splits)
@@ -38,18 +44,18 @@ PIPELINES = tuple(cell for cell in ALL if can_split() or not SCHEDULES[cell.para
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
 COMPILED_PIPELINES = (
-    Cell("compiled: pp 4, 1f1b", parallel(pp=4, **FEW), replace(MODEL, layers=4), compile=COMPILE),
+    Cell("compiled: pp 4, 1f1b", parallel(pp=4, **FEW), SHALLOW, compile=COMPILE),
     Cell(
         "compiled: pp 2 x tp 2, interleaved, tied",
         parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW),
-        replace(DEEP_TIED, layers=4),
+        SHALLOW_TIED,
         compile=COMPILE,
         masked=True,
     ),
 )
 
 EIGHT = (
-    Cell("pp 2 x fsdp 2 x tp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, tp=2, **FEW), DEEP_TIED, masked=True),
-    Cell("pp 2 x fsdp 2 x tp 2, interleaved", parallel(pp=2, dp_shard=2, tp=2, pp_schedule="interleaved"), DEEP),
+    Cell("pp 2 x fsdp 2 x tp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, tp=2, **FEW), SHALLOW_TIED, masked=True),
+    Cell("pp 2 x fsdp 2 x tp 2, interleaved", parallel(pp=2, dp_shard=2, tp=2, pp_schedule="interleaved"), SHALLOW),
 )
 """For eight ranks."""

@@ -1,18 +1,17 @@
 """Cells run on the ranks that this is started on: `python -m tests.train.parallel.ranks FOLDER MODULE:CELLS OUT`.
 
-Started once for many cells, as importing torch takes longer than most of them. Every rank computes the reference for
-itself in a world of one, compares what it holds, and rank 0 writes the worst of all ranks as JSON.
+Started once for many cells, as importing torch takes longer than most of them. The ranks share out the references,
+each of them computed in a world of one; every rank compares what it holds, and rank 0 writes the worst of all as JSON.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +126,20 @@ def summoned(setup: Setup) -> Iterator[None]:
         yield
 
 
-@functools.cache
+def plain(cell: Cell) -> Cell:
+    """Return the cell without what its reference does not depend on."""
+    return replace(
+        cell, name="", parallel=ParallelConfig(), compile=type(cell.compile)(), gradient=0, loss=0, bitwise=False
+    )
+
+
+def references(cells: Sequence[Cell], data_root: Path, world: World, device: torch.device) -> dict[Cell, Course]:
+    """Return the reference of every plain cell; the ranks compute them side by side."""
+    wanted = list(dict.fromkeys(map(plain, cells)))
+    mine = {cell: reference(cell, data_root, device) for cell in wanted[world.rank :: world.size]}
+    return {cell: course for part in world.gather(mine) for cell, course in part.items()}
+
+
 def reference(cell: Cell, data_root: Path, device: torch.device) -> Course:
     """Return what one process makes of the cell's batches, whole and eager."""
     config = config_of(cell, data_root, ParallelConfig(micro_batch_sequences=cell.reference_micro), device.type)
@@ -139,10 +151,8 @@ def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: 
     return build(config, data_root, world, device, data=Uneven(data) if cell.masked else data)
 
 
-def compare(cell: Cell, data_root: Path, world: World, device: torch.device) -> dict[str, Any]:
-    """Return the cell's worst errors on this rank."""
-    plain = replace(cell, name="", parallel=ParallelConfig(), compile=type(cell.compile)(), gradient=0, loss=0)
-    wanted = reference(replace(plain, bitwise=False), data_root, device)
+def compare(cell: Cell, wanted: Course, data_root: Path, world: World, device: torch.device) -> dict[str, Any]:
+    """Return the cell's worst errors on this rank, against the course of its reference."""
     began = time.perf_counter()
     alone = cell.parallel.dp_replicate == 1 and not sharing(cell.parallel)
     setup = built(
@@ -211,10 +221,12 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
         torch.cuda.set_device(device)
     distributed.join(world, device)
     module, _, attribute = cells.partition(":")
+    chosen = getattr(importlib.import_module(module), attribute)
+    wanted = references(chosen, data_root, world, device)
     rows = []
-    for cell in getattr(importlib.import_module(module), attribute):
+    for cell in chosen:
         try:
-            mine = compare(cell, data_root, world, device)
+            mine = compare(cell, wanted[plain(cell)], data_root, world, device)
         except Exception:  # one broken cell is a row of the table, not the end of the others
             mine = {"error": traceback.format_exc()}
         rows.append(merged(cell, world.gather(mine)))
