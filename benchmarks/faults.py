@@ -1,0 +1,140 @@
+"""Faults done to runs, to SLURM's daemons and to what a study leans on, and how they were come through.
+
+`python -m benchmarks.faults [--tries N] [--only WORD …]`. Every fault is done to real runs of a tiny model on a
+throwaway SLURM in the middle of their steps, to `--tries` runs each. Columns: runs tried and runs that completed (or
+ended as designed); what the end was classified as; who took the run up again (`requeue`: SLURM; `study`: the study by
+itself; `retry`: a person); the most steps that one try did again, of at most one checkpoint interval; steps or points
+that are there twice or not at all; whether every training loss is bitwise the undisturbed run's; the longest time from
+the fault to the first step beyond it, the trainer's start and SLURM's own waits included [s].
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import _faults_jobs as jobs
+from benchmarks import _faults_stores as stores
+from benchmarks._faults_field import INTERVAL, STEPS, Field, Result, undisturbed
+from tests.slurm.cluster import ThrowawayCluster
+from tests.slurm.install import unavailable
+from tests.slurm.lab import Lab, prepare, write_text
+
+SLURM = (
+    "SlurmdTimeout=10",
+    "PreemptType=preempt/partition_prio",
+    "PreemptMode=REQUEUE",
+    "PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE DefaultTime=5 State=UP",
+)
+FAULTS: dict[str, Callable[[Field], Result]] = {
+    "submitter": stores.submitter_killed,
+    "trainer": jobs.trainer_killed,
+    "supervisor": jobs.supervisor_killed,
+    "job": jobs.everything_killed,
+    "step": jobs.step_killed,
+    "rank": jobs.rank_killed,
+    "slurmd": jobs.slurmd_killed,
+    "node": jobs.node_died,
+    "slurmctld": jobs.controller_killed,
+    "slurmdbd": jobs.accounting_killed,
+    "requeue": jobs.requeued,
+    "preemption": jobs.preempted,
+    "scancel": jobs.scancelled,
+    "hang": jobs.hung,
+    "shard": jobs.shard_corrupted,
+    "nan": jobs.nan_gradient,
+    "memory": jobs.memory_exhausted,
+    "disk": stores.disk_full,
+    "defect": jobs.code_defect,
+    "syncer": stores.syncer_killed,
+    "server": stores.server_killed,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description="Faults, and what became of them.")
+    parser.add_argument("--tries", type=int, default=2, help="runs that each fault is done to")
+    parser.add_argument("--only", nargs="+", default=[], help="these faults only: " + ", ".join([*FAULTS, "limit"]))
+    options = parser.parse_args(arguments)
+    reason = unavailable()
+    if reason:
+        print(f"no throwaway SLURM here: {reason}", file=sys.stderr)
+        return 1
+    wanted = options.only or [*FAULTS, "limit"]
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch, ThrowawayCluster(extra=SLURM) as cluster:
+        root = Path(scratch)
+        write_text(root / "corpus" / "text")
+        prepare(root / "corpus")
+        lab = Lab(root, root / "corpus", cluster)
+        field = Field(cluster, lab, undisturbed(lab, options.tries), options.tries)
+        results = _all(field, wanted)
+        for process in field.started:
+            process.kill()
+    print("\n".join(table(results)))
+    print()
+    print("\n".join(stores.checkpoint_speed()))
+    print(f"\n{len(results)} classes of faults in {(time.monotonic() - begun) / 60:.1f} min")
+    return 0 if all(good(result) for result in results) else 1
+
+
+def _all(field: Field, wanted: Sequence[str]) -> list[Result]:
+    limited = jobs.time_limit_begin(field) if "limit" in wanted else None
+    results = []
+    for name in (name for name in FAULTS if name in wanted):
+        results.append(_tried(name, lambda name=name: FAULTS[name](field)))  # type: ignore[misc]
+        print(row(results[-1]), file=sys.stderr, flush=True)
+    if limited is not None:
+        results.append(_tried("limit", lambda: jobs.time_limit_end(limited)))
+        print(row(results[-1]), file=sys.stderr, flush=True)
+    return results
+
+
+def _tried(name: str, act: Callable[[], Result]) -> Result:
+    """Do it; what goes wrong in doing it is a result that nobody survived, and the others are still tried."""
+    try:
+        return act()
+    except Exception as error:
+        traceback.print_exc()
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        return Result(name, 1, 0, "-", "-", note=f"could not be done: {said[:120]}")
+
+
+def good(result: Result) -> bool:
+    """Whether it was come through as designed."""
+    least = result.survived == result.tried and not result.duplicates and not result.lost
+    return least and result.bitwise is not False
+
+
+HEAD = (
+    f"{'fault':<42}{'tried':>6}{'came through':>13}  {'classified as':<18}{'taken up by':<18}{'steps again':>12}"
+    f"{'twice':>6}{'lost':>6}{'bitwise':>9}{'s':>7}"
+)
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Return the table with its notes."""
+    lines = [f"runs of {STEPS} steps with a checkpoint every {INTERVAL} steps", "", HEAD, *map(row, results), ""]
+    lines += [f"{result.fault}: {result.note}" for result in results if result.note]
+    through = sum(good(result) for result in results)
+    return [*lines, "", f"{through} of {len(results)} classes come through as designed"]
+
+
+def row(result: Result) -> str:
+    """Return one line of the table."""
+    same = {None: "-", True: "yes", False: "NO"}[result.bitwise]
+    steps = "-" if result.steps_lost is None else str(result.steps_lost)
+    seconds = "-" if result.seconds is None else f"{result.seconds:.0f}"
+    return (
+        f"{result.fault:<42}{result.tried:>6}{result.survived:>13}  {result.kinds:<18}{result.by:<18}{steps:>12}"
+        f"{result.duplicates:>6}{result.lost:>6}{same:>9}{seconds:>7}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
