@@ -103,27 +103,29 @@ def test_trainer_killed_outright(start: Start, undisturbed: dict[str, float]) ->
     run = start("trainer", 5)
     run.wait_for_checkpoint()
     (trainer,) = run.supervisor.children()
+    run.speed_up()
     trainer.kill()
-    assert run.ended()[0] == "FAILED"
-    point = run.lab.point("trainer")
-    assert point["state"] == "failed"
-    assert "killed by signal 9 (SIGKILL" in " ".join(point["error"])
-    assert run.lab.attempt("trainer", 1)["signal"] == 9
-    assert run.retried() == undisturbed
+    run.lab.wait_for_state("trainer", "completed", 150)
+    first = run.lab.attempt("trainer", 1)
+    assert (first["state"], first["kind"], first["signal"]) == ("failed", "killed", 9)
+    assert "killed by signal 9 (SIGKILL" in first["error"]
+    assert run.lab.attempt("trainer", 2, "job.json")["restart"] == 1, "its job requeued itself"
+    assert run.lab.outcome("trainer")["loss"] == undisturbed
 
 
 def test_everything_of_a_job_killed_outright(start: Start, undisturbed: dict[str, float]) -> None:
     run = start("all", 5)
     run.wait_for_checkpoint()
     supervisor = run.supervisor
+    run.speed_up()
     for process in (supervisor, *supervisor.children()):
         process.kill()
     assert run.ended()[0] == "FAILED"
-    point = run.lab.point("all")
-    assert point["state"] == "failed"
-    assert "SLURM says FAILED" in point["why"]
+    run.lab.wait_for_state("all", "completed", 150)
     assert not (run.attempts / "1" / "outcome.json").exists(), "nobody was left to write how it ended"
-    assert run.retried() == undisturbed
+    (end,) = [event for event in run.lab.ledger("all") if event["event"] == "ended"]
+    assert (end["kind"], end["action"]) == ("killed", "again"), "the first look at it has seen to it"
+    assert run.lab.outcome("all")["loss"] == undisturbed
 
 
 def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, float]) -> None:
@@ -143,10 +145,16 @@ def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, 
 def test_time_limit_with_and_without_a_warning(start: Start, undisturbed: dict[str, float]) -> None:
     warned = start("warned", 4, "cluster.time_minutes=1")
     stopped = start("stopped", 10, "cluster.time_minutes=1", "cluster.signal_seconds=0")
-    assert warned.ended(seconds=150) == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
-    assert warned.lab.point("warned")["state"] == "time_limit"
-    assert warned.lab.attempt("warned", 1)["state"] == "time_limit"
-    assert stopped.ended(seconds=150) == ("TIMEOUT", "0:0")
-    assert stopped.lab.point("stopped")["state"] == "time_limit"
+    by_hand = start("by_hand", 4, "cluster.time_minutes=1", "retry=never")
+    assert by_hand.ended(seconds=150) == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
+    assert by_hand.lab.point("by_hand")["state"] == "time_limit"
     for run in (stopped, warned):
-        assert run.retried() == undisturbed
+        run.speed_up()
+        run.lab.wait_for_state(run.study, "completed", 200)
+        assert run.lab.outcome(run.study)["loss"] == undisturbed
+        (end,) = [event for event in run.lab.ledger(run.study) if event["event"] == "ended"]
+        assert (end["kind"], end["action"]) == ("time_limit", "again")
+    assert warned.lab.attempt("warned", 1)["state"] == "time_limit"
+    assert warned.lab.attempt("warned", 2, "job.json")["restart"] == 1, "the warned one requeued itself"
+    assert len(stopped.lab.job_ids("stopped")) == 2, "the other one was submitted again by the first look at it"
+    assert by_hand.retried() == undisturbed

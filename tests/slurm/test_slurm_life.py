@@ -1,0 +1,128 @@
+"""How jobs end on a real SLURM and what follows by itself: hangs, preemption, memory, dead nodes, caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.slurm.cluster import ThrowawayCluster, wait_for
+from tests.slurm.lab import TINY, Lab
+
+pytestmark = pytest.mark.slurm
+
+PREEMPTION = (
+    "PreemptType=preempt/partition_prio",
+    "PreemptMode=REQUEUE",
+    "SlurmctldParameters=preempt_send_user_signal",
+    "PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=10 State=UP",
+    "PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF State=UP",
+)
+QUICKLY = ("cluster.hang_floor_seconds=3", "runtime.start_seconds=60")
+
+
+@pytest.fixture(scope="module")
+def own_cluster(slurm_here: None) -> Iterator[ThrowawayCluster]:
+    """A cluster whose nodes may be taken down and whose jobs preempt each other."""
+    with ThrowawayCluster(nodes=3, extra=PREEMPTION) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def lab(tmp_path: Path, corpus: Path, own_cluster: ThrowawayCluster) -> Lab:
+    return Lab(tmp_path, corpus, own_cluster)
+
+
+def fragile(lab: Lab, study: str, words: str, *overrides: str, **variables: object) -> Lab:
+    """Submit a study whose trainer ends as `words` say, one start after the other."""
+    there = lab.with_trainer("fragile", FRAGILE=words, **variables)
+    there.sweep(f"study.name={study}", *TINY, *overrides)
+    return there
+
+
+def starts(lab: Lab, study: str, key: str | None = None) -> list[str]:
+    path = lab.run_folder(study, key) / "starts"
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def kinds(lab: Lab, study: str) -> list[tuple[str, str]]:
+    """Return the kinds of ends that the ledger holds, and what was decided of each."""
+    return [(event["kind"], event["action"]) for event in lab.ledger(study) if event["event"] == "ended"]
+
+
+def test_a_hang_leaves_stacks_and_is_tried_again(lab: Lab) -> None:
+    there = fragile(lab, "hang", "1:hang,complete;2:stop,complete", *QUICKLY, "seed=1,2")
+    for seed, key in zip((1, 2), there.keys("hang"), strict=True):
+        run = there.run_folder("hang", key)
+        wait_for(f"outcome of seed {seed}", (run / "outcome.json").exists, 90, every=0.3)
+        attempt = run / "attempts" / "1"
+        stacks = (attempt / "stacks.0").read_text(encoding="utf-8")
+        assert ("in hang" if seed == 1 else "in stop") in stacks, "where its main thread stood"
+        assert ("stopped" in stacks) == (seed == 2), "what the kernel says of it"
+        assert "rank 0" in (attempt / "hang.json").read_text(encoding="utf-8")
+        assert '"kind": "hang"' in (attempt / "outcome.json").read_text(encoding="utf-8")
+    assert kinds(there, "hang") == [("hang", "elsewhere"), ("hang", "elsewhere")]
+
+
+def test_preempted_jobs_go_on_by_requeue(lab: Lab) -> None:
+    """One is warned by a user's signal and requeues itself; the other is preempted by SLURM, which requeues it."""
+    warned = fragile(lab, "warned", "wait,complete", "cluster.partition=low", "cluster.time_minutes=30")
+    wait_for("it to wait", (warned.run_folder("warned") / "waits").exists, 60)
+    warned.cluster.call("scancel", "--signal=USR2", f"{warned.job_ids('warned')[0]}_0")
+    wait_for("the requeued job's outcome", (warned.run_folder("warned") / "outcome.json").exists, 90, every=0.3)
+    assert kinds(warned, "warned") == [("preempted", "again")]
+    assert warned.attempt("warned", 1)["kind"] == "preempted"
+    first, second = (warned.attempt("warned", number, "job.json") for number in (1, 2))
+    assert (first["job_id"], second["restart"]) == (second["job_id"], 1)
+
+    low = fragile(lab, "low", "wait,complete", "cluster.partition=low", "cluster.nodes=3", "cluster.cpus_per_task=2")
+    wait_for("it to wait", (low.run_folder("low") / "waits").exists, 60)
+    low.cluster.call("srun", "--partition=high", "--nodes=3", "--cpus-per-task=2", "--exclusive", "true")
+    wait_for("the preempted job's outcome", (low.run_folder("low") / "outcome.json").exists, 120, every=0.3)
+    assert [kind for kind, _ in kinds(low, "low")] == ["preempted"]
+    assert low.point("low")["state"] == "completed"
+
+
+def test_too_little_memory_is_answered_with_more(lab: Lab) -> None:
+    there = fragile(lab, "memory", "memory,complete", "cluster.mem_gb=1")
+    wait_for("its outcome", (there.run_folder("memory") / "outcome.json").exists, 90, every=0.3)
+    assert kinds(there, "memory") == [("host_memory", "more")]
+    assert [line.split()[1] for line in starts(there, "memory")] == ["1024", "1536"]
+    assert there.attempt("memory", 1)["headline"] == "MemoryError"
+
+
+def test_a_cap_is_reached_and_status_says_so(lab: Lab) -> None:
+    there = fragile(lab, "cap", "hang", *QUICKLY, "retry.hang='again 1'")
+    point = there.wait_for_state("cap", "failed", 120)
+    assert (point["kind"], len(starts(there, "cap"))) == ("hang", 2)
+    assert point["next"] == "tried again 1 times after hang: that is the cap (retry.hang)"
+    there.study("status", "cap", code=1)
+    assert kinds(there, "cap") == [("hang", "again"), ("hang", "stop")], "status did not try it again"
+    stopped = fragile(lab, "stops", "fail,complete")
+    point = stopped.wait_for_state("stops", "failed", 60)
+    assert (point["kind"], point["headline"]) == ("code_error", "RuntimeError: it was not a good day")
+    assert len(starts(stopped, "stops")) == 1
+
+
+def test_a_dead_node_is_left_and_named(lab: Lab) -> None:
+    there = fragile(lab, "node", "wait,complete", "cluster.requeue=false")
+    wait_for("it to wait", (there.run_folder("node") / "waits").exists, 60)
+    node = starts(there, "node")[0].split()[0]
+    supervisor = psutil.Process(there.attempt("node", 1, "job.json")["pid"])
+    for process in (slurmd(lab.cluster, node), *supervisor.children(), supervisor):
+        process.kill()  # as a node does that loses its power
+    there.cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    there.wait_for_state("node", "completed", 120)
+    assert kinds(there, "node") == [("node_failure", "elsewhere")]
+    assert starts(there, "node")[1].split()[0] != node
+    (excluded,) = [event for event in there.ledger("node") if event["event"] == "excluded"]
+    assert list(excluded["nodes"]) == [node]
+    assert excluded["nodes"][node].startswith("its state is down")
+
+
+def slurmd(cluster: ThrowawayCluster, node: str) -> psutil.Process:
+    daemons = psutil.Process(cluster.supervisor_pid).children()
+    (found,) = [p for p in daemons if p.name() == "slurmd" and p.cmdline()[-2:] == ["-N", node]]
+    return found
