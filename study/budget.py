@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from study import cost
+from study import cost, ledger
 from study.config import StudySection
 from study.executors import query
 from study.layout import StudyFolder
-from study.observe import PointStatus
+from study.observe import Observer, PointStatus
 from study.point import Point
 from study.resources import Shape
 from study.submission import load_section
@@ -93,6 +96,57 @@ def balances(
     return found
 
 
-def over(found: Sequence[Balance]) -> str | None:
-    """Return why a submission is over a budget; None where it is within all."""
-    return next((balance.refusal() for balance in found if not balance.fits), None)
+def check(
+    folder: StudyFolder, wanted: Sequence[tuple[Shape, int]], waiting: Sequence[str], runner: query.Runner = query.run
+) -> None:
+    """Raise ValueError where points (shape, how many) are over the study's budget with all that is out already.
+
+    waiting: keys that wait in the ledger besides and are to go out as well.
+    """
+    limits = section(folder)
+    if limits.gpu_hours is None and limits.core_hours is None:
+        return
+    queued = [(Shape.read(asked), count) for asked, count in _counted(folder, waiting)]
+    asked = [(shape, shape.jobs(points)) for shape, points in [*wanted, *queued]]
+    for balance in balances(folder, limits, asked, _seen(folder, runner), runner):
+        if not balance.fits:
+            raise ValueError(balance.refusal())
+
+
+class Purse:
+    """What is left of a study's budgets while jobs are submitted one array after the other."""
+
+    def __init__(self, found: Sequence[Balance]) -> None:
+        self._balances = {balance.unit: balance for balance in found}
+        self._left = {balance.unit: balance.left for balance in found}
+
+    def take(self, shape: Shape, jobs: int) -> str:
+        """Take what so many jobs may come to; return why that is not there, "" where it is."""
+        need = {unit: jobs * shape.hours * cost.devices(shape).count(unit) for unit in self._left}
+        short = next((unit for unit, hours in need.items() if hours > self._left[unit] * (1 + 1e-9)), None)
+        if short is not None:
+            return f"the budget is spent: {self._balances[short]}, and {need[short]:.4g} are asked"
+        for unit, hours in need.items():
+            self._left[unit] -= hours
+        return ""
+
+
+def purse(folder: StudyFolder, runner: query.Runner = query.run) -> Purse | None:
+    """Return what is left of the study's budgets; None where it has none."""
+    limits = section(folder)
+    if limits.gpu_hours is None and limits.core_hours is None:
+        return None
+    return Purse(balances(folder, limits, (), _seen(folder, runner), runner))
+
+
+def _seen(folder: StudyFolder, runner: query.Runner) -> tuple[Mapping[str, Point], Sequence[PointStatus]]:
+    observer = Observer(folder, lambda ids: query.look(ids, runner))
+    observer.refresh()
+    return observer.points, observer.statuses()
+
+
+def _counted(folder: StudyFolder, keys: Sequence[str]) -> list[tuple[Mapping[str, Any], int]]:
+    """Return what waiting points ask, with how many ask the same."""
+    known = ledger.read(folder).waiting
+    counts = Counter(json.dumps(known[key].resources, sort_keys=True) for key in keys)
+    return [(json.loads(text), count) for text, count in counts.items()]

@@ -1,33 +1,33 @@
-"""Points that go on from another point: in which order they are submitted, and which jobs they wait for."""
+"""Points that go on from another point's checkpoint: the jobs that their jobs wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 
-from study import lineage
 from study.ledger import Ledger
-from study.point import Point
 
 
-def split(
-    keys: Sequence[str], points: Mapping[str, Point], known: Ledger, completed: Collection[str]
-) -> tuple[list[tuple[tuple[str, ...], str | None]], tuple[str, ...]]:
-    """Return the keys by the job that they have to wait for, and the keys that cannot be submitted yet. Pure.
+def split(waiting: Mapping[str, str], known: Ledger) -> tuple[dict[str, str], dict[str, str]]:
+    """Return, of the points that wait for a parent, sbatch's dependency where that has a job, else why they wait. Pure.
 
-    The dependency is sbatch's (`afterok:12_3`), None for points that may start at once. A key must wait here while its
-    parent is neither completed nor in a job: the same call after its parent was submitted names that job.
+    `waiting`: the parent of each. A point stays while its parent is in no job: asked again once that is submitted,
+    this names the job.
     """
-    ready: dict[str | None, list[str]] = {}
-    later = []
-    for key in keys:
-        point = points.get(key)
-        parent = lineage.parent_of(point.config) if point is not None else None
-        if parent is None or parent.key in completed:
-            ready.setdefault(None, []).append(key)
-            continue
-        batch = known.batch(parent.key)
-        if batch is None or batch.job_id is None or batch.executor != "slurm" or parent.key in known.cancelled:
-            later.append(key)
-            continue
-        ready.setdefault(f"afterok:{batch.job_id}_{batch.task(parent.key)}", []).append(key)
-    return [(tuple(some), job) for job, some in ready.items()], tuple(later)
+    after, held = {}, {}
+    for key, parent in waiting.items():
+        batch = known.batch(parent)
+        if batch is None or batch.job_id is None or batch.executor != "slurm" or parent in known.cancelled:
+            held[key] = f"parent {parent} has not completed"
+        else:
+            after[key] = f"afterok:{batch.job_id}_{batch.task(parent)}"
+    return after, held
+
+
+def lives(dependency: str, alive: Mapping[str, int]) -> bool:
+    """Whether a job of the array that a dependency names waits or runs; `alive`: how many do, by array id."""
+    return alive.get(dependency.partition(":")[2].partition("_")[0], 0) > 0
+
+
+def pending(known: Ledger) -> bool:
+    """Whether a point's latest job has to wait for another one, or had to."""
+    return any(known.batches[name].resources.get("dependency") for name in set(known.current.values()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from study import code_version, feed, ledger, lineage
+from study import budget, code_version, dependencies, feed, ledger, lineage, sizing
 from study.config import ClusterConfig
-from study.executors import query
+from study.executors import nodes, query
 from study.executors.local import longest_first, tasks, write_batch
 from study.files import locked, read_json
 from study.follow import follow
@@ -17,6 +17,7 @@ from study.observe import Observer
 from study.reconcile import Submit, decide
 from study.resources import Shape
 from study.settling import Outside, after_error, settle
+from study.standing import NEVER_BEGAN
 from study.submission import reference
 
 __all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume", "script", "settle", "start"]
@@ -43,8 +44,8 @@ def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
             states = {status.key: status.state for status in observer.statuses()}
             _say_what_stays(folder, keys, states, outside)
             due = [a.keys for a in decide(keys, ledger.read(folder), states, {}, outside.clock()) if type(a) is Submit]
-            submitted = _want(folder, due[0], cluster) if due else 0
-            return submitted + feed.feed(folder, outside, _held(folder))
+            submitted = _want(folder, due[0], cluster, outside) if due else 0
+            return submitted + _feed(folder, outside)
     except TimeoutError:
         raise _busy(folder) from None
 
@@ -63,7 +64,7 @@ def reconcile(folder: StudyFolder, outside: Outside | None = None, *, force: boo
     try:
         with locked(folder.submitting, SUBMITTER_SECONDS):
             _settle(folder, outside, force=force)
-            return feed.feed(folder, outside, _held(folder))
+            return _feed(folder, outside)
     except TimeoutError:
         raise _busy(folder) from None
 
@@ -81,7 +82,7 @@ def advance(
     outside = outside or Outside()
     state = ledger.read(folder)
     unclear = any(batch.ambiguous for batch in state.batches.values())
-    if not (state.waiting or unclear):
+    if not (state.waiting or unclear or dependencies.pending(state)):
         return 0
     if not ended:
         return (_try(folder, outside, sparing=False) or 0) if feed.is_time(folder, outside.clock(), every) else 0
@@ -113,7 +114,7 @@ def _try(folder: StudyFolder, outside: Outside, *, sparing: bool) -> int | None:
     try:
         with locked(folder.submitting, 0):
             settle(folder, outside, patient=False)
-            return feed.feed(folder, outside, _held(folder), sparing=sparing)
+            return _feed(folder, outside, sparing=sparing)
     except TimeoutError:
         return None
 
@@ -140,8 +141,39 @@ def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[st
         outside.say(f"{said}: left as they are; {again} tries them again")
 
 
-def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> int:
-    """Write down that these points are to be submitted; return how many of them are out by that (local runs)."""
+def _feed(folder: StudyFolder, outside: Outside, *, sparing: bool = False) -> int:
+    """Submit what waits and fits, parents before the branches whose jobs wait for them; return how many went out."""
+    _take_back(folder, outside)
+    out = 0
+    while True:
+        after, held = _relations(folder)
+        sent = feed.feed(folder, outside, held, after, sparing=sparing)
+        out += sent
+        if not sent or not held:
+            return out
+
+
+def _take_back(folder: StudyFolder, outside: Outside) -> None:
+    """Let points wait again whose jobs SLURM gave up because their parent's job did not succeed."""
+    known = ledger.read(folder)
+    if not dependencies.pending(known):
+        return
+    observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
+    observer.refresh()
+    stranded = [s.key for s in observer.statuses() if s.why == NEVER_BEGAN]
+    events = []
+    for key in stranded:
+        batch = known.batches[known.current[key]]
+        resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
+        events.append({"event": "waiting", "keys": [key], "resources": resources, "code": batch.code, "parallel": None})
+    ledger.extend(folder, events)
+
+
+def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside) -> int:
+    """Write down that these points are to be submitted; return how many of them are out by that (local runs).
+
+    Raises ValueError where one could never start, or where all together are over the study's budget.
+    """
     points = load_points(folder)
     unknown = [key for key in keys if key not in points]
     if unknown:
@@ -155,22 +187,25 @@ def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> i
     known = ledger.read(folder).waiting
     asked = {"code": version.id, "parallel": cluster.array_parallelism}
     events = []
-    for shape, its in [(Shape.of(cluster), ordered)]:
-        resources = shape.record()
-        new = [key for key in its if key not in known or known[key].resources != resources]
+    sized = sizing.allot(folder, [points[key] for key in ordered], cluster, nodes.site(outside.runner))
+    wanted = [(one.shape, len(one.keys)) for one in sized]
+    budget.check(folder, wanted, sorted(known.keys() - set(ordered)), outside.runner)
+    for one in sized:
+        resources = one.shape.record()
+        new = [key for key in one.keys if key not in known or known[key].resources != resources]
         if new:
             events.append({"event": "waiting", "keys": new, "resources": resources, **asked})
     ledger.extend(folder, events)
     return 0
 
 
-def _held(folder: StudyFolder) -> dict[str, str]:
-    """Return the points that may not go out yet, with why: those whose parent has not completed."""
+def _relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what points have to wait for whose parent has not completed: its job, or, where it has none, why."""
     if not folder.points.exists() or b'"parent":"' not in folder.points.read_bytes():
-        return {}
-    points = load_points(folder)
+        return {}, {}
+    points, known = load_points(folder), ledger.read(folder)
     completed = {key for key in lineage.parents(points.values()) if _completed(folder, key)}
-    return {key: f"parent {parent} has not completed" for key, parent in lineage.waiting(points, completed).items()}
+    return dependencies.split(lineage.waiting(points, completed), known)
 
 
 def _completed(folder: StudyFolder, key: str) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from study import ledger
+from study import budget, dependencies, ledger
 from study.executors import limits, room
 from study.files import read_json, write_json
 from study.layout import StudyFolder
@@ -29,11 +29,12 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class Part:
-    """One array that is to be submitted: its keys, at most `throttle` of its jobs at once."""
+    """One array that is to be submitted: its keys, at most `throttle` of its jobs at once, after which other job."""
 
     keys: tuple[str, ...]
     asked: Waiting
     throttle: int
+    dependency: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,27 @@ class Plan:
     why: str = ""
 
 
-def plan(state: Ledger, seen: limits.Room, user: str, held: Mapping[str, str], *, sparing: bool = False) -> Plan:
+def plan(
+    state: Ledger,
+    seen: limits.Room,
+    user: str,
+    held: Mapping[str, str],
+    *,
+    after: Mapping[str, str] | None = None,
+    sparing: bool = False,
+) -> Plan:
     """Return the arrays that fit now. Pure.
 
-    `held`: keys that may not go out yet, with why. `sparing`: leave room that is too small to be worth a submission,
-    unless little of the study is alive; what its own jobs do as they end.
+    `held`: keys that may not go out yet, with why. `after`: keys that go out with a dependency. `sparing`: leave room
+    that is too small to be worth a submission, unless little of the study is alive; what its own jobs do as they end.
     """
     from study.executors import slurm
 
     alive = _alive(state, seen)
     most, taken = _array_limit(seen), 0
-    fitting: list[tuple[Waiting, list[tuple[str, ...]]]] = []
+    fitting: list[tuple[Waiting, str | None, list[tuple[str, ...]]]] = []
     whys = [why for key, why in held.items() if key in state.waiting]
-    for asked, keys in _kinds(state, held):
+    for asked, job, keys in _kinds(state, held, after or {}):
         shape = Shape.read(asked.resources)
         if alive.jobs and asked.parallel is not None and asked.parallel - alive.throttles < max(1, asked.parallel // 4):
             whys.append(f"cluster.array_parallelism={asked.parallel:,} is used by the jobs there are")
@@ -70,19 +79,28 @@ def plan(state: Ledger, seen: limits.Room, user: str, held: Mapping[str, str], *
             if left < wanted:
                 whys.append(f"{cap.what} is {cap.most:,}, and {cap.used + taken + left:,} are used")
         taken += left
-        fitting.append((asked, list(slurm.chunks(keys[: left * shape.pack], most * shape.pack))))
-    count = sum(len(arrays) for _, arrays in fitting)
+        fitting.append((asked, job, list(slurm.chunks(keys[: left * shape.pack], most * shape.pack))))
+    count = sum(len(arrays) for _, _, arrays in fitting)
     parts = []
-    for asked, arrays in fitting:
+    for asked, job, arrays in fitting:
         for array in arrays:
             jobs = Shape.read(asked.resources).jobs(len(array))
             share = jobs if asked.parallel is None else max(1, (asked.parallel - alive.throttles) // count)
-            parts.append(Part(array, asked, min(share, jobs)))
+            parts.append(Part(array, asked, min(share, jobs), job))
     return Plan(tuple(parts), whys[0] if whys else "")
 
 
-def feed(folder: StudyFolder, outside: Outside, held: Mapping[str, str], *, sparing: bool = False) -> int:
+def feed(
+    folder: StudyFolder,
+    outside: Outside,
+    held: Mapping[str, str],
+    after: Mapping[str, str] | None = None,
+    *,
+    sparing: bool = False,
+) -> int:
     """Submit what waits and fits; return how many points went out. For the holder of the submit lock.
+
+    Nothing goes out that the study's budget does not cover to its time limit.
 
     Raises ValueError (a SchedulerError) where the scheduler refuses for good, or nobody knows whether it accepted.
     """
@@ -100,9 +118,17 @@ def feed(folder: StudyFolder, outside: Outside, held: Mapping[str, str], *, spar
         if not sparing:
             outside.say(f"{len(state.waiting):,} points wait: {why}")
         return 0
-    decided = plan(state, seen, getpass.getuser(), held, sparing=sparing)
+    gone = {key for key, job in (after or {}).items() if not dependencies.lives(job, seen.queue.alive)}
+    held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
+    decided = plan(state, seen, getpass.getuser(), held, after=after, sparing=sparing)
     out, why = 0, decided.why
+    purse = budget.purse(folder, outside.runner) if decided.parts else None
     for part in decided.parts:
+        shape = Shape.read(part.asked.resources)
+        short = purse.take(shape, shape.jobs(len(part.keys))) if purse is not None else ""
+        if short:
+            why = short
+            continue
         refused = _send(folder, part, outside, patient=not sparing)
         if refused:
             why = refused
@@ -121,7 +147,7 @@ def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -
     """Submit one array; return why it was refused for now, "" where it went out."""
     from study.executors import slurm
 
-    shape = Shape.read(part.asked.resources)
+    shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
     name, jobs = slurm.batch_name(folder.name), shape.jobs(len(part.keys))
     text = slurm.render(folder, shape, name, jobs, part.throttle)
     ledger.append(
@@ -130,7 +156,7 @@ def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -
         name=name,
         executor="slurm",
         keys=list(part.keys),
-        resources=dict(part.asked.resources),
+        resources=shape.record(),
         code=part.asked.code,
         throttle=part.throttle,
     )
@@ -210,13 +236,16 @@ def _alive(state: Ledger, seen: limits.Room) -> _Alive:
     return _Alive(jobs, throttles)
 
 
-def _kinds(state: Ledger, held: Mapping[str, str]) -> Iterator[tuple[Waiting, list[str]]]:
+def _kinds(
+    state: Ledger, held: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[tuple[Waiting, str | None, list[str]]]:
     """Yield the keys that wait by what they are to be submitted with, in order; `why` makes no difference."""
-    groups: dict[str, tuple[Waiting, list[str]]] = {}
+    groups: dict[str, tuple[Waiting, str | None, list[str]]] = {}
     for key, asked in state.waiting.items():
         if key not in held:
-            name = json.dumps([asked.resources, asked.code, asked.parallel], sort_keys=True)
-            groups.setdefault(name, (asked, []))[1].append(key)
+            job = after.get(key)
+            name = json.dumps([asked.resources, asked.code, asked.parallel, job], sort_keys=True)
+            groups.setdefault(name, (asked, job, []))[2].append(key)
     yield from groups.values()
 
 

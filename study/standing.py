@@ -66,6 +66,10 @@ class Evidence:
     again: bool = False
 
 
+NEVER_BEGAN = "it never began: its parent's job did not succeed"
+"""Why a branch whose job SLURM gave up is interrupted."""
+
+
 @dataclass(frozen=True)
 class Standing:
     """A point's state, one of STATES, why it is that, and of what kind its end was (study.classify)."""
@@ -181,7 +185,7 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
         return Standing("interrupted", "another attempt held the run")
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
     if job.state == "cancelled" and not (seen.cancelled or begun) and batch and batch.resources.get("dependency"):
-        return Standing("interrupted", "it never began: its parent's job did not succeed")
+        return Standing("interrupted", NEVER_BEGAN)
     if job.state == "cancelled" or seen.cancelled:
         return Standing("cancelled", said)
     return Standing(job.state, said, _by_job(job) or "unknown")
