@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
 
 from study import ledger
 from study.commands import add_json, add_selection, add_study, emit
@@ -63,13 +62,12 @@ def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
 
 
 def _cancel_jobs(observer: Observer, chosen: list[PointStatus]) -> int:
-    indices: dict[str, list[int]] = defaultdict(list)
-    for status in chosen:
-        batch = observer.known.batch(status.key)
-        if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
-            indices[batch.job_id].append(batch.keys.index(status.key))
+    """Cancel the jobs in which no point is wanted any more; a packed job that goes on tells its points itself."""
+    batches = {status.key: observer.known.batch(status.key) for status in chosen}
+    keys = [key for key, b in batches.items() if b is not None and b.executor == "slurm" and b.job_id is not None]
+    indices = observer.known.unwanted_jobs(keys)
     if indices:
         from study.executors import slurm
 
         slurm.cancel(indices)
-    return sum(map(len, indices.values()))
+    return len(keys)
