@@ -55,10 +55,13 @@ class JobState:
 class ThrowawayCluster:
     """A running cluster as a context manager: `with ThrowawayCluster() as cluster: cluster.call("sinfo")`."""
 
-    def __init__(self, nodes: int = 4, cpus_per_node: int = 2, extra: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, nodes: int = 4, cpus_per_node: int = 2, extra: tuple[str, ...] = (), gpus_per_node: int = 0
+    ) -> None:
         self.node_count = nodes
         self.cpus_per_node = cpus_per_node
         self.extra = extra
+        self.gpus_per_node = gpus_per_node
         self.start_seconds = 0.0
         self._settings: Settings | None = None
         self._supervisor: subprocess.Popen[str] | None = None
@@ -113,6 +116,7 @@ class ThrowawayCluster:
             password=secrets.token_hex(12),
             cpus_per_node=self.cpus_per_node,
             extra=self.extra,
+            gpus_per_node=self.gpus_per_node,
         )
         (self.folder / REQUEST).write_text(json.dumps(asdict(self._settings), default=str), encoding="utf-8")
         os.mkfifo(self.folder / OWNERS)

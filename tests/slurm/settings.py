@@ -18,7 +18,10 @@ MEMORY_FOLDER_BYTES = 512 * 2**20
 
 @dataclass(frozen=True)
 class Settings:
-    """One cluster: where it lives, what it is made of, which ports it uses; `extra` are lines of slurm.conf."""
+    """One cluster: where it lives, what it is made of, which ports it uses; `extra` are lines of slurm.conf.
+
+    gpus_per_node: GPUs that SLURM hands out, which are terminals in truth.
+    """
 
     folder: Path
     host: str
@@ -31,6 +34,7 @@ class Settings:
     cpus_per_node: int = 2
     memory_mb_per_node: int = 4000
     extra: tuple[str, ...] = ()
+    gpus_per_node: int = 0
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -133,7 +137,9 @@ def slurm_conf(settings: Settings) -> str:
         # The socket again: connections to slurmdbd do not read AuthInfo.
         f"AccountingStoragePass={settings.munge_socket}",
         f"NodeName=n[1-{len(names)}] NodeHostname={settings.host} NodeAddr=127.0.0.1 Port=[{ports}]"
-        f" CPUs={settings.cpus_per_node} RealMemory={settings.memory_mb_per_node} State=UNKNOWN",
+        f" CPUs={settings.cpus_per_node} RealMemory={settings.memory_mb_per_node} State=UNKNOWN"
+        + (f" Gres=gpu:{settings.gpus_per_node}" if settings.gpus_per_node else ""),
+        *(["GresTypes=gpu", "AccountingStorageTRES=gres/gpu"] if settings.gpus_per_node else []),
         *(["CommunicationParameters=NoInAddrAny,NoCtldInAddrAny"] if on_loopback(settings.host) else []),
         *settings.extra,
         "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60 LLN=YES State=UP",
@@ -163,6 +169,12 @@ def slurmdbd_conf(settings: Settings) -> str:
         "StorageLoc=slurm",
     ]
     return "\n".join(lines) + "\n"
+
+
+def gres_conf(settings: Settings) -> str:
+    """Return gres.conf: the devices that stand in for GPUs."""
+    nodes, count = f"n[1-{len(settings.nodes)}]", settings.gpus_per_node
+    return f"NodeName={nodes} Name=gpu File=/dev/tty[0-{count - 1}]\n" if count else ""
 
 
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nIgnoreSystemd=yes\n"

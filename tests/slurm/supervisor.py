@@ -30,6 +30,7 @@ from tests.slurm.settings import (
     Settings,
     database_options,
     database_users,
+    gres_conf,
     slurm_conf,
     slurmdbd_conf,
 )
@@ -127,6 +128,7 @@ def write_configuration(settings: Settings) -> None:
         (settings.folder / name).mkdir(parents=True)
     settings.slurm_conf.write_text(slurm_conf(settings), encoding="utf-8")
     (settings.folder / "cgroup.conf").write_text(CGROUP_CONF, encoding="utf-8")
+    (settings.folder / "gres.conf").write_text(gres_conf(settings), encoding="utf-8")
     accounting = settings.folder / "slurmdbd.conf"
     accounting.touch(mode=0o600)
     accounting.write_text(slurmdbd_conf(settings), encoding="utf-8")

@@ -19,6 +19,7 @@ def main() -> None:
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     with (run / "ran").open("a", encoding="utf-8") as note:
         note.write(f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{os.environ.get('SLURM_ARRAY_TASK_ID')}\n")
+    (run / "devices").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""), encoding="utf-8")
     print(f"seed {config['seed']} begins", flush=True)
     if str(config["seed"]) == os.environ.get("QUICK_FAIL"):
         raise RuntimeError(f"seed {config['seed']} brings bad luck")
