@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from study.standing import ENDED
@@ -77,8 +78,10 @@ def identity_tags(study_id: str, parent: str | None, key: str | None, user: str)
     return tags
 
 
-def run_card(facts: Facts, cluster: str, code: str, redact: Redact) -> Card:
-    """Return what a point's run shall show for these facts."""
+def run_card(
+    facts: Facts, cluster: str, code: str, redact: Redact, labels: Mapping[str, str] = MappingProxyType({})
+) -> Card:
+    """Return what a point's run shall show for these facts; `labels`: what its search says of it."""
     job = facts.job or {}
     code = str(job.get("code") or code)
     tags = {
@@ -90,6 +93,7 @@ def run_card(facts: Facts, cluster: str, code: str, redact: Redact) -> Card:
         "code": code,
         "git_sha": code.partition("-")[0],
         "error": facts.error or facts.why,
+        **labels,
     }
     if facts.outcome is not None:
         tags["outcome"] = json.dumps(facts.outcome, separators=(",", ":"))

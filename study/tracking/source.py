@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from study import ledger
 from study.executors.query import Job, View, look
 from study.layout import StudyFolder
+from study.search.labels import Labels
 from study.tracking.project import FrozenPoint
 
 REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
@@ -29,6 +30,7 @@ class Source:
         self._ask = ask
         self._asked = float("-inf")
         self._view = View()
+        self._labels = Labels(folder)
         self._stamps: dict[Path, tuple[int, int] | None] = {}
         self._places: dict[str, str] = {}
         self._offset = 0
@@ -44,6 +46,8 @@ class Source:
             self.ledger = ledger.read(self.folder)
             self._places = _places(self.ledger)
             self._asked = float("-inf")
+        if self._changed(self.folder.events) or self._changed(self.folder.search):
+            self._labels.refresh()
         if time.monotonic() - self._asked > LOOK_SECONDS:
             jobs = {self._places[key].rpartition("_")[0] for key in self._places.keys() - set(settled)}
             self._view = self._ask(sorted(jobs)) if jobs else View()
@@ -62,6 +66,11 @@ class Source:
         """Return SLURM's latest view of the point's job; None where it did not say or was not asked."""
         place = self._places.get(key)
         return None if place is None else self._view.jobs.get(place)
+
+    def labels(self, key: str) -> Mapping[str, str]:
+        """Return what the study's search says of a point, and which point and tokens it goes on from."""
+        parent = (self.points[key].config.get("schedule") or {}).get("parent")
+        return {**self._labels.of(key), **({"parent": str(parent)} if parent else {})}
 
     def latest(self) -> tuple[str, str]:
         """Return executor and code version of the latest submission, "" where unknown."""

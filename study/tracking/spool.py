@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 CHUNK = 1 << 20
+END_BYTES = 40
+"""So many of the last bytes read are remembered: of a record they are numbers that another one would not repeat."""
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
@@ -25,10 +27,11 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """How far a spool has been read: bytes, and the last step of each kind."""
+    """How far a spool has been read: bytes, the last step of each kind, and the last bytes, to know the file by."""
 
     offset: int = 0
     steps: Mapping[str, int] = field(default_factory=dict)
+    end: str = ""
 
 
 class Record(NamedTuple):
@@ -42,15 +45,16 @@ class Record(NamedTuple):
 def records(path: Path, start: Position, chunk: int = CHUNK) -> Iterator[Record]:
     """Yield the records behind `start`, lazily, `chunk` bytes at a time.
 
-    A last line without its newline is left for later. A file that has become shorter is read from its beginning, and
-    steps that were read before are not yielded a second time.
+    A last line without its newline is left for later. A file that has become shorter, or another one than was read
+    (a node that crashed lost the end of it, and its run wrote it again), is read from its beginning, and steps that
+    were read before are not yielded a second time.
     """
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        position = start if os.fstat(file.fileno()).st_size >= start.offset else Position(0, start.steps)
+        position = start if _is_same(file, start) else Position(0, start.steps)
         file.seek(position.offset)
         rest = b""
         while data := file.read(chunk):
@@ -62,16 +66,25 @@ def records(path: Path, start: Position, chunk: int = CHUNK) -> Iterator[Record]
                 yield record
 
 
+def _is_same(file: BinaryIO, start: Position) -> bool:
+    """Whether the file still holds, where the reading stopped, what was read last."""
+    if os.fstat(file.fileno()).st_size < start.offset:
+        return False
+    end = start.end.encode("latin-1")
+    file.seek(start.offset - len(end))
+    return file.read(len(end)) == end
+
+
 def _record(line: bytes, before: Position) -> Record:
-    offset = before.offset + len(line) + 1
+    offset, end = before.offset + len(line) + 1, (line + b"\n")[-END_BYTES:].decode("latin-1")
     try:
         entry = json.loads(line)
         values, kind, step = _values(entry, before.steps)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return Record([], Position(offset, before.steps), False)
+        return Record([], Position(offset, before.steps, end), False)
     if step <= before.steps.get(kind, -1):
-        return Record([], Position(offset, before.steps), True)
-    return Record(values, Position(offset, {**before.steps, kind: step}), True)
+        return Record([], Position(offset, before.steps, end), True)
+    return Record(values, Position(offset, {**before.steps, kind: step}, end), True)
 
 
 def _values(entry: Mapping[str, Any], steps: Mapping[str, int]) -> tuple[list[Value], str, int]:

@@ -6,7 +6,7 @@ import getpass
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,9 @@ from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
 from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError
 from study.tracking.uri import identity
+
+FAILURES = 3
+"""Runs in a row at which a store fails before a pass is given up."""
 
 SAVE_SECONDS = 2.0
 """Time between writings of the state file: what a kill costs is sending this much again."""
@@ -75,6 +78,7 @@ class Syncer:
         self._trusted = False  # the store holds no run of the study that the state does not name
         self._refused: dict[str, str] = {}
         self._states: dict[str, str] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
 
     def sync(self, wait: float = -1) -> Synced:
         """Make one pass, waiting `wait` seconds for another syncer's pass to end (-1: for ever), then TimeoutError.
@@ -87,8 +91,7 @@ class Syncer:
                 return Synced()
             target = self._target()
             shipper = Shipper(self._store, self._redact)
-            started = self._source.started()
-            created = sum(self._sync_run(target, key, shipper) for key in started)
+            created = self._sync_runs(target, shipper)
             try:
                 self._sync_parent(target, shipper)
             except (RunGoneError, RunRefusedError) as error:  # removed meanwhile: the next pass looks and makes it anew
@@ -147,10 +150,31 @@ class Syncer:
         self._trusted, self._verified, self._dirty = False, True, True
         return target
 
+    def _sync_runs(self, target: StoreState, shipper: Shipper) -> int:
+        """Bring every run up to date; return how many runs were made. StoreAwayError, in the end, where one failed.
+
+        A server that fails at one run may take the others: only after several failures in a row is it away.
+        """
+        created, in_a_row = 0, 0
+        trouble: StoreAwayError | None = None
+        for key in self._source.started():
+            try:
+                created += self._sync_run(target, key, shipper)
+                in_a_row = 0
+            except StoreAwayError as error:
+                trouble, in_a_row = trouble or error, in_a_row + 1
+                self._trusted = False  # nobody knows whether the run was made
+                if in_a_row == FAILURES:
+                    break
+        if trouble is not None:
+            raise trouble
+        return created
+
     def _sync_run(self, target: StoreState, key: str, shipper: Shipper) -> int:
         """Bring one run up to date; return how many runs were made for it."""
         known = target.runs.get(key)
-        if known is not None and known.done:
+        labels = self._source.labels(key)
+        if known is not None and known.done and self._labels.get(key, {}) == labels:
             self._states[key] = known.state
             return 0
         ledger = self._source.ledger
@@ -161,7 +185,8 @@ class Syncer:
         self._states[key] = facts.state
         if key in self._refused:
             return 0
-        card = run_card(facts, *self._source.latest(), self._redact)
+        self._labels[key] = labels
+        card = run_card(facts, *self._source.latest(), self._redact, labels)
         # A parent that was removed is made anew: its runs follow it.
         card = replace(card, tags={**card.tags, PARENT: target.parent})
         point = self._source.points[key]

@@ -14,6 +14,8 @@ from typing import Any
 
 TAG = "mlflow.sharedViewState."
 KEY = "study"
+KIND = ("mlflow.experimentKind", "custom_model_development")
+"""The tag by which MLflow shows the pages for training runs, not those for language model applications."""
 LOSS, TRAIN, TOKENS = "validation_loss", "train_loss", "tokens"
 COLUMNS = ("tags.`state`", f"metrics.`{LOSS}`", f"metrics.`{TRAIN}`", f"metrics.`{TOKENS}`")
 AFTER = ("attributes.`Duration`", "tags.`attempt`", "tags.`nodes`")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from study.tracking.spool import Value
-from study.tracking.store import ENTITIES, PARAMS, RunGoneError, RunRefusedError, StoredRun
+from study.tracking.store import ENTITIES, PARAMS, RunGoneError, RunRefusedError, StoreAwayError, StoredRun
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ class FakeStore:
     die_at: int = -1
     die_after: bool = False
     error: Callable[[], BaseException] = Killed
+    fails_at: set[str] = field(default_factory=set)
+    """Points at whose runs every write fails, as a server fails at what it cannot digest."""
 
     def experiment(self, name: str) -> str:
         return self._call(lambda: f"x-{name}")
@@ -81,6 +83,8 @@ class FakeStore:
 
         def write() -> None:
             into = self._run(run)
+            if into.tags.get("point_key") in self.fails_at:
+                raise StoreAwayError("500")
             for name, value in params:
                 if into.params.setdefault(name, value) != value:
                     raise RunRefusedError(f"param {name} changed")

@@ -61,6 +61,18 @@ def test_shrunken_file_is_read_again_without_its_old_steps(tmp_path: Path) -> No
     assert [v.step for v in found if v.name == "train_loss"] == [6, 7]
 
 
+def test_a_file_that_lost_its_end_and_grew_past_it_again_is_known_to_be_another(tmp_path: Path) -> None:
+    """What a crashed node had not written to disk is written again, with other times and numbers as long or longer."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(record("train", step, loss=1.0) for step in range(1, 6)))
+    _, position = values(path)
+    again = "".join(record("train", step, loss=2.0) for step in (1, 2, 3))
+    path.write_text(again + "".join(record("train", step, loss=2.25, lr=0.5) for step in range(4, 9)))
+    assert path.stat().st_size > position.offset
+    found, _ = values(path, position)
+    assert [v.step for v in found if v.name == "train_loss"] == [6, 7, 8]
+
+
 def test_nan_and_infinity_are_values(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(record("train", 1, loss=math.nan, lr=math.inf))

@@ -220,6 +220,34 @@ def test_one_refused_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert store.rows() == rows
 
 
+def test_a_run_at_which_the_server_fails_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "runs" / "s", 6), FakeStore()
+    for index in range(6):
+        start_run(made.run(index))
+        append(made.run(index), 1, 5)
+    store.fails_at = {made.keys[1], made.keys[4]}
+    one = syncer(made, store)
+    for _ in range(2):
+        with pytest.raises(StoreAwayError):
+            one.sync()
+    assert store.rows() == [row for row in expected(made) if row[0] not in store.fails_at]
+    store.fails_at = set()
+    one.sync()
+    assert store.rows() == expected(made)
+    assert store.names() == sorted([*made.keys, "study"])
+
+
+def test_a_store_that_fails_at_everything_is_left_in_peace(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "runs" / "s", 20), FakeStore()
+    for index in range(20):
+        start_run(made.run(index))
+        append(made.run(index), 1, 5)
+    store.fails_at = set(made.keys)
+    with pytest.raises(StoreAwayError):
+        syncer(made, store).sync()
+    assert store.calls < 15, "a pass that leads nowhere is short"
+
+
 def test_a_study_run_again_under_the_same_name_is_another_one(tmp_path: Path) -> None:
     store = FakeStore()
     for time in (1.0, 2.0):

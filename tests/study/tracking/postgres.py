@@ -1,0 +1,152 @@
+"""A PostgreSQL of a test's own, in a folder, on loopback; it can be killed outright and started again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.study.tracking.made import NAN, Row
+
+PROGRAMS = ("initdb", "postgres", "pg_isready")
+ROOT = Path("/usr/lib/postgresql")
+START_SECONDS = 60.0
+
+
+def folder_of_programs() -> Path | None:
+    """Return where PostgreSQL's server programs lie, the newest version's; None where there are none."""
+    found = sorted(ROOT.glob("*/bin"), key=lambda path: int(path.parent.name)) if ROOT.is_dir() else []
+    on_path = shutil.which("postgres")
+    candidates = [*reversed(found), *([Path(on_path).parent] if on_path else [])]
+    return next((path for path in candidates if all((path / name).exists() for name in PROGRAMS)), None)
+
+
+def unavailable() -> str | None:
+    """Return why no PostgreSQL can run here, or None if it can."""
+    if folder_of_programs() is None:
+        return "PostgreSQL's programs are not here: as root on Debian or Ubuntu, run python -m tests.slurm.install"
+    if find_spec("psycopg") is None:
+        return "psycopg is not installed: pip install 'psycopg[binary]'"
+    if os.geteuid() == 0 and shutil.which("runuser") is None:
+        return "PostgreSQL does not run as root, and there is no runuser to become another user"
+    return None
+
+
+@dataclass
+class Postgres:
+    """One server: its data in `folder`, on this port of loopback, trusting whoever connects."""
+
+    folder: Path
+    port: int
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def uri(self) -> str:
+        """MLflow's address of the database."""
+        return f"postgresql+psycopg://{self._user}@127.0.0.1:{self.port}/postgres"
+
+    def make(self) -> None:
+        """Make the data folder."""
+        self.folder.mkdir(parents=True)
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, self._user, self._user)
+            for parent in self.folder.parents:  # pytest's folders are their owner's only
+                if parent.stat().st_uid == 0 and parent.stat().st_mode & 0o077 == 0:
+                    parent.chmod(0o711)
+        self._call("initdb", "--pgdata", str(self.folder / "data"), "--auth=trust", "--no-sync", "--encoding=UTF8")
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = (
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            f"unix_socket_directories={self.folder}",
+            "-c",
+            "fsync=off",
+        )
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._line("postgres", "-D", str(self.folder / "data"), "-p", str(self.port), *options),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        limit = time.monotonic() + START_SECONDS
+        ask = [str(_programs() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ask, check=False).returncode != 0:
+            assert time.monotonic() < limit, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Kill it outright, all of its processes; its write-ahead log is what it starts from again."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+            (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def stored(self, study: str) -> list[Row]:
+        """Return the metrics table as MLflow holds it, as tests.study.tracking.made.stored does for SQLite."""
+        import psycopg
+
+        query = """
+            select t.value, m.key, m.value, m.timestamp, m.step, m.is_nan from metrics m
+            join runs r on r.run_uuid = m.run_uuid and r.lifecycle_stage = 'active'
+            join experiments e on e.experiment_id = r.experiment_id and e.name = %s
+            join tags t on t.run_uuid = m.run_uuid and t.key = 'point_key'"""
+        with psycopg.connect(self.uri.replace("+psycopg", "")) as connection:
+            rows = connection.execute(query, (study,)).fetchall()
+        return sorted((k, name, NAN if nan else v, stamp, step) for k, name, v, stamp, step, nan in rows)
+
+    def runs(self) -> int:
+        """Return how many runs there are that are not deleted."""
+        import psycopg
+
+        with psycopg.connect(self.uri.replace("+psycopg", "")) as connection:
+            found = connection.execute("select count(*) from runs where lifecycle_stage = 'active'").fetchone()
+        assert found is not None
+        return int(found[0])
+
+    @property
+    def _user(self) -> str:
+        import getpass
+
+        return "postgres" if os.geteuid() == 0 else getpass.getuser()
+
+    def _line(self, program: str, *arguments: str) -> list[str]:
+        become = ["runuser", "-u", self._user, "--"] if os.geteuid() == 0 else []
+        return [*become, str(_programs() / program), *arguments]
+
+    def _call(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            self._line(program, *arguments), check=False, cwd=self.folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def running(folder: Path, port: int) -> Iterator[Postgres]:
+    """Run a new PostgreSQL; kill it in the end."""
+    one = Postgres(folder, port)
+    one.make()
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()
+
+
+def _programs() -> Path:
+    found = folder_of_programs()
+    assert found is not None
+    return found
