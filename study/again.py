@@ -7,15 +7,13 @@ another job as it ends. Points of which nobody knows anything for certain are le
 
 from __future__ import annotations
 
-import contextlib
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from study import ledger
-from study.attempt import Work
+from study.attempt import Work, looked_lately
 from study.classify import Ending, by_slurm
 from study.executors import query
 from study.files import locked, read_json
@@ -39,8 +37,6 @@ from study.resources import Shape
 from study.settling import Outside
 from study.submission import load_submission
 
-LOOK_SECONDS = 60.0
-"""How often the jobs of a study look after each other as they end, all of them together."""
 NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
 """Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
 
@@ -69,7 +65,8 @@ def after(work: Work, number: int, ending: Ending, job: Mapping[str, Any], outsi
     try:
         if ending.kind not in NOTHING_FOLLOWS:
             _own_end(work, number, ending, job, outside)
-        _look_after_others(work.study, outside)
+        if not looked_lately(work.study):
+            _look_after_others(work.study, outside)
     except Exception as error:  # whatever it is, the attempt has ended as it did
         outside.say(f"{work.key}: what follows is left to the next command: {type(error).__name__}: {error}")
 
@@ -269,12 +266,8 @@ def node_states(nodes: Sequence[str], runner: query.Runner) -> dict[str, str]:
 
 
 def _look_after_others(folder: StudyFolder, outside: Outside) -> None:
-    """See to ends that no job could write down, once in a while for all jobs of the study together."""
-    marker = folder.looked
-    with contextlib.suppress(OSError):
-        if 0 <= time.time() - marker.stat().st_mtime < LOOK_SECONDS:
-            return
-    marker.touch()
+    """See to ends that no job could write down."""
+    folder.looked.touch()
     observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
     observer.refresh()
     follow_up(folder, observer.statuses(), outside)

@@ -22,6 +22,8 @@ WORDS_BYTES = 65536
 PEERS_MARGIN = 60.0
 """Ranks that watch each other have this much longer before they are watched from outside [s]."""
 LEAST_BYTES = 1 << 20
+LOOK_SECONDS = 60.0
+"""How often the jobs of a study look after each other as they end, all of them together."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,14 @@ def wait_for_first(attempt: AttemptFolder, seconds: float = 2 * PEERS_GRACE + 30
             return False
         time.sleep(0.2)
     return True
+
+
+def looked_lately(study: StudyFolder) -> bool:
+    """Whether a job has looked after the others a moment ago: thousands that end at once need not all do so."""
+    try:
+        return 0 <= time.time() - study.looked.stat().st_mtime < LOOK_SECONDS
+    except OSError:
+        return False
 
 
 def _disk_is_full(path: Path) -> bool:

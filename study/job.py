@@ -25,6 +25,7 @@ from study.attempt import (
     conclude,
     conclude_rank,
     finished,
+    looked_lately,
     not_run,
     record,
     told_to_end,
@@ -149,7 +150,7 @@ def lead(work: Work, signals: Signals) -> int:
     write_json(attempt.outcome, record(attempt, ending, started, 0))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
-    if work.place.executor == "slurm":
+    if work.place.executor == "slurm" and (ending.code or not looked_lately(work.study)):
         from study import again
 
         again.after(work, number, ending, job)
