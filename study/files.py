@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from study.locks import LinkLock, kind_of
+
+RESERVE_BYTES = 65_536
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -48,6 +51,20 @@ def tail(path: Path, size: int = 8192) -> str:
     text = data.decode("utf-8", errors="replace")
     # The end of one very long line still says more than nothing.
     return text if end <= size else text.partition("\n")[2] or text
+
+
+class Reserve:
+    """Room on a disk, held by a file of zeros until it is needed to write down that the disk was full."""
+
+    def __init__(self, path: Path, size: int = RESERVE_BYTES) -> None:
+        self._path = path
+        with contextlib.suppress(OSError):  # full already: whoever writes next will say so
+            path.write_bytes(bytes(size))
+
+    def release(self) -> None:
+        """Give the room back."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
 
 
 def end_of_whole_lines(descriptor: int) -> int:

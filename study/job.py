@@ -32,7 +32,7 @@ from study.attempt import (
     wait_for_first,
 )
 from study.classify import Ending
-from study.files import RunLock, read_json, write_atomic, write_json
+from study.files import Reserve, RunLock, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
 from study.place import find_place, local_world, memory_gb, rendezvous
 from study.supervise import Signals
@@ -134,6 +134,7 @@ def lead(work: Work, signals: Signals) -> int:
     started = time.time()
     job = describe(work, started)
     write_json(attempt.job, job)
+    reserve = Reserve(run.reserve)
     print(f"{work.key}: attempt {number} on {job['host']}", flush=True)
     # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
     too_often = _accounted(work, number)
@@ -147,6 +148,7 @@ def lead(work: Work, signals: Signals) -> int:
             ending = conclude(work, attempt, ran, signals, started)
         except OSError as error:
             ending = not_run(error)
+    reserve.release()
     write_json(attempt.outcome, record(attempt, ending, started, 0))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)

@@ -33,6 +33,11 @@ class RunFolder:
         return self.path / "outcome.json"
 
     @property
+    def reserve(self) -> Path:
+        """Room on the disk while an attempt runs, so that it can say in the end that the disk was full."""
+        return self.path / "reserve"
+
+    @property
     def lock(self) -> Path:
         """Held by the attempt that is advancing the run."""
         return self.path / "lock"

@@ -140,8 +140,12 @@ def scrub(path: Path, environment: Mapping[str, str]) -> bool:
     if clean == text:
         return False
     staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_bytes(clean)
-    staged.replace(path)
+    try:
+        staged.write_bytes(clean)
+        staged.replace(path)
+    except OSError:  # a full disk must not keep a job from writing down how it ended
+        staged.unlink(missing_ok=True)
+        return False
     return True
 
 
