@@ -35,6 +35,7 @@ from study.policy import (
 )
 from study.resources import Shape
 from study.settling import Outside
+from study.standing import SAYS
 from study.submission import load_submission
 
 NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
@@ -88,6 +89,7 @@ def _own_end(work: Work, number: int, ending: Ending, job: Mapping[str, Any], ou
         if outside.runner(["scontrol", "requeue", work.place.job_id]).code == 0:
             outside.say(f"{work.key}: job {work.place.job_id} is requeued")
             return
+        known, ends = ledger.read(work.study), []  # that is written down
     if _write(work.study, known, [own], ends, rules=rules, outside=outside):
         from study.execute import advance
 
@@ -114,7 +116,7 @@ def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Out
             # Looked at anew: what has been seen may have been submitted again since.
             observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
             observer.refresh()
-            fresh, known = observer.statuses(), ledger.read(folder)
+            fresh, known = certain(observer.statuses(), observer.view), ledger.read(folder)
             ends = _pending(known, fresh, rules, outside)
             if ends is None or not _write(folder, known, fresh, ends, rules=rules, outside=outside):
                 return 0
@@ -123,6 +125,17 @@ def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Out
     from study.execute import advance
 
     return advance(folder, outside)
+
+
+def certain(statuses: Sequence[PointStatus], view: query.View) -> list[PointStatus]:
+    """Return the statuses from which something may follow.
+
+    None where squeue did not answer in full: a job may have been requeued. Where sacct did not, those of which a file
+    says how they ended, and not those of which only a part of its answer does.
+    """
+    if not view.queue_complete:
+        return []
+    return [s for s in statuses if view.complete or not s.why.startswith(SAYS)]
 
 
 def carry_on(

@@ -26,6 +26,8 @@ STATES = (
     "unknown",
 )
 ENDED = frozenset({"completed", "diverged", "failed", "interrupted", "time_limit", "cancelled"})
+SAYS = "SLURM says"
+"""How the reason of a standing begins that is SLURM's word alone."""
 RESUMABLE = frozenset({"interrupted", "time_limit"})
 """States that a point leaves by submitting it again: its run carries on from the newest checkpoint."""
 
@@ -126,7 +128,7 @@ def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
         return _ended_by_slurm(seen, job)
     if seen.cancelled and mine is None:
         return Standing("cancelled")
-    said = job.reason or f"SLURM says {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
+    said = job.reason or f"{SAYS} {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
     return Standing("unknown", said)
 
 
@@ -149,7 +151,7 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
     if told and (seen.cancelled or said == "cancelled"):
         return Standing("cancelled")
     if job is not None and said not in (None, "no_outcome", "cancelled"):
-        return _of(str(said), f"SLURM says {job.word}")
+        return _of(str(said), f"{SAYS} {job.word}")
     if told:
         return Standing("interrupted", "preempted" if state == "preempted" else "", kind)
     kind = kind if state in ("failed", "time_limit", "diverged") else ""
@@ -176,7 +178,7 @@ def _of(kind: str, why: str) -> Standing:
 
 def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
     """Return the state of an attempt that ended without writing how: what SLURM says of its job."""
-    said = f"SLURM says {job.word}" + (f", {job.reason}" if job.reason else "")
+    said = f"{SAYS} {job.word}" + (f", {job.reason}" if job.reason else "")
     if job.state == "completed":
         return Standing("failed", f"{said}, but there is no outcome", "no_outcome")
     if job.state in ("preempted", "node_fail"):

@@ -1,0 +1,304 @@
+"""What follows from bad ends by itself, with a scheduler that answers what it is told to."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from study import ledger
+from study.again import account_for_restart, after, certain, follow_up
+from study.attempt import Work
+from study.classify import Ending
+from study.executors import query
+from study.executors.query import Answer
+from study.layout import StudyFolder
+from study.observe import Observer, PointStatus
+from study.place import Place
+from study.settling import Outside
+from tests.study.execution.studies import make_study
+
+SHAPE = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 1, "gpus_per_node": 0, "time_minutes": 60, "mem_gb": 2.0}
+GONE = Answer(1, "", "slurm_load_jobs error: Invalid job id specified")
+OFF = Answer(1, "", "Slurm accounting storage is disabled")
+FULL = (
+    "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting policy"
+)
+SILENT = Answer(1, "", "squeue: error: Unable to contact slurm controller (connect failure)")
+
+
+@dataclass
+class Scheduler:
+    """Answers by the command's name, and remembers what it was asked."""
+
+    squeue: Answer = GONE
+    sacct: Answer = OFF
+    sinfo: Answer = field(default_factory=lambda: Answer(0, ""))
+    scontrol: Answer = field(default_factory=lambda: Answer(0, ""))
+    sbatch: Answer = field(default_factory=lambda: Answer(1, "", FULL))
+    asked: list[Sequence[str]] = field(default_factory=list)
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        self.asked.append(tuple(command))
+        name = "sbatch" if "sbatch" in command else command[0]
+        found: Answer = getattr(self, name, Answer(0, ""))
+        return found
+
+    def did(self, *names: str) -> list[Sequence[str]]:
+        return [c for c in self.asked if any(name in c for name in names)]
+
+
+def outside(scheduler: Scheduler, said: list[str] | None = None) -> Outside:
+    say: Callable[[str], None] = said.append if said is not None else lambda text: None
+    return Outside(runner=scheduler, sleep=lambda seconds: None, say=say)
+
+
+def submitted(folder: Path, seeds: Sequence[int] = (1,), **resources: Any) -> tuple[StudyFolder, list[str]]:
+    study, keys = make_study(folder / "s", list(seeds))
+    shape = {**SHAPE, **resources}
+    its = list(keys.values())
+    ledger.append(study, "intent", name="b", executor="slurm", keys=its, resources=shape, code="c")
+    ledger.append(study, "submitted", name="b", job_id="7")
+    return study, its
+
+
+def attempt(study: StudyFolder, key: str, number: int = 1, ended: dict[str, Any] | None = None, **job: Any) -> None:
+    folder = study.run(key).attempt(number)
+    folder.path.mkdir(parents=True)
+    about = {"name": "b", "executor": "slurm", "job_id": "7_0", "restart": 0, "nodes": ["n1"], "host": "h", **job}
+    folder.job.write_text(json.dumps({**about, "started": time.time()}))
+    if ended is not None:
+        folder.outcome.write_text(json.dumps({"exit_code": 1, "signal": None, "error": None, "rank": 0, **ended}))
+
+
+def events(study: StudyFolder, kind: str) -> list[dict[str, Any]]:
+    return [event for event in ledger.read_events(study.ledger) if event["event"] == kind]
+
+
+def look(study: StudyFolder, scheduler: Scheduler) -> list[PointStatus]:
+    observer = Observer(study, lambda ids: query.look(ids, scheduler))
+    observer.refresh()
+    return observer.statuses()
+
+
+def sacct(*lines: str) -> Answer:
+    return Answer(0, "".join(f"{line}\n" for line in lines))
+
+
+def test_what_slurm_ended_goes_on_once(tmp_path: Path) -> None:
+    study, keys = submitted(tmp_path, (1, 2, 3, 4))
+    for key in keys[:3]:
+        attempt(study, key)
+    ends = ("7_0|TIMEOUT|0:0|n1|b", "7_1|NODE_FAIL|0:0|n1|b", "7_2|OUT_OF_MEMORY|0:125|n1|b", "7_3|CANCELLED|0:0|n1|b")
+    scheduler = Scheduler(sacct=sacct(*ends), sinfo=Answer(0, "n1 down*\nn2 idle\n"))
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [
+        ("time_limit", "again"),
+        ("node_failure", "elsewhere"),
+        ("host_memory", "more"),
+    ]
+    waiting = ledger.read(study).waiting
+    assert [waiting[key].resources.get("exclude") for key in keys[:3]] == ["n1"] * 3
+    assert [waiting[key].resources["mem_gb"] for key in keys[:3]] == [2.0, 2.0, 3.0]
+    assert keys[3] not in waiting, "somebody cancelled it"
+    (excluded,) = events(study, "excluded")
+    assert excluded["nodes"] == {"n1": "its state is down*"}
+    assert excluded["until"] > time.time()
+    before = study.ledger.read_bytes()
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert events(study, "ended") == ledger_events(before, "ended"), "once"
+
+
+def ledger_events(data: bytes, kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in data.splitlines()]
+    return [event for event in found if event["event"] == kind]
+
+
+def test_evidence_grows_old(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path, exclude="n[8-9],n1")
+    ledger.append(study, "excluded", nodes={"n1": "two attempts"}, until=0)
+    attempt(study, key)
+    scheduler = Scheduler(sacct=sacct("7_0|TIMEOUT|0:0|n2|b"))
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert ledger.read(study).waiting[key].resources["exclude"] == "n[8-9]", "what the user excluded stays"
+
+
+def test_a_file_settles_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
+    study, keys = submitted(tmp_path, (1, 2, 3))
+    attempt(study, keys[0], ended={"state": "time_limit", "kind": "time_limit"})
+    attempt(study, keys[1], ended={"state": "failed", "kind": "code_error"})
+    attempt(study, keys[2])
+    scheduler = Scheduler()
+    statuses = look(study, scheduler)
+    assert [s.state for s in statuses] == ["time_limit", "failed", "unknown"]
+    follow_up(study, statuses, outside(scheduler))
+    assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [
+        ("time_limit", "again"),
+        ("code_error", "stop"),
+    ]
+    assert list(ledger.read(study).waiting) == [keys[0]], "of the third nobody knows anything"
+    assert "retry.code_error" in look(study, scheduler)[1].next
+
+
+RECORDED = (
+    "",
+    "\n\n",
+    "squeue: error: Unable to contact slurm controller (connect failure)\n",
+    "slurm_load_jobs error: Socket timed out on send/recv operation\n",
+    "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:n0:6819\n",
+    "7_0|TIMEOU",
+    "7_0|TIMEOUT|0:0\n",
+    "7_0|TIMEOUT|0:0|n1|b|extra\n",
+    "|TIMEOUT|0:0|n1|b\n",
+    "7_[0-|TIMEOUT|0:0|n1|b\n",
+    "7_0||0:0|n1|b\n",
+    "7_0|timeout|0:0|n1|b\n",
+    "7_0|MELTED|0:0|n1|b\n",
+    "JobID|State|ExitCode|NodeList|JobName\n",
+    "7_99|TIMEOUT|0:0|n1|b\n",
+    "8_0|NODE_FAIL|0:0|n1|b\n",
+    "7_0|RUNNING|0:0|n1|b\n",
+    "7_0|PENDING|0:0|None assigned|b\n",
+    "7_0|TIMEOUT|0:0|n1|b\ngarbage\n",  # of an answer that is not understood in full, no line counts
+    "7_0|FAILED|137:0|n1|b\n7_1|TIME",
+    "\x00\x00\x00",
+    "<html><body>503 Service Unavailable</body></html>\n",
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    queue=st.sampled_from([GONE, SILENT, Answer(None), Answer(0, ""), Answer(137, "7|0|RUN")]),
+    history=st.sampled_from([Answer(0, text) for text in RECORDED] + [OFF, SILENT, Answer(None, error="no sacct")])
+    | st.text(st.characters(codec="utf-8"), max_size=80).map(lambda text: Answer(0, text.replace("_", "-"))),
+)
+def test_unknown_stays_unknown(tmp_path_factory: pytest.TempPathFactory, queue: Answer, history: Answer) -> None:
+    """Missing, lagging and malformed answers cancel, submit and complete nothing."""
+    study, keys = submitted(tmp_path_factory.mktemp("unknown"), (1, 2))
+    attempt(study, keys[0])
+    before = study.ledger.read_bytes()
+    scheduler = Scheduler(squeue=queue, sacct=history)
+    statuses = look(study, scheduler)
+    assert not [s for s in statuses if s.state in ("completed", "diverged", "cancelled")]
+    follow_up(study, statuses, outside(scheduler))
+    assert study.ledger.read_bytes() == before
+    assert not scheduler.did("sbatch", "scancel", "requeue")
+
+
+@pytest.mark.parametrize("text", [text for text in RECORDED if "|" in text])
+def test_what_is_malformed_for_sacct_is_so_for_squeue(text: str) -> None:
+    view = query.read_squeue(Answer(0, text))
+    assert not view.complete or all(job.state == "unknown" for job in view.jobs.values())
+
+
+def test_certain_needs_squeue() -> None:
+    said = PointStatus("k", "failed", "SLURM says NODE_FAIL", kind="node_failure")
+    written = replace(said, why="")
+    assert certain([said, written], query.View()) == [said, written]
+    assert certain([said, written], query.View(complete=False)) == [written]
+    assert certain([said, written], query.View(complete=False, queue_complete=False)) == []
+
+
+def work(study: StudyFolder, key: str, restart: int = 0) -> Work:
+    return Work(study, ledger.read(study).batches["b"], key, Place("slurm", "7_0", restart, nodes=("n1",)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "resources", "requeues", "waits"),
+    [
+        ("time_limit", {}, True, False),
+        ("preempted", {}, True, False),
+        ("hang", {}, True, False),
+        ("killed", {}, True, False),
+        ("time_limit", {"requeue": False}, False, True),
+        ("time_limit", {"pack": 2}, False, True),
+        ("host_memory", {}, False, True),  # it needs another script
+        ("code_error", {}, False, False),
+        ("interrupted", {}, False, False),
+        ("cancelled", {}, False, False),
+        ("completed", {}, False, False),
+    ],
+)
+def test_a_job_sees_to_its_own_end(
+    tmp_path: Path, kind: str, resources: dict[str, Any], requeues: bool, waits: bool
+) -> None:
+    study, (key,) = submitted(tmp_path, **resources)
+    study.looked.touch()
+    attempt(study, key, ended={"state": Ending(kind).state, "kind": kind})
+    scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
+    after(work(study, key), 1, Ending(kind), {"nodes": ["n1"], "memory_gb": 2.0}, outside(scheduler))
+    assert scheduler.did("requeue") == ([("scontrol", "requeue", "7_0")] if requeues else [])
+    state = ledger.read(study)
+    assert (key in state.waiting) == waits
+    written = 0 if kind in ("interrupted", "cancelled", "completed") else 1
+    assert len(events(study, "ended")) == written
+
+
+def test_a_job_that_may_not_requeue_itself_is_submitted_again(tmp_path: Path) -> None:
+    for number, scontrol in enumerate((Answer(1, "", "slurm_requeue error: Access denied"), Answer(None))):
+        study, (key,) = submitted(tmp_path / str(number))
+        study.looked.touch()
+        attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
+        scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), scontrol=scontrol)
+        after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, outside(scheduler))
+        assert key in ledger.read(study).waiting
+        assert len(events(study, "ended")) == 1
+
+
+def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.looked.touch()
+    ledger.append(study, "retry", keys=[key])
+    scheduler = Scheduler()
+    after(work(study, key), 1, Ending("time_limit"), {}, outside(scheduler))
+    assert not events(study, "ended")
+    assert not scheduler.did("requeue")
+
+
+def test_nothing_of_what_follows_can_fail_a_job(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.study.write_text("retry: {hang: maybe}\n")
+    said: list[str] = []
+    after(work(study, key), 1, Ending("hang"), {}, outside(Scheduler(), said))
+    assert "retry.hang" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ("PREEMPTED|1\nRUNNING|2\n", "preempted"),
+        ("NODE_FAIL|1\nRUNNING|2\n", "node_failure"),
+        ("PREEMPTED|1\nNODE_FAIL|2\nRUNNING|3\n", "node_failure"),
+        ("REQUEUED|1\nRUNNING|2\n", None),
+        ("RUNNING|2\n", None),
+        ("", None),
+        ("nonsense", None),
+    ],
+)
+def test_a_requeued_job_accounts_for_its_earlier_start(tmp_path: Path, told: str, kind: str | None) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key)
+    attempt(study, key, 2, restart=1)
+    scheduler = Scheduler(sacct=Answer(0, told))
+    assert account_for_restart(work(study, key, 1), 2, outside(scheduler)) is None
+    assert [e["kind"] for e in events(study, "ended")] == ([kind] if kind else [])
+    assert account_for_restart(work(study, key, 0), 2, outside(scheduler)) is None
+
+
+def test_slurm_may_requeue_a_job_only_so_often(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.study.write_text("retry: {preempted: again 1}\n")
+    scheduler = Scheduler(sacct=Answer(0, "PREEMPTED|1\n"))
+    for number in (1, 2):
+        attempt(study, key, number, restart=number - 1)
+        ending = account_for_restart(work(study, key, number), number + 1, outside(scheduler))
+        assert (ending is None) == (number == 1)
+    assert ending is not None
+    assert "cap" in str(ending.why)
