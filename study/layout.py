@@ -68,6 +68,11 @@ class AttemptFolder:
         """How the attempt ended, by atomic rename; absent while it runs or when it was killed outright."""
         return self.path / "outcome.json"
 
+    @property
+    def pause(self) -> Path:
+        """Beginning of the names of two files by which a paused trainer asks whether to go on (see train.pause)."""
+        return self.path / "pause"
+
     def rank(self, rank: int) -> Path:
         """How a rank other than the first failed; absent unless it did."""
         return self.path / f"rank-{rank}.json"
@@ -189,6 +194,16 @@ class StudyFolder:
     def events_lock(self) -> Path:
         """Held while a worker reads the event log, decides and appends."""
         return self.path / "events.lock"
+
+    @property
+    def optuna(self) -> Path:
+        """The search as an Optuna study, filled from its log by commands; it may be deleted."""
+        return self.path / "optuna.db"
+
+    @property
+    def optuna_lock(self) -> Path:
+        """Held by the process that fills it."""
+        return self.path / "optuna.lock"
 
     @property
     def leases(self) -> Path:

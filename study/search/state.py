@@ -12,8 +12,9 @@ import numpy as np
 from study.search.log import Record
 from study.search.settings import Settings
 from study.search.usage import Usage
-from sweeps.events import Config, Ended, Reported, Setting, Started, Unit
+from sweeps.events import Config, Ended, Measured, Reported, Setting, Started, Unit
 from sweeps.samplers.sampler import Tried
+from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_promotion import AshaPromotion
 
 
@@ -85,7 +86,7 @@ class Search:
         self.stopped = False
         self._count = 0
         self.queue: list[Config] = []
-        self._first: dict[int, Config] = {}
+        self.first: dict[int, Config] = {}
         self._proposal: tuple[int, int, Config | None] | None = None
 
     def apply(self, record: Record) -> None:
@@ -166,7 +167,7 @@ class Search:
         cost = float(record["flops_per_token"])
         if unit.trial not in self.trials:
             assert unit.config is not None
-            self._first[unit.trial] = unit.config
+            self.first[unit.trial] = unit.config
             self.trials[unit.trial] = Trial(unit.trial, record["key"], unit.config, unit.bracket, cost)
         elif not self.is_begun(unit):
             self._copy(unit, record["key"])
@@ -215,6 +216,13 @@ class Search:
         trial.silences = trial.silences + 1 if record.get("silent") else 0
         trial.failed = trial.failed or record["how"] == "failed"
         self.scheduler.apply(Ended(trial.number, record["how"]))
+        if isinstance(self.scheduler, AshaAuto) and (share := self.start_share()) is not None:
+            self.scheduler.apply(Measured(share))
+
+    def start_share(self) -> float | None:
+        """Return what starting a unit takes as a share of a full training of a middling trial; None before known."""
+        costs = [trial.flops_per_token for trial in self.trials.values()]
+        return self.usage.start_share(sum(costs) / len(costs)) if costs else None
 
     def _cost(self, unit: Unit, flops_per_token: float, done: bool = False) -> float:
         """Return what a unit may cost [FLOPs]: all of it, also where an earlier claim of it was lost midway.
@@ -238,12 +246,12 @@ class Search:
         return self.sampler.propose(trial, tried, rungs)
 
     def _tried(self, trial: Trial) -> Tried:
-        return Tried(self._first[trial.number], trial.values, trial.failed, trial.seconds)
+        return Tried(self.first[trial.number], trial.values, trial.failed, trial.seconds)
 
     def _queued(self, trial: int) -> Config | None:
         """Return the oldest point of the user's that no trial has tried, what it leaves open being drawn."""
         for wanted in self.queue:
-            if not any(all(had.get(name) == value for name, value in wanted.items()) for had in self._first.values()):
+            if not any(all(had.get(name) == value for name, value in wanted.items()) for had in self.first.values()):
                 drawn = self.space.draw(np.random.default_rng([self.settings.seed, trial]))
                 config: dict[str, Setting] = {}
                 for name, domain in self.space.domains.items():

@@ -22,6 +22,7 @@ STATUS = {
     "time_limit": "KILLED",
     "cancelled": "KILLED",
     "pending": "SCHEDULED",
+    "waiting": "SCHEDULED",
     "queued": "SCHEDULED",
     "running": "RUNNING",
     "unknown": "RUNNING",

@@ -1,0 +1,25 @@
+"""`python -m study optuna STUDY`."""
+
+from __future__ import annotations
+
+import argparse
+
+from study.commands import add_study
+from study.submission import find_study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fill the Optuna storage of a search from its log, as often as wanted, and say how to look at it."""
+    from study.search.optuna_storage import fill, url
+
+    folder = find_study(options.study, options.runs)
+    count = fill(folder)
+    print(f"{folder.name}: {count} trials in {folder.optuna}")
+    print(f"  optuna-dashboard {url(folder)}")
+    print(f'  optuna.load_study(study_name="{folder.name}", storage="{url(folder)}")')
+    return 0

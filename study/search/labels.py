@@ -1,0 +1,51 @@
+"""What a search says of each of its points, in a few words: which rung, which bracket, what has become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from study.layout import StudyFolder
+from study.search import view
+from study.search.log import EventLog
+from study.search.settings import Settings, load
+from study.search.state import Search
+
+REPLACED = "replaced"
+"""Verdict of a member's point once the member goes on as another one's copy."""
+
+
+class Labels:
+    """Follows a search's log and says what its points are labelled with; a study that is no search has no labels."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+        self._settings: Settings | None = None
+        self._log = EventLog(folder.events)
+        self._search: Search | None = None
+        self._trial: dict[str, int] = {}
+
+    def refresh(self) -> None:
+        """Take in what has been logged since the last time. ValueError where the log is damaged."""
+        settings = load(self._folder)
+        if settings is None:
+            return
+        if settings != self._settings or self._search is None:
+            self._settings, self._log, self._search, self._trial = settings, EventLog(self._folder.events), None, {}
+            self._search = Search(settings)
+        for record in self._log.read():
+            self._search.apply(record)
+            if record["event"] == "started":
+                self._trial[record["key"]] = record["trial"]
+
+    def of(self, key: str) -> Mapping[str, str]:
+        """Return the labels of a point: trial, rung (tokens reached), bracket, verdict; empty for another study's."""
+        if self._search is None or key not in self._trial:
+            return {}
+        trial = self._search.trials[self._trial[key]]
+        current = trial.key == key
+        return {
+            "trial": str(trial.number),
+            "bracket": str(trial.bracket),
+            "rung": str(trial.at) if current else "",
+            "verdict": view.verdict(self._search, trial) if current else REPLACED,
+        }

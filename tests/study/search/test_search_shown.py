@@ -1,0 +1,131 @@
+"""What others see of a search: an Optuna study, labels in MLflow, pictures, curves; all from the log alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import optuna
+import pytest
+
+from study.layout import StudyFolder
+from study.search.claims import Office
+from study.search.labels import Labels
+from study.search.log import Record
+from study.search.optuna_storage import fill, url
+from study.search.settings import load, save
+from study.search.state import ended, reported, started
+from study.search.view import verdict
+from tests.study.search.searches import make_search
+
+
+def advance(study: StudyFolder, units: int, seed: int = 0, lose: float = 0.1) -> Office:
+    """Let one worker take and end units: some fail, some diverge, the rest come to a loss that falls with tokens."""
+    office, rng = Office.of(study), random.Random(seed)
+
+    def tell(*records: Record) -> None:
+        office.log.append(records)
+        for record in records:
+            office.search.apply(record)
+
+    for _ in range(units):
+        unit = office.search.decide()
+        if unit is None:
+            break
+        now, number = float(len(office.log.records)), len(office.log.records)
+        key = (
+            f"{unit.trial:06x}{number:06x}"
+            if not office.search.is_begun(unit)
+            else office.search.trials[unit.trial].key
+        )
+        tell(started(unit, key, "w", 1.0, now))
+        claim = office.search.claims[number]
+        draw = rng.random()
+        if draw < lose:
+            tell(ended(claim, "failed", "it broke", now + 1))
+            continue
+        loss = math.inf if draw < 2 * lose else draw + 1e3 / unit.until
+        tell(reported(claim, unit.until, loss, now + 1), ended(claim, "reached", "", now + 1))
+    return office
+
+
+def stored(study: StudyFolder) -> optuna.Study:
+    return optuna.load_study(study_name=study.name, storage=url(study))
+
+
+def test_optuna_shows_every_trial_and_follows_the_log(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", trials=30)
+    office = advance(study, 24, seed=1)
+    assert fill(study) == len(office.search.trials)
+    half = stored(study).trials
+    assert {t.state.name for t in half} >= {"RUNNING", "FAIL"}
+
+    office = advance(study, 200, seed=1, lose=0.0)
+    assert office.search.over
+    assert fill(study) == fill(study) == 30
+    trials = stored(study).trials
+    for ours, theirs in zip(office.search.trials.values(), trials, strict=True):
+        finite = {at: value for at, value in ours.values.items() if math.isfinite(value)}
+        assert theirs.params == dict(ours.config)
+        assert theirs.intermediate_values == finite
+        assert theirs.user_attrs["point"] == ours.key
+        word = verdict(office.search, ours)
+        assert theirs.user_attrs["verdict"] == word
+        state = {"completed": "COMPLETE", "failed": "FAIL"}.get(word, "PRUNED")
+        assert theirs.state.name == state
+    best = office.search.incumbent
+    assert best is not None and stored(study).best_trial.user_attrs["point"] == best.key
+    assert stored(study).user_attrs["over"] is True
+    assert stored(study).metric_names == ["validation loss [nats per token]"]
+
+    # More trials are allowed: what Optuna has as pruned goes on, so it is written anew from the log.
+    settings = load(study)
+    assert settings is not None
+    save(study, type(settings)(**{**vars(settings), "trials": 36}))
+    office = advance(study, 300, seed=2)
+    assert fill(study) == 36
+    again = stored(study).trials
+    study.optuna.unlink()
+    fill(study)
+    rebuilt = stored(study).trials
+    assert [(t.state, t.params, t.intermediate_values, t.user_attrs, t.values) for t in again] == [
+        (t.state, t.params, t.intermediate_values, t.user_attrs, t.values) for t in rebuilt
+    ]
+
+
+def test_optuna_takes_conditional_spaces_and_two_objectives(tmp_path: Path) -> None:
+    space = {
+        "optim.name": {"kind": "choice", "values": ["adamw", "muon"], "ordered": False},
+        "optim.momentum": {"kind": "interval", "low": 0.8, "high": 0.99, "log": False},
+    }
+    conditions = {"optim.momentum": {"on": "optim.name", "values": ["muon"]}}
+    changes = {"conditions": conditions, "sampler": "tpe", "objectives": ("loss", "gpu_seconds"), "scheduler": "random"}
+    study = make_search(tmp_path / "s", space=space, **changes)
+    advance(study, 12, lose=0.0)
+    assert fill(study) == 12
+    trials = stored(study).trials
+    assert all(("optim.momentum" in t.params) == (t.params["optim.name"] == "muon") for t in trials)
+    assert all(t.values is not None and t.values[1] == 1.0 for t in trials)
+    assert stored(study).best_trials
+
+
+def test_a_study_that_is_no_search_has_no_trials(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no search"):
+        fill(StudyFolder(tmp_path))
+
+
+def test_labels_say_rung_bracket_and_verdict_as_the_search_goes_on(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", trials=30)
+    labels = Labels(study)
+    labels.refresh()
+    assert labels.of("0" * 12) == {}
+    office = advance(study, 10, lose=0.0)
+    labels.refresh()
+    for trial in office.search.trials.values():
+        expected = {"trial": str(trial.number), "bracket": "0", "rung": str(trial.at), "verdict": "paused"}
+        assert dict(labels.of(trial.key)) == expected
+    office = advance(study, 200, seed=1, lose=0.0)
+    labels.refresh()
+    said = [labels.of(trial.key)["verdict"] for trial in office.search.trials.values()]
+    assert said.count("completed") == sum(t.at == office.settings.R for t in office.search.trials.values()) > 0
