@@ -15,7 +15,9 @@ import torch
 from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, write_config
 from train import run
 from train.distributed import World, world_of
+from train.setup import build
 from train.spec.config import RunConfig
+from train.step import accumulate, take
 
 
 def free_port() -> int:
@@ -57,44 +59,51 @@ def test_two_processes_train_as_one_also_through_a_change_of_their_number(tmp_pa
 GRADIENTS = """
 import sys, torch
 from pathlib import Path
-from train import distributed, run
-from train.setup import build
-from train.step import accumulate, take
+from tests.train.test_trainer_distributed import save_gradients
+from train import distributed
 torch.set_num_threads(1)
-config, world, cpu = run.load(Path(sys.argv[1])), distributed.world_of(), torch.device("cpu")
-distributed.join(world, cpu)
-setup = build(config, Path("."), world, cpu)
-loss = accumulate(setup, take(setup, 5, int(sys.argv[3])))
-if world.writes:
-    grads = {name: weight.grad for name, weight in setup.model.named_parameters()}
-    torch.save({"loss": loss, "grads": grads}, sys.argv[2])
+world = distributed.world_of()
+distributed.join(world, torch.device("cpu"))
+save_gradients(Path(sys.argv[1]), Path(sys.argv[2]), world)
 distributed.leave(world)
 """
+COUNTS = (1, 7)
+"""Sequences of a batch: one of two ranks has none, or they have unlike numbers."""
 
 
-@pytest.mark.parametrize("sequences", [1, 7])
-def test_gradients_of_two_processes_are_those_of_one(tmp_path: Path, tiny: RunConfig, sequences: int) -> None:
+def save_gradients(config: Path, out: Path, world: World) -> None:
+    """Write loss and gradients of a batch of each of COUNTS sequences."""
+    found = {}
+    for sequences in COUNTS:
+        setup = build(run.load(config), Path(), world, torch.device("cpu"))
+        loss = accumulate(setup, take(setup, 5, sequences))
+        grads = {name: weight.grad for name, weight in setup.model.named_parameters()}
+        found[sequences] = {"loss": loss, "grads": grads}
+    if world.writes:
+        torch.save(found, out)
+
+
+def test_gradients_of_two_processes_are_those_of_one(tmp_path: Path, tiny: RunConfig) -> None:
     micro = replace(tiny, parallel=replace(tiny.parallel, micro_batch_sequences=2))
     config = write_config(tmp_path / "run", micro)
-    found = {}
-    for size in (1, 2):
-        place = tmp_path / f"{size}.pt"
-        command = [sys.executable, "-c", GRADIENTS, str(config), str(place), str(sequences)]
-        envs = environments(size) if size > 1 else [{}]
-        processes = [
-            subprocess.Popen(
-                command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1", **env}, stderr=subprocess.PIPE
-            )
-            for env in envs
-        ]
-        for process in processes:
-            _, err = process.communicate(timeout=120)
-            assert process.returncode == 0, err.decode()
-        found[size] = torch.load(place)
-    assert abs(found[1]["loss"] - found[2]["loss"]) <= 1e-6
-    for name, grad in found[1]["grads"].items():
-        error = (found[2]["grads"][name] - grad).norm() / grad.norm()
-        assert error <= 1e-5, name
+    command = [sys.executable, "-c", GRADIENTS, str(config), str(tmp_path / "2.pt")]
+    processes = [
+        subprocess.Popen(
+            command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1", **env}, stderr=subprocess.PIPE
+        )
+        for env in environments(2)
+    ]
+    save_gradients(config, tmp_path / "1.pt", World())
+    for process in processes:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err.decode()
+    ones, twos = torch.load(tmp_path / "1.pt"), torch.load(tmp_path / "2.pt")
+    for sequences in COUNTS:
+        one, two = ones[sequences], twos[sequences]
+        assert abs(one["loss"] - two["loss"]) <= 1e-6
+        for name, grad in one["grads"].items():
+            error = (two["grads"][name] - grad).norm() / grad.norm()
+            assert error <= 1e-5, name
 
 
 def test_a_stop_signal_to_one_rank_stops_both_with_a_checkpoint(tmp_path: Path, tiny: RunConfig) -> None:
