@@ -9,20 +9,18 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from study.files import last_lines
 from study.supervise import spawn
 
 HOST = "127.0.0.1"
 FIRST_PORT, PORTS = 5000, 100
-START_SECONDS = 90.0
+START_SECONDS = 300.0
 END_SECONDS = 10.0
 POLL_SECONDS = 0.2
 ENVIRONMENT = {
@@ -30,6 +28,19 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # of no use to a study, and processes more
 }
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it answers, and its first process."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has gone."""
+        return self.process.poll() is not None
 
 
 def free_port(wanted: int | None) -> int:
@@ -56,8 +67,8 @@ def command(port: int, artifacts: Path) -> list[str]:
 
 
 @contextmanager
-def serving(uri: str, port: int, log: Path, stopped: Callable[[], bool]) -> Iterator[str]:
-    """Run the server of a store while the block runs; yield its address once it answers.
+def serving(uri: str, port: int, log: Path, stopped: Callable[[], bool]) -> Iterator[Server]:
+    """Run the server of a store while the block runs; yield it once it answers.
 
     All of it has ended afterwards, and it ends with this process, however that dies. Raises ValueError with its last
     words where it does not start.
@@ -76,7 +87,7 @@ def serving(uri: str, port: int, log: Path, stopped: Callable[[], bool]) -> Iter
             if stopped():
                 raise KeyboardInterrupt
             time.sleep(POLL_SECONDS)
-        yield address
+        yield Server(address, process)
     finally:
         end(process)
 
@@ -103,41 +114,16 @@ def answers(address: str) -> bool:
         return False
 
 
-def experiment(address: str, name: str) -> str | None:
-    """Return the id of a study's experiment; None while there is none. Raises ValueError where the server refuses."""
-    try:
-        found = call(address, "GET", "experiments/get-by-name", {"experiment_name": name})
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return None
-        raise ValueError(f"{address} answers {error.code} when asked for the experiment {name!r}") from None
-    except OSError as error:
-        raise ValueError(f"{address} does not answer: {error}") from None
-    return str(found["experiment"]["experiment_id"])
-
-
 def set_tag(address: str, experiment: str, key: str, value: str) -> None:
     """Write a tag of an experiment. Raises ValueError where the server refuses."""
-    body = {"experiment_id": experiment, "key": key, "value": value}
+    body = json.dumps({"experiment_id": experiment, "key": key, "value": value}).encode()
+    url = f"{address.rstrip('/')}/api/2.0/mlflow/experiments/set-experiment-tag"
     try:
-        call(address, "POST", "experiments/set-experiment-tag", body)
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
+        with urllib.request.urlopen(request, timeout=60):
+            pass
     except OSError as error:
         raise ValueError(f"{address}: the study's view could not be written: {error}") from None
-
-
-def call(address: str, method: str, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Call MLflow's REST interface and return its answer."""
-    url = f"{address.rstrip('/')}/api/2.0/mlflow/{path}"
-    data = None
-    if method == "GET":
-        url += "?" + urllib.parse.urlencode(fields)
-    else:
-        data = json.dumps(fields).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        said = json.loads(answer.read() or b"{}")
-    assert isinstance(said, dict)
-    return said
 
 
 def _any_left(process: subprocess.Popen[bytes]) -> bool:

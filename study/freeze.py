@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -127,12 +128,17 @@ def _append(path: Path, text: str) -> None:
 
 def _run_config(config: Mapping[str, Any]) -> RunConfig:
     """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
-    hints = get_type_hints(RunConfig)
+    hints = _hints()
     try:
         parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
         return RunConfig(**parts)
     except (TypeError, KeyError):
         return read(RunConfig, config)
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(RunConfig)
 
 
 def _values(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -
     By the speed [FLOP/s] of first attempts, for only these have done in their own time all that they have reached;
     the points that wait are shared out over as many as run now.
     """
-    waiting = [s for s in statuses if s.state in ("running", "queued", "pending", "unknown")]
+    waiting = [s for s in statuses if s.state in ("running", "queued", "waiting", "pending", "unknown")]
     if not waiting:
         return 0.0
     rates, left, longest = [], 0.0, 0.0
@@ -103,11 +103,18 @@ def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -
 def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
     """Return when the study will have ended, in one line; nothing where nothing is under way."""
     running = sum(s.state == "running" for s in statuses)
-    waiting = sum(s.state in ("queued", "pending") for s in statuses)
+    waiting = sum(s.state in ("queued", "waiting", "pending") for s in statuses)
     if seconds == 0.0:
         return ""
     text = "time left: " + ("cannot be told yet" if seconds is None else f"about {duration(seconds)}")
     return text + f" ({running:,} running, {waiting:,} waiting)"
+
+
+def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return what points wait for that are wanted and not yet submitted, and what sends them."""
+    whys = Counter(s.why for s in statuses if s.state == "waiting")
+    lines = [_cut(f"{count:,} wait: {why or 'for room'}") for why, count in whys.most_common(SHOWN_KEYS)]
+    return [*lines, "jobs that end send them, and any status or watch"] if lines else []
 
 
 def table(statuses: Sequence[PointStatus]) -> list[str]:
@@ -141,7 +148,7 @@ def next_action(counts: Mapping[str, int], called: str) -> str:
         return f"python -m study retry {called}    # they go on from their checkpoints"
     if counts.get("unknown"):
         return "unknown: nothing is done about these until the scheduler or a file says more"
-    if counts.get("running") or counts.get("queued"):
+    if counts.get("running") or counts.get("queued") or counts.get("waiting"):
         return f"python -m study watch {called}    # live, until all have ended"
     if counts.get("pending"):
         return "pending: give the study's command again, and they are submitted"

@@ -42,6 +42,11 @@ class SyncProcess:
     def __exit__(self, *error: object) -> None:
         self._end()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself: the store cannot be written to, and its log says why."""
+        return self._process is None or self._process.poll() is not None
+
     def finish(self, stop: Stoppable) -> None:
         """Let it send the rest and end; a tracking server that is away costs a warning, never a result."""
         if self._process is None:

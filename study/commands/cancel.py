@@ -12,7 +12,7 @@ from study.observe import Observer, PointStatus
 from study.selection import selected
 from study.submission import find_study, reference
 
-DEFAULT_STATES = "pending,queued,running,unknown"
+DEFAULT_STATES = "waiting,pending,queued,running,unknown"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

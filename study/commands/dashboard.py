@@ -9,6 +9,7 @@ from pathlib import Path
 
 from study import dashboard
 from study.commands import add_json, add_study, emit
+from study.files import last_lines
 from study.follow import Stop
 from study.freeze import load_points
 from study.layout import StudyFolder
@@ -17,7 +18,7 @@ from study.sync_process import SyncProcess
 from study.where import flat
 
 TICK_SECONDS = 0.25
-SYNC_SECONDS = 120.0
+SYNC_SECONDS = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,21 +37,23 @@ def run(options: argparse.Namespace) -> int:
     if not tracking.enabled:
         raise ValueError(f"{folder.name} is not tracked (tracking.enabled is false in {folder.study})")
     uri = resolve(tracking.uri, Path.cwd())
-    with Stop() as stop, SyncProcess(folder):
-        if is_server(uri):
-            _show(folder, uri, uri, stop, options.json)
-            return 0
-        port = dashboard.free_port(options.port)
-        log = folder.jobs / "dashboard.log"
-        if not options.json:
-            print(f"starting MLflow's server for {folder.name} …", flush=True)
+    log = folder.jobs / "dashboard.log"
+    with Stop() as stop, SyncProcess(folder) as syncer:
         try:
-            with dashboard.serving(uri, port, log, lambda: stop.requests > 0) as address:
-                _show(folder, uri, address, stop, options.json)
+            # A store's tables are made by its first user: the server must not be there yet.
+            experiment = _first_sync(folder, uri, syncer, stop)
+            if is_server(uri):
+                _show(folder, uri, uri, experiment, options.json)
+                return 0
+            if not options.json:
+                print(f"starting MLflow's server for {folder.name} …", flush=True)
+            port = dashboard.free_port(options.port)
+            with dashboard.serving(uri, port, log, lambda: stop.requests > 0) as server:
+                _show(folder, uri, server.address, experiment, options.json)
                 while not stop.requests:
-                    if not dashboard.answers(address) and not dashboard.answers(address):
+                    if server.ended:
                         raise ValueError(f"the MLflow server has ended: see {log}")
-                    _rest(stop)
+                    time.sleep(TICK_SECONDS)
         except KeyboardInterrupt:
             pass
     if not options.json:
@@ -58,31 +61,37 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(folder: StudyFolder, uri: str, address: str, stop: Stop, machine: bool) -> None:
-    """Write the study's view, as soon as its experiment is there, and say where to look."""
+def _first_sync(folder: StudyFolder, uri: str, syncer: SyncProcess, stop: Stop) -> str:
+    """Return the id of the study's experiment, once the store holds it. Raises ValueError where that cannot be."""
+    from study.tracking import state
+    from study.tracking.uri import identity, shown, sqlite_file
+
+    limit, database = time.monotonic() + SYNC_SECONDS, sqlite_file(uri)
+    while True:
+        known = state.load(folder.tracking).stores.get(identity(uri))
+        if known is not None and known.experiment and (database is None or database.exists()):
+            return known.experiment
+        if stop.requests:
+            raise KeyboardInterrupt
+        if syncer.ended or time.monotonic() > limit:
+            said = "; ".join(last_lines(folder.jobs / "sync.log")[-2:])
+            raise ValueError(f"{folder.name} cannot be sent to {shown(uri)}: {said}")
+        time.sleep(TICK_SECONDS)
+
+
+def _show(folder: StudyFolder, uri: str, address: str, experiment: str, machine: bool) -> None:
+    """Write the study's view and say where to look."""
     from study.tracking import views
     from study.tracking.uri import shown
 
-    limit = time.monotonic() + SYNC_SECONDS
-    while (found := dashboard.experiment(address, folder.name)) is None:
-        if stop.requests:
-            raise KeyboardInterrupt
-        if time.monotonic() > limit:
-            raise ValueError(f"{folder.name} is not in {shown(uri)} yet: see {folder.jobs / 'sync.log'}")
-        time.sleep(TICK_SECONDS)
     configs = [flat(asdict(point.config)) for point in load_points(folder).values()]
     parameters = views.varying(configs)
-    dashboard.set_tag(address, found, views.TAG + views.KEY, views.encode(views.view(parameters)))
-    table, charts = views.page(shown(address), found), views.page(shown(address), found, charts=True)
+    dashboard.set_tag(address, experiment, views.TAG + views.KEY, views.encode(views.view(parameters)))
+    dashboard.set_tag(address, experiment, *views.KIND)
+    table, charts = views.page(shown(address), experiment), views.page(shown(address), experiment, charts=True)
     if machine:
-        emit("dashboard", folder, {"store": shown(uri), "experiment": found, "table": table, "charts": charts})
+        emit("dashboard", folder, {"store": shown(uri), "experiment": experiment, "table": table, "charts": charts})
     else:
         print(f"runs:    {table}\ncharts:  {charts}", flush=True)
         if address != uri:
             print("Ctrl-C ends it. From elsewhere: ssh -L PORT:127.0.0.1:PORT this-host, with its port", flush=True)
-
-
-def _rest(stop: Stop) -> None:
-    end = time.monotonic() + 5.0
-    while not stop.requests and time.monotonic() < end:
-        time.sleep(TICK_SECONDS)

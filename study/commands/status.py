@@ -108,6 +108,7 @@ def as_text(
         lines += _failure(status)
     spent = cost.quick(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []
+    after += overview.waiting_lines(statuses)
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
     action = overview.next_action(counts, reference(folder))
     return "\n".join([*lines, *(["", *after] if after else []), *(["", action] if action else [])])
