@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -130,10 +131,43 @@ def test_a_process_that_only_prints_hangs_and_leaves_its_stacks(tmp_path: Path) 
     assert (attempt.path / "flight-rank-0.json").exists()
 
 
+def sleeper(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a process that only prints, and wait until it does."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "err").open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SLEEPER], cwd=folder, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
+        )
+    wait_until("it sleeps", (folder / "ready").exists)
+    return process
+
+
+def test_every_rank_leaves_its_stacks_whoever_finds_that_one_hangs(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    attempt = run.attempt(1)
+    attempt.path.mkdir(parents=True)
+    ranks = [sleeper(tmp_path / str(rank)) for rank in range(2)]
+    for rank in range(2):
+        attempt.stderr(rank).symlink_to(tmp_path / str(rank) / "err")
+        Heartbeat(str(attempt.beat(rank)), f"n{rank}", 0.0).beat(7, "train")
+    finds = Watch(run, attempt, 2, Bounds(floor=0.1, start=0.1))
+    is_told = Watch(run, attempt, 2, Bounds(floor=600.0, start=600.0))
+    try:
+        with ThreadPoolExecutor() as pool:
+            found = pool.submit(wait_until, "rank 0 hangs", lambda: finds.look({0: ranks[0]}), 60)
+            wait_until("rank 1 is told", lambda: is_told.look({1: ranks[1]}), 60)
+            found.result(60)
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.wait(10) for process in ranks] == [-signal.SIGKILL] * 2
+    assert is_told.hang == finds.hang
+    assert "rank 0 on n0" in str(finds.hang)
+    assert all("within_a_call" in attempt.stacks(rank).read_text() for rank in range(2))
+
+
 def test_stacks_of_a_process_that_is_stopped(tmp_path: Path) -> None:
-    with (tmp_path / "err").open("wb") as err:
-        process = subprocess.Popen([sys.executable, "-c", SLEEPER], cwd=tmp_path, stdout=err, stderr=err)
-    wait_until("it sleeps", (tmp_path / "ready").exists)
+    process = sleeper(tmp_path)
     process.send_signal(signal.SIGSTOP)
     wait_until("it is stopped", lambda: "T (stopped)" in Path(f"/proc/{process.pid}/status").read_text())
     said = stacks(process.pid, tmp_path / "err")
