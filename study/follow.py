@@ -28,7 +28,7 @@ from study.sync_process import SyncProcess
 
 TICK_SECONDS = 0.25
 MAX_TICK_SECONDS = 5.0
-MAX_REST_SECONDS = 60.0
+MAX_REST_SECONDS = 180.0
 WATCHING_SHARE = 0.008
 """CPU time of a process that only watches, as a share of a core."""
 MAX_POLL_SECONDS = 180.0

@@ -25,7 +25,7 @@ Examples
   python -m study.sweep study=isoflop cluster=slurm -m model.width=512,768,1024
                                                                SLURM job arrays; returns at once
   python -m study.sweep study.name=mine search=isoflop 'search.budgets=[1e12,1e13]' 'search.ratios=[5,20,80]'
-  python -m study status isoflop                               then: watch, logs, cancel, retry, sync
+  python -m study status isoflop                               then: watch, show, logs, cancel, retry, dashboard
 
 The same command twice does nothing twice: points that exist are found by the hash of their config.
 
