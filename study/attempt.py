@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ LOOK_SECONDS = 60.0
 class Work:
     """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget.
 
-    unit: number of the claim that it belongs to, where one job advances several.
+    unit: number of the claim that it belongs to, where one job advances several. further: asked when the trainer has
+    paused: to how many tokens it goes on at once; None: it ends there, and so it does where this is None.
     """
 
     study: StudyFolder
@@ -39,6 +40,7 @@ class Work:
     place: Place
     until: int | None = None
     unit: int | None = None
+    further: Callable[[], int | None] | None = None
 
     @property
     def run(self) -> RunFolder:
@@ -91,7 +93,8 @@ def advance(
     for place in places:
         processes[place.rank] = spawn(
             trainer_command(work.run.config, work.until),
-            trainer_environment(place, job, int(runtime.get("threads", 1)), os.environ, attempt),
+            trainer_environment(place, job, int(runtime.get("threads", 1)), os.environ, attempt)
+            | ({} if work.further is None else {"PAUSE": str(attempt.pause.absolute())}),
             attempt.stdout(place.rank),
             attempt.stderr(place.rank),
             inherit,
@@ -99,7 +102,14 @@ def advance(
         signals.watch(processes[place.rank])
     watch = Watch(work.run, attempt, here.world, bounds(work, runtime))
     elsewhere = [attempt.rank(rank) for rank in range(here.world) if rank not in processes] if here.first else []
-    first = wait_together(processes, lambda: watch.look(processes), lambda: any(p.exists() for p in elsewhere))
+    pauses = Pauses(attempt, work.further) if here.first else None
+
+    def look() -> bool:
+        if pauses is not None:
+            pauses.look()
+        return watch.look(processes)
+
+    first = wait_together(processes, look, lambda: any(p.exists() for p in elsewhere))
     kills = memory_kills() - kills
     if first is not None and first != here.rank:
         ended = Ran(processes[first].returncode, watch.hang, kills)
@@ -107,6 +117,24 @@ def advance(
         if ending.state == "failed":
             write_json(attempt.rank(first), record(attempt, ending, started, first))
     return Ran(processes[here.rank].returncode, watch.hang, kills)
+
+
+class Pauses:
+    """Answers a trainer that has paused (see train.pause)."""
+
+    def __init__(self, attempt: AttemptFolder, further: Callable[[], int | None] | None) -> None:
+        self._asked = attempt.pause.with_name(f"{attempt.pause.name}.asked")
+        self._answer = attempt.pause.with_name(f"{attempt.pause.name}.answer")
+        self._further, self._answered = further, 0
+
+    def look(self) -> None:
+        """Answer if there is a new question."""
+        asked = read_json(self._asked) if self._asked.exists() else None
+        if asked is None or int(asked["number"]) <= self._answered:
+            return
+        self._answered = int(asked["number"])
+        until = None if self._further is None else self._further()
+        write_json(self._answer, {"number": self._answered, "until": until})
 
 
 def bounds(work: Work, runtime: Mapping[str, Any]) -> Bounds:

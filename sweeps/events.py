@@ -58,7 +58,14 @@ class Ended:
     how: How
 
 
-Event = Started | Reported | Ended
+@dataclass(frozen=True)
+class Measured:
+    """What starting or resuming a trial takes, as a share of a full training; only those who choose by it listen."""
+
+    share: float
+
+
+Event = Started | Reported | Ended | Measured
 
 
 def rank_value(value: float) -> float:

@@ -110,12 +110,15 @@ def _train(loop: Loop, until: int | None) -> int:
     from train import distributed
     from train.checkpoint import SaveError
     from train.loop import End
+    from train.pause import further
     from train.report import say
 
     budget = loop.setup.config.budget.tokens
     assert budget is not None
     try:
-        end = loop.run(budget if until is None else until)
+        end, pauses = loop.run(budget if until is None else until), 0
+        while end is End.REACHED and (more := further(loop, pauses := pauses + 1)) is not None:
+            end = loop.run(more)
     except SaveError as error:
         print(f"error: the run's state could not be saved: {error}", file=sys.stderr)
         return _failed()

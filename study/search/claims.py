@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,12 +113,12 @@ class Office:
         tokens: int | None = None,
         seconds: float | None = None,
         training: float | None = None,
-        limited: bool = False,
+        marks: Mapping[str, bool] | None = None,
     ) -> bool:
         """Write down how a unit ended, with its value where it was reached; False if the claim was given up since.
 
-        tokens: where the run stood at its value. seconds, training: see :func:`study.search.state.ended`. limited: it
-        used up the device time that was set aside for it.
+        tokens: where the run stood at its value. seconds, training: see :func:`study.search.state.ended`. marks:
+        `limited`: it used up the device time that was set aside for it; `warm`: its trainer was there already.
         """
         with self.transaction():
             current = self.search.is_current(claim.number, claim.unit.trial)
@@ -126,7 +126,7 @@ class Office:
                 now = time.time()
                 told = [] if value is None else [reported(claim, claim.unit.until, value, now, tokens)]
                 end = ended(claim, how, why, now, seconds=seconds, training=training)
-                self._append(*told, {**end, "limited": True} if limited else end)
+                self._append(*told, {**end, **{name: True for name, holds in (marks or {}).items() if holds}})
         (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
         return current
 
@@ -224,9 +224,13 @@ class Lease:
     def __exit__(self, *error: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
+    def pass_to(self, claim: Claim, limit: float | None) -> None:
+        """Renew another claim's lease from now on, which its own time and limit begin with."""
+        self._claim, self._limit, self._began, self.used_up = claim, limit, time.monotonic(), False
+
     @property
     def seconds(self) -> float:
-        """How long it has lasted."""
+        """How long the present claim's has lasted."""
         return time.monotonic() - self._began
 
     def _beat(self, number: int, frame: FrameType | None) -> None:

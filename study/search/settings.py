@@ -13,6 +13,7 @@ from sweeps.samplers.density import DensityDraws
 from sweeps.samplers.models import MODELS, Modelled
 from sweeps.samplers.sampler import RandomDraws, Sampler
 from sweeps.samplers.spread import Grid, Sobol
+from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
@@ -66,7 +67,7 @@ class Settings:
             rules = Rules(self.r, self.burn_in, self.quantile, self.resample)
             return PopulationBased(self.make_space(), self.trials, self.R, rules, self.seed)
         kinds: dict[str, Callable[..., Scheduler]] = {
-            "asha": AshaPromotion,
+            "asha": AshaAuto,
             "asha_promotion": AshaPromotion,
             "asha_stopping": AshaStopping,
             "asha_guarded": AshaGuarded,

@@ -83,6 +83,6 @@ class Usage:
             self._patience[trial] = 2 * self._patience.get(trial, 1.0)
         if record["how"] == "reached" and flops > 0:
             training = record.get("training")
-            if training is not None:
+            if training is not None and not record.get("warm"):
                 self._starts.append(max(0.0, seconds - training))
             self._rates.append((seconds if training is None else training) / flops)

@@ -14,6 +14,7 @@ from study.search.state import Search, Trial
 from sweeps.correlation import spearman
 from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
+from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.pbt import PopulationBased
@@ -84,6 +85,7 @@ def as_json(search: Search, folder: StudyFolder) -> dict[str, Any]:
         "spent_gpu_hours": search.usage.used / 3600,
         "budget_gpu_hours": search.settings.gpu_hours,
         "start_up_seconds": search.usage.start_up,
+        "start_up_share": search.start_share(),
         "lost_units": search.lost_units,
         "incumbent": None if best is None else best.key,
         "rungs": [
@@ -185,12 +187,16 @@ def _spent(search: Search) -> str:
 
 def _start_up(search: Search) -> list[str]:
     """Return what starting and resuming has cost so far, and what follows from it."""
-    usage, trials = search.usage, search.trials.values()
-    if usage.start_up is None or not trials:
+    seconds, share = search.usage.start_up, search.start_share()
+    if seconds is None or share is None:
         return []
-    share = usage.start_share(sum(t.flops_per_token for t in trials) / len(trials))
-    said = f"starting or resuming a unit takes {usage.start_up:.1f} s"
-    return [said if share is None else f"{said}, {share:.1%} of a full training"]
+    said = f"starting or resuming a unit takes {seconds:.1f} s, {share:.1%} of a full training"
+    scheduler = search.scheduler
+    if isinstance(scheduler, AshaAuto):
+        does = "trials go straight on or stop" if scheduler.stopping else "trials pause at every rung"
+        return [f"{said}: {does} (it changes at {scheduler.break_even:.1%})"]
+    return [said]
+
 
 
 def _short(value: Any) -> str:

@@ -23,15 +23,18 @@ from study.classify import DIVERGED, INTERRUPTED
 from study.files import read_json
 from study.job import HELD, NOT_WANTED, Work, find_config, join, lead
 from study.layout import RunFolder, StudyFolder
+from study.observe import latest_attempt
 from study.place import Place, find_place, local_world
 from study.search import jobs, pins
-from study.search.claims import JOB, Lease, Office
+from study.search.claims import JOB, SILENCES, Lease, Office
 from study.search.crew import Crew
 from study.search.jobs import UNIT
 from study.search.state import Claim
 from study.supervise import Signals
 
 IDLE_SECONDS = 2.0
+OUTSIDE = ("killed", "node_failure", "communication", "hang", "disk_full")
+"""Kinds of ends (study.classify) that say nothing of a trial's settings: its unit is handed out again."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,11 @@ def here() -> Place:
 def pool(worker: Worker) -> int:
     """Claim and advance units until none is left: the first rank of a worker."""
     office, name = worker.office, f"{worker.batch.name}/{socket.gethostname()}/{_job()}"
-    while not worker.signals.received:
-        claim = office.claim(name)
+    claim: Claim | None = None
+    while claim is not None or not worker.signals.received:
+        claim = claim or office.claim(name)
         if claim is not None:
-            advance(worker, claim)
+            claim = Advance(worker, claim, name).run()
         elif office.search.over:
             print("nothing left to do", flush=True)
             pins.release_all(office.folder, office.search)
@@ -115,37 +119,88 @@ def one(worker: Worker) -> int:
     claim = found[0]
     if not worker.place.first:
         return join(worker.work(claim.key, claim.number, _until(office, claim)), worker.signals)
-    code = advance(worker, claim, leased=False)
+    advance = Advance(worker, claim)
+    advance.run()
     jobs.advance_quietly(office.folder)
-    return code
+    return advance.code
 
 
-def advance(worker: Worker, claim: Claim, leased: bool = True) -> int:
-    """Advance a claimed trial to the end of its unit and write down what came of it; return the attempt's exit code."""
-    office, unit = worker.office, claim.unit
-    run, until = office.folder.run(claim.key), _until(office, claim)
-    print(f"trial {unit.trial} ({claim.key}) to {unit.until:,} tokens", flush=True)
-    limit = None if claim.reserved is None else claim.reserved / office.settings.devices
-    before = _training(run)
-    worker.crew.begin(claim.key, claim.number, until)
-    lease = Lease(office.folder, claim, office.settings.lease, limit, worker.signals.pass_on, beating=leased)
-    with lease:
-        code = lead(worker.work(claim.key, claim.number, until), worker.signals)
-        seconds = lease.seconds
-    worker.crew.end()
-    how, why, value, tokens = ending(worker, claim, code, lease.used_up)
-    if how == "reached" and tokens is not None:
-        pins.keep(office.folder, office.search, claim.key, tokens)
-    after = _training(run)
-    training = None if after is None else after - (before or 0.0)
-    limited = lease.used_up and how == "lost"
-    held = office.tell(claim, how, why, value, tokens=tokens, seconds=seconds, training=training, limited=limited)
-    if held:
-        pins.release(office.folder, office.search, claim)
-    else:
-        what = "the claim was given up meanwhile; what was trained stays in its checkpoint"
-        print(f"trial {unit.trial}: {what}", flush=True)
-    return code
+class Advance:
+    """Units of one run that one trainer takes without being started anew: each is told, and the next one claimed.
+
+    A trainer that has paused goes on if the next unit is of its own run; else it ends, and that unit is left to the
+    worker. name: of the worker, to claim more; None: this unit only.
+    """
+
+    def __init__(self, worker: Worker, claim: Claim, name: str | None = None) -> None:
+        self._worker, self._claim, self._name = worker, claim, name
+        self._office, self._run = worker.office, worker.office.folder.run(claim.key)
+        self._next: Claim | None = None
+        self._told = False
+        self._warm = False
+        self._trained = _training(self._run) or 0.0
+        settings = worker.office.settings
+        leased = name is not None
+        self._lease = Lease(
+            worker.office.folder, claim, settings.lease, self._limit(claim), worker.signals.pass_on, beating=leased
+        )
+        self.code = 0
+
+    def run(self) -> Claim | None:
+        """Advance to the end of the last unit, write down what came of each; return a claim of another run, if any."""
+        worker, claim = self._worker, self._claim
+        until = _until(self._office, claim)
+        print(f"trial {claim.unit.trial} ({claim.key}) to {claim.unit.until:,} tokens", flush=True)
+        worker.crew.begin(claim.key, claim.number, until)
+        work = worker.work(claim.key, claim.number, until)
+        with self._lease:
+            self.code = lead(replace(work, further=self._further if self._name else None), worker.signals)
+            if not self._told:
+                self._tell(self.code)
+        worker.crew.end()
+        return self._next
+
+    def _further(self) -> int | None:
+        """Tell the unit that a trainer has paused at; return how far it goes on, None where its run does not."""
+        if self._worker.signals.received or value_at(self._run, self._claim.unit.until) is None:
+            return None
+        self._tell(0)
+        assert self._name is not None
+        found = self._office.claim(self._name)
+        if found is None or found.key != self._claim.key:
+            self._next = found
+            if found is not None:
+                self._lease.pass_to(found, None)
+            return None
+        print(f"trial {found.unit.trial} goes on to {found.unit.until:,} tokens", flush=True)
+        self._claim, self._told, self._warm = found, False, True
+        self._lease.pass_to(found, self._limit(found))
+        return found.unit.until
+
+    def _tell(self, code: int) -> None:
+        """Write down how the present unit ended."""
+        worker, office, claim, lease = self._worker, self._office, self._claim, self._lease
+        how, why, value, tokens = ending(worker, claim, code, lease.used_up)
+        if how == "reached" and tokens is not None:
+            pins.keep(office.folder, office.search, claim.key, tokens)
+        trained = _training(self._run)
+        self._told = True
+        held = office.tell(
+            claim, how, why, value,
+            tokens=tokens,
+            seconds=lease.seconds,
+            training=None if trained is None else trained - self._trained,
+            marks={"limited": lease.used_up and how == "lost", "warm": self._warm, "silent": why in OUTSIDE},
+        )  # fmt: skip
+        self._trained = trained or 0.0
+        if held:
+            pins.release(office.folder, office.search, claim)
+        else:
+            what = "the claim was given up meanwhile; what was trained stays in its checkpoint"
+            print(f"trial {claim.unit.trial}: {what}", flush=True)
+
+    def _limit(self, claim: Claim) -> float | None:
+        return None if claim.reserved is None else claim.reserved / self._office.settings.devices
 
 
 def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> tuple[str, str, float | None, int | None]:
@@ -160,7 +215,10 @@ def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> tuple[str,
     if code in (INTERRUPTED, HELD):
         told = bool(worker.signals.received)
         return "lost", "told to stop" if told else "the run was held or interrupted", None, None
-    return "failed", "it ended without a validation loss" if code == 0 else f"exit code {code}", None, None
+    kind = _kind(worker.office.folder.run(claim.key))
+    if kind in OUTSIDE and worker.office.search.trials[claim.unit.trial].silences + 1 < SILENCES:
+        return "lost", kind, None, None
+    return "failed", "it ended without a validation loss" if code == 0 else f"exit code {code} ({kind})", None, None
 
 
 def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
@@ -184,6 +242,12 @@ def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
 
 def _until(office: Office, claim: Claim) -> int | None:
     return claim.unit.until if claim.unit.until < office.settings.R else None
+
+
+def _kind(run: RunFolder) -> str:
+    """Return the kind of end that the latest attempt had; "" where it wrote none."""
+    attempt = latest_attempt(run)
+    return "" if attempt is None or attempt.ended is None else str(attempt.ended.get("kind") or "")
 
 
 def _training(run: RunFolder) -> float | None:

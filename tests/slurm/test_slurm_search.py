@@ -1,11 +1,13 @@
-"""A search of real trained trials on four nodes, while workers are cancelled and a node goes down."""
+"""Searches on four nodes: of real trials while workers and nodes go, over several ranks, and a job for each unit."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,3 +81,48 @@ def test_trials_finish_though_workers_and_nodes_do_not(own: Lab) -> None:
         steps = [trial.values[at] for at in sorted(trial.values)]
         assert steps == sorted(steps, reverse=True)  # it went on from its checkpoint, and learned
     assert "over: 6/6 trials" in own.study("status", "asha")
+
+
+SMALL = (
+    *(word for word in WORDS if not word.startswith(("study.name", "search.workers", "search.lease"))),
+    "search.lease_seconds=30",
+)
+
+
+def _search_in(lab: Lab, name: str) -> Search:
+    return Office.of(StudyFolder(lab.folder / "runs" / name)).search
+
+
+def _notes(lab: Lab, name: str) -> list[dict[str, Any]]:
+    """Return who took part in each unit."""
+    runs = (lab.folder / "runs" / name).glob("*/ranks")
+    return [json.loads(line) for run in runs for line in run.read_text().splitlines()]
+
+
+def test_workers_of_two_nodes_decide_together(lab: Lab) -> None:
+    """Each of two workers is a task on each of two nodes: the first claims, both advance."""
+    ranked = lab.with_trainer("ranks")
+    ranked.sweep(
+        *SMALL, "study.name=crew", "search.workers=2", "cluster.nodes=2", "parallel.dp_replicate=2", "model.width=32"
+    )
+    wait_for("the end of the search", lambda: _search_in(lab, "crew").over, seconds=180, every=0.5)
+    search, notes = _search_in(lab, "crew"), _notes(lab, "crew")
+    assert not any(trial.failed for trial in search.trials.values())
+    assert len(notes) == sum(len(trial.values) for trial in search.trials.values())
+    assert all(len(set(note["nodes"])) == 2 and all(note["nodes"]) for note in notes), notes
+    assert {task.state for task in lab.tasks("crew")} == {"COMPLETED"}
+
+
+def test_a_job_for_each_unit_and_the_jobs_submit_the_next(lab: Lab) -> None:
+    """Two jobs at once, and nobody but them: each submits what follows from it as it ends."""
+    ranked = lab.with_trainer("ranks")
+    said = ranked.sweep(*SMALL, "study.name=units", "search.workers=2", "search.shape=jobs")
+    assert "submitted 2 jobs" in said
+    wait_for("the end of the search", lambda: _search_in(lab, "units").over, seconds=180, every=0.5)
+    search = _search_in(lab, "units")
+    units = sum(len(trial.values) for trial in search.trials.values())
+    assert len(search.trials) == 6
+    assert units >= 6 + 3
+    assert len(_notes(lab, "units")) == units
+    assert len(lab.job_ids("units")) == units
+    assert "over: 6/6 trials" in ranked.study("status", "units")

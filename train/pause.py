@@ -1,0 +1,49 @@
+"""A run that has paused may be told to go on by whoever started it, instead of being started again.
+
+The environment variable PAUSE names two files: the trainer writes where it stands to `<PAUSE>.asked`, the starter its
+answer to `<PAUSE>.answer`, each with the number of the pause, so that neither takes an old one for a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from train.files import write_atomic
+
+if TYPE_CHECKING:
+    from train.loop import Loop
+
+PAUSE = "PAUSE"
+ANSWER_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+
+def further(loop: Loop, number: int) -> int | None:
+    """Return the tokens to which a paused run goes on at once, the same on every rank; None: it ends here."""
+    place = os.environ.get(PAUSE)
+    if place is None or loop.progress.tokens >= loop.budget:
+        return None
+    world = loop.setup.world
+    answer = _ask(Path(place), number, loop) if world.writes else None
+    told: int | None = world.gather(answer)[0]
+    return told
+
+
+def _ask(place: Path, number: int, loop: Loop) -> int | None:
+    asked, answer = place.with_name(f"{place.name}.asked"), place.with_name(f"{place.name}.answer")
+    write_atomic(asked, json.dumps({"number": number, "tokens": loop.progress.tokens}) + "\n")
+    limit = time.monotonic() + ANSWER_SECONDS
+    while time.monotonic() < limit and not loop.flag:
+        try:
+            said = json.loads(answer.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            said = {}
+        if said.get("number") == number:
+            until = said.get("until")
+            return None if until is None else int(until)
+        time.sleep(POLL_SECONDS)
+    return None
