@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from study import budget, cost
@@ -32,7 +32,7 @@ def scripts(folder: StudyFolder, sized: Sequence[Sized], parallel: int) -> list[
 
 def asked(sized: Sequence[Sized]) -> str:
     """Return what the jobs would ask together, and how each kind was sized."""
-    hours: Counter[str] = Counter()
+    hours: dict[str, float] = defaultdict(float)
     lines = []
     for one in sized:
         unit = cost.GPU if one.shape.gpus else cost.CORE

@@ -40,9 +40,8 @@ def study(folder: Path, keys: str = "abcd", **shape: object) -> StudyFolder:
     return made
 
 
-def attempt(
-    made: StudyFolder, key: str, number: int, job: str, begin: float, seconds: float, state: str | None
-) -> None:
+def attempt(made: StudyFolder, where: tuple[str, int, str], begin: float, seconds: float, state: str) -> None:
+    key, number, job = where
     folder = made.run(key).attempt(number)
     folder.path.mkdir(parents=True)
     about = {"name": "s.b", "job_id": job, "restart": number - 1, "started": BEGAN + begin}
