@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("slurm-wlm", "slurmdbd", "munge", "mariadb-server")
+PACKAGES = ("slurm-wlm", "slurmdbd", "munge", "mariadb-server", "postgresql")
+"""PostgreSQL is for tests of a tracking store, which skip without it."""
 PROGRAMS = (
     "slurmctld",
     "slurmd",

@@ -31,7 +31,7 @@ def folder_of_programs() -> Path | None:
 def unavailable() -> str | None:
     """Return why no PostgreSQL can run here, or None if it can."""
     if folder_of_programs() is None:
-        return "PostgreSQL's programs are not here: as root on Debian or Ubuntu, run python -m tests.slurm.install"
+        return "PostgreSQL's programs are not here: on Debian or Ubuntu, apt-get install postgresql"
     if find_spec("psycopg") is None:
         return "psycopg is not installed: pip install 'psycopg[binary]'"
     if os.geteuid() == 0 and shutil.which("runuser") is None:
