@@ -114,8 +114,11 @@ def measure(
     made = attempts(folder, list(points), time.time())
     charged, problems = accounted(known, runner)
     whole = charge(known, points, charged, made)
-    promises = {unit: promised(known, statuses, unit) for unit in units(known)}
-    found = [replace(total(whole, unit), asked=promises[unit][0], reserved=promises[unit][1]) for unit in promises]
+    found = []
+    for unit in units(known):
+        asked, reserved = promised(known, statuses, unit)
+        more = _workers(known, whole, unit)
+        found.append(replace(total(whole, unit), asked=asked + more[0], reserved=reserved + more[1]))
     return [replace(one, problems=problems, idle=None if charged is None else one.idle) for one in found]
 
 
@@ -125,6 +128,7 @@ def quick(folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[P
     unit = units(known)[0]
     used = lost = 0.0
     jobs: dict[tuple[str, int], float] = {}
+    held = {name: _devices(b, None) for name, b in known.batches.items() if b.executor == "slurm"}
     place = {name: {key: i // b.pack for i, key in enumerate(b.keys)} for name, b in known.batches.items()}
     for status in statuses:
         if status.attempt is not None and status.attempt > 1:
@@ -138,7 +142,7 @@ def quick(folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[P
         batch = known.batches.get(status.batch or "")
         if batch is None or status.seconds is None:
             continue
-        hours = status.seconds / 3600 * _devices(batch, points.get(status.key)).count(unit)
+        hours = status.seconds / 3600 * (held.get(batch.name) or _devices(batch, points.get(status.key))).count(unit)
         lost += hours / batch.pack if status.state in LOST_STATES else 0.0
         job = (batch.name, place[batch.name].get(status.key, 0))
         used += max(0.0, hours - jobs.get(job, 0.0))
@@ -253,6 +257,19 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
         if live:
             reserved += len({i // batch.pack for i, key in enumerate(batch.keys) if key in live}) * each
     return asked, reserved
+
+
+def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tuple[float, float]:
+    """Return the same of a search's workers, whose batches name no points: of those that have run, and of the alive."""
+    each = {
+        batch.job_id: Shape.read(batch.resources).hours * _devices(batch, None).count(unit)
+        for batch in known.batches.values()
+        if batch.executor == "slurm" and not batch.keys and batch.job_id is not None
+    }
+    asked = {one.job_id for one in charges}
+    alive = {one.job_id for one in charges if not one.over}
+    asked_hours, alive_hours = (sum(each.get(job.partition("_")[0], 0.0) for job in jobs) for jobs in (asked, alive))
+    return asked_hours, alive_hours
 
 
 def _devices(batch: ledger.Batch, point: Point | None) -> Devices:

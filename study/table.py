@@ -91,7 +91,7 @@ def on_gpu(config: RunConfig, cluster: ClusterConfig) -> bool:
 def slots(cluster: ClusterConfig, config: RunConfig) -> int:
     """Return how many runs are executed at once at most."""
     if cluster.executor == "slurm":
-        return cluster.array_parallelism
+        return cluster.array_parallelism * cluster.pack
     return slot_count(cluster, [config])
 
 
