@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from study import code_version, ledger, locks, outcomes
+from study import budget, code_version, ledger, locks, outcomes
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import corpus_of, gather
@@ -180,6 +180,12 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
         else:
             name = slurm.batch_name(folder.name)
             shape = Shape.of(cluster)
+            if shape.pack > 1:
+                raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
+            purse = budget.purse(folder, outside.runner)
+            short = purse.take(shape, missing) if purse is not None else ""
+            if short:
+                raise ValueError(f"{missing} workers: {short}")
             text = slurm.render(folder, shape, name, missing, module=MODULE)
             version = code_version.current()
             code_version.save(version, folder)
