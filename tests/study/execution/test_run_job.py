@@ -106,6 +106,7 @@ def test_other_endings(tmp_path: Path) -> None:
 
 def test_a_signal_is_passed_on_and_the_next_attempt_resumes(tmp_path: Path) -> None:
     study, key = prepared(tmp_path, SLOW, executor="slurm", resources={"time_minutes": 1})
+    study.study.write_text("retry: {time_limit: stop}\n")  # here it is SLURM that starts the job again
     process = start_job(study, SLURM_ARRAY_JOB_ID="7", SLURM_JOB_ID="8")
     wait_until("it trains", study.run(key).metrics.exists)
     os.kill(process.pid, signal.SIGUSR2)
