@@ -1,0 +1,27 @@
+"""`python -m study plot STUDY [--out DIR]`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from study.commands import add_study
+from study.submission import find_study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the pictures; default: reports/STUDY/search")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draw a search from its log; the pictures are written anew each time."""
+    from study.search.claims import Office
+    from study.search.plots import captions, draw
+
+    folder = find_study(options.study, options.runs)
+    out = options.out or folder.path.absolute().parent.parent / "reports" / folder.name / "search"
+    for path in draw(Office.of(folder).search, out):
+        print(f"{path}  # {captions()[path.stem]}")
+    return 0
