@@ -37,6 +37,18 @@ def main() -> int:
         key, _, tokens = config["schedule"]["parent"].partition("@")
         begun = int(tokens)
         read(run.parent / key, begun)
+    pauses = 0
+    while True:
+        code = advance(run, lr, begun, until, budget)
+        pauses += 1
+        more = further(pauses, until) if code == 0 and until < budget else None
+        if more is None:
+            return code
+        begun, until = until, more
+
+
+def advance(run: Path, lr: float, begun: int, until: int, budget: int) -> int:
+    """Go from `begun` to `until` tokens; return the exit code."""
     with (run / "diary").open("a") as diary:
         diary.write(f"{begun} {until}\n")
     if lr < 0.001:
@@ -59,6 +71,22 @@ def main() -> int:
         losses = {"validation_nats_per_token": loss}
         write(run / "outcome.json", {"format": 1, "state": "completed", "step": 1, "tokens": until, "loss": losses})
     return 0
+
+
+def further(number: int, tokens: int) -> int | None:
+    """Ask whoever started this process how far to go on."""
+    if "PAUSE" not in os.environ:
+        return None
+    place = os.environ["PAUSE"]
+    write(Path(f"{place}.asked"), {"number": number, "tokens": tokens})
+    limit = time.monotonic() + 30.0
+    while time.monotonic() < limit and not stopped:
+        answer = Path(f"{place}.answer")
+        said = json.loads(answer.read_text()) if answer.exists() else {}
+        if said.get("number") == number:
+            return said["until"]
+        time.sleep(0.01)
+    return None
 
 
 def newest(run: Path) -> int:

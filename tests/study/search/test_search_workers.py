@@ -54,6 +54,15 @@ def test_a_promoted_trial_goes_on_from_its_checkpoint(undisturbed: tuple[StudyFo
     assert best.at == 27_008 or best.at == max(t.at for t in search.trials.values())
 
 
+def test_a_trainer_takes_the_next_unit_where_that_is_of_its_run(undisturbed: tuple[StudyFolder, Search]) -> None:
+    study, search = undisturbed
+    ends = [record for record in Office.of(study).log.records if record["event"] == "ended"]
+    warm = sum("warm" in record for record in ends)
+    attempts = sum(len(list(study.run(trial.key).attempts.iterdir())) for trial in search.trials.values())
+    assert warm >= 1
+    assert attempts == len(ends) - warm
+
+
 def test_the_log_alone_tells_it_all_again(undisturbed: tuple[StudyFolder, Search]) -> None:
     study, search = undisturbed
     before = study.events.read_bytes()
