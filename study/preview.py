@@ -39,7 +39,9 @@ def asked(sized: Sequence[Sized]) -> str:
         jobs = one.shape.jobs(len(one.keys))
         each = one.shape.hours * cost.devices(one.shape).count(unit)
         hours[unit] += jobs * each
-        lines.append(f"  {jobs:,} jobs{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}")
+        lines.append(
+            f"  {jobs:,} job{'s' if jobs != 1 else ''}{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}"
+        )
     head = " and ".join(f"{value:,.4g} {unit}" for unit, value in hours.items())
     why = next((f"; time {one.why}" for one in sized if one.why), "")
     return "\n".join([f"Asked if every job runs to its time limit: {head}{why}", *lines])
@@ -56,7 +58,7 @@ def described(shape: Shape) -> str:
 
 def outlook(plan: Plan, sized: Sequence[Sized], texts: Sequence[str], runner: query.Runner = query.run) -> list[str]:
     """Return what SLURM says: when the first arrays would start, why jobs of the study wait now; and the budget."""
-    lines = [estimate(text, runner) for text in texts[:ESTIMATES]]
+    lines = list(dict.fromkeys(estimate(text, runner) for text in texts[:ESTIMATES]))
     if plan.folder.ledger.exists():
         observer = Observer(plan.folder, lambda ids: query.look(ids, runner))
         observer.refresh()
@@ -95,6 +97,8 @@ def said_of(answer: query.Answer) -> str:
     if found:
         where = f" on {found[2]}" if found[2] else ""
         return f"SLURM would start the first job at {found[1].replace('T', ' ')}{where}"
+    if "fatal" in said or "Unable to contact" in said or "timed out" in said:
+        return f"no estimate of the start: {said.strip().splitlines()[-1]}"
     lines = [line.removeprefix("sbatch: error: ") for line in said.splitlines() if line.strip()]
     why = lines[-1].removeprefix("allocation failure: ") if lines else "it does not say why"
     return f"SLURM would not start it: {why}"

@@ -274,6 +274,8 @@ def test_branches_name_their_parents_job_once_it_has_one() -> None:
             "SLURM would not start it: Requested node",
         ),
         ("", "SLURM would not start it: it does not say why"),
+        ("sbatch: fatal: Could not establish a configuration source", "no estimate of the start: sbatch: fatal"),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", "no estimate of the start"),
     ],
 )
 def test_sbatchs_estimate_in_words(said: str, words: str) -> None:
