@@ -200,7 +200,9 @@ class Patient:
         attempts = sorted((run / "attempts").glob("[0-9]*"), key=lambda path: int(path.name))
         kinds = {str(kind) for path in attempts[:-1] if (kind := self._kind(path)) is not None}
         outcome = read_json(run / "outcome.json") or {}
-        after = [r["time"] for r in records(run) if r["kind"] == "train" and r["step"] > self.last.get(key, 0)]
+        again = (read_json(attempts[-1] / "job.json") or {}).get("started", self.at) if len(attempts) > 1 else self.at
+        beyond = [r for r in records(run) if r["kind"] == "train" and r["step"] > self.last.get(key, 0)]
+        after = [r["time"] for r in beyond if r["time"] >= again]
         return Measured(
             survived=outcome.get("state") == "completed",
             kinds=tuple(sorted(kinds)),
@@ -209,7 +211,7 @@ class Patient:
             duplicates=len(steps) - len(set(steps)),
             lost=len(set(range(1, STEPS + 1)) - set(steps)),
             bitwise=losses == self.on.reference.get(seed),
-            seconds=max(0.0, min(after) - self.at) if after and self.at and len(attempts) > 1 else None,
+            seconds=min(after) - self.at if after and self.at and len(attempts) > 1 else None,
         )
 
     def _kind(self, attempt: Path) -> str | None:
@@ -218,7 +220,7 @@ class Patient:
         if ended is not None:
             return str(ended.get("kind") or ended.get("state"))
         told = [e["kind"] for e in self.lab.ledger(self.study) if e["event"] == "ended"]
-        return told[-1] if told else "killed"
+        return told[-1] if told else "none written"
 
     def _taken_up(self, attempts: Sequence[Path]) -> str:
         """Return who took a run up: SLURM by a requeue of the same job, or the study by another job."""

@@ -208,12 +208,8 @@ def memory_exhausted(field: Field) -> Result:
     return patient.result("host memory runs out", note="the next job asks for half as much again")
 
 
-def time_limit_begin(field: Field) -> Patient:
-    """Begin early: the limit of a minute is waited for while other things happen."""
-    return field.patient("limit", "cluster.time_minutes=1", slow=4.0)
-
-
-def time_limit_end(patient: Patient) -> Result:
+def time_limit(field: Field) -> Result:
+    patient = field.patient("limit", "cluster.time_minutes=1", slow=4.0)
     begun = time.monotonic()
     while time.monotonic() - begun < 120 and not any(
         (patient.run(key) / "attempts" / "1" / "outcome.json").exists() for key in patient.keys

@@ -5,7 +5,8 @@ throwaway SLURM in the middle of their steps, to `--tries` runs each. Columns: r
 ended as designed); what the end was classified as; who took the run up again (`requeue`: SLURM; `study`: the study by
 itself; `retry`: a person); the most steps that one try did again, of at most one checkpoint interval; steps or points
 that are there twice or not at all; whether every training loss is bitwise the undisturbed run's; the longest time from
-the fault to the first step beyond it, the trainer's start and SLURM's own waits included [s].
+the fault to the first step beyond it, the trainer's start, SLURM's own waits and
+what else the machine does meanwhile included [s].
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import _faults_jobs as jobs
@@ -31,19 +33,16 @@ SLURM = (
     "PreemptMode=REQUEUE",
     "PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE DefaultTime=5 State=UP",
 )
-FAULTS: dict[str, Callable[[Field], Result]] = {
+Fault = Callable[[Field], Result]
+OF_RUNS: dict[str, Fault] = {
+    "limit": jobs.time_limit,
     "submitter": stores.submitter_killed,
     "trainer": jobs.trainer_killed,
     "supervisor": jobs.supervisor_killed,
     "job": jobs.everything_killed,
     "step": jobs.step_killed,
     "rank": jobs.rank_killed,
-    "slurmd": jobs.slurmd_killed,
-    "node": jobs.node_died,
-    "slurmctld": jobs.controller_killed,
-    "slurmdbd": jobs.accounting_killed,
     "requeue": jobs.requeued,
-    "preemption": jobs.preempted,
     "scancel": jobs.scancelled,
     "hang": jobs.hung,
     "shard": jobs.shard_corrupted,
@@ -54,18 +53,29 @@ FAULTS: dict[str, Callable[[Field], Result]] = {
     "syncer": stores.syncer_killed,
     "server": stores.server_killed,
 }
+"""Done to one study each: several at once, since all of them wait most of the time."""
+OF_ALL: dict[str, Fault] = {
+    "preemption": jobs.preempted,
+    "slurmd": jobs.slurmd_killed,
+    "node": jobs.node_died,
+    "slurmctld": jobs.controller_killed,
+    "slurmdbd": jobs.accounting_killed,
+}
+"""Done to what all studies share: one after the other."""
+FAULTS = {**OF_RUNS, **OF_ALL}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description="Faults, and what became of them.")
     parser.add_argument("--tries", type=int, default=2, help="runs that each fault is done to")
-    parser.add_argument("--only", nargs="+", default=[], help="these faults only: " + ", ".join([*FAULTS, "limit"]))
+    parser.add_argument("--only", nargs="+", default=[], help="these faults only: " + ", ".join(FAULTS))
+    parser.add_argument("--at-once", type=int, default=3, help="studies that faults are done to at the same time")
     options = parser.parse_args(arguments)
     reason = unavailable()
     if reason:
         print(f"no throwaway SLURM here: {reason}", file=sys.stderr)
         return 1
-    wanted = options.only or [*FAULTS, "limit"]
+    wanted = options.only or list(FAULTS)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, ThrowawayCluster(extra=SLURM) as cluster:
         root = Path(scratch)
@@ -73,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare(root / "corpus")
         lab = Lab(root, root / "corpus", cluster)
         field = Field(cluster, lab, undisturbed(lab, options.tries), options.tries)
-        results = _all(field, wanted)
+        results = _all(field, wanted, options.at_once)
         for process in field.started:
             process.kill()
     print("\n".join(table(results)))
@@ -83,16 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(good(result) for result in results) else 1
 
 
-def _all(field: Field, wanted: Sequence[str]) -> list[Result]:
-    limited = jobs.time_limit_begin(field) if "limit" in wanted else None
-    results = []
-    for name in (name for name in FAULTS if name in wanted):
-        results.append(_tried(name, lambda name=name: FAULTS[name](field)))  # type: ignore[misc]
-        print(row(results[-1]), file=sys.stderr, flush=True)
-    if limited is not None:
-        results.append(_tried("limit", lambda: jobs.time_limit_end(limited)))
-        print(row(results[-1]), file=sys.stderr, flush=True)
-    return results
+def _all(field: Field, wanted: Sequence[str], at_once: int) -> list[Result]:
+    def tried(name: str) -> Result:
+        result = _tried(name, lambda: FAULTS[name](field))
+        print(row(result), file=sys.stderr, flush=True)
+        return result
+
+    with ThreadPoolExecutor(at_once) as several:
+        results = list(several.map(tried, [name for name in OF_RUNS if name in wanted]))
+    return results + [tried(name) for name in OF_ALL if name in wanted]
 
 
 def _tried(name: str, act: Callable[[], Result]) -> Result:
