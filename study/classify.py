@@ -145,7 +145,7 @@ def classify(seen: Seen) -> Ending:
         return Ending("diverged" if seen.outcome in (None, "diverged") else "completed", code)
     if seen.hang is not None:
         return Ending("hang", None if killed else code, killed, why=seen.hang)
-    if code == INTERRUPTED or (killed is not None and _asked(killed, seen.received)):
+    if code == INTERRUPTED or (killed is not None and _asked(killed, seen)):
         return Ending(_interruption(seen), None if killed else code, killed)
     if killed is not None:
         return _by_signal(killed, seen)
@@ -212,9 +212,10 @@ def _by_signal(killed: int, seen: Seen) -> Ending:
     return Ending(kind, None, killed, why=f"killed by signal {killed} ({name}{hint})")
 
 
-def _asked(killed: int, received: Sequence[int]) -> bool:
-    """Whether it died of a signal that we passed on before its handlers were in place."""
-    return killed in received or (killed == signal.SIGTERM and signal.SIGHUP in received)
+def _asked(killed: int, seen: Seen) -> bool:
+    """Whether it died of a signal that we passed on before its handlers were in place, or of being too slow to end."""
+    too_slow = killed == signal.SIGKILL and bool(seen.received) and not seen.memory_kills
+    return too_slow or killed in seen.received or (killed == signal.SIGTERM and signal.SIGHUP in seen.received)
 
 
 def _interruption(seen: Seen) -> str:

@@ -128,7 +128,10 @@ def test_the_headline_is_the_line_that_names_the_error() -> None:
         (Seen(-TERM, [signal.SIGHUP]), "interrupted", 75),
         (Seen(-USR2, [USR2], time_left=10.0), "time_limit", 75),
         (Seen(-KILL), "killed", 137),
-        (Seen(-KILL, [TERM]), "killed", 137),
+        # told to end, and too slow for it: whoever told it so killed it, and SLURM knows who that was
+        (Seen(-KILL, [TERM]), "interrupted", 75),
+        (Seen(-KILL, [USR2, TERM], time_left=-3.0), "time_limit", 75),
+        (Seen(-KILL, [TERM], memory_kills=1), "host_memory", 137),
         (Seen(-KILL, memory_kills=1), "host_memory", 137),
         (Seen(-KILL, stderr="slurmstepd: error: Detected 1 oom_kill event in StepId=1.0."), "host_memory", 137),
         (Seen(-KILL, hang="rank 0 has not moved for 700 s"), "hang", 137),
