@@ -294,7 +294,7 @@ def _merged(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]]:
 
 
 def _slurm(known: Ledger, batch: str | None) -> bool:
-    return batch in known.batches and known.batches[batch].executor == "slurm"
+    return batch is not None and batch in known.batches and known.batches[batch].executor == "slurm"
 
 
 def _is_wanted(known: Ledger, key: str) -> bool:
