@@ -39,9 +39,8 @@ def asked(sized: Sequence[Sized]) -> str:
         jobs = one.shape.jobs(len(one.keys))
         each = one.shape.hours * cost.devices(one.shape).count(unit)
         hours[unit] += jobs * each
-        lines.append(
-            f"  {jobs:,} job{'s' if jobs != 1 else ''}{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}"
-        )
+        several = "jobs" if jobs != 1 else "job"
+        lines.append(f"  {jobs:,} {several}{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}")
     head = " and ".join(f"{value:,.4g} {unit}" for unit, value in hours.items())
     why = next((f"; time {one.why}" for one in sized if one.why), "")
     return "\n".join([f"Asked if every job runs to its time limit: {head}{why}", *lines])
