@@ -128,6 +128,8 @@ def settings_of(
         raise ValueError(
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )
+    if config.cluster.pack > 1:
+        raise ValueError(f"cluster.pack={config.cluster.pack} is for points known beforehand: take 1")
     made = Settings(
         scheduler=search.name,
         sampler=search.sampler,

@@ -75,12 +75,12 @@ class Usage:
             self.reserved[claim] = reserved
 
     def end(self, claim: int, trial: int, flops: float, record: Mapping[str, Any]) -> None:
-        """Charge what a unit took, and learn from it. A unit that ran into its limit gets twice as much next time."""
+        """Charge what a unit took, and learn from it; one that ran into its limit gets half as much again next time."""
         seconds = float(record["seconds"])
         self.used += seconds * self.devices
         self.reserved.pop(claim, None)
         if record.get("limited"):
-            self._patience[trial] = 2 * self._patience.get(trial, 1.0)
+            self._patience[trial] = 1.5 * self._patience.get(trial, 1.0)
         if record["how"] == "reached" and flops > 0:
             training = record.get("training")
             if training is not None and not record.get("warm"):
