@@ -6,17 +6,15 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
 
 from study.config import StudyConfig
 from study.corpus import Corpus, corpus_of
 from study.files import end_of_whole_lines, locked
 from study.layout import StudyFolder
 from study.point import Point, point
+from study.stored import stored
 from train.spec.config import BudgetConfig, RunConfig
-from train.spec.read import read
 from train.spec.resolve import resolve
 
 
@@ -86,7 +84,7 @@ def line(frozen: Point) -> str:
 
 def known_keys(folder: StudyFolder) -> list[str]:
     """Return the keys of the study's points, oldest first."""
-    return [entry["key"] for entry in _entries(folder)]
+    return list(load_points(folder))
 
 
 def load_points(folder: StudyFolder) -> dict[str, Point]:
@@ -94,27 +92,21 @@ def load_points(folder: StudyFolder) -> dict[str, Point]:
 
     Raises ValueError where a line is not a point.
     """
-    return {
-        entry["key"]: Point(entry["key"], _run_config(entry["config"]), tuple(entry["overrides"]))
-        for entry in _entries(folder)
-    }
-
-
-def _entries(folder: StudyFolder) -> Iterable[dict[str, Any]]:
     try:
         text = folder.points.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return
+        return {}
+    points = {}
     for number, raw in enumerate(text.split("\n")[:-1], start=1):
         try:
-            entry = json.loads(raw)
-            entry["key"], entry["config"], entry["overrides"]
+            one = stored(raw)
         except (ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{folder.points}:{number}: {raw[:60]!r} is not a point: the file was edited or damaged; "
                 "remove that line and give the study's command again"
             ) from None
-        yield entry
+        points[one.key] = one
+    return points
 
 
 def _append(path: Path, text: str) -> None:
@@ -124,31 +116,6 @@ def _append(path: Path, text: str) -> None:
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
-
-
-def _run_config(config: Mapping[str, Any]) -> RunConfig:
-    """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
-    hints = _hints()
-    try:
-        parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
-        return RunConfig(**parts)
-    except (TypeError, KeyError):
-        return read(RunConfig, config)
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(RunConfig)
-
-
-def _values(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section's values with JSON's lists as tuples; TypeError where one holds sections of its own."""
-    values = {}
-    for name, value in section.items():
-        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
-            raise TypeError(name)
-        values[name] = tuple(value) if isinstance(value, list) else value
-    return values
 
 
 def _absolute(path: str) -> str:

@@ -68,14 +68,14 @@ def own_flops(config: RunConfig) -> float:
 
 def waiting(points: Mapping[str, Point], completed: Collection[str]) -> dict[str, str]:
     """Return the points that cannot start yet, with the parent that each of them waits for."""
-    above = {key: parent_of(point.config) for key, point in points.items()}
+    above = {key: parse(point.parent) for key, point in points.items()}
     return {key: parent.key for key, parent in above.items() if parent is not None and parent.key not in completed}
 
 
 def stranded(points: Mapping[str, Point], lost: Collection[str]) -> set[str]:
     """Return the points that cannot start any more unless somebody acts: their parent, or its, is one of `lost`."""
     found: set[str] = set()
-    above = {key: parent.key for key, point in points.items() if (parent := parent_of(point.config)) is not None}
+    above = {key: parent.key for key, point in points.items() if (parent := parse(point.parent)) is not None}
     while more := {key for key, parent in above.items() if key not in found and (parent in lost or parent in found)}:
         found |= more
     return found
@@ -83,7 +83,7 @@ def stranded(points: Mapping[str, Point], lost: Collection[str]) -> set[str]:
 
 def parents(points: Iterable[Point]) -> set[str]:
     """Return the keys that these points go on from."""
-    return {parent.key for point in points if (parent := parent_of(point.config)) is not None}
+    return {parent.key for point in points if (parent := parse(point.parent)) is not None}
 
 
 def has_branches(study: StudyFolder, key: str) -> bool:

@@ -216,7 +216,7 @@ def _describe(
         nodes=tuple(job.get("nodes") or ()),
         step=step,
         tokens=tokens,
-        budget_tokens=point.config.budget.tokens or 0,
+        budget_tokens=point.tokens,
         loss=loss,
         seconds=_seconds(attempt),
         error=error,

@@ -13,7 +13,6 @@ from study.observe import PointStatus
 from study.point import Point
 from study.progress import duration
 from study.standing import RESUMABLE, STATES
-from train.spec.counts import flops_per_token
 
 WIDTH = 80
 BAR = 30
@@ -88,12 +87,12 @@ def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -
     rates, left, longest = [], 0.0, 0.0
     for status in statuses:
         if status.attempt == 1 and status.tokens and status.seconds:
-            rates.append(_per_token(points[status.key]) * status.tokens / status.seconds)
+            rates.append(points[status.key].flops_per_token * status.tokens / status.seconds)
     running = sum(s.state == "running" for s in statuses)
     if not rates or not running:
         return None
     for status in waiting:
-        rest = _per_token(points[status.key]) * max(0, status.budget_tokens - status.tokens)
+        rest = points[status.key].flops_per_token * max(0, status.budget_tokens - status.tokens)
         left += rest
         longest = max(longest, rest)
     rate = statistics.median(rates)
@@ -172,11 +171,6 @@ def _first_line(group: Sequence[PointStatus]) -> str:
         if status.headline or status.error:
             return (status.headline or status.error[-1]).strip()
     return next((status.why for status in group if status.why), "")
-
-
-def _per_token(point: Point) -> float:
-    data = point.config.data
-    return float(flops_per_token(point.config.model, data.vocab_size, data.sequence_length))
 
 
 def _percent(share: float) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from train.spec.config import SCIENTIFIC, RunConfig
+from train.spec.counts import flops_per_token
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,22 @@ class Point:
     key: str
     config: RunConfig
     overrides: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """The budget [tokens]; 0 where it says none."""
+        return self.config.budget.tokens or 0
+
+    @property
+    def parent(self) -> str | None:
+        """What the run goes on from, as its config says it."""
+        return self.config.schedule.parent
+
+    @property
+    def flops_per_token(self) -> float:
+        """Training FLOPs of a token, by train.spec.counts."""
+        data = self.config.data
+        return float(flops_per_token(self.config.model, data.vocab_size, data.sequence_length))
 
 
 def canonical(config: Mapping[str, Any]) -> str:

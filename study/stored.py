@@ -1,0 +1,119 @@
+"""Lines of `points.jsonl`: a study has thousands, and a look at it needs little of each.
+
+A line is kept as text. Its config is built when it is first asked for; what a table of points shows is found in the
+text itself, in the form in which :func:`study.freeze.line` writes it, and in the config where that form is another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_type_hints
+
+from study.point import Point
+from train.spec.config import ModelConfig, RunConfig
+from train.spec.counts import flops_per_token
+from train.spec.read import read
+
+HEAD, TAIL = '{"key":"', ',"overrides":'
+
+
+class StoredPoint(Point):
+    """A point of a study's file."""
+
+    def __init__(self, line: str, key: str, overrides: tuple[str, ...]) -> None:
+        for name, value in (("_line", line), ("key", key), ("overrides", overrides)):
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the config, built from the line; any other name that is not there is an AttributeError."""
+        if name != "config":
+            raise AttributeError(name)
+        config = _run_config(json.loads(self.__dict__["_line"])["config"])
+        object.__setattr__(self, name, config)
+        return config
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Point):
+            return NotImplemented
+        return (self.key, self.config, self.overrides) == (other.key, other.config, other.overrides)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def tokens(self) -> int:
+        """The budget [tokens]; 0 where it says none."""
+        found = self._section("budget")
+        return super().tokens if found is None else int(json.loads(found).get("tokens") or 0)
+
+    @property
+    def parent(self) -> str | None:
+        """What the run goes on from, as its config says it."""
+        found = self._section("schedule")
+        if found is None:
+            return super().parent
+        said = None if '"parent":null' in found else json.loads(found).get("parent")
+        return None if said is None else str(said)
+
+    @property
+    def flops_per_token(self) -> float:
+        """Training FLOPs of a token, by train.spec.counts."""
+        model, data = self._section("model"), self._section("data")
+        if model is None or data is None or "{" in data[1:]:
+            return super().flops_per_token
+        said = json.loads(data)
+        return _flops_per_token(model, said["vocab_size"], said["sequence_length"])
+
+    def _section(self, name: str) -> str | None:
+        """Return the text of a section that holds no other; None where it is not found as that."""
+        line = self.__dict__["_line"]
+        mark = f'"{name}":{{'
+        start = line.find(mark)
+        if start < 0 or line.find(mark, start + 1) >= 0:
+            return None
+        begin = start + len(mark) - 1
+        text: str = line[begin : line.find("}", begin) + 1]
+        return None if "{" in text[1:] else text
+
+
+def stored(line: str) -> Point:
+    """Return the point of a line. Raises ValueError, KeyError or TypeError where it is not one."""
+    if line.startswith(HEAD) and line.endswith("]}"):
+        key, _, _ = line[len(HEAD) :].partition('"')
+        overrides = json.loads(line[line.rindex(TAIL) + len(TAIL) : -1])
+        if line[len(HEAD) + len(key) :].startswith('","config":{') and isinstance(overrides, list):
+            return StoredPoint(line, key, tuple(overrides))
+    entry = json.loads(line)
+    return Point(entry["key"], _run_config(entry["config"]), tuple(entry["overrides"]))
+
+
+@cache
+def _flops_per_token(model: str, vocab_size: int, sequence_length: int) -> float:
+    return float(flops_per_token(ModelConfig(**_values(json.loads(model))), vocab_size, sequence_length))
+
+
+def _run_config(config: Mapping[str, Any]) -> RunConfig:
+    """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
+    hints = _hints()
+    try:
+        parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
+        return RunConfig(**parts)
+    except (TypeError, KeyError):
+        return read(RunConfig, config)
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(RunConfig)
+
+
+def _values(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section's values with JSON's lists as tuples; TypeError where one holds sections of its own."""
+    values = {}
+    for name, value in section.items():
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            raise TypeError(name)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return values
