@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
         print(f"study: unknown command {name!r}: {hint}", file=sys.stderr)
         return 2
-    command: Command = importlib.import_module(f"study.commands.{name}")
+    command: Command = importlib.import_module(f"study.commands.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser(
         prog=f"python -m study {name}",
         description="\n".join(textwrap.wrap(COMMANDS[name], 78)),

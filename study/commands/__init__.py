@@ -25,6 +25,7 @@ COMMANDS = {
     "reconcile": "settle submissions of unclear fate and submit what waits; --force gives up those that SLURM is "
     "silent about",
     "enqueue": "let a search try settings of yours next",
+    "export-curves": "a study's learning curves as a table, to replay schedulers on (python -m sweeps.replay)",
     "plot": "pictures of a search: survival by rung, curves, settings; a population's lineage and schedule",
     "optuna": "fill the Optuna storage of a search, for optuna-dashboard and Optuna's plots",
     "gc": "remove checkpoints that nothing needs any more; without --yes it only says which",

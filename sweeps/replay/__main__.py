@@ -2,6 +2,7 @@
 
 Which scheduler would have been right? Each is run against the recorded curves with a virtual clock; the table says how
 far the best loss seen within a budget was above the best in the table, averaged over orders of the configurations.
+`python -m study export-curves STUDY FILE.npz` makes the curves of a study of your own.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ HELP = f"""python -m sweeps.replay KEY=VALUE …: run schedulers against recorde
   seeds=50             orders of the configurations; seed s shuffles with random.Random(s)
   budgets=5,10,20,40   times the full resource of one trial, over all workers
   startup=0            cost of starting or resuming a trial on another worker [columns]
+  failures=0           probability that a unit is lost with its worker and begins again from its checkpoint
   cost=unit            unit: every column costs 1; table: each configuration's epoch_cost
   out=FILE.json        {{scheduler: {{budget: [regret of each seed]}}}}
 """
@@ -47,6 +49,7 @@ class Options:
     seeds: int = 50
     budgets: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0)
     startup: float = 0.0
+    failures: float = 0.0
     cost: str = "unit"
     out: Path | None = None
 
@@ -93,6 +96,7 @@ def parse(words: Sequence[str]) -> Options:
         "seeds": int,
         "budgets": lambda text: tuple(float(part) for part in text.split(",")),
         "startup": float,
+        "failures": float,
         "cost": str,
         "out": Path,
     }
@@ -126,7 +130,7 @@ def replayed(name: str, table: Table, options: Options) -> Outcome:
         random.Random(seed).shuffle(order)
         policy = make_policy(name, table, order, Setting(options.r, options.eta, R, configurations, seed))
         cost = table.cost if options.cost == "table" else None
-        cluster = Cluster(options.workers, options.startup)
+        cluster = Cluster(options.workers, options.startup, options.failures, seed)
         run = replay(policy.scheduler, table.losses, policy.choose, end, cluster=cluster, cost=cost)
         for budget, regrets in outcome.regrets.items():
             regrets.append(run.best_seen(table.losses, budget * R / options.workers) - table.best)
@@ -166,6 +170,8 @@ def _check(options: Options) -> None:
         raise ValueError(f"budgets={','.join(f'{b:g}' for b in options.budgets)}: every one is a positive number")
     if options.startup < 0:
         raise ValueError(f"startup={options.startup:g} is not allowed: it is 0 or more")
+    if not 0 <= options.failures < 1:
+        raise ValueError(f"failures={options.failures:g} is not allowed: it is a probability below 1")
     if options.cost not in ("unit", "table"):
         raise ValueError(f"cost={options.cost!r} is not allowed: unit or table")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,10 +18,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the trials run on. startup: cost of starting or resuming a trial on a worker [epochs of mean cost]."""
+    """What the trials run on. startup: cost of starting or resuming a trial on a worker [epochs of mean cost].
+
+    failures: probability that a unit is lost with its worker, at a moment drawn evenly from its time; it begins again
+    from the checkpoint before it. seed: of these draws.
+    """
 
     workers: int = 8
     startup: float = 0.0
+    failures: float = 0.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,9 @@ def replay(
     chosen: dict[int, int] = {}
     at: dict[int, int] = {}
     idle = [(0.0, number) for number in range(cluster.workers)]
-    busy: list[tuple[float, int, int, Unit]] = []
+    busy: list[tuple[float, int, int, Unit, bool]] = []
     order = 0
+    chance = random.Random(cluster.seed)
     last: dict[int, int] = {}
     while idle or busy:
         stuck: list[tuple[float, int]] = []
@@ -89,18 +97,23 @@ def replay(
             each = 1.0 if cost is None else float(cost[configuration])
             first = at.get(unit.trial, 0)
             begin = now + (0.0 if last.get(worker) == unit.trial else cluster.startup)
-            end = begin + (unit.until - first) * each
-            run.segments.append(Segment(unit.trial, configuration, first, unit.until, begin, each))
-            heapq.heappush(busy, (end, order, worker, unit))
+            lost = cluster.failures > 0 and chance.random() < cluster.failures
+            length = (unit.until - first) * (chance.random() if lost else 1.0)
+            done = first + int(length) if lost else unit.until
+            run.segments.append(Segment(unit.trial, configuration, first, done, begin, each))
+            heapq.heappush(busy, (begin + length * each, order, worker, unit, lost))
             order += 1
-            last[worker] = unit.trial
+            last[worker] = -1 if lost else unit.trial  # whoever takes it up again starts anew
         if not busy:
             return run
-        end, _, worker, unit = heapq.heappop(busy)
+        end, _, worker, unit, lost = heapq.heappop(busy)
         if end > until:
             return run
+        idle = [*((end, w) for _, w in stuck), (end, worker)]
+        if lost:
+            scheduler.apply(Ended(unit.trial, "lost"))
+            continue
         at[unit.trial] = unit.until
         scheduler.apply(Reported(unit.trial, unit.until, float(curves[chosen[unit.trial], unit.until - 1])))
         scheduler.apply(Ended(unit.trial, "reached"))
-        idle = [*((end, w) for _, w in stuck), (end, worker)]
     return run

@@ -101,3 +101,20 @@ def test_pickles_are_not_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path = made(tmp_path, val_loss=np.array([{"a": 1}], dtype=object))
     assert main([f"curves={path}"]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_lost_units_begin_again_and_cost_their_time() -> None:
+    curves = np.linspace(1.0, 0.1, 9)[None].repeat(40, axis=0)
+
+    def finished(failures: float, seed: int = 0) -> list[tuple[int, int, int]]:
+        cluster = Cluster(workers=2, failures=failures, seed=seed)
+        run = replay(AshaPromotion(1, 9, 3, limit=40), curves, lambda trial: trial, 200.0, cluster=cluster)
+        return [(part.trial, part.first, part.last) for part in run.segments]
+
+    assert finished(0.3) == finished(0.3) != finished(0.3, seed=1)
+    calm, rough = finished(0.0), finished(0.3)
+    assert len(rough) > len(calm)
+    whole = {(trial, first, last) for trial, first, last in rough if last in (1, 3, 9)}
+    assert {trial for trial, _, _ in whole} == {trial for trial, _, _ in calm}
+    for trial, first, _ in rough:  # a unit that was lost begins again where it began
+        assert first in (0, 1, 3), trial

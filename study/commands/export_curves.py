@@ -1,0 +1,44 @@
+"""`python -m study export-curves STUDY FILE.npz`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from study.commands import add_study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add_study(parser)
+    parser.add_argument("out", type=Path, metavar="FILE.npz", help="the table to write")
+    parser.add_argument(
+        "--uri", default="sqlite:///mlflow.db", help="MLflow's address, where STUDY is mlflow:EXPERIMENT"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write a study's learning curves as a table and say how to replay schedulers on them."""
+    import numpy as np
+
+    from study.curves import from_mlflow, from_runs, table
+    from study.submission import find_study
+
+    if options.study.startswith("mlflow:"):
+        curves = from_mlflow(options.uri, options.study.removeprefix("mlflow:"))
+    else:
+        curves = from_runs(find_study(options.study, options.runs))
+    made = table(curves)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with options.out.open("wb") as file:
+        np.savez(file, **made.arrays)  # type: ignore[arg-type]
+    rows, columns = made.shape
+    print(f"{options.out}: {rows} runs of {made.budget:,} tokens, {columns} columns")
+    for why, count in made.left_out.items():
+        print(f"  left out: {count} {why}")
+    cost = " cost=table" if "epoch_cost" in made.arrays else ""
+    print(
+        f"python -m sweeps.replay curves={options.out} scheduler=all workers=4{cost} startup={made.startup:.3g} "
+        f"failures={made.failures:.2g}"
+    )
+    return 0

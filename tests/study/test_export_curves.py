@@ -1,0 +1,88 @@
+"""Curves of a study's own runs become a table that the replay takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from study.__main__ import main
+from study.curves import Curve, from_runs, table
+from study.freeze import append_points
+from study.layout import StudyFolder
+from study.point import point
+from sweeps.replay.__main__ import main as replay
+from train.spec.config import BudgetConfig, OptimConfig, RunConfig
+from train.spec.resolve import resolve
+
+BUDGET = 8192
+
+
+def finished(study: StudyFolder, lr: float, state: str = "completed", validations: int = 4) -> str:
+    """A run that came to its end, or diverged after half of its validations."""
+    made = point(resolve(replace(RunConfig(), optim=OptimConfig(lr=lr), budget=BudgetConfig(tokens=BUDGET))))
+    append_points(study, [made])
+    run = study.run(made.key)
+    run.attempt(1).path.mkdir(parents=True)
+    run.attempt(1).job.write_text("{}")
+    run.attempt(1).outcome.write_text(json.dumps({"state": state, "seconds": 12.0}))
+    marks = range(1, 1 + (validations if state == "completed" else validations // 2))
+    rows = [
+        {
+            "kind": "validation",
+            "step": k,
+            "tokens": BUDGET * k // validations,
+            "time": 0.0,
+            "metrics": {"loss": 5 - lr - k},
+        }
+        for k in marks
+    ]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seconds = {"total": 10.0, "train": 8.0, "validation": 1.0}
+    if state != "running":
+        run.outcome.write_text(json.dumps({"state": state, "tokens": BUDGET, "step": 4, "seconds": seconds}))
+    return made.key
+
+
+def test_runs_become_a_table_that_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = StudyFolder(tmp_path / "s")
+    keys = [finished(study, lr) for lr in (0.1, 0.2, 0.3)] + [finished(study, 0.4, "diverged")]
+    finished(study, 0.5, "running")
+    assert main(["export-curves", str(study.path), str(tmp_path / "curves.npz")]) == 0
+    said = capsys.readouterr().out
+    assert "4 runs of 8,192 tokens, 4 columns" in said and "left out: 1 not trained to the end" in said
+    with np.load(tmp_path / "curves.npz") as made:
+        assert list(made["keys"]) == keys
+        np.testing.assert_allclose(made["val_loss"][0], [3.9, 2.9, 1.9, 0.9])
+        assert np.isnan(made["val_loss"][3]).tolist() == [False, False, True, True]
+        assert list(made["config_names"]) == ["optim.lr"]
+        assert made["config"][:, 0].tolist() == [0.1, 0.2, 0.3, 0.4]
+        assert made["epoch_cost"].tolist() == [1.0] * 4
+    assert "startup=1.2" in said  # 12 s of attempt, 9 s of them training: 3 s against 2.5 s a column
+    words = next(line for line in said.splitlines() if line.startswith("python -m sweeps.replay")).split()[3:]
+    words = [w.replace("scheduler=all", "scheduler=asha_promotion,random") for w in words]
+    assert replay([*words, "seeds=3", "budgets=2,4", "failures=0.2"]) == 0
+    assert "asha_promotion" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_left_out_and_said() -> None:
+    whole = [Curve(f"{n}", {"lr": n}, 100, {50: 2.0, 100: 1.0}, "completed") for n in range(3)]
+    other = [Curve("a", {"lr": 9}, 50, {50: 1.0}, "completed"), Curve("b", {"lr": 8}, 100, {50: 1.0}, "paused")]
+    made = table([*whole, *other])
+    assert made.shape == (3, 2)
+    assert made.left_out == {"of other budgets than 100 tokens": 1, "not trained to the end": 1}
+    with pytest.raises(ValueError, match="too few to replay"):
+        table([whole[0], *other])
+    with pytest.raises(ValueError, match="no run of the study has begun"):
+        table([])
+
+
+def test_a_run_that_has_not_begun_has_no_curve(tmp_path: Path) -> None:
+    study = StudyFolder(tmp_path / "s")
+    append_points(study, [point(resolve(replace(RunConfig(), budget=BudgetConfig(tokens=BUDGET))))])
+    assert from_runs(study) == []
+    assert math.isnan(Curve("k", {}, 1).seconds)
