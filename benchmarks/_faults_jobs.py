@@ -188,7 +188,7 @@ def shard_corrupted(field: Field) -> Result:
 def nan_gradient(field: Field) -> Result:
     command = f"{sys.executable} -m tests.train.faults nan --step 8 --rank 0"
     lab = type(field.lab)(field.lab.folder, field.lab.corpus, field.lab.cluster, (("STUDY_TRAINER", command),))
-    patient = Field(field.cluster, lab, field.reference, field.tries, field.started).patient("nan", trainer="")
+    patient = Field(field.cluster, lab, field.reference, field.tries, field.started).patient("gradient", trainer="")
     patient.recovered()
     same = all(
         {s: loss for s, loss in train_losses(patient.run(key)).items() if s <= 8}

@@ -80,7 +80,10 @@ def disk_full(field: Field) -> Result:
         patient.at = time.time()
         patient.retry("failed")
         patient.recovered()
-        result = patient.result("the disk is full", note="time: from room made to beyond the fault")
+        result = patient.result(
+            "the disk is full",
+            note="saves that fail are tried again for 5 min before that ends the run; time: since there was room again",
+        )
         return replace(result, kinds=", ".join(sorted(kinds)))
     finally:
         subprocess.run(["umount", "--lazy", str(home / "runs")], check=False)

@@ -12,12 +12,14 @@ what else the machine does meanwhile included [s].
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import _faults_jobs as jobs
@@ -70,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tries", type=int, default=2, help="runs that each fault is done to")
     parser.add_argument("--only", nargs="+", default=[], help="these faults only: " + ", ".join(FAULTS))
     parser.add_argument("--at-once", type=int, default=3, help="studies that faults are done to at the same time")
+    parser.add_argument(
+        "--keep", type=Path, help="file that keeps results, for doing it in parts: shown with the new ones"
+    )
     options = parser.parse_args(arguments)
     reason = unavailable()
     if reason:
@@ -83,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare(root / "corpus")
         lab = Lab(root, root / "corpus", cluster)
         field = Field(cluster, lab, undisturbed(lab, options.tries), options.tries)
-        results = _all(field, wanted, options.at_once)
+        results = _all(field, wanted, options)
         for process in field.started:
             process.kill()
     print("\n".join(table(results)))
@@ -93,15 +98,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(good(result) for result in results) else 1
 
 
-def _all(field: Field, wanted: Sequence[str], at_once: int) -> list[Result]:
-    def tried(name: str) -> Result:
-        result = _tried(name, lambda: FAULTS[name](field))
-        print(row(result), file=sys.stderr, flush=True)
-        return result
+def _all(field: Field, wanted: Sequence[str], options: argparse.Namespace) -> list[Result]:
+    kept = _kept(options.keep)
 
-    with ThreadPoolExecutor(at_once) as several:
-        results = list(several.map(tried, [name for name in OF_RUNS if name in wanted]))
-    return results + [tried(name) for name in OF_ALL if name in wanted]
+    def tried(name: str) -> None:
+        kept[name] = _tried(name, lambda: FAULTS[name](field))
+        print(row(kept[name]), file=sys.stderr, flush=True)
+        if options.keep:
+            options.keep.write_text(json.dumps({n: asdict(result) for n, result in kept.items()}), encoding="utf-8")
+
+    with ThreadPoolExecutor(options.at_once) as several:
+        list(several.map(tried, [name for name in OF_RUNS if name in wanted]))
+    for name in OF_ALL:
+        if name in wanted:
+            tried(name)
+    return [kept[name] for name in FAULTS if name in kept]
+
+
+def _kept(path: Path | None) -> dict[str, Result]:
+    """Return what earlier runs of this script found, by the fault's name."""
+    if path is None or not path.exists():
+        return {}
+    return {name: Result(**said) for name, said in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 def _tried(name: str, act: Callable[[], Result]) -> Result:
