@@ -35,7 +35,8 @@ def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", wa
         out.append(Check("rows_dropped", text, "see rows_dropped for each run's reason", "note"))
     if counts["mid_schedule"]:
         text = f"{counts['mid_schedule']} runs had not finished their learning-rate schedule"
-        out.append(Check("mid_schedule", text, "losses in mid-schedule are 1 to 2 % too high: let the runs finish"))
+        advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"
+        out.append(Check("mid_schedule", text, advice))
     ratio = rows.flops / (6.0 * rows.params * rows.tokens)
     if np.abs(ratio - 1.0).max() > 0.05:
         between = f"{100 * (ratio.min() - 1):+.1f} to {100 * (ratio.max() - 1):+.1f} %"

@@ -1,6 +1,7 @@
 """Which runs tell most about a forecast: posterior over basins, expected drop of its variance, a greedy batch.
 
-The posterior is a mixture: every basin of the multi-start is a Gaussian around its constants, weighted by its evidence.
+The posterior is a mixture: every basin of the multi-start is a Gaussian around its constants, weighted by its evidence,
+with a wide prior from published laws (see :mod:`analysis.priors`).
 To it comes the error of the form itself, smooth in the logs of the inputs, so that runs near the target tell more about
 it than runs far away, however many. A candidate run is worth the drop that it is expected to bring in the variance of
 ln loss at the targets. Within a basin that is a rank-one update (V-optimal); between basins it is the share by which
@@ -15,12 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis import engine
+from analysis import engine, priors
 from analysis.bfgs import Array
 from analysis.forms import Form
 
-PRIOR = 3.0
-"""Standard deviation of a wide Gaussian prior on the internal constants around each basin: it keeps updates finite."""
 NODES = 12
 FLOOR = 1e-3
 """Least error of a form in ln loss: none is exact."""
@@ -46,7 +45,7 @@ class Basin:
 class Posterior:
     """What runs say of a law: form, centres (k,), logs of the runs (k, n), basins; errors of ln loss as sd.
 
-    `noise` is that between seeds, `misfit` the form's own.
+    `noise` is that between seeds, `misfit` the form's own; root root' is the prior covariance of the constants.
     """
 
     form: Form
@@ -55,6 +54,7 @@ class Posterior:
     basins: tuple[Basin, ...]
     noise: float
     misfit: float
+    root: Array | None = None
 
     @property
     def weights(self) -> Array:
@@ -92,25 +92,28 @@ def posterior(problem: engine.Problem, starts: int = 16, noise: float = SEEDS) -
     found = engine.fit_point(problem, starts).minima
     assert found is not None, "a multi-start keeps its minima"
     order = np.argsort(found.value, kind="stable")
-    thetas = _distinct(problem, problem.expanded(found.theta[order][np.isfinite(found.value[order])]))
+    fitted = problem.expanded(found.theta[order][np.isfinite(found.value[order])])
+    given = priors.prior(problem, fitted[0])
+    thetas = _distinct(problem, np.stack([priors.most_likely(problem, t, given) for t in _distinct(problem, fitted)]))
     count, width = problem.y.size, len(thetas[0])
     sums = np.array([float(((problem.form.log_value(t[None], problem.x)[0] - problem.y) ** 2).sum()) for t in thetas])
-    misfit = max(FLOOR, float(np.sqrt(sums[0] / max(count - width, 1))))
+    misfit = max(FLOOR, priors.misfit(float(sums.min()), count, width))
     logs = []
     for theta, total in zip(thetas, sums, strict=True):
         slope = problem.form.jacobian(theta[None], problem.x)[0]
-        sign, volume = np.linalg.slogdet(slope.T @ slope / misfit**2 + np.eye(width) / PRIOR**2)
+        sign, volume = np.linalg.slogdet(slope.T @ slope / misfit**2 + given.precision)
         assert sign > 0, "a precision matrix is positive"
         # A floor on the residuals: an exact fit of few runs is no infinite evidence.
-        logs.append(-0.5 * max(count - width, 1) * np.log(total + count * FLOOR**2) - 0.5 * float(volume))
+        likely = -0.5 * max(count - width, 1) * np.log(total + count * FLOOR**2)
+        logs.append(likely - (given.penalty(theta) if given.told else 0.0) - 0.5 * float(volume))
     weights = np.exp(np.array(logs) - max(logs))
-    keep = np.flatnonzero(weights > 1e-4 * weights.sum())
+    keep = [int(i) for i in np.argsort(-weights, kind="stable") if weights[i] > 1e-4 * weights.sum()]
     total = float(weights[keep].sum())
     basins = tuple(Basin(thetas[i], float(weights[i]) / total) for i in keep)
-    return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit)
+    return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit, given.root)
 
 
-def _distinct(problem: engine.Problem, thetas: Array) -> list[Array]:
+def _distinct(problem: engine.Problem, thetas: Array | list[Array]) -> list[Array]:
     """Return constants, the best first, without those that predict the runs and their surroundings alike."""
     around = np.concatenate([problem.x, problem.x * 2.0], axis=1)
     kept: list[Array] = []
@@ -125,7 +128,8 @@ def _distinct(problem: engine.Problem, thetas: Array) -> list[Array]:
 
 def _conditioned(found: Posterior, theta: Array, x: Array) -> Array:
     """Return the covariance (m, m) of ln loss at x, linear around theta, given runs at found.x."""
-    seen, wanted = (found.form.jacobian(theta[None], place)[0] * PRIOR for place in (found.x, x))
+    root = priors.WIDE * np.eye(len(theta)) if found.root is None else found.root
+    seen, wanted = (found.form.jacobian(theta[None], place)[0] @ root for place in (found.x, x))
     among = seen @ seen.T + alike(found, found.x, found.x) + found.noise**2 * np.eye(len(seen))
     across = wanted @ seen.T + alike(found, x, found.x)
     solved = np.linalg.solve(np.linalg.cholesky(among), across.T)

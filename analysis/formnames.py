@@ -11,12 +11,19 @@ ALIASES = {
     "over_training": "overtraining", "over-training": "overtraining", "muennighoff": "repeats", "repeat": "repeats",
     "data_constrained": "repeats", "data-constrained": "repeats", "repeated": "repeats", "kumar": "precision",
     "bnsl": "broken", "caballero": "broken", "vocab": "vocabulary", "experts": "moe", "lr": "learning_rate",
-    "learning-rate": "learning_rate", "batch_size": "batch",
+    "learning-rate": "learning_rate", "batch_size": "batch", "steplaw": "learning_rate", "step_law": "learning_rate",
+    "mccandlish": "critical_batch",
 }  # fmt: skip
 
 
-def resolve(text: str) -> str:
+CURVES = "multi_power"
+"""The law of learning curves: it is not in FORMS, since it takes the curves' schedules."""
+
+
+def resolve(text: str, curves: bool = False) -> str:
     """Return the name in analysis.forms.FORMS of what a person wrote; ValueError lists the laws.
+
+    With `curves`, the law of learning curves is a law too.
 
     >>> resolve("Muennighoff"), resolve("E + A/N^alpha + B/D^beta")
     ('repeats', 'chinchilla')
@@ -30,12 +37,11 @@ def resolve(text: str) -> str:
             return name
     if plain in ALIASES and ALIASES[plain] in FORMS:
         return ALIASES[plain]
+    if plain in ("multi_power", "multipower", "mpl", "multi-power"):
+        if curves:
+            return CURVES
+        raise ValueError(f"form={text} is a law of learning curves: python -m analysis.fit form=multi_power fits it")
     near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.6)
     hint = f"; did you mean form={ALIASES.get(near[0], near[0])}?" if near else "."
-    if squeezed in ("multi_power", "multipower", "mpl", "multi-power"):
-        raise ValueError(
-            f"form={text}: curves under schedules are fitted in Python, a size at a time: see MultiPower in "
-            "analysis/forms/multi_power.py; this command fits final losses"
-        )
     laws = "; ".join(f"{name}: {form.text}" for name, form in FORMS.items())
     raise ValueError(f"form={text} is not known{hint} The laws are {laws}")

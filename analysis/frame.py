@@ -196,6 +196,9 @@ def from_csv(
     if absent:
         raise ValueError(foreign.missing(raw, absent, path))
     out, unread = _columns(raw, path)
+    settings = foreign.settings(raw, sorted({*(columns or {}).values(), *(where or {}), *COLUMNS, *foreign_kinds(raw)}))
+    if settings:  # rows that differ in these are no repeats of each other
+        out["setting_group"] = raw.groupby(list(settings), dropna=False, sort=True).ngroup().to_numpy(float) + 1.0
     defaults: dict[str, Any] = {
         "key": [f"row{i + 1}" for i in raw.index], "study": path.name.partition(".")[0], "state": "completed",
         "params_kind": params_kind, "flop_rule": flop_rule, "loss_unit": loss_unit, "flops_budget": np.nan,
@@ -215,8 +218,7 @@ def from_csv(
     copies = raw.duplicated().to_numpy(bool)
     faults = dict.fromkeys(np.flatnonzero(copies).tolist(), "it repeats another row of the file in every column")
     frame = _finish(_records(out), 0, need, unread=unread, copies=faults, checkpoints=why)
-    taken = {*(columns or {}).values(), *(where or {}), *COLUMNS, *foreign_kinds(raw)}
-    frame.attrs["settings"] = foreign.settings(raw, sorted(taken))
+    frame.attrs["settings"] = settings
     return frame
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import bootstrap
+from analysis import bootstrap, engine
+from analysis.constraints import constraint
+from analysis.forms.powers import SumOfPowers
 from analysis.profile import profile
 from analysis.results import Identified
 
@@ -16,6 +20,9 @@ if TYPE_CHECKING:
 
 WIDEST = np.log(1e6)
 """A positive constant whose resampled interval is wider than this, in nats, is not identified."""
+
+NOTHING, ANY = 1e-12, 0.3
+"""A coefficient and an exponent of a term that is not there."""
 
 FLOOR = 1e-3
 """An irreducible loss below this share of the lowest target is on its bound 0."""
@@ -33,9 +40,49 @@ def verdicts(fit: LawFit) -> dict[str, Identified]:
         except ValueError:
             verdict = Identified(True)
         found[name] = _resampled(fit, name, _on_bound(fit, name, verdict))
+    needless = _needless(fit)
+    found |= needless
     for name in fit.form.derived(fit.point.constants):
         found[name] = _derived(fit, name)
+        if needless:
+            found[name] = Identified(False, next(iter(needless.values())).reason)
     return found
+
+
+def _needless(fit: LawFit) -> dict[str, Identified]:
+    """Return coefficient and exponents of a power as not identified where the runs are said as well without it.
+
+    An exponent of a term that is not there fits noise, and its profile may close all the same.
+    """
+    form, p = fit.form, fit.problem
+    if not isinstance(form, SumOfPowers) or len(form.powers) < 2:
+        return {}
+    tied = {*fit.constraints, *(v for v in fit.constraints.values() if isinstance(v, str))}
+    counts = Counter(exponent for _, parts in form.powers for _, exponent in parts)
+    cut = drop_cut(p.y.size, fit.df_resid)
+    found = {}
+    for coefficient, parts in form.powers:
+        own = [exponent for _, exponent in parts if counts[exponent] == 1]
+        if not own or tied & {coefficient, *own}:
+            continue
+        held = {**fit.constraints, coefficient: NOTHING, **dict.fromkeys(own, ANY)}
+        fixed = {name: float(v) for name, v in held.items() if not isinstance(v, str)}
+        ties = {name: v for name, v in held.items() if isinstance(v, str)}
+        without = engine.fit_point(replace(p, constraint=constraint(form, p.centres, fixed, ties)), 4)
+        gained = 2.0 * (p.loss.llf_of(fit.objective, p.y.size) - p.loss.llf_of(without.objective, p.y.size))
+        if gained < cut:
+            term = f"{coefficient}/" + " ".join(f"{column}^{exponent}" for column, exponent in parts)
+            reason = f"the runs are said as well without {term}"
+            found |= {name: Identified(False, reason) for name in (coefficient, *own)}
+    return found
+
+
+def drop_cut(count: int, df: int) -> float:
+    """Return the gain in 2 llf that two constants have to bring: the likelihood ratio of the F test at 5 %."""
+    from scipy.stats import f
+
+    df = max(df, 1)
+    return count * float(np.log1p(2.0 * f.ppf(0.95, 2, df) / df))
 
 
 def _on_bound(fit: LawFit, name: str, verdict: Identified) -> Identified:

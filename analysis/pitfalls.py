@@ -212,8 +212,9 @@ def _swept(extra: Mapping[str, Array]) -> list[Check]:
 
 
 def _settings(extra: Mapping[str, Array]) -> NDArray[np.int64]:
-    """Return the number of each row's N and D."""
-    keys = np.round(np.log(np.stack((extra["params"], extra["tokens"]))), 6)
+    """Return the number of each row's N and D, and of its other settings where a file says them."""
+    names = [name for name in ("params", "tokens", "setting_group") if name in extra]
+    keys = np.round(np.log(np.stack([extra[name] for name in names])), 6)
     return np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
 
 

@@ -21,6 +21,12 @@ FURTHER = (
         "all",
         choices=("all", "best"),
     ),
+    Key(
+        "mid_schedule",
+        "rows whose schedule was not finished: left out, or corrected by the bias that finished runs show",
+        "exclude",
+        choices=("exclude", "correct"),
+    ),
     Key("params", "count of parameters: matmul, total or non_embedding (default matmul); of a file: its name"),
     Key("flop_rule", "file: how flops were counted; 6ND computes the one of params, tokens, flops not there", "given"),
     Key("loss_unit", "nats per token (default), or bits per byte, in which tokenizers can be compared"),
@@ -40,6 +46,10 @@ def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.
     from analysis import frame
 
     found = _load(options, need)
+    if options.get("mid_schedule") == "correct":
+        from analysis.schedule import corrected
+
+        found = corrected(found)
     return frame.best(found) if options.get("select") == "best" else found
 
 

@@ -21,8 +21,11 @@ def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
 
     `report` is the path to name in the last line; None leaves that line out.
     """
-    lines = [("fitted law", _law(fit)), ("frontier", _frontier(fit)), *_next(fit), ("backtest", _backtest(fit))]
-    lines += _approaches(fit)
+    if _alone(fit):
+        lines = [("fitted law", _law(fit)), *_constants(fit), *_curves(fit), *_optima(fit)]
+    else:
+        lines = [("fitted law", _law(fit)), ("frontier", _frontier(fit)), *_next(fit), ("backtest", _backtest(fit))]
+        lines += _approaches(fit)
     errors = [check for check in fit.get("checks") or () if check.get("level") == "error"]
     lines += [("but", f"{check.get('message', '')}: {check.get('advice', '')}") for check in errors]
     if report is not None:
@@ -83,7 +86,46 @@ def _law(fit: Mapping[str, Any]) -> str:
     unknown = [limit_text(n, f) for n, f in (surface.get("identified") or {}).items() if not f.get("identified")]
     shown = [text for text in unknown if text.split(" ", 1)[0] in (surface.get("params") or {})]
     side = "" if fits.get("law") else "L(N, D) = "
+    if _alone(fit):
+        unit = ""
     return f"{side}{law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
+
+
+def _alone(fit: Mapping[str, Any]) -> bool:
+    """Return whether one law is all there is: no loss of N and D, so nothing to recommend."""
+    fits = fit.get("fits") or {}
+    return (fits.get("law") or {}).get("status") == "ok" and (fits.get("surface") or {}).get("status") != "ok"
+
+
+def _constants(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return every constant with its interval."""
+    ends = fit.get("intervals") or {}
+    out = []
+    for name, value in (fit.get("params") or {}).items():
+        between = human.interval(ends.get(name))
+        out.append((f"  {name}", human.number(value, 4) + ("" if between == human.MISSING else f" ({between})")))
+    return out
+
+
+def _curves(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return how well each learning curve is said."""
+    out = []
+    for score in (fit.get("record") or {}).get("curves") or ():
+        name = f"{score.get('size', '')} {score.get('run', '')}".strip()
+        seen = "fitted" if score.get("fitted") else "held out"
+        out.append((
+            f"  {name}",
+            f"{seen}, R2 {float(score['r2']):.4f}, MAE {float(score['mae']):.4f}, error "
+            f"{human.percent(score['mean_relative'])} on average, {human.percent(score['worst_relative'])} at most",
+        ))  # fmt: skip
+    return [("curves", f"{len(out)} learning curves"), *out] if out else []
+
+
+def _optima(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return how many sweeps had an optimum inside."""
+    found = (fit.get("record") or {}).get("optima") or ()
+    good = sum(1 for line in found if line.get("status") == "minimum")
+    return [("rests on", f"the optima of {good} of {len(found)} sweeps")] if found else []
 
 
 def _frontier(fit: Mapping[str, Any]) -> str:

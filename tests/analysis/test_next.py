@@ -19,17 +19,18 @@ def posterior(noise: float = 0.003, misfit: float | None = None) -> design.Poste
     columns = [table["params"].to_numpy(), table["tokens"].to_numpy()]
     found = design.posterior(engine.problem(SURFACE, columns, table["loss"].to_numpy(), Squared()))
     return found if misfit is None else design.Posterior(
-        found.form, found.centres, found.x, found.basins, found.noise, misfit
+        found.form, found.centres, found.x, found.basins, found.noise, misfit, found.root
     )  # fmt: skip
 
 
 def test_without_misfit_the_drop_is_that_of_linear_regression() -> None:
     found = posterior(misfit=1e-9)
     theta = found.basins[0].theta
+    assert found.root is not None
     targets, pool = found.place(([1e8], [1e9])), found.place((np.geomspace(1e5, 1e7, 5), np.full(5, 1e8)))
     seen = found.form.jacobian(theta[None], found.x)[0]
     aim = found.form.jacobian(theta[None], targets)[0][0]
-    precision = seen.T @ seen / found.noise**2 + np.eye(5) / design.PRIOR**2
+    precision = seen.T @ seen / found.noise**2 + np.linalg.inv(found.root @ found.root.T)
     before = aim @ np.linalg.solve(precision, aim)
     for i, drop in enumerate(design.drops(found, pool, targets)):
         row = found.form.jacobian(theta[None], pool[:, [i]])[0]
@@ -57,7 +58,13 @@ def test_basins_that_disagree_are_told_apart_where_they_differ() -> None:
     other = one.theta.copy()
     other[0] -= 0.2  # another floor E: alike for small runs, apart for large ones
     both = design.Posterior(
-        found.form, found.centres, found.x, (design.Basin(one.theta, 0.5), design.Basin(other, 0.5)), found.noise, 1e-9
+        found.form,
+        found.centres,
+        found.x,
+        (design.Basin(one.theta, 0.5), design.Basin(other, 0.5)),
+        found.noise,
+        1e-9,
+        found.root,
     )
     pool, targets = found.place(([1e4, 1e9], [1e5, 1e11])), found.place(([1e10], [1e12]))
     means = both.means(targets)[:, 0]
@@ -81,7 +88,7 @@ def test_the_choice_beats_random_runs_of_the_same_cost() -> None:
         order = generator.permutation(80)
         kept = order[np.cumsum(flops[order]) <= budget]
         added = np.concatenate([found.x, pool[:, kept]], axis=1)
-        after = design.Posterior(found.form, found.centres, added, found.basins, found.noise, found.misfit)
+        after = design.Posterior(found.form, found.centres, added, found.basins, found.noise, found.misfit, found.root)
         ends.append(float(design.forecast(after, targets)[1][0]) ** 2)
     assert chosen[-1].after < np.quantile(ends, 0.1)
 

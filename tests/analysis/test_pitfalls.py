@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit_law, hyperparameters, pitfalls
+from analysis import fit_law, frame, hyperparameters, pitfalls, source
 from analysis.lawfit import LawFit
 from tests.analysis import studies
 
@@ -191,3 +191,47 @@ def test_drifting_grids(tmp_path: Any) -> None:
     assert "drifting_grid" in codes(found.block.checks)
     steady = valleys.fit(studies.as_rows(study(noise=0.0005)), resamples=0, seed=0)
     assert "drifting_grid" not in codes(steady.block.checks)
+
+
+def test_rows_in_mid_schedule_are_excluded_or_corrected(tmp_path: Any) -> None:
+    law = (1.7, 400.0, 900.0, 0.34, 0.3)
+    table = studies.isoflop(4, noise=0.001, budgets=(1e17, 1e18, 1e19, 1e20), ratios=(2.5, 5, 10, 20, 40, 80), law=law)
+    early = np.arange(len(table)) % 3 == 1
+    bias = 0.011 + 0.004 * np.log(table["params"] / table["params"].median())
+    table["loss"] = np.where(early, table["loss"] * np.exp(bias), table["loss"])
+    table.assign(schedule_complete=~early).to_csv(tmp_path / "t.csv", index=False)
+    options = {key.name: key.default for key in source.KEYS} | {"runs": str(tmp_path / "t.csv")}
+    left = source.load(options)
+    assert int(left["used"].sum()) == 16
+    mended = source.load({**options, "mid_schedule": "correct"})
+    assert int(mended["used"].sum()) == 24
+    found = {check.code: check.message for check in mended.attrs["checks"]}
+    assert "8 rows in mid-schedule were corrected" in found["mid_schedule_corrected"]
+    true = np.array([studies.loss(law, n, d) for n, d in zip(mended["params"], mended["tokens"], strict=True)])
+    assert float(np.abs(np.log(mended["loss"] / true)).max()) < 0.005, "against a bias of up to 3 %"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(ValueError, match="no row is in mid-schedule"):
+        source.load({**options, "mid_schedule": "correct"})
+
+
+def test_rows_that_differ_in_a_text_setting_are_no_repeats(tmp_path: Any) -> None:
+    table = study(noise=0.001)
+    pooled = pd.concat([table.assign(corpus="a"), table.assign(corpus="b", loss=table["loss"] * 1.05)])
+    pooled.to_csv(tmp_path / "t.csv", index=False)
+    both = frame.from_csv(tmp_path / "t.csv")
+    assert both.attrs["settings"] == {"corpus": ["a", "b"]}
+    assert "seed_noise" not in codes(fit(frame.used(both)).check())  # type: ignore[arg-type]
+    pooled.drop(columns="corpus").to_csv(tmp_path / "t.csv", index=False)
+    assert "seed_noise" in codes(fit(frame.used(frame.from_csv(tmp_path / "t.csv"))).check())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("flat", "name"), [("params", "alpha"), ("tokens", "beta")])
+def test_a_loss_that_does_not_depend_on_an_input_identifies_no_exponent_of_it(flat: str, name: str) -> None:
+    generator = np.random.default_rng(0)
+    table = study(noise=0.0)
+    other = "tokens" if flat == "params" else "params"
+    table["loss"] = (1.7 + 900.0 / table[other] ** 0.3) * np.exp(0.002 * generator.normal(size=len(table)))
+    found = fit(table)
+    assert not found.identified[name].identified
+    assert f"{name} is not identified" in " ".join(check.message for check in found.check())
+    assert not found.identified["a"].identified

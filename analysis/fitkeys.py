@@ -1,0 +1,71 @@
+"""The keys of `python -m analysis.fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis import arguments, source
+from analysis.arguments import Key
+
+PURPOSE = "From runs to scaling laws with intervals, checks, a backtest and a recommendation."
+EXAMPLES = (
+    "python -m analysis.fit runs=runs/isoflop",
+    "python -m analysis.fit runs=table.csv columns=params:N,tokens:D,loss:val_loss flop_rule=6ND form=kaplan_floor",
+)
+APPROACHES = ("1", "2", "3")
+INTERVALS = ("bootstrap", "delta", "sandwich", "profile")
+CLUSTERS = ("auto", "sizes", "runs", "rows", "seeds", "residuals")
+LOSSES = ("huber", "student_t", "l1", "squared")
+
+
+def _approach(key: Key, text: str) -> tuple[str, ...]:
+    """Read all, or some of 1, 2, 3."""
+    named = {"envelope": "1", "valleys": "2", "isoflop": "2", "surface": "3", "parametric": "3"}
+    found = tuple(named.get(part.strip(), part.strip()) for part in text.split(","))
+    if found == ("all",):
+        return APPROACHES
+    bad = [part for part in found if part not in APPROACHES]
+    if bad:
+        raise ValueError(f"approach={text}: {bad[0]!r} is none of 1, 2, 3, all ({key.help})")
+    return found
+
+
+def _delta(key: Key, text: str) -> str:
+    if text != "squared":
+        arguments.number(key, text)
+    return text
+
+
+KEYS = (
+    *source.KEYS,
+    Key("form", "law of the loss, by name, by paper or as text (analysis.compare lists them)", "chinchilla"),
+    Key("approach", "1 (envelope of learning curves), 2 (isoFLOP valleys), 3 (surface), or all", APPROACHES, _approach),
+    Key("loss", "loss function on log residuals", "huber", choices=LOSSES),
+    Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),
+    Key("interval", "how the law's intervals are made", "bootstrap", choices=INTERVALS),
+    Key("cluster", "what a resample draws; auto: model sizes where they repeat, else runs", "auto", choices=CLUSTERS),
+    Key("fix", "constants held: E:1.7,alpha:0.34", {}, arguments.constants),
+    Key("tie", "constants made equal: beta:alpha", {}, arguments.names),
+    Key("budget", "FLOPs to recommend a run for (default 10 times the largest run)", None, arguments.number),
+    Key("window", "laws of learning rate and batch: runs within this share of a sweep's lowest loss", 0.01,
+        arguments.share),
+    Key("optimum", "laws of learning rate and batch: how a sweep's best is found", "quadratic",
+        choices=("quadratic", "envelope", "minimum")),
+    Key("train", "form=multi_power: the runs that are fitted, A|B|C; the others are predicted (default all)"),
+    Key("resamples", "bootstrap resamples; 0: no intervals from them", 1000, arguments.resamples),
+    Key("seed", "seed of the resamples", 0, arguments.whole),
+    Key("workers", "threads; the numbers do not depend on it", 1, arguments.whole),
+    Key("sensitivity", "the table of what other choices would give", True, arguments.switch),
+    Key("report", "write report.html and the figures", True, arguments.switch),
+    Key("out", "folder for fit.json, runs.csv and the report (default reports/STUDY)"),
+)  # fmt: skip
+
+
+def parse(given: Sequence[str]) -> dict[str, Any]:
+    """Return the options of `key=value` arguments; ValueError names an unknown key's nearest, or a bad value."""
+    from analysis.formnames import resolve
+
+    options = arguments.parse(given, KEYS)
+    options["form"] = resolve(options["form"], curves=True)
+    return options

@@ -1,0 +1,202 @@
+"""One fit in the making: the surface, the valleys, the law asked for and all that stands beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.fitkeys import APPROACHES
+from analysis.plain import to_json
+from analysis.results import Block, Check, Cloud, Dropped, Fit, Fits, Kinds, Runs, Valleys
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis import engine
+    from analysis.rows import Rows
+    from analysis.surface import Surface
+
+COVERED = {"flops_not_6nd", "clustered_rows"}
+"""Findings of a law that the checks of the rows and of the surface say already, with what to do in a study."""
+
+
+class Parts:
+    """One fit in the making: each part is computed once, in the order in which the others need it."""
+
+    def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
+        from analysis import backtest, checks, evidence, frontier, recommend, surface, valleys
+
+        self.frame, self.rows, self.asked = frame, rows, asked
+        resamples, seed = int(asked["resamples"]), int(asked["seed"])
+        self.loss: engine.Loss = criterion(asked)
+        self.dropped = dropped(frame)
+        found, self.law = evidence.surface(rows, asked)
+        self.surface = found if isinstance(found, surface.Surface) else None
+        self.valleys = valleys.fit(rows, resamples=resamples, seed=seed)
+        self.frontier = frontier.fit(rows, self.valleys)
+        self.budget = float(asked["budget"] or 10.0 * float(rows.labels.max()))
+        self.plan = recommend.recommend(rows, self.valleys, self.frontier, surface=self.surface, budget=self.budget)
+        self.test = backtest.backtest(rows, self.loss)
+        block = found.block if isinstance(found, surface.Surface) else found
+        at_surface = checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
+        said = {check.code for check in at_surface}
+        more = [check for check in block.checks if check.code not in said | COVERED]
+        self.block = dataclasses.replace(block, checks=(*at_surface, *more), rows_dropped=self.dropped)
+
+    def result(self) -> Fit:
+        """Return everything as what fit.json holds."""
+        from analysis import bootstrap, checks, frontier
+        from analysis.tables import versions
+
+        frame, rows, asked = self.frame, self.rows, self.asked
+        kinds, waiting = kinds_of(frame), int(frame.attrs.get("not_started", 0))
+        at_data = (*checks.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting), *setting_checks(frame))
+        law, extra = self._other_law()
+        envelope = _envelope(frame, asked)
+        valleys = dataclasses.replace(self.valleys.block, rows_dropped=self.dropped)
+        front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
+        top = self._top(law, envelope, valleys)
+        outlook = checks.outlook(self.plan, self.test)
+        own = () if top is self.block or top is valleys else self.block.checks
+        every = once((*at_data, *valleys.checks, *top.checks, *own, *outlook))
+        shared = {f.name: getattr(top, f.name) for f in dataclasses.fields(Block)}
+        return Fit(
+            **{**shared, "checks": every, "rows_dropped": self.dropped},
+            study=study_name(asked, frame),
+            source=str(asked.get("runs") or "a frame"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            kinds=kinds,
+            interval_method=f"{'law' if law else 'surface'}: {extra.get('interval', 'none')}; "
+            "valleys: residual bootstrap, pooled over budgets",
+            confidence=bootstrap.CONFIDENCE,
+            resamples=int(asked["resamples"]),
+            seed=int(asked["seed"]),
+            versions=versions(),
+            runs=Runs(
+                len(frame), len(rows), len(self.dropped), int((frame["state"] == "completed").sum()), len(rows.labels)
+            ),
+            fits=Fits(valleys, self.block, front, law, envelope),
+            backtest=self.test,
+            recommendation=self.plan,
+            **self._evidence(),
+            record=record_of(asked, extra) | self._approaches(),
+        )
+
+    def _approaches(self) -> dict[str, Any]:
+        """Return the approaches side by side, with the other ways of finding a valley's minimum."""
+        from analysis import evidence
+
+        wanted = self.asked["sensitivity"] or self.asked["approach"] == APPROACHES
+        found = evidence.approaches(self.frame, self.budget, self.asked) if wanted else []
+        return {"approaches": found} if found else {}
+
+    def _top(self, law: Block | None, envelope: Block | None, valleys: Valleys) -> Block:
+        """Return the block that stands for the fit: the law asked for, or the one approach asked for."""
+        approach = self.asked["approach"]
+        if law is not None and "3" in approach:
+            return law
+        if "3" in approach:
+            return self.block
+        return valleys if "2" in approach or envelope is None else envelope
+
+    def _other_law(self) -> tuple[Block | None, dict[str, Any]]:
+        """Return the block of another law than the surface, None where none was asked for, and its record."""
+        from analysis import evidence
+
+        if self.asked["form"] not in evidence.FAMILY:
+            return evidence.law(self.frame, self.rows, self.asked)
+        if self.law is None:
+            return None, {}
+        return None, {"interval": self.law.interval_method, "law": to_json(self.law.record())}
+
+    def _evidence(self) -> dict[str, Any]:
+        """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""
+        from analysis import backtest, evidence
+
+        rolling = backtest.rolling(self.rows, self.loss, form=self.asked["form"])
+        if self.surface is None or self.law is None:
+            return {"rolling": rolling}
+        return {
+            "profiles": evidence.profiles(self.law),
+            "cloud": self._cloud(self.surface),
+            "rolling": rolling,
+            "sensitivity": evidence.sensitivity(self.frame) if self.asked["sensitivity"] else (),
+        }
+
+    def _cloud(self, surface: Surface) -> Cloud | None:
+        import numpy as np
+
+        from analysis import plans
+        from analysis.cost import cost
+
+        sizes = (float(self.rows.params.min()), float(self.rows.params.max()))
+        found = plans.training_only(surface.draws[:400], cost(self.rows), self.budget, sizes)
+        good = np.isfinite(found.log_params)
+        if not good.any():
+            return None
+        params, tokens = (np.exp(values[good]) for values in (found.log_params, found.log_tokens))
+        return Cloud(self.budget, tuple(map(float, params)), tuple(map(float, tokens)))
+
+
+def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Block | None:
+    """Return approach 1 where learning curves are there; not possible, and why, where it alone was asked for."""
+    from analysis import evidence
+
+    if "1" not in asked["approach"]:
+        return None
+    return evidence.envelope(frame, asked, alone=asked["approach"] == ("1",))
+
+
+def criterion(asked: Mapping[str, Any]) -> engine.Loss:
+    """Return the loss function that was asked for."""
+    from analysis import losses
+
+    if asked["delta"] == "squared":
+        return losses.Squared()
+    return losses.named(asked["loss"], float(asked["delta"]))
+
+
+def once(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the findings, each code and message once."""
+    return tuple({(check.code, check.message): check for check in reversed(checks)}.values())[::-1]
+
+
+def setting_checks(frame: pd.DataFrame) -> list[Check]:
+    """Return what was done to the rows, and a finding for every text column whose values are fitted together."""
+    found: list[Check] = list(frame.attrs.get("checks", ()))
+    for name, values in frame.attrs.get("settings", {}).items():
+        text = f"{name} has {len(values)} values ({', '.join(values[:6])}), which are fitted together"
+        found.append(Check("mixed_settings", text, f"where={name}:{values[0]} keeps one of them", "warning"))
+    return found
+
+
+def dropped(frame: pd.DataFrame) -> tuple[Dropped, ...]:
+    """Return the rows that no fit uses, with their reasons."""
+    bad = frame[~frame["used"]]
+    columns = zip(bad["key"], bad["drop_code"], bad["drop_reason"], strict=True)
+    return tuple(Dropped(str(k), str(c), str(r)) for k, c, r in columns)
+
+
+def kinds_of(frame: pd.DataFrame) -> Kinds:
+    """Return what the numbers of the rows used mean."""
+    first = frame[frame["used"]].iloc[0]
+    tokenizer = f"{first['tokenizer']} {first['fingerprint']}".strip()
+    return Kinds(first["params_kind"], first["flop_rule"], first["loss_unit"], tokenizer=tokenizer)
+
+
+def study_name(asked: Mapping[str, Any], frame: pd.DataFrame) -> str:
+    """Return the study's name, else that of the file."""
+    return str(frame["study"].iloc[0]) or Path(str(asked.get("runs") or "study")).stem
+
+
+def record_of(asked: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for, as plain values, and what the law itself says of how it was made."""
+    options = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asked.items()
+        if name not in ("workers", "out", "report", "uri")  # nothing that the numbers depend on
+    }
+    return {"options": options, **{name: value for name, value in extra.items() if name != "interval"}}
