@@ -109,6 +109,7 @@ class Watch:
     def __init__(self, run: RunFolder, attempt: AttemptFolder, world: int, bounds: Bounds) -> None:
         self._run, self._attempt, self._world, self._bounds = run, attempt, world, bounds
         self._patience: dict[int, Patience] = {}
+        self._before, _ = _records(run.metrics)
         self._next = 0.0
         self.hang: str | None = None
 
@@ -133,6 +134,8 @@ class Watch:
         mark: object = beat
         if beat is None:
             mark, pace = _records(self._run.metrics)
+            if mark == self._before:  # what an earlier attempt wrote says nothing of how long this one takes to start
+                pace = None
         allowed = limit(beat, pace, self._bounds)
         still = self._patience.setdefault(rank, Patience()).look(mark)
         if still <= allowed:

@@ -182,3 +182,23 @@ def test_no_watch_where_the_floor_is_zero(tmp_path: Path) -> None:
     assert not watch.look({})
     time.sleep(0)
     assert watch.hang is None
+
+
+def test_records_of_an_earlier_attempt_do_not_shorten_the_start_of_this_one(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    attempt = run.attempt(2)
+    attempt.path.mkdir(parents=True)
+    run.metrics.write_text("".join(f'{{"time": {1 + step / 10}}}\n' for step in range(9)))
+    watch = Watch(run, attempt, 1, Bounds(floor=0.1, start=600.0))
+    process = sleeper(tmp_path)
+    try:
+        deadline = time.monotonic() + 3.5
+        while time.monotonic() < deadline:
+            assert not watch.look({0: process}), watch.hang
+            time.sleep(0.05)
+        with run.metrics.open("a") as file:
+            file.write('{"time": 1.9}\n')  # now it has begun: its records count
+        wait_until("it is found to hang", lambda: watch.look({0: process}), 60)
+    finally:
+        process.kill()
+        process.wait(10)
