@@ -20,6 +20,7 @@ from study.hang import read_beat, slow_rank
 from study.layout import RunFolder, StudyFolder
 from study.point import Point
 from study.policy import ENDED_BADLY
+from study.remembered import Remembered
 from study.standing import ENDED, Attempt, Evidence, Standing, judge
 
 Look = Callable[[Sequence[str]], query.View]
@@ -74,6 +75,7 @@ class Observer:
     _ledger_size: int = -1
     _settled: dict[str, PointStatus] = field(default_factory=dict)
     _no_room: str = ""
+    _remembered: Remembered | None = None
 
     @property
     def points(self) -> dict[str, Point]:
@@ -94,6 +96,7 @@ class Observer:
     def refresh(self) -> None:
         """Ask the scheduler once about every batch that has a point which is not settled."""
         state = self.known
+        self._recall()
         names = {state.current[key] for key in self.points if key in state.current and key not in self._settled}
         batches = (state.batches[name] for name in names)
         ids = sorted({b.job_id for b in batches if b.executor == "slurm" and b.job_id is not None})
@@ -102,6 +105,7 @@ class Observer:
     def statuses(self) -> list[PointStatus]:
         """Return every point's status, from its files as they are now and the scheduler's last view."""
         state = self.known
+        remembered = self._recall()
         places = {
             name: {key: index // batch.pack for index, key in enumerate(batch.keys)}
             for name, batch in state.batches.items()
@@ -109,10 +113,24 @@ class Observer:
         }
         started = _subfolders(self.folder.path)
         self._no_room = str((read_json(self.folder.feed) or {}).get("why") or "") if state.waiting else ""
-        return [self._status(point, state, places, point.key in started) for point in self.points.values()]
+        problem = "; ".join(self.view.problems)
+        found = [self._status(point, state, places, problem, point.key in started) for point in self.points.values()]
+        remembered.save()
+        return found
+
+    def _recall(self) -> Remembered:
+        """Return what earlier looks found; the first call takes it over."""
+        if self._remembered is None:
+            self._remembered = Remembered.load(self.folder)
+            current = self.known.current
+            for key in self.points:
+                status = self._remembered.get(key, current.get(key))
+                if status is not None:
+                    self._settled[key] = status
+        return self._remembered
 
     def _status(
-        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, int]], started: bool
+        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, int]], problem: str, started: bool
     ) -> PointStatus:
         key, batch = point.key, state.batch(point.key)
         settled = self._settled.get(key)
@@ -131,7 +149,7 @@ class Observer:
             attempt=attempt,
             alive=None if attempt is None or attempt.ended is not None else is_alive(attempt.job),
             job=job,
-            problem="; ".join(self.view.problems),
+            problem=problem,
             queue_complete=self.view.queue_complete,
             waiting=_why_waiting(state.waiting.get(key), self._no_room),
             again=_decided(state, key, attempt),
@@ -141,6 +159,7 @@ class Observer:
             status = replace(status, next=ends[-1].why)
         if status.state in ("completed", "diverged"):
             self._settled[key] = status
+            self._recall().add(status)
         return status
 
 
@@ -248,7 +267,9 @@ def _slow(run: RunFolder, attempt: Attempt | None) -> str | None:
 def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
     """Whether the ledger says that this end of a point is followed by another attempt."""
     ends = state.ends.get(key)
-    return bool(ends) and attempt is not None and ends[-1].attempt == attempt.number and ends[-1].action != "stop"
+    if not ends or attempt is None:
+        return False
+    return ends[-1].attempt == attempt.number and ends[-1].action != "stop"
 
 
 def _error(run: RunFolder, seen: Evidence) -> tuple[str, ...]:
