@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def accounted(lab: Lab, study: str) -> tuple[float, int]:
     return sum(int(seconds) * int(count) for (seconds, _, _), count in zip(runs, gpus, strict=True)), len(runs)
 
 
-def costs(lab: Lab, study: str) -> dict[str, float]:
+def costs(lab: Lab, study: str) -> dict[str, Any]:
     (one,) = json.loads(lab.study("cost", study, "--json"))["costs"]
     return dict(one)
 

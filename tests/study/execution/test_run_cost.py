@@ -127,7 +127,8 @@ def test_jobs_without_gpus_are_counted_in_core_hours(tmp_path: Path) -> None:
     made = study(tmp_path / "s", gpus_per_node=0)
     sacct = f"7_0|s.b|COMPLETED|3600|cpu=8,node=1|{START}\n"
     (one,) = cost.measure(made, {}, [], lambda command: Answer(0, sacct))
-    assert (one.unit, one.used) == ("core-hours", pytest.approx(8.0))
+    assert one.unit == "core-hours"
+    assert one.used == pytest.approx(8.0)
 
 
 def test_a_budget_counts_what_was_used_what_waits_and_what_is_asked(tmp_path: Path) -> None:
