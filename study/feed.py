@@ -19,7 +19,7 @@ from study.ledger import Ledger, Waiting
 from study.resources import Shape
 from study.settling import Outside, after_error
 
-PACE_SECONDS = 60.0
+PACE_SECONDS = 30.0
 """How often the jobs of a study ask for room as they end, all of them together."""
 LOOK_SECONDS = 10.0
 """How often commands that look at a study do, all of them together."""

@@ -151,6 +151,11 @@ class StudyFolder:
         return self.path / ".looked"
 
     @property
+    def remembered(self) -> Path:
+        """What earlier looks found of points that can change no more (see study.remembered); it may be deleted."""
+        return self.path / "settled.json"
+
+    @property
     def limits(self) -> Path:
         """What the scheduler last said of its limits; it may be deleted."""
         return self.path / "limits.json"

@@ -61,10 +61,7 @@ class StoredPoint(Point):
     def flops_per_token(self) -> float:
         """Training FLOPs of a token, by train.spec.counts."""
         model, data = self._section("model"), self._section("data")
-        if model is None or data is None or "{" in data[1:]:
-            return super().flops_per_token
-        said = json.loads(data)
-        return _flops_per_token(model, said["vocab_size"], said["sequence_length"])
+        return super().flops_per_token if model is None or data is None else _flops_per_token(model, data)
 
     def _section(self, name: str) -> str | None:
         """Return the text of a section that holds no other; None where it is not found as that."""
@@ -90,8 +87,10 @@ def stored(line: str) -> Point:
 
 
 @cache
-def _flops_per_token(model: str, vocab_size: int, sequence_length: int) -> float:
-    return float(flops_per_token(ModelConfig(**_values(json.loads(model))), vocab_size, sequence_length))
+def _flops_per_token(model: str, data: str) -> float:
+    said = json.loads(data)
+    shape = ModelConfig(**_values(json.loads(model)))
+    return float(flops_per_token(shape, said["vocab_size"], said["sequence_length"]))
 
 
 def _run_config(config: Mapping[str, Any]) -> RunConfig:

@@ -7,7 +7,6 @@ import dataclasses
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 
 from study import cost, overview
 from study.commands import add_json, add_study, emit
@@ -37,7 +36,6 @@ def run(options: argparse.Namespace) -> int:
     if folder.search.exists():
         return _search(folder, options.json)
     send_waiting(folder, lambda text: print(text, file=sys.stderr))
-    send_what_waits(folder)
     observer = Observer(folder)
     observer.refresh()
     statuses, points = observer.statuses(), observer.points
@@ -50,20 +48,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(as_text(folder, statuses, points, options.all))
     return 1 if any(status.state == "failed" for status in statuses) else 0
-
-
-def send_what_waits(folder: StudyFolder) -> None:
-    """Submit what waits for room, as any later look at a study does; what SLURM says against it goes to stderr."""
-    from study import execute, ledger
-
-    known = ledger.read(folder)
-    if not known.waiting and not any(batch.ambiguous for batch in known.batches.values()):
-        return  # nor is the executor imported then
-    try:
-        with redirect_stdout(sys.stderr):
-            execute.advance(folder)
-    except ValueError as error:
-        print(f"{folder.name}: what waits could not be submitted: {error}", file=sys.stderr)
 
 
 def _search(folder: StudyFolder, machine: bool) -> int:

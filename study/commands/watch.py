@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from study.commands import add_json, add_study
-from study.commands.status import send_what_waits
 from study.follow import follow
 from study.submission import find_study, load_submission
 
@@ -25,5 +24,4 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             raise ValueError(f"watch --json: {folder.name} is a search: take status --json, now and then")
         return watch(folder)
-    send_what_waits(folder)
     return follow(folder, load_submission(folder).cluster, control=False, machine=options.json)
