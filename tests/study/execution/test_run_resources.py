@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from study import dependencies, pack, sizing
+from study import dependencies, feed, pack, sizing
 from study.config import ClusterConfig
-from study.executors import slurm
+from study.executors import limits, slurm
 from study.executors.nodes import SINFO, Nodes, Site, never, read_site
-from study.executors.query import Answer
+from study.executors.query import Answer, Job
 from study.layout import StudyFolder
-from study.ledger import fold
+from study.ledger import Batch, fold
 from study.preview import said_of
 from study.resources import Shape
+from study.standing import NEVER_BEGAN, Attempt, Evidence, judge
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.footprint import footprint
 from train.spec.mesh import Axes
@@ -284,3 +285,37 @@ def test_sbatchs_estimate_in_words(said: str, words: str) -> None:
         said_of(Answer(None, error="sbatch: command not found"))
         == "no estimate of the start: sbatch: command not found"
     )
+
+
+def waiting(keys: str, **resources: object) -> dict[str, object]:
+    return {"event": "waiting", "time": 3.0, "keys": list(keys), "resources": resources, "code": None, "parallel": 8}
+
+
+def test_points_that_wait_for_other_jobs_are_arrays_of_their_own() -> None:
+    known = fold([waiting("abxyz", pack=1)])
+    after = {"x": "afterok:7_1", "y": "afterok:7_1", "z": "afterok:7_2"}
+    parts = feed.plan(known, limits.Room(), "me", {"b": "parent k has not completed"}, after=after).parts
+    assert [(part.keys, part.dependency) for part in parts] == [
+        (("a",), None),
+        (("x", "y"), "afterok:7_1"),
+        (("z",), "afterok:7_2"),
+    ]
+
+
+def test_a_branch_whose_job_was_given_up_is_told_from_one_that_was_cancelled() -> None:
+    batch = Batch("b", "slurm", ("x",), 1.0, {"dependency": "afterok:7_1"}, job_id="8")
+    gone = Evidence(batch, job=Job("cancelled", "CANCELLED"))
+    assert judge(gone).why == NEVER_BEGAN
+    assert judge(replace(gone, cancelled=True)).state == "cancelled"
+    assert judge(replace(gone, batch=replace(batch, resources={}))).state == "cancelled"
+    began = Attempt(1, {"name": "b"})
+    assert judge(replace(gone, attempt=began)).state == "cancelled"
+
+
+def test_a_point_that_failed_is_failed_while_its_packed_job_goes_on() -> None:
+    batch = Batch("b", "slurm", ("x", "y"), 1.0, {"pack": 2}, job_id="8")
+    ended = Attempt(1, {"name": "b"}, {"state": "failed", "kind": "code_error"})
+    seen = Evidence(batch, attempt=ended, job=Job("running", "RUNNING"))
+    assert judge(seen).state == "failed"
+    assert judge(replace(seen, batch=replace(batch, resources={}))).state == "running", "it may be requeued"
+    assert judge(replace(seen, job=Job("queued", "PENDING"))).state == "queued", "requeued: it is tried again"
