@@ -72,6 +72,7 @@ def from_runs(
     if not points.is_file():
         raise ValueError(f"runs={folder} is no study (no points.jsonl); give runs/STUDY, mlflow:NAME or a file")
     records, waiting = [], 0
+    parents: set[str] = set()
     latest = _read(folder / "latest.json") if which == "latest" else None
     if which == "latest" and latest is None:
         raise ValueError(
@@ -87,8 +88,9 @@ def from_runs(
         outcome = _read(run / "outcome.json")
         state = outcome["state"] if outcome else _attempt_state(run)
         where = (point["key"], folder.resolve().name, state)
+        parents.add(_parent(point["config"]))
         records.append(_record(*where, point["config"], outcome, kind=params_kind, unit=loss_unit))
-    return _finish(records, waiting)
+    return _finish(_without_trunks(records, parents), waiting)
 
 
 def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_unit: str = LOSS_UNIT) -> pd.DataFrame:
@@ -120,15 +122,17 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_uni
     if latest is not None and latest.data.tags.get("study_id"):
         runs = [run for run in runs if run.data.tags.get("study_id") == latest.data.tags["study_id"]]
     records = []
+    parents: set[str] = set()
     for run in runs:
         tags = run.data.tags
         outcome = json.loads(tags["outcome"]) if tags.get("outcome") else None
         state = outcome["state"] if outcome else tags.get("state", "unknown")
         config = _nested({name: _parsed(value) for name, value in run.data.params.items()})
         where = (tags["point_key"], experiment, state)
+        parents.add(_parent(config))
         records.append(_record(*where, config, outcome, kind=params_kind, unit=loss_unit))
     points = int(latest.data.tags.get("points", 0)) if latest is not None else 0
-    return _finish(records, max(0, points - len(records)))
+    return _finish(_without_trunks(records, parents), max(0, points - len(records)))
 
 
 def _without_password(text: str) -> str:
@@ -357,6 +361,19 @@ def _attempt_state(run: Path) -> str:
     return {"completed": "queued", "preempted": "interrupted"}.get(state, state)
 
 
+def _parent(config: Mapping[str, Any]) -> str:
+    """Return the key of the run that this one goes on from; "" for none."""
+    return str((config.get("schedule") or {}).get("parent") or "").partition("@")[0]
+
+
+def _without_trunks(records: list[dict[str, Any]], parents: set[str]) -> list[dict[str, Any]]:
+    """Say of runs at constant learning rate that others cool down from: their schedule ends in those, not in them."""
+    for record in records:
+        if record["schedule"] == "constant" and record["key"] in parents:
+            record["schedule_complete"] = False
+    return records
+
+
 def _record(
     key: str,
     study: str,
@@ -393,9 +410,10 @@ def _record(
 def _speed(outcome: Mapping[str, Any]) -> float | None:
     """Return the FLOPs per second of training that one device of the run gave."""
     seconds = (outcome.get("seconds") or {}).get("train")
-    if not seconds or not outcome.get("flops"):
+    flops = outcome.get("flops_own", outcome.get("flops"))  # a branch has not spent its parent's again
+    if not seconds or not flops:
         return None
-    return float(outcome["flops"]) / (float(seconds) * float(outcome.get("world_size") or 1))
+    return float(flops) / (float(seconds) * float(outcome.get("world_size") or 1))
 
 
 def _finish(

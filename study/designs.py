@@ -111,7 +111,7 @@ def branched(config: StudyConfig, given: Sequence[str], first: int) -> list[tupl
             f"optim.lr={lr!r}",
         )
         start = first + len(made)
-        for part in trunk_and_branch(budgets, schedule.decay_fraction, batch, warmup):
+        for part in trunk_and_branch(list(budgets), schedule.decay_fraction, batch, warmup):
             made.append((*fixed, *_of_part(part, budgets, schedule, warmup, start)))
     return made
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -172,8 +172,8 @@ def _state(search: Search, trial: Trial) -> tuple[optuna.trial.TrialState, list[
     return states.RUNNING, None
 
 
-def _attributes(search: Search, trial: Trial) -> Mapping[str, Any]:
-    said = {
+def _attributes(search: Search, trial: Trial) -> dict[str, Any]:
+    said: dict[str, Any] = {
         "point": trial.key,
         "bracket": trial.bracket,
         "verdict": view.verdict(search, trial),
