@@ -198,9 +198,9 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _named_folders(listed: Path) -> Iterable[Path]:
+def _named_folders(listed: Path) -> set[Path]:
     """Return the checkpoint folders that points of a study name as their parent, without reading every line as JSON."""
-    found = set()
+    found: set[Path] = set()
     with listed.open(encoding="utf-8") as lines:
         for line in lines:
             if '"parent":"/' in line and line.endswith("\n"):

@@ -51,7 +51,7 @@ class Slurm:
     def partition(self) -> str | None:
         """The default partition, else the first one."""
         defaults = [n.partition for n in self.site.nodes if n.default]
-        return (defaults or [n.partition for n in self.site.nodes] or [None])[0]
+        return next(iter(defaults or [n.partition for n in self.site.nodes]), None)
 
 
 def ask(runner: query.Runner, memory: Path) -> tuple[Slurm | None, list[Check]]:
