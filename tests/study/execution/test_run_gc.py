@@ -17,6 +17,7 @@ from study.layout import RunFolder
 from study.point import point
 from study.retention import Needs, Policy, Stored, keep, parse, prune
 from tests.study.execution.studies import REPOSITORY, environment, make_study, seeded, study_command
+from tests.study.search.searches import make_search
 from train.spec.resolve import resolve
 
 NOBODY = Needs({}, frozenset())
@@ -146,3 +147,16 @@ def test_what_is_no_rule_is_refused(tmp_path: Path) -> None:
     make_study(tmp_path / "runs" / "s", [1])
     done = study_command("gc", "s", "--keep", "first=1", cwd=tmp_path)
     assert (done.returncode, "'first=1' is not a rule" in done.stderr) == (2, True)
+
+
+def test_a_search_that_goes_on_is_left_alone_until_it_is_cancelled(tmp_path: Path) -> None:
+    make_search(tmp_path / "runs" / "found")
+    refused = study_command("gc", "found", "--yes", cwd=tmp_path)
+    assert (refused.returncode, "is a search that goes on" in refused.stderr) == (2, True)
+    (entry,) = json.loads(study_command("list", "--json", cwd=tmp_path).stdout)["studies"]
+    assert (entry["kind"], entry["points"], entry["problem"]) == ("search", 0, "")
+    whole = study_command("cancel", "found", "--where", "seed=1", cwd=tmp_path)
+    assert (whole.returncode, "is cancelled as a whole" in whole.stderr) == (2, True)
+    assert study_command("cancel", "found", cwd=tmp_path).returncode == 0
+    done = study_command("gc", "found", "--yes", cwd=tmp_path)
+    assert (done.returncode, "nothing to remove" in done.stdout) == (0, True), done.stderr
