@@ -1,6 +1,7 @@
-"""Schedulers on recorded curves: ours and Optuna's own pruners in one replay, and the time that decisions take.
+"""Schedulers on recorded curves: ours and the peers' own in one replay, and the time that decisions take.
 
-`python -m benchmarks replay_schedulers` looks for the tables in `--curves` (default ../shared/data/curves).
+`python -m benchmarks replay_schedulers` looks for the tables in `--curves` (default ../shared/data/curves). Optuna's
+pruners are always among them, Ray Tune and Syne Tune where they are installed (`pip install scaling-study[bench]`).
 """
 
 from __future__ import annotations
@@ -8,18 +9,26 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks._replay_peers import installed
 from sweeps.events import Ended, Reported, Started
 from sweeps.replay.__main__ import Options, Outcome, replayed
-from sweeps.replay.table import read_table
+from sweeps.replay.policies import Setting
+from sweeps.replay.simulate import Cluster, replay
+from sweeps.replay.table import Table, read_table
+from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.scheduler import Scheduler
 
 PUBLISHED = (
     "Published for the same replay, 10R: Ray 2.60 .0331, Optuna 5.0 .0271, Syne Tune 0.16 .0530, Algorithm 2 .0184"
 )
+TABLES = ("digits_mlp_1000x81", "algoperf_wmt", "algoperf_imagenet_vit", "algoperf_fastmri")
 NAMES = (
     "random",
     "asha_promotion",
@@ -44,6 +53,7 @@ def main() -> None:
         first = Options(folder / f"{name}.npz", seeds=30, r=3, budgets=(8, 16, 32))
         _table(f"{name}, r=3, 30 seeds (the guard: r=1)", [n for n in NAMES if n != "asha_density"], first)
     _guard(folder)
+    _strictness(folder)
     _decisions()
 
 
@@ -55,7 +65,27 @@ def _table(title: str, names: list[str] | tuple[str, ...], options: Options) -> 
         first = 1 if name == "asha_guarded" else options.r
         outcome = replayed(name, table, Options(options.curves, seeds=options.seeds, r=first, budgets=options.budgets))
         print(f"{name:18}" + "".join(f"{_mean(outcome, b):>18}" for b in options.budgets))
+    for name, make in installed().items():
+        outcome = _by(lambda s, make=make: make(s.r, s.R, s.eta, s.configurations), table, options)  # type: ignore[misc]
+        print(f"{name:18}" + "".join(f"{_mean(outcome, b):>18}" for b in options.budgets))
     print()
+
+
+def _by(make: Callable[[Setting], Scheduler], table: Table, options: Options) -> Outcome:
+    """Return the regrets of a scheduler that has no name in the replay's command line; orders as there."""
+    configurations, R = table.losses.shape
+    outcome = Outcome({budget: [] for budget in options.budgets})
+    for seed in range(options.seeds):
+        pool = list(range(configurations))
+        random.Random(seed).shuffle(pool)
+        scheduler = make(Setting(options.r, options.eta, R, configurations, seed))
+        end = max(options.budgets) * R / options.workers
+        run = replay(
+            scheduler, table.losses, lambda trial, pool=pool: pool[trial], end, cluster=Cluster(options.workers)
+        )  # type: ignore[misc]
+        for budget, regrets in outcome.regrets.items():
+            regrets.append(run.best_seen(table.losses, budget * R / options.workers) - table.best)
+    return outcome
 
 
 def _mean(outcome: Outcome, budget: float) -> str:
@@ -66,7 +96,7 @@ def _mean(outcome: Outcome, budget: float) -> str:
 def _guard(folder: Path) -> None:
     """Print the guard at 32R against random search, and against plain ASHA from the same first rung."""
     print("asha_guarded at 32R, 30 seeds: regret over that of random search and over promotion ASHA (r=3; r=1)")
-    for name in ("digits_mlp_1000x81", "algoperf_wmt", "algoperf_imagenet_vit", "algoperf_fastmri"):
+    for name in TABLES:
         table = read_table(folder / f"{name}.npz")
 
         def at_32(scheduler: str, r: int, path: Path = folder / f"{name}.npz") -> float:
@@ -79,6 +109,30 @@ def _guard(folder: Path) -> None:
             f"  {name:22} best {table.best:.4f}  guarded {guarded:.5f}  "
             f"{guarded / at_32('random', 1):.2f}x random  {guarded / plain[0]:.2f}x; {guarded / plain[1]:.2f}x ASHA"
         )
+    print()
+
+
+def _strictness(folder: Path) -> None:
+    """Print what the guard's two settings trade: near to random where rungs tell little, near to ASHA where they do."""
+    print("asha_guarded by threshold and rungs asked, 32R, 30 seeds: regret over random's; over promotion ASHA's (r=1)")
+    tables = {n: read_table(folder / f"{n}.npz") for n in TABLES}
+    options = {n: Options(folder / f"{n}.npz", seeds=30, r=1, budgets=(32.0,)) for n in TABLES}
+
+    def regret(make: Callable[[Setting], Scheduler], name: str) -> float:
+        return float(np.mean(_by(make, tables[name], options[name]).regrets[32.0]))
+
+    apart = {n: regret(lambda s: FullRuns(s.R, limit=s.configurations), n) for n in TABLES}
+    plain = {n: regret(lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations), n) for n in TABLES}
+    print(f"{'':24}" + "".join(f"{name.rpartition('_')[2]:>16}" for name in TABLES))
+    for upper in (1, 2, 3):
+        for threshold in (0.45, 0.6, 0.75, 0.85):
+
+            def guarded(s: Setting, threshold: float = threshold, upper: int = upper) -> Scheduler:
+                return AshaGuarded(s.r, s.R, s.eta, limit=s.configurations, threshold=threshold, upper=upper)
+
+            found = {name: regret(guarded, name) for name in TABLES}
+            cells = (f"{found[n] / apart[n]:.2f}; {found[n] / plain[n]:.2f}" for n in TABLES)
+            print(f"  upper={upper} threshold={threshold:<4}" + "".join(f"{cell:>16}" for cell in cells))
     print()
 
 
