@@ -167,14 +167,28 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a unit [s]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", help="SCHEDULER:WORKERS only, in this process")
     options = parser.parse_args()
+    if options.part is None:
+        together(options.lanes)
+        return
+    scheduler, lanes = options.part.split(":")[0], int(options.part.split(":")[1])
+    kills = (options.kills if lanes == 1 else options.more) // 2
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        for scheduler in ("asha_promotion", "pbt"):
-            for lanes, kills in ((1, options.kills // 2), (options.lanes, options.more // 2)):
-                began = time.monotonic()
-                study = make(Path(scratch) / f"{scheduler}-{lanes}-chaos", scheduler, lanes, options.seconds, kills)
-                said = compare(study, kills, options.seed)
-                print(f"{said}, {time.monotonic() - began:.0f} s", flush=True)
+        study = make(Path(scratch) / f"{scheduler}-{lanes}-chaos", scheduler, lanes, options.seconds, kills)
+        print(f"{compare(study, kills, options.seed)}, {time.monotonic() - began:.0f} s", flush=True)
+
+
+def together(lanes: int) -> None:
+    """Run all parts side by side: they mostly wait. Raises SystemExit where one fails."""
+    parts = [f"{scheduler}:{count}" for scheduler in ("asha_promotion", "pbt") for count in (1, lanes)]
+    command = [sys.executable, "-m", "benchmarks.search_chaos", *sys.argv[1:], "--part"]
+    running = [subprocess.Popen([*command, part], stdout=subprocess.PIPE, text=True) for part in parts]
+    for one in running:
+        print((one.communicate()[0]).strip(), flush=True)
+    if any(one.returncode for one in running):
+        raise SystemExit(1)
 
 
 def compare(study: Study, kills: int, seed: int) -> str:

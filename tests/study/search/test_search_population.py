@@ -1,6 +1,11 @@
 """Population based training through the event log: copies are points of their own that go on from another's."""
 
 import math
+import os
+import random
+import signal
+import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +22,8 @@ from study.search.define import settings_of
 from study.search.state import Search
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Interval
-from tests.study.search.searches import make_search, run_worker, search_settings
+from tests.study.execution.studies import wait_until
+from tests.study.search.searches import begin_worker, make_search, run_worker, search_settings
 from train.checkpoint import layout
 from train.spec.config import BudgetConfig
 from train.spec.lineage import parse
@@ -139,6 +145,35 @@ def test_names_of_files_agree_with_the_trainers() -> None:
     assert (layout.MANIFEST, layout.PIN) == (checkpoints.MANIFEST, checkpoints.PIN)
 
 
+def wait_for_event(study: StudyFolder, seen: int, worker: "subprocess.Popen[str]") -> None:
+    wait_until("an event", lambda: len(Office.of(study).log.records) > seen or worker.poll() is not None)
+
+
 def diary(study: StudyFolder, key: str) -> list[tuple[int, int]]:
     lines = (study.run(key).path / "diary").read_text().splitlines()
     return [(int(a), int(b)) for a, b in (line.split() for line in lines)]
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_leave_lineage_and_winner_as_they_were(
+    population: tuple[StudyFolder, Search, PopulationBased], tmp_path: Path
+) -> None:
+    study, rng = make_search(tmp_path / "s", lease=0.3, **PBT), random.Random(1)
+    for number in range(5):
+        seen = len(Office.of(study).log.records)
+        worker = begin_worker(study, f"pool{number}", seconds=0.05)
+        wait_for_event(study, seen, worker)
+        time.sleep(rng.uniform(0.0, 0.8))
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.communicate()
+        time.sleep(0.35)
+    run_worker(study)
+    search, (_, calm, calm_scheduler) = Office.of(study).search, population
+    assert isinstance(search.scheduler, PopulationBased)
+    assert search.lost_units >= 1
+    assert search.scheduler.lineage == calm_scheduler.lineage
+    assert {n: (t.key, t.values) for n, t in search.trials.items()} == {
+        n: (t.key, t.values) for n, t in calm.trials.items()
+    }
+    assert search.scheduler.used == calm_scheduler.used  # nothing is counted twice
+    test_only_checkpoints_that_can_still_be_copied_are_pinned((study, search, search.scheduler))
