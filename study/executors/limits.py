@@ -378,7 +378,7 @@ def _association(said: Mapping[str, str]) -> Association:
         account,
         user,
         said.get("Partition", ""),
-        said.get("ParentAccount", ""),
+        re.sub(r"\(\d+\)$", "", said.get("ParentAccount", "")),
         said.get("DefAssoc") == "Yes",
         max_submit=most,
         group_submit=group,

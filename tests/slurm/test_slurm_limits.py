@@ -1,0 +1,89 @@
+"""A cluster that takes few jobs, small arrays, and is spoken to from an environment that says the wrong things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import ThrowawayCluster, wait_for
+from tests.slurm.lab import TINY, Lab
+
+pytestmark = pytest.mark.slurm
+
+POINTS = 14
+POISON = {
+    "SLURM_JOB_ID": "999",
+    "SLURM_ARRAY_TASK_ID": "3",
+    "SLURM_NTASKS": "64",
+    "SLURM_CPU_BIND": "mask_cpu:0x1",
+    "SLURM_EXPORT_ENV": "NONE",
+    "SLURM_MEM_PER_NODE": "99999",
+    "SBATCH_EXPORT": "NONE",
+    "SBATCH_PARTITION": "nowhere",
+    "SBATCH_TIMELIMIT": "1",
+    "SBATCH_ARRAY_INX": "0-99",
+    "SRUN_CPUS_PER_TASK": "32",
+    "SQUEUE_FORMAT": "%Z",
+    "SACCT_FORMAT": "JobID",
+    "PMI_RANK": "5",
+    "PMIX_RANK": "5",
+    "CUDA_VISIBLE_DEVICES": "7",
+}
+
+
+@pytest.fixture(scope="module")
+def narrow(slurm_here: None) -> Iterator[ThrowawayCluster]:
+    """A cluster that takes 6 jobs of the user, in arrays of at most 4."""
+    with ThrowawayCluster(extra=("MaxArraySize=4", "AccountingStorageEnforce=limits")) as cluster:
+        cluster.call("sacctmgr", "-i", "modify", "user", cluster.settings.user, "set", "MaxSubmitJobs=6")
+        yield cluster
+
+
+def test_everything_runs_once_though_little_fits(narrow: ThrowawayCluster, tmp_path: Path, corpus: Path) -> None:
+    lab = Lab(tmp_path, corpus, narrow, tuple(POISON.items())).with_trainer("quick", QUICK_SECONDS=1)
+    said = lab.sweep("study.name=n", *TINY, f"seed=range({POINTS})")
+    assert "8 points wait (MaxSubmitJobs of root is 6, and 6 are used)" in said.replace("\n", " ")
+    waiting = [point for point in lab.points("n") if point["state"] == "waiting"]
+    assert 0 < len(waiting) <= POINTS - 6
+    assert waiting[0]["why"].startswith("queued later: MaxSubmitJobs")
+    # No command any more: the jobs that end submit the rest.
+    outcomes = [lab.run_folder("n", key) / "outcome.json" for key in lab.keys("n")]
+    wait_for("all points", lambda: all(path.exists() for path in outcomes), seconds=180, every=1)
+    for key in lab.keys("n"):
+        assert len((lab.run_folder("n", key) / "ran").read_text(encoding="utf-8").split()) == 1
+    batches = [event for event in lab.ledger("n") if event["event"] == "intent"]
+    assert max(len(event["keys"]) for event in batches) <= 4
+    said = lab.study("resume", "n")
+    assert "nothing to do" in said
+    assert len([event for event in lab.ledger("n") if event["event"] == "intent"]) == len(batches)
+
+
+def test_a_job_has_nothing_of_the_environment_that_it_was_submitted_from(
+    narrow: ThrowawayCluster, tmp_path: Path, corpus: Path
+) -> None:
+    lab = Lab(tmp_path, corpus, narrow, tuple(POISON.items())).with_trainer("surroundings", KEEP_THIS="yes")
+    away = tmp_path / "bin"
+    away.mkdir()
+    (away / "scontrol").write_text(f"#!/bin/sh\ntouch {away}/called\nexit 1\n", encoding="utf-8")
+    (away / "scontrol").chmod(0o755)
+    without = f'cluster.setup=["export PATH={away}:$PATH"]'
+    lab.sweep("study.name=e", *TINY, "cluster.nodes=2", "cluster.master_addr=127.0.0.1", without)
+    path = lab.run_folder("e") / "environment"
+    wait_for("the job", path.exists, seconds=60)
+    seen = dict(line.partition("=")[::2] for line in path.read_text(encoding="utf-8").splitlines())
+    assert seen["KEEP_THIS"] == "yes"
+    assert seen["SLURM_JOB_ID"] != "999"
+    assert seen["SLURM_JOB_PARTITION"] == "main"
+    assert {
+        name for name in ("PMI_RANK", "PMIX_RANK", "CUDA_VISIBLE_DEVICES", "SBATCH_EXPORT") if name in seen
+    } == set()
+    assert seen["SLURM_NTASKS"] == seen["WORLD_SIZE"] == "2"
+    assert seen["MASTER_ADDR"] == "127.0.0.1"
+    assert 20000 <= int(seen["MASTER_PORT"]) < 32000
+    assert sorted(lab.attempt("e", 1, "job.json")["nodes"])[0] in ("n1", "n2", "n3")
+    assert len(lab.attempt("e", 1, "job.json")["nodes"]) == 2
+    assert not (away / "called").exists(), "a job needs no scontrol"
+    script = next((lab.folder / "runs" / "e" / "jobs").glob("*.sh")).read_text(encoding="utf-8")
+    assert all(word in script for word in ("#SBATCH --export=ALL", "--kill-on-bad-exit=1", "--wait=60", "--export=ALL"))
