@@ -31,9 +31,11 @@ from study.attempt import (
     told_to_end,
     wait_for_first,
 )
+from study.checkpoints import pin
 from study.classify import Ending
 from study.files import Reserve, RunLock, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
+from study.lineage import has_branches
 from study.place import find_place, local_world, memory_gb, rendezvous
 from study.supervise import Signals
 
@@ -150,6 +152,8 @@ def lead(work: Work, signals: Signals) -> int:
             ending = not_run(error)
     reserve.release()
     write_json(attempt.outcome, record(attempt, ending, started, 0))
+    if ending.state == "completed" and has_branches(work.study, work.key):
+        pin(run, int(config["budget"]["tokens"]))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
     if work.place.executor == "slurm" and (ending.code or not looked_lately(work.study)):
