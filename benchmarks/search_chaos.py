@@ -205,6 +205,8 @@ def compare(study: Study, kills: int, seed: int) -> str:
     best = search.incumbent
     assert best is not None
     same = "every decision the same" if exactly else "the same trials and the same winner"
+    if not exactly and scheduler == "pbt":  # whom a member can copy depends on who has come how far
+        same = "all members at the end, as many"
     return (
         f"{scheduler}, {lanes} worker(s): {sum(study.kills.values())} kills ({who}); {len(search.trials)} trials, "
         f"{counts(search)}; {same} as undisturbed ({counts(calm)}); winner {best.key} at {best.value:.4f}; "
