@@ -31,7 +31,7 @@ def draw(search: Search, out: Path) -> list[Path]:
 
 
 def survivors(search: Search) -> list[tuple[int, int, int, int]]:
-    """Return for each resource that a trial was valued at: it, how many came, how many of them went on or go, are bad."""
+    """Return a row for each resource with values: it, the trials that came, of these how many went on, are bad."""
     levels = sorted({at for trial in search.trials.values() for at in trial.values})
     rows = []
     for level in levels:
@@ -101,7 +101,8 @@ def _curves(figure: Any, search: Search) -> None:
         span = max(top - finite[0], 1e-9)
         axes.set_ylim(finite[0] - 0.05 * span, top + 0.05 * span)
     axes.set(xlabel="tokens", ylabel="validation loss [nats per token]", title="Curves, by the rung reached")
-    axes.legend(frameon=False, fontsize=8)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
     _bare(axes)
 
 
@@ -131,7 +132,7 @@ def _settings(figure: Any, search: Search) -> None:
             panel.set_xscale("log")
         panel.set_xlabel(name)
         _bare(panel)
-    if len(names):
+    if names:
         axes[0].set_ylabel("loss at the highest rung [nats per token]")
     figure.suptitle("Settings (large and light: came far; line: the best)")
 
@@ -177,7 +178,7 @@ def _schedule(figure: Any, search: Search) -> None:
         domain = search.space.domains[name]
         if isinstance(domain, Interval | Integers) and domain.log:
             panel.set_yscale("log")
-        panel.set_ylabel(name)
+        panel.set_ylabel(name, fontsize=8)
         _bare(panel)
     axes[-1].set_xlabel("tokens")
     figure.suptitle("The schedule that led to the best member (grey: all members)")

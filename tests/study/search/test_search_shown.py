@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -9,14 +10,19 @@ from pathlib import Path
 import optuna
 import pytest
 
+from study.executors.query import View
 from study.layout import StudyFolder
 from study.search.claims import Office
 from study.search.labels import Labels
 from study.search.log import Record
 from study.search.optuna_storage import fill, url
+from study.search.plots import draw, survivors
 from study.search.settings import load, save
 from study.search.state import ended, reported, started
 from study.search.view import verdict
+from study.tracking.facts import Facts
+from study.tracking.project import run_card
+from study.tracking.source import Source
 from tests.study.search.searches import make_search
 
 
@@ -129,3 +135,43 @@ def test_labels_say_rung_bracket_and_verdict_as_the_search_goes_on(tmp_path: Pat
     labels.refresh()
     said = [labels.of(trial.key)["verdict"] for trial in office.search.trials.values()]
     assert said.count("completed") == sum(t.at == office.settings.R for t in office.search.trials.values()) > 0
+
+
+def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s")
+    office = advance(study, 6, lose=0.0)
+    keys = [trial.key for trial in office.search.trials.values()]
+    parent = {"schedule": {"parent": "0123456789ab@1024"}}
+    lines = [{"key": key, "config": parent if key == keys[0] else {}, "overrides": []} for key in keys]
+    study.points.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = Source(study, ask=lambda ids: View())
+    source.refresh(())
+    first, other = source.labels(keys[0]), source.labels(keys[1])
+    assert first["parent"] == "0123456789ab@1024" and "parent" not in other
+    assert other["rung"] == str(office.search.trials[1].at)
+    card = run_card(Facts("running"), "local", "abc", str, first)
+    assert {name: card.tags[name] for name in first} == first
+    rungs = {key: source.labels(key)["rung"] for key in keys}
+    advance(study, 40, seed=3, lose=0.0)
+    source.refresh(())
+    assert {key: source.labels(key)["rung"] for key in keys} != rungs
+
+
+def test_pictures_are_drawn_of_a_search_and_of_a_population(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", trials=30)
+    office = advance(study, 200)
+    assert {path.stem for path in draw(office.search, tmp_path / "out")} == {"curves", "settings", "survival"}
+    rows = survivors(office.search)
+    assert rows[0][1] == len([t for t in office.search.trials.values() if t.values])
+    assert all(further <= came and further + bad <= came for _, came, further, bad in rows)
+    assert [came for _, came, _, _ in rows] == sorted((came for _, came, _, _ in rows), reverse=True)
+    space = {"optim.lr": {"kind": "interval", "low": 1e-3, "high": 1e-1, "log": True}}
+    population = make_search(tmp_path / "p", scheduler="pbt", trials=6, r=3_000, space=space)
+    office = advance(population, 60, lose=0.0)
+    drawn = draw(office.search, tmp_path / "pbt")
+    assert {path.stem for path in drawn} == {"curves", "settings", "lineage", "schedule"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_an_empty_search_has_pictures_too(tmp_path: Path) -> None:
+    assert len(draw(Office.of(make_search(tmp_path / "s")).search, tmp_path / "out")) == 3
