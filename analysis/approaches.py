@@ -26,6 +26,15 @@ def side_by_side(
     `runs` has params, tokens, flops, loss; `checkpoints`, with the column run, are for approach 1 (default: `runs`
     where it has that column). The default budget is the largest run's. An approach that is not possible has NaN and
     the reason. `attrs["disagreement"]` is the largest ratio of N* between approaches.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> table = side_by_side(runs, 1e21, resamples=0)
+    >>> [name for name, reason in table["reason"].items() if not reason]
+    ['2 parabola', '2 akima', '2 surface', '3 surface']
     """
     import pandas as pd
 

@@ -20,6 +20,16 @@ def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
     Columns: rank, aic, delta_aic, weight (Akaike's), bic, k (fitted constants), nobs, objective, error (mean absolute
     relative error of the rows of the largest fifth of the compute, or of the largest sizes without FLOPs, predicted
     from the others), warning (codes of the fit's findings). Raises ValueError where rows or targets differ.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> from analysis import fit_law
+    >>> table = compare([fit_law(runs, form, loss="squared", resamples=0) for form in ("chinchilla", "kaplan")])
+    >>> str(table.index[0]), float(table["delta_aic"].iloc[0])
+    ('chinchilla', 0.0)
     """
     import pandas as pd
 

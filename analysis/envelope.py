@@ -40,6 +40,15 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
     References
     ----------
     Hoffmann et al. 2022, arXiv 2203.15556, section 3.1 (1,500 points in FLOPs).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> n, d = (x.ravel() for x in np.meshgrid(np.geomspace(1e7, 1e9, 9), np.geomspace(1e8, 1e11, 40), indexing="ij"))
+    >>> runs = {"run": np.repeat(np.arange(9), 40), "params": n, "tokens": d, "flops": 6 * n * d,
+    ...         "loss": 1.7 + 400 / n**0.34 + 900 / d**0.34}
+    >>> abs(fit(runs, resamples=0).exponents["params"].exponent - 0.5) < 0.03
+    True
     """
     import pandas as pd
 

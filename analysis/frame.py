@@ -184,6 +184,12 @@ def from_csv(
     computed only on the explicit flop_rule="6ND". Rows of one `run` at several token counts are its checkpoints:
     without a column schedule_complete only the last is final. Raises ValueError naming the column that is missing or
     unreadable.
+
+    Examples
+    --------
+    >>> table = from_csv(Path("docs/example-runs.csv"))
+    >>> int(table["used"].sum()), sorted(set(table["drop_code"]))
+    (25, [''])
     """
     named = [theirs for ours, theirs in (columns or {}).items() if ours in _TEXT]
     raw = foreign.mapped(foreign.read(path, (*_TEXT, *named)), columns or {}, COLUMNS, path)

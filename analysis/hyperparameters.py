@@ -141,6 +141,16 @@ def laws(
 
     The window is a choice that moves the exponents by more than their standard errors: `checks` say so, with the
     exponents at half and at twice the window.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> n, d, a, b = (x.ravel() for x in np.meshgrid([1e7, 1e8], [1e9, 4e9, 9e9], np.geomspace(.4, 2.5, 5), [1, 2, .5]))
+    >>> loss = 3 + 0.002 * np.log(a) ** 2 + 0.002 * np.log(b) ** 2
+    >>> sweeps = {"params": n, "tokens": d, "lr": a * n**-0.4, "batch_tokens": b * d**0.5, "loss": loss}
+    >>> found = laws(sweeps, resamples=0)
+    >>> round(float(found.learning_rate.params["p"]), 6), round(float(found.batch.params["r"]), 6)
+    (-0.4, 0.5)
     """
     found = optima(runs, window, method, params=params)
     good = found[found["status"] == "minimum"]

@@ -60,7 +60,7 @@ def _needless(fit: LawFit) -> dict[str, Identified]:
     tied = {*fit.constraints, *(v for v in fit.constraints.values() if isinstance(v, str))}
     counts = Counter(exponent for _, parts in form.powers for _, exponent in parts)
     cut = drop_cut(p.y.size, fit.df_resid)
-    found = {}
+    found: dict[str, Identified] = {}
     for coefficient, parts in form.powers:
         own = [exponent for _, exponent in parts if counts[exponent] == 1]
         if not own or tied & {coefficient, *own}:

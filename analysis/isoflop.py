@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import observations
+from analysis import human, observations
 from analysis.results import PowerLaw
 from analysis.rows import SAME_BUDGET, Rows, clusters
 
@@ -42,6 +42,14 @@ def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> p
     where their exact FLOPs agree to 1 %. "parabola" is ln loss over ln N, on the `nearest` sizes to the lowest where
     given; "akima" the spline through all of them; "surface" a quadratic in ln N and ln C through a budget and its
     neighbours. Where `status` is not "minimum" (edge, inverted, too_few) the optimum is NaN, with the reason.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> set(optima(runs)["status"])
+    {'minimum'}
     """
     import pandas as pd
 
@@ -66,13 +74,24 @@ def exponents(found: Any, y: str = "params_opt", confidence: float = 0.95) -> Po
 
     `found` has the columns flops and `y`; rows without an optimum are left out. Fit on exact budgets, not on rounded
     labels. The exponents of N and D come from separate fits and need not add to 1. Intervals are Student's t.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> law = exponents(optima(runs))
+    >>> 0.3 < law.exponent < 0.7, law.points
+    (True, 5)
     """
     import statsmodels.api as sm
 
     flops, values = observations.column(found, "flops"), observations.column(found, y)
     good = np.isfinite(values) & (values > 0) & np.isfinite(flops)
     if good.sum() < 2:
-        raise ValueError(f"{int(good.sum())} budgets have {y}; a power law needs two: widen the sizes of each budget")
+        what = {"params_opt": "a best size", "tokens_opt": "best tokens"}.get(y, y)
+        raise ValueError(f"{human.counted(int(good.sum()), 'budget')} with {what} inside the sizes swept; a power law "
+                         "needs two: widen the sizes of each budget")  # fmt: skip
     reference = float(np.exp(np.log(flops[good]).mean()))
     result = sm.OLS(np.log(values[good]), sm.add_constant(np.log(flops[good] / reference))).fit()
     df = int(good.sum()) - 2

@@ -56,7 +56,14 @@ def refuse_far(form: Form, data: Observations, at: Array) -> None:
 def findings(fit: LawFit, runs: Any = None) -> tuple[Check, ...]:
     """Return findings about a fit: convergence, freedom, clusters, identification, misfit, and what its rows hold."""
     data = fit.data if runs is None else observations.read(runs, fit.form)
-    return (*_optimizer(fit), *_freedom(fit), *_unidentified(fit), *_lack_of_fit(fit), *columns(data.extra))
+    return (
+        *_optimizer(fit),
+        *_freedom(fit),
+        *_few_models(fit),
+        *_unidentified(fit),
+        *_lack_of_fit(fit),
+        *columns(data.extra),
+    )
 
 
 def columns(extra: Mapping[str, Array]) -> list[Check]:
@@ -88,6 +95,14 @@ def _freedom(fit: LawFit) -> list[Check]:
             text = f"{n} rows are of {groups} {what}, and the intervals treat every row as independent"
             out.append(Check("clustered_rows", text, f"use cluster={what.split()[-1]} or interval=sandwich"))
     return out
+
+
+def _few_models(fit: LawFit) -> list[Check]:
+    """Return that a law of task errors from fewer than five models is not extrapolated."""
+    if fit.form.target != "error" or fit.nobs >= FEWEST_MODELS:
+        return []
+    text = f"the law of the error rests on {human.counted(fit.nobs, 'model')}: it predicts nothing outside their losses"
+    return [Check("few_models", text, f"add models: from fewer than {FEWEST_MODELS} it is not extrapolated", "error")]
 
 
 def _unidentified(fit: LawFit) -> list[Check]:

@@ -71,6 +71,11 @@ def over_trained(given: Law | Array, price: Cost, budget: float, sizes: tuple[fl
     """Return the run at `factor` times the compute-optimal tokens per parameter, for the same budget [FLOPs].
 
     A factor above 1 is a smaller model on more tokens, which costs less to serve (Gadre et al. 2024, arXiv 2403.08540).
+
+    >>> hoffmann = np.array([[1.69, 406.4, 410.7, 0.34, 0.28]])
+    >>> best, more = (over_trained(hoffmann, Cost.six(), 1e21, (1e8, 1e10), factor) for factor in (1.0, 4.0))
+    >>> f"{np.exp(more.log_tokens - more.log_params - best.log_tokens + best.log_params)[0]:.3f}"
+    '4.000'
     """
     on = law(given)
     best = training_only(on, price, budget, sizes)
@@ -123,6 +128,11 @@ def limited_data(
     The law is read at the effective tokens D' and, for parameters beyond the optimum for `unique` tokens, the
     effective parameters N' (Muennighoff et al. 2023, arXiv 2305.16264, section 3 and eq. 5-6); a law of repeats that
     was fitted says itself what they are worth.
+
+    >>> hoffmann = np.array([[1.69, 406.4, 410.7, 0.34, 0.28]])
+    >>> few = limited_data(hoffmann, Cost.six(), 1e22, (1e8, 1e10), unique=1e10, repeats=Repeats())
+    >>> bool(few.loss[0] > training_only(hoffmann, Cost.six(), 1e22, (1e8, 1e10)).loss[0])
+    True
     """
     on = law(given)
     matched = on.matched(float(np.log(unique)))

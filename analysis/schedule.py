@@ -51,7 +51,9 @@ def corrected(frame: pd.DataFrame) -> pd.DataFrame:
     >>> from pathlib import Path
     >>> from analysis import frame
     >>> runs = frame.from_csv(Path("docs/example-runs.csv"))
-    >>> runs.loc[::3, ["loss", "used", "drop_code"]] = runs["loss"] * 1.015, False, "mid_schedule"
+    >>> runs.loc[::3, "loss"] *= 1.015
+    >>> runs.loc[::3, "used"] = False
+    >>> runs.loc[::3, "drop_code"] = "mid_schedule"
     >>> mended = corrected(runs)
     >>> int(mended["used"].sum()), mended.attrs["checks"][0].code
     (25, 'mid_schedule_corrected')

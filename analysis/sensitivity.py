@@ -42,6 +42,15 @@ def sensitivity(
     swept), range of compute (the smallest or largest budgets left out). `quantity` is the name of a constant or derived
     quantity, or a function of a fit. Columns: choice, option, value, low, high, shift (value less the first row's),
     nobs. `shift` beyond the first row's interval is what that interval does not hold.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> table = sensitivity(runs, resamples=0)
+    >>> str(table["option"].iloc[0]), bool(table["shift"].abs().max() > 0)
+    ('as fitted', True)
     """
     import pandas as pd
 

@@ -54,13 +54,18 @@ def reference(p: engine.Problem, weights: Any, starts: Any) -> tuple[float, floa
     return min(found), float(np.mean(np.array(found) <= min(found) * (1 + 1e-6)))
 
 
-def timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    times = []
+def timed(call: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
+    """Return the median of the wall clock, the least processor time, and the result.
+
+    On a machine that others use too the wall clock is theirs; processor time is ours.
+    """
+    times, worked = [], []
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), time.process_time()
         result = call()
         times.append(time.perf_counter() - begin)
-    return statistics.median(times), result
+        worked.append(time.process_time() - before)
+    return statistics.median(times), min(worked), result
 
 
 def main() -> None:
@@ -68,25 +73,40 @@ def main() -> None:
     name, frame = points(Path(given.get("points", POINTS)))
     columns = [frame[c].to_numpy(dtype=float) for c in ("params", "tokens")]
     p = engine.problem(SURFACE, columns, frame["loss"].to_numpy(dtype=float), engine.Huber(DELTA))
-    once, best = timed(lambda: engine.fit_point(p), 7)
+    once, once_cpu, best = timed(lambda: engine.fit_point(p), 9)
     weights = bootstrap.cluster_weights(np.arange(p.y.size), RESAMPLES, 0)
-    one, drawn = timed(lambda: engine.fit_many(p, best, weights=weights), 3)
-    two, _ = timed(lambda: engine.fit_many(p, best, weights=weights, workers=2), 3)
+    one, one_cpu, drawn = timed(lambda: engine.fit_many(p, best, weights=weights), 5)
+    two, two_cpu, _ = timed(lambda: engine.fit_many(p, best, weights=weights, workers=2), 5)
     starts = np.array(list(itertools.product(*REFERENCE_GRID)))
-    slow, (lowest, share) = timed(lambda: reference(p, 1.0, starts), 1)
+    _, slow_cpu, (lowest, share) = timed(lambda: reference(p, 1.0, starts), 1)
     few = 20
     begin = np.append(np.log(best.constants[[1, 2, 0]]), best.constants[3:])
-    slow_draw, worse = timed(lambda: [reference(p, weights[i], begin[None])[0] - drawn.value[i] for i in range(few)], 1)
-    code = "import time; t = time.perf_counter(); import analysis; print(time.perf_counter() - t)"
-    light = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    _, draw_cpu, worse = timed(
+        lambda: [reference(p, weights[i], begin[None])[0] - drawn.value[i] for i in range(few)], 1
+    )
+    light, heavy = (_imported(text) for text in ("import analysis", "from analysis import fit_law"))
     print(f"{p.y.size} points ({name}), Huber {DELTA:g}, summed objective {best.objective:.14f} (SciPy {lowest:.14f})")
-    print(f"{'':38}{'ours':>12}{'SciPy L-BFGS-B':>18}{'goal':>10}")
-    print(f"{'point fit, s':38}{once:12.4f}{slow:12.1f} ({len(starts)}){'0.05':>8}")
-    print(f"{'share of starts that agree':38}{best.evidence.agree_share:12.1%}{share:18.1%}{'95%':>10}")
-    print(f"{f'{RESAMPLES} bootstraps, one thread, s':38}{one:12.3f}{slow_draw / few * RESAMPLES:18.0f}{'1.0':>10}")
-    print(f"{f'{RESAMPLES} bootstraps, two threads, s':38}{two:12.3f}{'':18}{'0.6':>10}")
-    print(f"{f'worst of {few} resamples against SciPy':38}{max(0.0, -min(worse)):12.1e}{'':18}{'1e-12':>10}")
-    print(f"{'import analysis, s':38}{light:12.3f}{'':18}{'0.3':>10}")
+    print(f"{'':38}{'ours':>10}{'processor':>11}{'SciPy, processor':>18}{'goal':>8}")
+    reference_fit, reference_draws = f"{slow_cpu:.1f} ({len(starts)})", f"{draw_cpu / few * RESAMPLES:.0f}"
+    print(f"{'point fit, s':38}{once:10.4f}{once_cpu:11.4f}{reference_fit:>18}{'0.05':>8}")
+    print(f"{'share of starts that agree':38}{best.evidence.agree_share:10.1%}{'':11}{share:18.1%}{'95%':>8}")
+    print(f"{f'{RESAMPLES} bootstraps, one thread, s':38}{one:10.3f}{one_cpu:11.3f}{reference_draws:>18}{'1.0':>8}")
+    print(f"{f'{RESAMPLES} bootstraps, two threads, s':38}{two:10.3f}{two_cpu:11.3f}{'':18}{'0.6':>8}")
+    print(f"{f'worst of {few} resamples against SciPy':38}{max(0.0, -min(worse)):10.1e}{'':29}{'1e-12':>8}")
+    print(f"{'import analysis, s':38}{light[0]:10.3f}{light[1]:11.3f}{'':18}{'0.3':>8}")
+    print(f"{'from analysis import fit_law, s':38}{heavy[0]:10.3f}{heavy[1]:11.3f}{'':18}{'0.3':>8}")
+
+
+def _imported(what: str) -> tuple[float, float]:
+    """Return the least wall clock and processor time of an import in a new interpreter, of five."""
+    clock = "(time.perf_counter(), time.process_time())"
+    code = f"import time; t = {clock}; {what}; u = {clock}; print(u[0] - t[0], u[1] - t[1])"
+    found = []
+    for _ in range(5):
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        wall, worked = map(float, said.split())
+        found.append((wall, worked))
+    return min(wall for wall, _ in found), min(worked for _, worked in found)
 
 
 if __name__ == "__main__":

@@ -99,11 +99,22 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
     inside = [[round(t, 15) if t < 1 else t for t in ticks if low <= t <= high] for ticks in choices]
     fitting = [ticks for ticks in inside if 3 <= len(ticks) <= most]
     if fitting:
-        return fitting[0]
+        apart = math.log(high / low) / (most + 3)
+        roomy = [ticks for ticks in (_apart(ticks, apart) for ticks in fitting) if len(ticks) >= 3]
+        return roomy[0] if roomy else fitting[0]
     if len(inside[0]) > most:
         every = math.ceil(len(inside[0]) / most)
         return inside[0][::every]
     return [low, math.sqrt(low * high), high]
+
+
+def _apart(ticks: list[float], gap: float) -> list[float]:
+    """Return the ticks without those nearer than `gap`, in logs, to the next: labels beside a decade would overlap."""
+    kept: list[float] = []
+    for tick in reversed(ticks):
+        if not kept or math.log(kept[-1] / tick) >= gap:
+            kept.append(tick)
+    return kept[::-1]
 
 
 def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:

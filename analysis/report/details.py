@@ -9,6 +9,7 @@ from analysis import human
 from analysis.figures.data import Row
 from analysis.figures.valleys import STATUS
 from analysis.report import maths
+from analysis.report.alone import is_alone
 from analysis.report.answer import loss
 from analysis.report.markup import Html, join, table, tag
 from analysis.results import Block, Check, Fit, Optimizer
@@ -49,6 +50,8 @@ def constants(fit: Fit) -> Html:
     every = [("surface", fit.fits.surface), ("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier)]
     for title, block in [(name, b) for name, b in further if b is not None] + every:
         if block.status != "ok":
+            if is_alone(fit):
+                continue
             laws.append(tag("li", f"{title}: not possible: {block.reason or 'no reason given'}"))
             continue
         laws.append(tag("li", f"{title}: {sides.get(title, '')}", maths.law(block.form, {})))
@@ -57,7 +60,7 @@ def constants(fit: Fit) -> Html:
     return join(
         tag("ul", *laws),
         table(head, rows, ["", "nowrap", "number", ""], "fitted constants") if rows else "",
-        tag("p", _references(fit), class_="quiet"),
+        "" if is_alone(fit) else tag("p", _references(fit), class_="quiet"),
     )
 
 

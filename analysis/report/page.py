@@ -9,7 +9,7 @@ from analysis import human
 from analysis.figures import canvas
 from analysis.figures.canvas import Figure
 from analysis.figures.data import Row
-from analysis.report import answer, details
+from analysis.report import alone, answer, details
 from analysis.report.markup import Html, join, tag
 from analysis.results import Fit
 
@@ -19,7 +19,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
     """Return the report as one HTML document that asks for nothing from outside."""
     style = files("analysis.report").joinpath("style.css").read_text(encoding="utf-8")
-    title = f"{fit.study}: what to train next"
+    title = f"{fit.study}: " + ("a law" if alone.is_alone(fit) else "what to train next")
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -33,7 +33,9 @@ def page(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> str:
 
 
 def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
+    single = alone.is_alone(fit)
     sections = [
+        *(alone.evidence(fit) if single else ()),
         ("constants", "The constants", details.constants(fit)),
         ("checks", "What to be careful about", details.checks(fit)),
         ("choices", "What other choices would give", join(details.sensitivity(fit), details.ways(fit))),
@@ -41,13 +43,14 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
         ("left-out", "What was left out", details.dropped(fit, rows)),
         ("method", "How it was done", details.method(fit)),
     ]
+    sections = [part for part in sections if not (single and part[0] == "choices")]
     links = [("#" + f.name, f.title.split(":")[0]) for f in figures] + [("#" + s, title) for s, title, _ in sections]
     return tag(
         "main",
         tag("h1", f"Scaling study “{fit.study}”"),
-        answer.lead(fit),
+        alone.lead(fit) if single else answer.lead(fit),
         answer.alarms(fit),
-        answer.tiles(fit),
+        Html("") if single else answer.tiles(fit),
         answer.law(fit),
         details.approaches(fit),
         tag("nav", *(tag("a", text, href=target) for target, text in links), aria_label="sections"),

@@ -67,7 +67,7 @@ def test_minima_on_the_edge_and_inverted_ones_are_left_out_with_a_reason() -> No
         assert set(found["status"]) == {"edge"}
         assert found["params_opt"].isna().all()
         assert found["reason"].str.len().gt(10).all()
-        with pytest.raises(ValueError, match="0 budgets have params_opt"):
+        with pytest.raises(ValueError, match="0 budgets with a best size inside"):
             isoflop.exponents(found)
     middle = studies.isoflop(0, law=LAW, budgets=(1e18, 1e19), ratios=(5, 20, 60, 200, 600))
     bowl = middle.assign(loss=5.0 - middle["loss"])
@@ -102,5 +102,5 @@ def test_approaches_stand_side_by_side_with_their_disagreement() -> None:
     assert 1.0 < out.attrs["disagreement"] < 1.5
     np.testing.assert_allclose(6 * out["params"] * out["tokens"], 1e21, rtol=0.02)
     few: Any = approaches.side_by_side(table[table["flops"] == 1e18], resamples=0)
-    assert few.loc["2 parabola", "reason"].startswith("1 budgets")
+    assert few.loc["2 parabola", "reason"].startswith("1 budget with a best size")
     assert np.isnan(few.loc["1 envelope", "params"])

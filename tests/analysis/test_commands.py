@@ -41,7 +41,13 @@ def test_a_key_that_is_not_there_and_a_file_that_is_not_there_are_named(
     assert "does not exist" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["backtest", "compare", "cost", "fit", "formnames", "next", "plan", "plans", "shapes"])
+EXAMPLES = (
+    "approaches", "backtest", "compare", "comparison", "cost", "curvelaws", "envelope", "fit", "formnames", "frame",
+    "hyperparameters", "isoflop", "law", "next", "plan", "plans", "schedule", "sensitivity", "shapes",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_of_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     found = doctest.testmod(importlib.import_module(f"analysis.{name}"))

@@ -87,3 +87,21 @@ def test_curves_that_cannot_be_told_apart_are_refused(tmp_path: Path, capsys: py
     table.drop(columns="lr").to_csv(tmp_path / "t.csv", index=False)
     assert fit.main([f"runs={tmp_path / 't.csv'}", "form=multi_power", f"out={tmp_path}"]) == 2
     assert "no column 'lr'" in capsys.readouterr().err
+
+
+def test_the_command_finds_rates_on_the_edge_and_does_not_extrapolate_from_four_models(tmp_path: Path) -> None:
+    table = studies.isoflop(noise=0.003, budgets=(1e17, 1e18, 1e19), law=(1.7, 400.0, 900.0, 0.34, 0.3))
+    edge = pd.concat([table.assign(lr=lr, loss=table["loss"] * (1 + 5 * lr)) for lr in (1e-3, 2e-3, 4e-3)])
+    found = fitted(tmp_path, edge, "resamples=0", "sensitivity=no", "select=all")
+    assert {"optimum_on_edge", "swept_settings"} <= {check["code"] for check in found["checks"]}
+    few = pd.DataFrame({"loss": [3.2, 3.0, 2.9, 2.8], "error": [0.8, 0.75, 0.7, 0.66]})
+    found = fitted(tmp_path, few, "form=downstream", "resamples=0")
+    assert ("few_models", "error") in {(check["code"], check["level"]) for check in found["checks"]}
+
+
+def test_the_page_of_a_law_alone_says_what_it_found(tmp_path: Path) -> None:
+    sweep().to_csv(tmp_path / "t.csv", index=False)
+    assert fit.main([f"runs={tmp_path / 't.csv'}", "form=batch", f"out={tmp_path}", "resamples=0"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "The optima of the sweeps" in page
+    assert "what to train next" not in page

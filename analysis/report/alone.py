@@ -1,0 +1,65 @@
+"""Where one law is all there is: of settings, of steps, of learning curves. Its sentence, and what it rests on."""
+
+from __future__ import annotations
+
+from analysis import human
+from analysis.report.markup import Html, table, tag
+from analysis.results import Fit
+
+
+def is_alone(fit: Fit) -> bool:
+    """Return whether one law was fitted and no surface: there is nothing to recommend."""
+    law = fit.fits.law
+    return law is not None and law.status == "ok" and fit.fits.surface.status != "ok"
+
+
+def lead(fit: Fit) -> Html:
+    """Return in one sentence what was fitted, and how well it holds where that was tested."""
+    curves, optima = fit.record.get("curves") or (), fit.record.get("optima") or ()
+    if curves:
+        held = [line for line in curves if not line["fitted"]]
+        if not held:
+            return tag(
+                "p", f"One law for {human.counted(len(curves), 'learning curve')}, all of them fitted.", class_="lead"
+            )
+        worst = max(line["mean_relative"] for line in held)
+        text = f" the {human.counted(len(held), 'curve')} held out, at most {human.percent(worst)} on average."
+        count = human.counted(len(curves) - len(held), "curve")
+        return tag("p", f"Fitted to {count}, the law predicts {text.strip()}", class_="lead")
+    known = [name for name in fit.params if fit.intervals.get(name) is not None]
+    parts = [f"{name} {human.number(fit.params[name])} ({human.interval(fit.intervals[name])})" for name in known]
+    said = [part for text in parts for part in (", ", tag("b", text))][1:] or ["no constant has an interval"]
+    over = f"the optima of {len(optima)} sweeps" if optima else human.counted(fit.rows_used, "row")
+    return tag("p", f"From {over}: ", *said, ".", class_="lead")
+
+
+def evidence(fit: Fit) -> tuple[tuple[str, str, Html], ...]:
+    """Return the sections that such a fit has of its own: name, title, body."""
+    curves, optima = fit.record.get("curves") or (), fit.record.get("optima") or ()
+    found = []
+    if curves:
+        rows = [
+            [
+                f"{line['size']} {line['run']}".strip(), "fitted" if line["fitted"] else "held out",
+                str(line["points"]),
+                f"{line['r2']:.4f}", f"{line['mae']:.4f}", human.percent(line["mean_relative"]),
+                human.percent(line["worst_relative"]),
+            ]
+            for line in curves
+        ]  # fmt: skip
+        head = ["curve", "", "points", "R2", "mean |error|", "mean, relative", "worst"]
+        kinds = ["nowrap", "nowrap", *["number"] * 5]
+        found.append(("curves", "How well each curve is said", table(head, rows, kinds, "learning curves")))
+    if optima:
+        rows = [
+            [
+                human.count(line["params"]), human.count(line["tokens"]), human.scientific(line["lr"]),
+                human.count(line["batch_tokens"]), human.number(line["loss"], 4), str(line["points"]),
+                line["reason"] or "inside",
+            ]
+            for line in optima
+        ]  # fmt: skip
+        head = ["N", "D", "best rate", "best batch", "loss", "runs", "the optimum lies"]
+        kinds = [*["number"] * 6, ""]
+        found.append(("optima", "The optima of the sweeps", table(head, rows, kinds, "optima")))
+    return tuple(found)
