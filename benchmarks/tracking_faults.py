@@ -144,7 +144,7 @@ def postgresql_worn(folder: Path, runs: int, parts: int) -> Worn:
     writers, front, back = Writers(made, 4), free_port(), free_port()
     trouble, kills = Trouble(back, share=0.2), 2
     with ExitStack() as stack:
-        database = stack.enter_context(postgres.running(folder / "postgres", free_port()))
+        database = stack.enter_context(postgres.running(free_port()))
         stack.enter_context(served(_server(back, database.uri, folder), folder, f"http://127.0.0.1:{back}"))
         stack.enter_context(proxy(front, trouble))
         follower = _sync(folder, f"http://127.0.0.1:{front}", "--follow", "--interval", "0.2")

@@ -84,6 +84,7 @@ def follow(
     while True:
         last = alarm.over
         begun = time.process_time()
+        steps = syncer.steps if syncer is not None else 0
         try:
             syncer = syncer or connect()
             done = syncer.sync(LAST_WAIT_SECONDS if last else interval)
@@ -97,7 +98,9 @@ def follow(
             if not trouble:
                 say(f"{str(error).partition(chr(10))[0]}; trying again until it works, nothing is lost")
             trouble = str(error)
-            seconds, rhythm = rhythm.away()
+            # A store that fails now and then still takes what it takes: only one that takes nothing is left in peace.
+            vain = syncer is None or syncer.steps == steps
+            seconds, rhythm = rhythm.away() if vain else rhythm.busy()
         if last:
             return total, trouble
         alarm.sleep(seconds)

@@ -204,7 +204,9 @@ class Syncer:
     def _ship(self, target: StoreState, point: FrozenPoint, facts: Facts, card: Card, shipper: Shipper) -> int:
         created = self._find_or_create(target, point, facts, card)
         for progress in shipper.ship(self._folder.run(point.key), target.runs[point.key], point, facts, card):
-            self._dirty = self._dirty or progress != target.runs[point.key]
+            if progress != target.runs[point.key]:
+                self._dirty = True
+                self.steps += 1
             target.runs[point.key] = progress
             if self._dirty and time.monotonic() - self._saved > SAVE_SECONDS:
                 self._save()

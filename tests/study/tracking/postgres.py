@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
-import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tests.study.tracking.made import NAN, Row
 
@@ -34,8 +36,8 @@ def unavailable() -> str | None:
         return "PostgreSQL's programs are not here: on Debian or Ubuntu, apt-get install postgresql"
     if find_spec("psycopg") is None:
         return "psycopg is not installed: pip install 'psycopg[binary]'"
-    if os.geteuid() == 0 and shutil.which("runuser") is None:
-        return "PostgreSQL does not run as root, and there is no runuser to become another user"
+    if os.geteuid() == 0 and not _has_user():
+        return "PostgreSQL does not run as root, and there is no user called postgres"
     return None
 
 
@@ -54,43 +56,36 @@ class Postgres:
 
     def make(self) -> None:
         """Make the data folder."""
-        self.folder.mkdir(parents=True)
         if os.geteuid() == 0:
             shutil.chown(self.folder, self._user, self._user)
-            for parent in self.folder.parents:  # pytest's folders are their owner's only
-                if parent.stat().st_uid == 0 and parent.stat().st_mode & 0o077 == 0:
-                    parent.chmod(0o711)
         self._call("initdb", "--pgdata", str(self.folder / "data"), "--auth=trust", "--no-sync", "--encoding=UTF8")
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
-        options = (
-            "-c",
-            "listen_addresses=127.0.0.1",
-            "-c",
-            f"unix_socket_directories={self.folder}",
-            "-c",
-            "fsync=off",
-        )
+        """Start it and wait until it answers; processes of a killed one may hold its memory for a moment."""
+        limit = time.monotonic() + START_SECONDS
+        ask = [str(_programs() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ask, check=False).returncode != 0:
+            if self._process is None or self._process.poll() is not None:
+                self._launch()
+            assert time.monotonic() < limit, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.2)
+
+    def _launch(self) -> None:
+        options = ("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off")
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._line("postgres", "-D", str(self.folder / "data"), "-p", str(self.port), *options),
+                [str(_programs() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                start_new_session=True,
+                **self._identity,
             )
-        limit = time.monotonic() + START_SECONDS
-        ask = [str(_programs() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        while subprocess.run(ask, check=False).returncode != 0:
-            assert time.monotonic() < limit, (self.folder / "log").read_text()[-2000:]
-            time.sleep(0.1)
 
     def kill(self) -> None:
-        """Kill it outright, all of its processes; its write-ahead log is what it starts from again."""
+        """Kill it outright: its other processes follow. Its write-ahead log is what it starts from again."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
             self._process.wait()
             self._process = None
             (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
@@ -123,27 +118,43 @@ class Postgres:
 
         return "postgres" if os.geteuid() == 0 else getpass.getuser()
 
-    def _line(self, program: str, *arguments: str) -> list[str]:
-        become = ["runuser", "-u", self._user, "--"] if os.geteuid() == 0 else []
-        return [*become, str(_programs() / program), *arguments]
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """Whom it runs as: it refuses to be root."""
+        return {"user": self._user, "group": self._user, "extra_groups": []} if os.geteuid() == 0 else {}
 
     def _call(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            self._line(program, *arguments), check=False, cwd=self.folder, capture_output=True, text=True
+            [str(_programs() / program), *arguments],
+            check=False,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            **self._identity,
         )
         assert done.returncode == 0, done.stderr
 
 
 @contextmanager
-def running(folder: Path, port: int) -> Iterator[Postgres]:
-    """Run a new PostgreSQL; kill it in the end."""
-    one = Postgres(folder, port)
-    one.make()
+def running(port: int) -> Iterator[Postgres]:
+    """Run a new PostgreSQL in a folder of its own; kill it in the end."""
+    # Not in a test's folder: pytest closes those to the user that PostgreSQL runs as.
+    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as folder:
+        one = Postgres(Path(folder), port)
+        one.make()
+        try:
+            one.start()
+            yield one
+        finally:
+            one.kill()
+
+
+def _has_user() -> bool:
     try:
-        one.start()
-        yield one
-    finally:
-        one.kill()
+        pwd.getpwnam("postgres")
+    except KeyError:
+        return False
+    return True
 
 
 def _programs() -> Path:

@@ -17,13 +17,13 @@ from tests.study.tracking.test_tracking_server import free_port, served
 
 
 @pytest.fixture
-def database_server(tmp_path: Path) -> Iterator[postgres.Postgres]:
+def database_server() -> Iterator[postgres.Postgres]:
     why = postgres.unavailable()
     if why is not None:
         if os.environ.get("CI") == "true":
             pytest.fail(f"CI=true, but the test on a real PostgreSQL cannot run: {why}")
         pytest.skip(why)
-    with postgres.running(tmp_path / "postgres", free_port()) as running:
+    with postgres.running(free_port()) as running:
         yield running
 
 
@@ -43,7 +43,8 @@ def test_nothing_is_lost_or_doubled(database_server: postgres.Postgres, start: S
         for part in range(1, 6):
             for index in range(5):
                 append(made.run(index), part * 30 + 1, part * 30 + 30)
-            time.sleep(0.5)
+            asked = trouble.done.total()
+            wait_for(lambda asked=asked: trouble.done.total() >= asked + 10, 180)
             if part == 3:  # the database dies under the server, in the middle of whatever it does
                 database_server.kill()
                 time.sleep(1.0)
@@ -51,7 +52,7 @@ def test_nothing_is_lost_or_doubled(database_server: postgres.Postgres, start: S
         assert follower.poll() is None
         trouble.share = 0.0
         complete(made.run(0))
-        wait_for(lambda: database_server.stored("iso") == expected(made))
+        wait_for(lambda: database_server.stored("iso") == expected(made), 180)
         follower.terminate()
         out, said = follower.communicate(timeout=60)
         assert follower.returncode == 0, said
