@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 WORDS = (
     *(word for word in TINY if not word.startswith("optim.lr")),
     "study.name=asha",
-    "search=asha",
+    "search=asha_promotion",
     "search.trials=6",
     "search.eta=2",
     "search.min_tokens=5120",
