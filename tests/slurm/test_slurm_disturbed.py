@@ -50,6 +50,13 @@ class Disturbed:
         last = self.lab.cluster.jobs(f"--jobs={job}")[-1]
         return last.state.split(" ")[0], last.exit_code
 
+    def completed(self, seconds: float = 200.0) -> dict[str, float]:
+        """Wait until it has an outcome, check that status says so, and return its losses."""
+        wait_for(f"the outcome of {self.study}", (self.lab.run_folder(self.study) / "outcome.json").exists, seconds)
+        assert self.lab.point(self.study)["state"] == "completed"
+        losses: dict[str, float] = self.lab.outcome(self.study)["loss"]
+        return losses
+
     def speed_up(self) -> None:
         """Let the run, and those that resume it, take its normal time."""
         self.slow.unlink(missing_ok=True)
@@ -105,12 +112,11 @@ def test_trainer_killed_outright(start: Start, undisturbed: dict[str, float]) ->
     (trainer,) = run.supervisor.children()
     run.speed_up()
     trainer.kill()
-    run.lab.wait_for_state("trainer", "completed", 150)
+    assert run.completed() == undisturbed
     first = run.lab.attempt("trainer", 1)
     assert (first["state"], first["kind"], first["signal"]) == ("failed", "killed", 9)
     assert "killed by signal 9 (SIGKILL" in first["error"]
     assert run.lab.attempt("trainer", 2, "job.json")["restart"] == 1, "its job requeued itself"
-    assert run.lab.outcome("trainer")["loss"] == undisturbed
 
 
 def test_everything_of_a_job_killed_outright(start: Start, undisturbed: dict[str, float]) -> None:
@@ -121,11 +127,11 @@ def test_everything_of_a_job_killed_outright(start: Start, undisturbed: dict[str
     for process in (supervisor, *supervisor.children()):
         process.kill()
     assert run.ended()[0] == "FAILED"
-    run.lab.wait_for_state("all", "completed", 150)
+    run.lab.study("status", "all")
+    assert run.completed() == undisturbed
     assert not (run.attempts / "1" / "outcome.json").exists(), "nobody was left to write how it ended"
     (end,) = [event for event in run.lab.ledger("all") if event["event"] == "ended"]
     assert (end["kind"], end["action"]) == ("killed", "again"), "the first look at it has seen to it"
-    assert run.lab.outcome("all")["loss"] == undisturbed
 
 
 def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, float]) -> None:
@@ -147,14 +153,16 @@ def test_time_limit_with_and_without_a_warning(start: Start, undisturbed: dict[s
     stopped = start("stopped", 10, "cluster.time_minutes=1", "cluster.signal_seconds=0")
     by_hand = start("by_hand", 4, "cluster.time_minutes=1", "retry=never")
     assert by_hand.ended(seconds=150) == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
+    warned.speed_up()
     assert by_hand.lab.point("by_hand")["state"] == "time_limit"
+    assert stopped.ended(seconds=150)[0] == "TIMEOUT"
     for run in (stopped, warned):
         run.speed_up()
-        run.lab.wait_for_state(run.study, "completed", 200)
-        assert run.lab.outcome(run.study)["loss"] == undisturbed
-        (end,) = [event for event in run.lab.ledger(run.study) if event["event"] == "ended"]
-        assert (end["kind"], end["action"]) == ("time_limit", "again")
+        run.lab.study("status", run.study)
+        assert run.completed() == undisturbed
+        ends = [event for event in run.lab.ledger(run.study) if event["event"] == "ended"]
+        assert {(end["kind"], end["action"]) for end in ends} == {("time_limit", "again")}
     assert warned.lab.attempt("warned", 1)["state"] == "time_limit"
     assert warned.lab.attempt("warned", 2, "job.json")["restart"] == 1, "the warned one requeued itself"
-    assert len(stopped.lab.job_ids("stopped")) == 2, "the other one was submitted again by the first look at it"
+    assert len(stopped.lab.job_ids("stopped")) > 1, "the other one was submitted again by the first look at it"
     assert by_hand.retried() == undisturbed

@@ -95,12 +95,14 @@ def test_too_little_memory_is_answered_with_more(lab: Lab) -> None:
 
 def test_a_cap_is_reached_and_status_says_so(lab: Lab) -> None:
     there = fragile(lab, "cap", "hang", *QUICKLY, "retry.hang='again 1'")
-    point = there.wait_for_state("cap", "failed", 120)
+    wait_for("the second hang", lambda: len(kinds(there, "cap")) == 2, 120, every=0.5)
+    point = there.wait_for_state("cap", "failed", 60)
     assert (point["kind"], len(starts(there, "cap"))) == ("hang", 2)
     assert point["next"] == "tried again 1 times after hang: that is the cap (retry.hang)"
     there.study("status", "cap", code=1)
     assert kinds(there, "cap") == [("hang", "again"), ("hang", "stop")], "status did not try it again"
     stopped = fragile(lab, "stops", "fail,complete")
+    wait_for("its end", lambda: len(kinds(stopped, "stops")) == 1, 60, every=0.5)
     point = stopped.wait_for_state("stops", "failed", 60)
     assert (point["kind"], point["headline"]) == ("code_error", "RuntimeError: it was not a good day")
     assert len(starts(stopped, "stops")) == 1
@@ -114,7 +116,8 @@ def test_a_dead_node_is_left_and_named(lab: Lab) -> None:
     for process in (slurmd(lab.cluster, node), *supervisor.children(), supervisor):
         process.kill()  # as a node does that loses its power
     there.cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-    there.wait_for_state("node", "completed", 120)
+    there.study("status", "node")
+    wait_for("its outcome", (there.run_folder("node") / "outcome.json").exists, 120, every=0.5)
     assert kinds(there, "node") == [("node_failure", "elsewhere")]
     assert starts(there, "node")[1].split()[0] != node
     (excluded,) = [event for event in there.ledger("node") if event["event"] == "excluded"]
