@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from study import code_version, ledger
+from study import budget, code_version, ledger
 from study.config import ClusterConfig
 from study.execute import Outside, after_error, settle
 from study.executors import query
@@ -114,6 +114,10 @@ def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
     folder, name = office.folder, claim.worker.removeprefix(JOB)
     try:
         shape = shape_of(folder, claim.key, load_submission(folder).cluster, outside)
+        purse = budget.purse(folder, outside.runner)
+        short = "" if purse is None else purse.take(shape, 1)
+        if short:
+            raise ValueError(short)
     except ValueError as error:
         with office.transaction():
             office.lose(claim, str(error), 0.0, begun=False)
