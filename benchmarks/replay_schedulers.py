@@ -123,7 +123,7 @@ def _strictness(folder: Path) -> None:
 
     apart = {n: regret(lambda s: FullRuns(s.R, limit=s.configurations), n) for n in TABLES}
     plain = {n: regret(lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations), n) for n in TABLES}
-    print(f"{'':24}" + "".join(f"{name.split("_")[0 if name.startswith("digits") else -1]:>16}" for name in TABLES))
+    print(f"{'':24}" + "".join(f"{name.split('_')[0 if name.startswith('digits') else -1]:>16}" for name in TABLES))
     for upper in (1, 2, 3):
         for threshold in (0.45, 0.6, 0.75, 0.85):
 
