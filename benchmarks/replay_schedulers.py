@@ -80,9 +80,8 @@ def _by(make: Callable[[Setting], Scheduler], table: Table, options: Options) ->
         random.Random(seed).shuffle(pool)
         scheduler = make(Setting(options.r, options.eta, R, configurations, seed))
         end = max(options.budgets) * R / options.workers
-        run = replay(
-            scheduler, table.losses, lambda trial, pool=pool: pool[trial], end, cluster=Cluster(options.workers)
-        )  # type: ignore[misc]
+        cluster = Cluster(options.workers)
+        run = replay(scheduler, table.losses, pool.__getitem__, end, cluster=cluster)
         for budget, regrets in outcome.regrets.items():
             regrets.append(run.best_seen(table.losses, budget * R / options.workers) - table.best)
     return outcome
