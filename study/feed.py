@@ -195,7 +195,7 @@ def send_waiting(folder: StudyFolder, say: Callable[[str], None] = lambda text: 
 
 def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:
     """Whether a submitted point has not ended yet as far as files tell; looks at the last submitted ones first."""
-    for batch in reversed(state.batches.values()):
+    for batch in reversed(list(state.batches.values())):
         if batch.executor != "slurm" or batch.abandoned is not None:
             continue
         for key in reversed(batch.keys):
