@@ -14,7 +14,7 @@ from benchmarks._faults_field import Field, Patient, Result, train_losses, undis
 from tests.slurm.cluster import wait_for
 
 Act = Callable[[Patient, str], None]
-CAUTIOUS = ("cluster.hang_floor_seconds=6",)
+CAUTIOUS = ("cluster.hang_floor_seconds=15",)
 AT_ONCE = signal.SIGKILL
 
 
@@ -101,7 +101,7 @@ def hung(field: Field) -> Result:
         patient.supervisor(key).children()[0].send_signal(signal.SIGSTOP)
 
     return _disturbed(field, "hang", act, *CAUTIOUS).result(
-        "a trainer that hangs (SIGSTOP)", note="the watchdog's floor is 6 s here"
+        "a trainer that hangs (SIGSTOP)", note="the watchdog's floor is 15 s here"
     )
 
 
