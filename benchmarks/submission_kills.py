@@ -94,7 +94,7 @@ class Killer:
             for name in names:
                 setattr(module, name, self.wrapped(getattr(module, name)))
         os.pwrite = self.torn(os.pwrite)
-        io.open = builtins.open = self.wrapped(builtins.open)  # type: ignore[assignment]
+        io.open = builtins.open = self.wrapped(builtins.open)
 
 
 @dataclass

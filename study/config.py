@@ -62,7 +62,8 @@ class SearchConfig:
     burn_in_tokens: int = key(0, "pbt: members do not copy before this [tokens]")
     budget_flops: float | None = key(None, "compute of all trials of a search [FLOPs]; null: no limit")
     budget_gpu_hours: float | None = key(
-        None, "device time of all trials, lost units too [GPU-hours; a worker without GPUs counts as one]; null: no limit"
+        None,
+        "device time of all trials, lost units too [GPU-hours; a worker without GPUs counts one]; null: no limit",
     )
     shape: str = key("pool", "slurm; pool: workers that claim units; jobs: one job for each unit", ("pool", "jobs"))
     workers: int | None = key(None, "workers (jobs) at once; null: cluster.slots on this machine, 4 on SLURM")

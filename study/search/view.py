@@ -198,7 +198,6 @@ def _start_up(search: Search) -> list[str]:
     return [said]
 
 
-
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

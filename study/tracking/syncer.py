@@ -68,6 +68,7 @@ class Syncer:
         self, folder: StudyFolder, store: Store, name: str, redact: Redact, report: Path | None = None
     ) -> None:
         self._folder, self._store, self._name, self._redact, self._report = folder, store, name, redact, report
+        self.steps = 0  # forward, of all runs together: whoever follows tells a server that fails now and then by them
         self._source = Source(folder)
         self._token = uuid.uuid4().hex
         self._state = TrackingState()

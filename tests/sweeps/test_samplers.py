@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,12 @@ KINDS = ("random", "sobol", "tpe", "density")
 def made(kind: str, space: Space = SPACE, seed: int = 0, startup: int = 10) -> Sampler:
     if kind in ("tpe", "gp"):
         return Modelled(kind, space, seed, R, startup=startup)
-    return {
-        "random": lambda: RandomDraws(space, seed),
-        "sobol": lambda: Sobol(space, seed),
-        "density": lambda: DensityDraws(space, seed),
-    }[kind]()
+    drawn: dict[str, Callable[[Space, int], Sampler]] = {
+        "random": RandomDraws,
+        "sobol": Sobol,
+        "density": DensityDraws,
+    }
+    return drawn[kind](space, seed)
 
 
 def bowl(config: Config) -> float:

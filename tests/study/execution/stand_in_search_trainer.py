@@ -84,7 +84,8 @@ def further(number: int, tokens: int) -> int | None:
         answer = Path(f"{place}.answer")
         said = json.loads(answer.read_text()) if answer.exists() else {}
         if said.get("number") == number:
-            return said["until"]
+            until: int | None = said["until"]
+            return until
         time.sleep(0.01)
     return None
 

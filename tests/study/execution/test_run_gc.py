@@ -41,7 +41,8 @@ def checkpoint(run: RunFolder, step: int, loss: float | None = None, pinned: boo
 
 
 def stored(steps: Sequence[int], losses: Sequence[float] = (), torn: Sequence[int] = ()) -> list[Stored]:
-    pairs = zip(steps, losses or [None] * len(steps), strict=True)
+    known: Sequence[float | None] = losses or [None] * len(steps)
+    pairs = zip(steps, known, strict=True)
     return [Stored(Path(str(s)), s, 10 * s, loss, 1, s not in torn, False) for s, loss in pairs]
 
 

@@ -142,13 +142,13 @@ def test_a_submitter_that_is_killed_leaves_nothing_twice_and_nothing_lost(world:
             real(*words, **fields)  # type: ignore[arg-type]
 
         world.cluster.before = lambda: None
-        jobs.ledger.append = append  # type: ignore[assignment]
+        ledger.append = append
     try:
         with pytest.raises(KeyboardInterrupt):
             world.advance()
     finally:
         if moment == "after sbatch":
-            jobs.ledger.append = real
+            ledger.append = real
     world.cluster.before = lambda: None
     _let_windows_pass(world.study)
     world.advance()

@@ -16,10 +16,10 @@ from study.search.settings import described
 from study.search.state import Search, ended, reported, started
 from study.submission import find_study
 from sweeps.events import Config
-from sweeps.space import Choice, Condition, Interval, Space
+from sweeps.space import Choice, Condition, Domain, Interval, Space
 from tests.study.search.searches import make_search, search_settings
 
-SPACE = {"optim.name": Choice(("adamw", "muon")), "optim.lr": Interval(1e-3, 1e-1, log=True)}
+SPACE: dict[str, Domain] = {"optim.name": Choice(("adamw", "muon")), "optim.lr": Interval(1e-3, 1e-1, log=True)}
 HANGS = {"optim.momentum": {"on": "optim.name", "values": ["muon"]}}
 
 
@@ -102,7 +102,7 @@ def test_a_key_that_hangs_on_another_is_in_the_point_only_where_it_exists() -> N
 
 
 def parsed(*lines: str) -> tuple[dict[str, Any], dict[str, Condition], list[str]]:
-    return domains(OverridesParser.create().parse_overrides(list(lines)))  # type: ignore[return-value]
+    return domains(OverridesParser.create().parse_overrides(list(lines)))
 
 
 def test_conditions_are_tags_of_hydras_grammar() -> None:

@@ -80,7 +80,8 @@ def test_it_listens_on_loopback_alone_and_checks_the_host(dashboard: tuple[objec
     _, said = dashboard
     address = said["table"].partition("/#/")[0]
     port = int(address.rpartition(":")[2])
-    listening = {c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port}
+    heard = [one.laddr for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+    listening = {address.ip for address in heard if address and address.port == port}
     assert listening == {"127.0.0.1"}
     for host, code in ((f"127.0.0.1:{port}", 200), ("rebound.example", 403), (f"{socket.gethostname()}.x:{port}", 403)):
         request = urllib.request.Request(address, headers={"Host": host})
