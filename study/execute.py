@@ -23,7 +23,7 @@ from study.submission import reference
 __all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume", "script", "settle", "start"]
 
 SUBMITTER_SECONDS = 120.0
-LAST_TRIES, LAST_SECONDS = 5, 3.0
+LAST_TRIES, LAST_SECONDS = 12, 3.0
 
 
 def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside | None = None) -> int:
@@ -90,7 +90,12 @@ def advance(
     if not (last or feed.is_time(folder, outside.clock(), feed.PACE_SECONDS) or _opens(folder, state, ended)):
         return 0
     for left in range(LAST_TRIES if last else 1, 0, -1):
-        submitted = _try(folder, outside, sparing=True)
+        try:
+            submitted = _try(folder, outside, sparing=True)
+        except ValueError:
+            if left == 1:
+                raise
+            submitted = None
         if submitted or left == 1 or not ledger.read(folder).waiting:
             return submitted or 0
         # Others that ended with this one may still count as alive, or hold the lock with a view of before.

@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     flag = StopFlag()
     flag.install()
     # Whoever takes this process to hang asks it where it stands: also within a call that never returns to Python.
-    faulthandler.register(signal.SIGQUIT, all_threads=True)
+    if sys.__stderr__ is not None:
+        faulthandler.register(signal.SIGQUIT, file=sys.__stderr__, all_threads=True)
     try:
         ended = _ended(options.config.parent / "outcome.json")
         if ended is not None:

@@ -48,7 +48,15 @@ def test_cancelled_points_stop_and_carry_on_when_retried(lab: Lab) -> None:
 
 
 def test_dry_run_shows_what_slurm_would_take_and_writes_nothing(lab: Lab) -> None:
-    said = lab.sweep("study.name=e", *TINY, "seed=1,2", "cluster.partition=short", "cluster.mem_gb=1", "dry_run=true")
+    said = lab.sweep(
+        "study.name=e",
+        *TINY,
+        "seed=1,2",
+        "cluster.partition=short",
+        "cluster.time_minutes=1",
+        "cluster.mem_gb=1",
+        "dry_run=true",
+    )
     assert list(lab.folder.iterdir()) == []
     lines = said.splitlines()
     start = lines.index("#!/bin/bash")

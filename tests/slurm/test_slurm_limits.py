@@ -50,7 +50,7 @@ def test_everything_runs_once_though_little_fits(narrow: ThrowawayCluster, tmp_p
     assert waiting[0]["why"].startswith("queued later: MaxSubmitJobs")
     # No command any more: the jobs that end submit the rest.
     outcomes = [lab.run_folder("n", key) / "outcome.json" for key in lab.keys("n")]
-    wait_for("all points", lambda: all(path.exists() for path in outcomes), seconds=180, every=1)
+    wait_for("all points", lambda: all(path.exists() for path in outcomes), seconds=300, every=1)
     for key in lab.keys("n"):
         assert len((lab.run_folder("n", key) / "ran").read_text(encoding="utf-8").split()) == 1
     batches = [event for event in lab.ledger("n") if event["event"] == "intent"]

@@ -41,7 +41,7 @@ def assert_each_point_ran_once(lab: Lab) -> None:
 def test_killed_before_sbatch_was_called(lab: Lab) -> None:
     quick = lab.with_trainer("quick")
     killed_around_sbatch(quick, "never")
-    assert [event["event"] for event in quick.ledger("s")] == ["intent"]
+    assert [event["event"] for event in quick.ledger("s")] == ["waiting", "intent"]
     quick.sweep(*STUDY, "wait=true")
     assert_each_point_ran_once(quick)
     assert len(quick.tasks("s")) == SEEDS
@@ -50,7 +50,7 @@ def test_killed_before_sbatch_was_called(lab: Lab) -> None:
 def test_killed_after_sbatch_and_before_the_ledger_knew(lab: Lab) -> None:
     quick = lab.with_trainer("quick")
     killed_around_sbatch(quick, "after")
-    assert [event["event"] for event in quick.ledger("s")] == ["intent"]
+    assert [event["event"] for event in quick.ledger("s")] == ["waiting", "intent"]
     quick.sweep(*STUDY, "wait=true")
     assert_each_point_ran_once(quick)
     assert len(quick.tasks("s")) == SEEDS, "the array that was there is taken up, no other one is submitted"
