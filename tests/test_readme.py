@@ -99,13 +99,18 @@ def test_a_search_is_shown_before_it_runs(checkout: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_main_job_and_its_second_run_and_a_changed_value(checkout: Path) -> None:
+def test_the_main_job_stopped_twice_run_again_and_with_a_changed_value(checkout: Path) -> None:
     shutil.rmtree(checkout / "runs", ignore_errors=True)
+    stopped_at(checkout, 2, signal.SIGINT)
+    stopped_at(checkout, 5, signal.SIGKILL)
+    done = outcomes_of(checkout)
     said = run(block("make study"), checkout)
     assert "train next" in said
     assert "report.html" in said
     assert "mlflow ui" in said
     assert (checkout / "reports" / "isoflop" / "report.html").stat().st_size > 10_000
+    assert len(outcomes_of(checkout)) == 9
+    assert outcomes_of(checkout).items() > done.items(), "what was done was not done again"
     outcomes = checkout / "runs" / "isoflop" / "outcomes.jsonl"
     before = outcomes.read_text().splitlines()
     assert len(before) == 9
@@ -126,25 +131,23 @@ def test_the_main_job_and_its_second_run_and_a_changed_value(checkout: Path) -> 
     assert set(before) < set(after), "runs that were done are untouched, attempts and seconds included"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_in_the_middle_the_main_job_carries_on(checkout: Path, number: signal.Signals) -> None:
-    shutil.rmtree(checkout / "runs", ignore_errors=True)
+def stopped_at(checkout: Path, runs: int, number: signal.Signals) -> None:
+    """Start the main job and send its processes a signal once so many runs have ended."""
     command = ["bash", "-c", block("make study")]
     started = subprocess.Popen(
         command, cwd=checkout, env=clean_environment(checkout), start_new_session=True, stdout=subprocess.DEVNULL
     )
-    while len(list((checkout / "runs").glob("isoflop/*/outcome.json"))) < 2:
+    while len(outcomes_of(checkout)) < runs:
         assert started.poll() is None, "it ended before it could be stopped"
         time.sleep(0.05)
     os.killpg(started.pid, number)
     assert started.wait(timeout=60) != 0
-    done = {path: path.read_bytes() for path in (checkout / "runs").glob("isoflop/*/outcome.json")}
-    assert 2 <= len(done) < 9
+    assert runs <= len(outcomes_of(checkout)) < 9
 
-    assert "train next" in run(block("make study"), checkout)
-    assert len(list((checkout / "runs").glob("isoflop/*/outcome.json"))) == 9
-    assert all(path.read_bytes() == content for path, content in done.items()), "what was done was not done again"
+
+def outcomes_of(checkout: Path) -> dict[Path, bytes]:
+    """Return what the main study's runs that ended have written."""
+    return {path: path.read_bytes() for path in (checkout / "runs").glob("isoflop/*/outcome.json")}
 
 
 def test_the_other_make_targets_are_what_they_say(checkout: Path) -> None:

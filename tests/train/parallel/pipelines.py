@@ -44,7 +44,6 @@ PIPELINES = tuple(cell for cell in ALL if can_split() or not SCHEDULES[cell.para
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
 COMPILED_PIPELINES = (
-    Cell("compiled: pp 4, 1f1b", parallel(pp=4, **FEW), SHALLOW, compile=COMPILE),
     Cell(
         "compiled: pp 2 x tp 2, interleaved, tied",
         parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW),
@@ -54,8 +53,5 @@ COMPILED_PIPELINES = (
     ),
 )
 
-EIGHT = (
-    Cell("pp 2 x fsdp 2 x tp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, tp=2, **FEW), SHALLOW_TIED, masked=True),
-    Cell("pp 2 x fsdp 2 x tp 2, interleaved", parallel(pp=2, dp_shard=2, tp=2, pp_schedule="interleaved"), SHALLOW),
-)
+EIGHT = (Cell("pp 2 x fsdp 2 x tp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, tp=2, **FEW), SHALLOW_TIED, masked=True),)
 """For eight ranks."""
