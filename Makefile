@@ -34,7 +34,7 @@ study: .venv/ready
 
 test: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .

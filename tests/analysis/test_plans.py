@@ -160,7 +160,7 @@ def read(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 def test_plans_rest_on_every_form_of_parameters_and_tokens(tmp_path: Path) -> None:
     forms: dict[str, dict[str, Any]] = {
-        "kaplan": {}, "chinchilla_tied": {}, "overtraining": {}, "repeats": {"unique_tokens": 1e9}
+        "kaplan": {}, "chinchilla_tied": {}, "repeats": {"unique_tokens": 1e9}
     }  # fmt: skip
     table = studies.isoflop(3, noise=0.001, budgets=(1e17, 1e18, 1e19, 1e20), law=(1.7, 400.0, 900.0, 0.34, 0.3))
     made = read(table.assign(unique_tokens=table["tokens"]), tmp_path)

@@ -23,7 +23,7 @@ WORDS = (
     *(word for word in TINY if not word.startswith("optim.lr")),
     "study.name=asha",
     "search=asha_promotion",
-    "search.trials=6",
+    "search.trials=4",
     "search.eta=2",
     "search.min_tokens=5120",
     "search.workers=3",
@@ -70,17 +70,17 @@ def test_trials_finish_though_workers_and_nodes_do_not(own: Lab) -> None:
     own.sweep(*WORDS)  # brings the pool back to three workers
     wait_for("the end of the search", lambda: search().over, seconds=240, every=1.0)
     found = search()
-    assert len(found.trials) == 6
+    assert len(found.trials) == 4
     assert found.lost_units >= 1
     assert not any(trial.failed for trial in found.trials.values())
     rungs = Counter(at for trial in found.trials.values() for at in trial.values)
-    assert rungs[5120] == 6
-    assert rungs[10240] >= 3
+    assert rungs[5120] == 4
+    assert rungs[10240] >= 2
     for trial in found.trials.values():
         assert all(math.isfinite(value) for value in trial.values.values())
         steps = [trial.values[at] for at in sorted(trial.values)]
         assert steps == sorted(steps, reverse=True)  # it went on from its checkpoint, and learned
-    assert "over: 6/6 trials" in own.study("status", "asha")
+    assert "over: 4/4 trials" in own.study("status", "asha")
 
 
 SMALL = (
@@ -121,8 +121,8 @@ def test_a_job_for_each_unit_and_the_jobs_submit_the_next(lab: Lab) -> None:
     wait_for("the end of the search", lambda: _search_in(lab, "units").over, seconds=180, every=0.5)
     search = _search_in(lab, "units")
     units = sum(len(trial.values) for trial in search.trials.values())
-    assert len(search.trials) == 6
-    assert units >= 6 + 3
+    assert len(search.trials) == 4
+    assert units >= 4 + 2
     assert len(_notes(lab, "units")) == units
     assert len(lab.job_ids("units")) == units
-    assert "over: 6/6 trials" in ranked.study("status", "units")
+    assert "over: 4/4 trials" in ranked.study("status", "units")

@@ -106,7 +106,11 @@ def linear(hidden: Tensor, weight: Tensor, target: Tensor, **options: Any) -> Te
     return oracle.cross_entropy(hidden @ weight.t(), target, **options)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+# The slow interpreter sees fp16 in the cross-entropy on logits, whose kernel this one's chunks go through.
+LINEAR_DTYPES = tuple(dtype for dtype in DTYPES if not (INTERPRETED and dtype == torch.float16))
+
+
+@pytest.mark.parametrize("dtype", LINEAR_DTYPES, ids=str)
 @pytest.mark.parametrize(
     "mode", [{}, {"recompute": True}, {"reduction": "none"}, {"reduction": "sum", "compact": True}], ids=str
 )
