@@ -83,7 +83,9 @@ def _own_end(work: Work, number: int, ending: Ending, job: Mapping[str, Any], ou
     if not ends:
         return
     outside.say(f"{work.key}: {ends[0].why}")
-    wanted = _changes(known, ends, rules, outside)[work.key] if ends[0].action != "stop" else Change()
+    wanted = Change()
+    if ends[0].action != "stop":
+        wanted = change(_merged(known, ends)[work.key], _left_out(known, ends, rules, outside), rules)
     if ends[0].action in ("again", "elsewhere") and wanted == Change() and may_requeue(work):
         ledger.append(work.study, "ended", **ledger.end_fields(ends[0]))
         if outside.runner(["scontrol", "requeue", work.place.job_id]).code == 0:
@@ -221,13 +223,12 @@ def _write(
     merged = _merged(known, ends)
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
     keys = [key for key in due(ours, merged) if _is_wanted(known, key)]
-    changes = _changes(known, [merged[key][-1] for key in keys], rules, outside, ends)
+    left_out = _left_out(known, ends, rules, outside) if keys else known.excluded
     parallel = load_submission(folder).cluster.array_parallelism
     groups: dict[tuple[str, Change], list[str]] = {}
     for key in keys:
-        groups.setdefault((known.current[key], changes[key]), []).append(key)
+        groups.setdefault((known.current[key], change(merged[key], left_out, rules)), []).append(key)
     events: list[dict[str, Any]] = [{"event": "ended", **ledger.end_fields(end)} for end in ends]
-    left_out = _left_out(known, ends, rules, outside) if keys else known.excluded
     if left_out != known.excluded:
         until = round(outside.clock() + 3600 * rules.exclude_hours)
         events.append({"event": "excluded", "nodes": dict(left_out), "until": until})
@@ -249,15 +250,6 @@ def _base(batch: Batch, known: Ledger) -> Shape:
     while exclude and exclude.rpartition(",")[2] in known.ever_excluded:
         exclude = exclude.rpartition(",")[0]
     return replace(shape, exclude=exclude or None, dependency=None)
-
-
-def _changes(
-    known: Ledger, last: Sequence[End], rules: Rules, outside: Outside, ends: Sequence[End] = ()
-) -> dict[str, Change]:
-    """Return how each point whose latest end is given is to be submitted again."""
-    merged = _merged(known, [*ends, *last])
-    nodes = _left_out(known, [*ends, *last], rules, outside)
-    return {end.key: change(merged[end.key], nodes, rules) for end in last}
 
 
 def _left_out(known: Ledger, ends: Sequence[End], rules: Rules, outside: Outside) -> dict[str, str]:

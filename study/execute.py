@@ -15,12 +15,11 @@ from study.freeze import load_points
 from study.layout import StudyFolder
 from study.observe import Observer
 from study.reconcile import Submit, decide
-from study.resources import Shape
 from study.settling import Outside, after_error, settle
 from study.standing import NEVER_BEGAN
 from study.submission import reference
 
-__all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume", "script", "settle", "start"]
+__all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume", "settle", "start"]
 
 SUBMITTER_SECONDS = 120.0
 LAST_TRIES, LAST_SECONDS = 12, 3.0
@@ -101,17 +100,6 @@ def advance(
         # Others that ended with this one may still count as alive, or hold the lock with a view of before.
         outside.sleep(LAST_SECONDS)
     return 0
-
-
-def script(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig) -> str:
-    """Return the exact sbatch scripts that would be submitted, but for the end of the job name; needs no SLURM."""
-    from study.executors import slurm
-
-    arrays = list(slurm.chunks(keys))
-    name = slurm.batch_name(folder.name, "dryrun")
-    parallel = max(1, cluster.array_parallelism // max(1, len(arrays)))
-    shape = Shape.of(cluster)
-    return "\n".join(slurm.render(folder, shape, name, len(array), parallel) for array in arrays)
 
 
 def _try(folder: StudyFolder, outside: Outside, *, sparing: bool) -> int | None:

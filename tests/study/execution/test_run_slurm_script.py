@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from study.config import ClusterConfig
-from study.execute import script
 from study.executors import query, slurm
 from study.executors.query import Answer
 from study.layout import StudyFolder
+from study.preview import scripts
+from study.resources import Shape
+from study.sizing import Sized
+
+
+def script(folder: StudyFolder, keys: list[str], cluster: ClusterConfig) -> str:
+    """Return the scripts that a dry run shows for points of one shape."""
+    return "\n".join(scripts(folder, [Sized(Shape.of(cluster), tuple(keys))], cluster.array_parallelism))
+
 
 GOLDEN = """#!/bin/bash
 
