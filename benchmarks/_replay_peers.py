@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from sweeps.events import Event, Reported, Started, Unit, rank_value
 from sweeps.rungs import levels
-from sweeps.schedulers.scheduler import Trials
+from sweeps.schedulers.scheduler import Scheduler, Trials
 
 Goes = Callable[[int, int, float], bool]
 """Tells a library a trial's value at a resource and returns whether it lets the trial go on."""
 
 
-class Stopped:
+class Stopped(Scheduler):
     """Trials that go straight on while a library says so, asked at every level r, r·eta, …, R."""
 
     def __init__(self, goes: Goes, r: int, R: int, eta: int, limit: int | None = None) -> None:
@@ -37,10 +37,11 @@ class Stopped:
                 pass
         self.trials.apply(event)
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, else a trial that goes on, else a new one."""
-        again = self.trials.resumed()
-        return again or next(iter(self.going.values()), None) or self.trials.fresh(self.levels[0])
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, then trials that go on, then a new one."""
+        yield from self.trials.resumed()
+        yield from self.going.values()
+        yield from self.trials.fresh(self.levels[0])
 
 
 def ray(r: int, R: int, eta: int, limit: int | None = None) -> Stopped:

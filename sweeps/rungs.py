@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sweeps.events import rank_value
@@ -67,10 +67,14 @@ class Rung:
 
     def promotable(self, eta: int) -> int | None:
         """Return the best trial that has not gone on and is in the top floor(n/eta) of all n recorded here."""
-        if not self.open or self.open[0][0] == float("inf"):
-            return None
-        best = self.open[0]
-        return best[2] if bisect_left(self.entries, best) < len(self.entries) // eta else None
+        return next(self.promotables(eta), None)
+
+    def promotables(self, eta: int) -> Iterator[int]:
+        """Yield all trials that have not gone on and are in the top floor(n/eta) of all n recorded here, best first."""
+        for entry in self.open:
+            if entry[0] == float("inf") or bisect_left(self.entries, entry) >= len(self.entries) // eta:
+                return
+            yield entry[2]
 
     def continues(self, trial: int, eta: int, tolerance: float = 0.0) -> bool:
         """Say whether a trial is in the top max(1, floor(n/eta)) of those recorded so far; equal values all are.

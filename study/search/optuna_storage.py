@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from study.files import locked
 from study.layout import StudyFolder
 from study.search import view
-from study.search.log import EventLog
-from study.search.settings import load
+from study.search.claims import Office
 from study.search.state import Search, Trial
 from sweeps.samplers.models import distribution
 from sweeps.space import Choice, Domain
@@ -40,15 +39,14 @@ def fill(folder: StudyFolder) -> int:
     """Bring the storage up to date with the log; return how many trials it has. ValueError where there is no search."""
     import optuna
 
-    settings = load(folder)
-    if settings is None:
+    if not folder.search.exists():
         raise ValueError(f"{folder.name} is no search: its points were all known beforehand, there are no trials")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    log, search = EventLog(folder.events), Search(settings)
+    office = Office.of(folder)
+    search = office.search
     begun: dict[int, float] = {}
     over: dict[int, float] = {}
-    for record in log.read():
-        search.apply(record)
+    for record in office.log.records:
         if record["event"] == "started":
             begun.setdefault(record["trial"], record["time"])
         if "trial" in record:

@@ -108,12 +108,16 @@ class Search:
                 self.stopped = False
 
     def decide(self) -> Unit | None:
-        """Return the next unit, its config filled in for a new trial; None where there is none now or ever."""
+        """Return the next unit, its config filled in for a new trial; None where there is none now or ever.
+
+        It is the one that the scheduler wants most of those that fit into what is left of the budgets.
+        """
         if self.stopped:
             return None
-        unit = self.scheduler.decide()
-        if unit is None:
-            return None
+        return next((unit for wanted in self.scheduler.candidates() if (unit := self._fitting(wanted))), None)
+
+    def _fitting(self, unit: Unit) -> Unit | None:
+        """Return a unit as it may be handed out; None where the budgets do not bear it, or no settings are left."""
         if unit.trial in self.trials:
             return unit if self.affordable(unit, self.trials[unit.trial].flops_per_token) else None
         config = self._proposed(unit.trial)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import optuna
 
 from sweeps.events import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import levels
-from sweeps.schedulers.scheduler import Trials
+from sweeps.schedulers.scheduler import Scheduler, Trials
 
 
-class OptunaPruned:
+class OptunaPruned(Scheduler):
     """An Optuna study whose pruner is asked at every level r, r·eta, …, R: `halving`, `hyperband` or `median`.
 
     Median is asked at every unit of resource, as its users do.
@@ -42,12 +43,11 @@ class OptunaPruned:
                 pass
         self.trials.apply(event)
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, else a trial that goes on, else a new one."""
-        again = self.trials.resumed()
-        if again is not None:
-            return again
-        return next(iter(self.going.values()), None) or self.trials.fresh(self.levels[0])
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, then trials that go on, then a new one."""
+        yield from self.trials.resumed()
+        yield from self.going.values()
+        yield from self.trials.fresh(self.levels[0])
 
     def _report(self, trial: int, resource: int, value: float) -> None:
         asked = self.asked[trial]

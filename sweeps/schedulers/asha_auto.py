@@ -6,6 +6,8 @@ cost for each start, promotion is the better of the two while that is below abou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sweeps.events import Event, Measured, Reported, Started, Unit
 from sweeps.rungs import crossed
 from sweeps.schedulers.asha_promotion import AshaPromotion
@@ -48,16 +50,13 @@ class AshaAuto(AshaPromotion):
             case _:
                 super().apply(event)
 
-    def decide(self) -> Unit | None:
-        """Return what was lost; where trials stop, one that goes on, else a new one; else what promotion wants."""
-        again = self.trials.resumed()
-        if again is not None:
-            return again
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost; where trials stop, those that go on and a new one; then what promotion wants."""
+        yield from self.trials.resumed()
         if self.stopping:
-            unit = self._straight_on() or self.trials.fresh(self.levels[0], self.bracket)
-            if unit is not None:
-                return unit
-        return super().decide()
+            yield from self._straight_on()
+            yield from self.trials.fresh(self.levels[0], self.bracket)
+        yield from super().candidates()
 
     def _see(self, trial: int, passed: range) -> None:
         """Note whether a trial is among the best in each rung that it has just passed, itself included."""
@@ -65,7 +64,7 @@ class AshaAuto(AshaPromotion):
         if passed and goes and passed[-1] + 1 < len(self.levels):
             self.going[trial] = Unit(trial, self.levels[passed[-1] + 1], self.bracket)
 
-    def _straight_on(self) -> Unit | None:
-        """Return what has waited longest of the trials that go straight on."""
+    def _straight_on(self) -> Iterator[Unit]:
+        """Yield the trials that go straight on, the one that has waited longest first."""
         free = (t for t in self.going if t not in self.trials.running and t not in self.trials.failed)
-        return next((self.going[trial] for trial in free), None)
+        yield from (self.going[trial] for trial in free)

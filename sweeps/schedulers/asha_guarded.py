@@ -6,6 +6,8 @@ the value at a rung and the final one is low, it keeps the wrong trials and neve
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sweeps.correlation import spearman
 from sweeps.events import Event, Reported, Started, Unit
 from sweeps.schedulers.asha_promotion import AshaPromotion
@@ -60,16 +62,12 @@ class AshaGuarded(AshaPromotion):
         if isinstance(event, Reported) and event.resource >= self.levels[-1] and event.trial in self.probing:
             self.trusted = self._trust()
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, else a probe where one is due or the rungs are not trusted, else what ASHA wants."""
-        again = self.trials.resumed()
-        if again is not None:
-            return again
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, then probes where one is due or the rungs are not trusted, then what ASHA wants."""
+        yield from self.trials.resumed()
         if not self.trusted or self.given_to_probes < self.share * self.given:
-            probe = self._probe()
-            if probe is not None:
-                return probe
-        return super().decide()
+            yield from self._probes()
+        yield from super().candidates()
 
     def correlations(self) -> list[tuple[int, float | None, int]]:
         """Return for every rung below R: its level, the rank correlation with the final value, over how many probes."""
@@ -86,12 +84,12 @@ class AshaGuarded(AshaPromotion):
         enough = bool(found) and found[0][2] >= self.probes and len(known) == len(found)
         return enough and sum(known) / len(known) >= self.threshold
 
-    def _probe(self) -> Unit | None:
-        """Return the next unit of a probe: one under way, else the trial that has waited longest, else a new one."""
+    def _probes(self) -> Iterator[Unit]:
+        """Yield the next units of probes: those under way, then trials by how long they have waited, then a new one."""
         for trial in (*self.probing, *self.trials.at):
             at = self.trials.at[trial]
             if trial not in self.trials.running and trial not in self.trials.failed and at < self.levels[-1]:
                 after = next(level for level in self.levels if level > at)
-                return Unit(trial, after, probe=True)
-        fresh = self.trials.fresh(self.levels[0])
-        return None if fresh is None else Unit(fresh.trial, fresh.until, probe=True)
+                yield Unit(trial, after, probe=True)
+        for fresh in self.trials.fresh(self.levels[0]):
+            yield Unit(fresh.trial, fresh.until, probe=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sweeps.events import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import Rung, crossed, levels
-from sweeps.schedulers.scheduler import Trials
+from sweeps.schedulers.scheduler import Scheduler, Trials
 
 
-class AshaPromotion:
+class AshaPromotion(Scheduler):
     """Promote one of the top floor(n/eta) of a rung, highest rung first; where there is none, start a new trial.
 
     r, R: first rung and full resource; eta: one in eta goes on; skip: rungs left out below (Hyperband's bracket);
@@ -36,16 +38,13 @@ class AshaPromotion:
                 pass
         self.trials.apply(event)
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, else a promotion from the highest rung that has one, else a new trial."""
-        again = self.trials.resumed()
-        if again is not None:
-            return again
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, then promotions, those from the highest rung first, then a new trial."""
+        yield from self.trials.resumed()
         for k in reversed(range(len(self.rungs) - 1)):
-            trial = self.rungs[k].promotable(self.eta)
-            if trial is not None:
-                return Unit(trial, self.levels[k + 1], self.bracket)
-        return self.trials.fresh(self.levels[0], self.bracket)
+            for trial in self.rungs[k].promotables(self.eta):
+                yield Unit(trial, self.levels[k + 1], self.bracket)
+        yield from self.trials.fresh(self.levels[0], self.bracket)
 
     def _fail(self, trial: int) -> None:
         """Let a trial that failed count as the worst in the rung that it was on its way to, and never go on."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sweeps.events import Ended, Event, Reported, Unit
 from sweeps.rungs import Rung, crossed, levels
-from sweeps.schedulers.scheduler import Trials
+from sweeps.schedulers.scheduler import Scheduler, Trials
 
 
-class AshaStopping:
+class AshaStopping(Scheduler):
     """Continue at a rung iff in the top max(1, floor(n/eta)) of the n that came so far, itself included.
 
     Decides as Optuna's `SuccessiveHalvingPruner(min_resource=r, reduction_factor=eta, min_early_stopping_rate=skip)`
@@ -40,13 +42,11 @@ class AshaStopping:
             if self.trials.running[trial] == self.going[trial]:
                 del self.going[trial]
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, else the trial that has waited longest to go on, else a new trial."""
-        again = self.trials.resumed()
-        if again is not None:
-            return again
-        waiting = next((unit for trial, unit in self.going.items() if trial not in self.trials.running), None)
-        return waiting if waiting is not None else self.trials.fresh(self.levels[0], self.bracket)
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, then the trials that go on, the one that has waited longest first, then a new one."""
+        yield from self.trials.resumed()
+        yield from (unit for trial, unit in self.going.items() if trial not in self.trials.running)
+        yield from self.trials.fresh(self.levels[0], self.bracket)
 
     def stopped(self, trial: int) -> bool:
         """Say whether a trial has been stopped below the last rung."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sweeps.events import Event, Unit
-from sweeps.schedulers.scheduler import Trials
+from sweeps.schedulers.scheduler import Scheduler, Trials
 
 
-class FullRuns:
+class FullRuns(Scheduler):
     """Start one trial after the other, each to the full resource R; `limit`: most trials started."""
 
     def __init__(self, R: int, limit: int | None = None) -> None:
@@ -19,6 +21,7 @@ class FullRuns:
         """Take notice of an event."""
         self.trials.apply(event)
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, else a new trial."""
-        return self.trials.resumed() or self.trials.fresh(self.R)
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, then a new trial."""
+        yield from self.trials.resumed()
+        yield from self.trials.fresh(self.R)

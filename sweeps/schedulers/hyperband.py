@@ -6,15 +6,16 @@ the brackets have been given so far, not from a draw or a hash: with few trials 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sweeps.events import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import brackets
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.scheduler import Trials
+from sweeps.schedulers.scheduler import Scheduler, Trials
 
 
-class Hyperband:
+class Hyperband(Scheduler):
     """Serve the bracket that has been given the least resource; bracket s starts its trials at r·eta^s."""
 
     def __init__(self, r: int, R: int, eta: int = 3, *, limit: int | None = None) -> None:
@@ -36,24 +37,15 @@ class Hyperband:
                 self.brackets[bracket].apply(replace(event, trial=local))
         self.trials.apply(event)
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, else what the bracket that is furthest behind wants."""
-        again = self.trials.resumed()
-        if again is not None:
-            return again
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, then what the brackets want, the one that is furthest behind first."""
+        yield from self.trials.resumed()
         for bracket in sorted(range(len(self.brackets)), key=self.given.__getitem__):
-            unit = self._of(bracket)
-            if unit is not None:
-                return unit
-        return None
-
-    def _of(self, bracket: int) -> Unit | None:
-        unit = self.brackets[bracket].decide()
-        if unit is None:
-            return None
-        if unit.trial < len(self.number[bracket]):
-            return replace(unit, trial=self.number[bracket][unit.trial])
-        return self.trials.fresh(unit.until, bracket)
+            for unit in self.brackets[bracket].candidates():
+                if unit.trial < len(self.number[bracket]):
+                    yield replace(unit, trial=self.number[bracket][unit.trial])
+                else:
+                    yield from self.trials.fresh(unit.until, bracket)
 
     def _place(self, unit: Unit) -> tuple[int, int]:
         if unit.trial not in self.place:

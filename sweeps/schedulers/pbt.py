@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from sweeps.events import Config, Ended, Event, Reported, Setting, Started, Unit, rank_value
-from sweeps.schedulers.scheduler import Trials
+from sweeps.schedulers.scheduler import Scheduler, Trials
 from sweeps.space import Space
 
 DRAWS = 16
@@ -51,7 +51,7 @@ class Copy:
     config: Config
 
 
-class PopulationBased:
+class PopulationBased(Scheduler):
     """A population of constant size in which every member is advanced by the interval in turn, least advanced first.
 
     A member is looked at when it has reported. If it is in the bottom share it copies a member drawn from the top
@@ -92,24 +92,21 @@ class PopulationBased:
                 pass
         self.trials.apply(event)
 
-    def decide(self) -> Unit | None:
-        """Return what was lost, a member not yet started, or the least advanced one, after exploit and explore."""
-        again = self.trials.resumed()
-        if again is not None:
-            return again
-        fresh = self.trials.fresh(self.rules.interval)
-        if fresh is not None:
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what was lost, a member not yet started, then the least advanced ones, after exploit and explore."""
+        yield from self.trials.resumed()
+        for fresh in self.trials.fresh(self.rules.interval):
             random = np.random.default_rng([self.seed, fresh.trial])
-            return Unit(fresh.trial, min(self.rules.interval, self.R), config=self.space.draw(random))
+            yield Unit(fresh.trial, min(self.rules.interval, self.R), config=self.space.draw(random))
+            return  # nobody is compared before all have begun
         waiting = [m for m in range(self.members) if m not in self.trials.running and self.at[m] < self.R]
         for member in sorted(waiting, key=lambda m: (self.at[m], m)):
             donor = self._donor(member)
             if donor is not None:
                 start = self.at[donor]
-                return Unit(member, self._next(start), parent=(donor, start), config=self._varied(member, donor))
-            if self.value.get(member, 0.0) < math.inf:
-                return Unit(member, self._next(self.at[member]))
-        return None
+                yield Unit(member, self._next(start), parent=(donor, start), config=self._varied(member, donor))
+            elif self.value.get(member, 0.0) < math.inf:
+                yield Unit(member, self._next(self.at[member]))
 
     def pinned(self) -> set[tuple[int, int]]:
         """Return the checkpoints (member, resource) that a copy under way, or lost on its way, still has to read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,8 +15,12 @@ class Scheduler(Protocol):
     def apply(self, event: Event) -> None:
         """Take notice of an event; events come in the order in which they were logged."""
 
+    def candidates(self) -> Iterator[Unit]:
+        """Yield the units that may be handed out now, what is wanted most first. Changes nothing: `Started` does."""
+
     def decide(self) -> Unit | None:
-        """Return the next unit of work, None where there is none now. Changes nothing: `Started` does."""
+        """Return the next unit of work, None where there is none now."""
+        return next(iter(self.candidates()), None)
 
 
 @dataclass
@@ -44,11 +49,12 @@ class Trials:
                 if how == "failed":
                     self.failed.add(trial)
 
-    def resumed(self) -> Unit | None:
-        """Return the unit that has been lost for longest, to be given to another worker."""
-        return next(iter(self.lost.values()), None)
+    def resumed(self) -> Iterator[Unit]:
+        """Yield the units that were lost, to be given to other workers, the one lost for longest first."""
+        yield from self.lost.values()
 
-    def fresh(self, until: int, bracket: int = 0) -> Unit | None:
-        """Return the first unit of the next new trial; None if no more may be started."""
+    def fresh(self, until: int, bracket: int = 0) -> Iterator[Unit]:
+        """Yield the first unit of the next new trial, unless no more may be started."""
         number = len(self.at)
-        return Unit(number, until, bracket) if self.limit is None or number < self.limit else None
+        if self.limit is None or number < self.limit:
+            yield Unit(number, until, bracket)

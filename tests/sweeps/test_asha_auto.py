@@ -62,7 +62,7 @@ def test_what_was_stopped_is_promoted_once_there_are_no_new_trials() -> None:
     auto = AshaAuto(1, 9, limit=3)
     auto.apply(Measured(0.5))
     for value in (1.0, 2.0, 3.0):
-        unit = auto._straight_on() or auto.decide()
+        unit = next(auto._straight_on(), None) or auto.decide()
         while unit is not None and unit.until > 1:
             for event in (Started(unit), Reported(unit.trial, unit.until, 1.0), Ended(unit.trial, "reached")):
                 auto.apply(event)

@@ -1,8 +1,11 @@
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from study.layout import StudyFolder
 from study.search import view
@@ -67,22 +70,56 @@ def test_a_worker_that_was_given_up_changes_nothing() -> None:
     assert not search.trials[unit.trial].values
 
 
-def test_a_hard_budget_is_never_overrun_and_counts_what_was_lost() -> None:
-    budget = 10 * 1_000 * 6.0
-    search, log = Search(search_settings(budget=budget, trials=100)), list[Record]()
-    given = 0.0
-    for number in range(1000):
+def test_what_does_not_fit_the_rest_of_a_budget_lets_smaller_units_go_first() -> None:
+    """Three trials of 6 and three of 2 FLOPs a token, of which the best one each may go on; 4,000 FLOPs are left."""
+    search, log = Search(search_settings(trials=7, budget=3 * 6_000 + 3 * 2_000 + 4_000.0)), list[Record]()
+    search.price = lambda unit: 6.0 if unit.trial < 3 else 2.0
+    for number in range(6):
         unit = search.decide()
-        if unit is None or (unit.trial not in search.trials and not search.affordable(unit, 6.0)):
+        assert unit is not None and unit.trial == number  # also where the best of three may go on: that is 12,000 FLOPs
+        search.apply(started(unit, f"key{number}", "w", search.price(unit), 0.0))
+        finish(search, log, unit, value=float(number % 3))
+    wanted = list(search.scheduler.candidates())
+    assert [(unit.trial, unit.until) for unit in wanted] == [(0, 3_000), (3, 3_000), (6, 1_000)]
+    unit = search.decide()
+    assert unit == wanted[1]
+    search.apply(started(unit, "key3", "w", 2.0, 2.0))
+    assert search.decide() is None
+    assert search.spent == search.settings.budget
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1_000),
+    scheduler=st.sampled_from(["asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "random"]),
+    lots=st.floats(0.5, 12.0),
+)
+def test_a_hard_budget_is_never_overrun_and_ends_when_nothing_fits(seed: int, scheduler: str, lots: float) -> None:
+    """Trials of unlike cost, some units lost; `lots`: the budget, in full trainings of the dearest."""
+    budget, rng = lots * 27_008 * 6.0, random.Random(seed)
+    search, log = Search(search_settings(scheduler=scheduler, budget=budget, trials=30)), list[Record]()
+    search.price = lambda unit: (2.0, 4.0, 6.0)[unit.trial % 3]
+    running: list[Unit] = []
+    given_out = 0.0
+    while True:
+        unit = search.decide() if len(running) < 3 else None
+        if unit is not None:
+            at = search.trials[unit.trial].at if unit.trial in search.trials else 0
+            cost = search.price(unit)
+            given_out += (unit.until - at) * cost
+            record = started(unit, f"key{unit.trial}", "w", cost, 0.0)
+            search.apply(record)
+            log.append(record)
+            running.append(unit)
+        elif running:
+            lost = rng.random() < 0.2
+            one = running.pop(rng.randrange(len(running)))
+            finish(search, log, one, "lost" if lost else "reached", None if lost else rng.random())
+        else:
             break
-        at = search.trials[unit.trial].at if unit.trial in search.trials else 0
-        given += (unit.until - at) * 6.0
-        taken = take(search, log)
-        assert taken == unit
-        finish(search, log, unit, "lost" if number % 3 == 0 else "reached", None if number % 3 == 0 else 1.0)
-    assert search.spent == given <= budget
-    assert given > budget - 27_008 * 6.0
-    assert search.incumbent is not None
+        assert search.spent == given_out <= budget
+    left = [u for u in search.scheduler.candidates() if search.affordable(u, search.price(u))]
+    assert left == []
 
 
 def test_no_two_trials_are_alike_and_a_small_space_ends() -> None:

@@ -59,6 +59,7 @@ def test_the_budget_is_never_overrun_whatever_units_take(seed: int) -> None:
     assert search.incumbent is not None
     assert search.usage.used > 0.3 * budget  # it is used, not merely kept
     again = Search(settings)
+    again.price = search.price
     for record in log:
         again.apply(record)
     assert view.as_json(again, make_search_folder()) == view.as_json(search, make_search_folder())
