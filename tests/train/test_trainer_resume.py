@@ -26,10 +26,16 @@ def reference(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Path
     return folder
 
 
-def signal_at_step(process: subprocess.Popen[str], folder: Path, step: int, number: signal.Signals) -> None:
-    """Send the signal when metrics reach `step`, or fail if the run ends before."""
+def signal_at_step(
+    process: subprocess.Popen[str], folder: Path, step: int, number: signal.Signals, saved: bool = False
+) -> None:
+    """Send the signal when metrics reach `step` and, if `saved`, a checkpoint is whole; fail if the run ends before."""
     path = folder / "metrics.jsonl"
-    while not path.exists() or path.read_text().count('"train"') < step:
+    while (
+        not path.exists()
+        or path.read_text().count('"train"') < step
+        or (saved and not any((folder / "checkpoints").glob("step-*/manifest.json")))
+    ):
         assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     process.send_signal(number)
@@ -45,12 +51,14 @@ def assert_equal_runs(folder: Path, reference: Path, paused: int | None = None) 
 
 def test_killed_twice_at_random_steps(tmp_path: Path, tiny: RunConfig, reference: Path) -> None:
     folder = tmp_path / "killed"
-    config = write_config(folder, with_runtime(tiny, checkpoint_seconds=0.0))
+    # A checkpoint that stays waits for the one before it, so a slow disk cannot leave the run without any.
+    config = write_config(folder, with_runtime(tiny, checkpoint_seconds=0.0, checkpoint_keep_steps=2))
     first, second = sorted(random.sample(range(2, 26), 2))
     print("killed at", first, second)
     for step in (first, second):
         process = start(config)
-        signal_at_step(process, folder, step, signal.SIGKILL)
+        # A step's checkpoint is written beside the next steps: a kill right after step 2 may come before the first.
+        signal_at_step(process, folder, step, signal.SIGKILL, saved=True)
         out = process.communicate()[0]
         assert process.returncode == -signal.SIGKILL
         assert ("resumed" in out) == (step == second)

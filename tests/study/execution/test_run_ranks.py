@@ -20,6 +20,7 @@ from study.layout import StudyFolder
 from study.place import local_world
 from study.point import point
 from study.supervise import wait_together
+from tests.slurm.lab import write_text
 from tests.study.execution.studies import FAILS, REPOSITORY, run_to_end, seeded, states
 from train.spec.config import ParallelConfig, RunConfig, RuntimeConfig
 
@@ -103,11 +104,14 @@ def test_a_rank_lost_elsewhere_ends_those_that_run_here() -> None:
 @pytest.mark.slow
 def test_every_preset_trains_the_same_run(tmp_path: Path) -> None:
     """`parallel=single|ddp|fsdp|fsdp_tp|fsdp_tp_pp` from the command line, on processes of this machine."""
+    write_text(tmp_path / "text")
     settings = [
         *("model.width=32", "model.layers=4", "model.head_dim=8", "model.kv_heads=4"),
-        *("data.name=ours", f"data.source={REPOSITORY / 'study'}", "data.vocab_size=258", "data.sequence_length=16"),
+        *("data=text", f"data.source={tmp_path / 'text'}", "data.tokenizer=bpe", "data.vocab_size=290"),
+        *("data.sequence_length=16", "data.validation_fraction=0.2"),
         *("batch.tokens=128", "budget.tokens=640", "eval.count=1"),
-        *("eval.sequences=8", "optim.lr=1e-3", "runtime.device=cpu", f"runtime.data_root={tmp_path / 'data'}"),
+        *("eval.sequences=8", "optim=sgd", "optim.lr=0.1", "optim.grad_clip=0"),
+        *("runtime.device=cpu", f"runtime.data_root={tmp_path / 'data'}"),
         *("tracking=none", f"paths.runs={tmp_path / 'runs'}"),
     ]
     losses = {}
@@ -123,4 +127,6 @@ def test_every_preset_trains_the_same_run(tmp_path: Path) -> None:
         told = json.loads(outcome.read_text())
         assert told["world_size"] == ranks
         losses[preset] = told["loss"]["validation_nats_per_token"]
-    assert losses == pytest.approx(dict.fromkeys(losses, losses["single"]), abs=1e-6)
+    # SGD is linear in the gradient, so sums in another order stay in the last bits of fp32 (3e-8 of the loss seen);
+    # a gradient that is halved somewhere moves the loss by 15 %.
+    assert losses == pytest.approx(dict.fromkeys(losses, losses["single"]), rel=1e-6)
