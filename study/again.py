@@ -8,14 +8,17 @@ another job as it ends. Points of which nobody knows anything for certain are le
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from study import ledger
 from study.attempt import Work, looked_lately
+from study.checkpoints import reached
 from study.classify import Ending, by_slurm
 from study.executors import query
+from study.executors.local import write_batch
 from study.files import locked, read_json
 from study.layout import StudyFolder
 from study.ledger import Batch, Ledger
@@ -79,7 +82,8 @@ def _own_end(work: Work, number: int, ending: Ending, job: Mapping[str, Any], ou
     own = Own(work.key, work.batch.name, number, ending.kind, tuple(job.get("nodes") or ()))
     gb = job.get("memory_gb") or work.resources.get("mem_gb")
     rules = load_submission(work.study).retry.rules()
-    ends = new_ends([own], known.ends, rules, outside.clock(), {work.key: float(gb)} if gb else None)
+    memory = {work.key: float(gb)} if gb else None
+    ends = new_ends([own], known.ends, rules, outside.clock(), memory=memory, saved=lambda key: reached(work.run))
     if not ends:
         return
     outside.say(f"{work.key}: {ends[0].why}")
@@ -111,7 +115,7 @@ def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Out
     outside = outside or Outside()
     known = ledger.read(folder)
     rules = load_submission(folder).retry.rules()
-    if not _pending(known, statuses, rules, outside):
+    if _pending(folder, known, statuses, rules, outside) is None:
         return 0
     try:
         with locked(folder.submitting, 0):
@@ -119,7 +123,7 @@ def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Out
             observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
             observer.refresh()
             fresh, known = certain(observer.statuses(), observer.view), ledger.read(folder)
-            ends = _pending(known, fresh, rules, outside)
+            ends = _pending(folder, known, fresh, rules, outside)
             if ends is None or not _write(folder, known, fresh, ends, rules=rules, outside=outside):
                 return 0
     except TimeoutError:
@@ -160,6 +164,35 @@ def carry_on(
     return observer.statuses()
 
 
+def again_here(
+    folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], say: Callable[[str], None]
+) -> list[str]:
+    """Write down bad ends of local runs, and a new try of those whose policy says so; return the keys of these.
+
+    For the one process that starts the study's local runs. Runs that were told to stop are not its business: whoever
+    told them, by Ctrl-C or otherwise, wants them to stand still.
+    """
+    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind not in ("", "interrupted")]
+    ours = [s for s in ours if known.current.get(s.key) == s.batch and not _slurm(known, s.batch)]
+    if not ours:
+        return []
+    ends = new_ends(
+        ours,
+        known.ends,
+        load_submission(folder).retry.rules().here(),
+        time.time(),
+        saved=lambda key: reached(folder.run(key)),
+    )
+    keys = [key for key in due(ours, _merged(known, ends)) if _is_wanted(known, key)]
+    ledger.extend(folder, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
+    for end in ends:
+        say(f"{end.key}: {end.why}")
+    for name in dict.fromkeys(known.current[key] for key in keys):
+        batch = known.batches[name]
+        write_batch(folder, [key for key in keys if known.current[key] == name], batch.code, batch.resources)
+    return keys
+
+
 def account_for_restart(work: Work, number: int, outside: Outside | None = None) -> Ending | None:
     """Write down how the job's earlier start ended where only SLURM knows: preempted, or its node failed.
 
@@ -180,10 +213,11 @@ def account_for_restart(work: Work, number: int, outside: Outside | None = None)
     if kind is None:
         return None
     ends = [end for end in known.ends.get(work.key, ()) if end.of != (work.batch.name, number - 1)]
-    said = verdict(kind, ends, rules)
+    tokens = reached(work.run)
+    said = verdict(kind, ends, rules, tokens)
     gb = job.get("memory_gb")
     nodes = tuple(job.get("nodes") or ())
-    end = End(work.key, work.batch.name, number - 1, kind, nodes, outside.clock(), said.action, said.why, gb)
+    end = End(work.key, work.batch.name, number - 1, kind, nodes, outside.clock(), said.action, said.why, gb, tokens)
     ledger.append(work.study, "ended", **ledger.end_fields(end))
     stop = said.action == "stop" and rules.kinds[kind].action != "stop"
     return Ending(kind, why=said.why) if stop else None
@@ -200,11 +234,13 @@ def _earlier_start(job_id: str, runner: query.Runner) -> str | None:
     return kind if kind in ("preempted", "node_failure") else None
 
 
-def _pending(known: Ledger, statuses: Sequence[PointStatus], rules: Rules, outside: Outside) -> list[End] | None:
+def _pending(
+    folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], rules: Rules, outside: Outside
+) -> list[End] | None:
     """Return the ends to be written down; None where there are none and nothing is due either."""
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
     memory = {s.key: float(gb) for s in ours if (gb := known.batches[s.batch or ""].resources.get("mem_gb"))}
-    ends = new_ends(ours, known.ends, rules, outside.clock(), memory)
+    ends = new_ends(ours, known.ends, rules, outside.clock(), memory=memory, saved=lambda key: reached(folder.run(key)))
     if ends or any(_is_wanted(known, key) for key in due(ours, known.ends)):
         return ends
     return None

@@ -41,6 +41,15 @@ def saved(run: RunFolder) -> list[Saved]:
     return found
 
 
+def reached(run: RunFolder) -> int:
+    """Return the tokens of a run's newest checkpoint; 0 where it has none."""
+    for folder in sorted(run.checkpoints.glob(f"{PREFIX}*"), reverse=True):
+        manifest = read_json(folder / MANIFEST)
+        if manifest is not None and folder.name.removeprefix(PREFIX).isdigit():
+            return int(manifest["progress"]["tokens"])
+    return 0
+
+
 def pin(run: RunFolder, tokens: int) -> bool:
     """Keep the checkpoint at these tokens until :func:`unpin`; False where there is none."""
     for one in saved(run):

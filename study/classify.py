@@ -21,6 +21,7 @@ STATES: Mapping[str, str] = {
     "interrupted": "interrupted",
     "time_limit": "time_limit",
     "preempted": "preempted",
+    "held": "interrupted",
     "no_outcome": "failed",
     "host_memory": "failed",
     "gpu_memory": "failed",
@@ -36,7 +37,8 @@ STATES: Mapping[str, str] = {
 """Every kind of end, and the state of an attempt that ended so.
 
 interrupted: told to stop, nobody knows by whom. killed: by a signal from outside, and no sign of lost memory.
-communication: NCCL, gloo or the store at which ranks meet. unknown: none of the others.
+held: its job found that another attempt still had the run, and nobody has it any more. communication: NCCL, gloo or the
+store at which ranks meet. unknown: none of the others.
 """
 
 NOTICE_SECONDS = 90.0

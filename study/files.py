@@ -129,6 +129,20 @@ class RunLock:
             return False
         return True
 
+    @classmethod
+    def is_free(cls, path: Path) -> bool:
+        """Say whether nobody has this lock; where it cannot be tried, somebody may."""
+        try:
+            lock = cls(path)
+        except OSError:
+            return False
+        try:
+            return lock.acquire()
+        except OSError:
+            return False
+        finally:
+            lock.close()
+
     def fileno(self) -> int:
         """Return the descriptor that a child inherits to keep the lock."""
         return self._file.fileno()

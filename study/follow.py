@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Self
 
 from study import lineage, outcomes
-from study.again import carry_on
+from study.again import again_here, carry_on
 from study.config import ClusterConfig
 from study.executors.local import Slots, estimated_flops, slot_count, write_batch
 from study.feed import send_waiting
@@ -68,13 +68,15 @@ class Controller:
         self._batches: dict[str, str | None] = {}
         self._adopted: set[str] = set()
 
-    def step(self, statuses: Sequence[PointStatus], starting: bool) -> list[PointStatus]:
+    def step(
+        self, statuses: Sequence[PointStatus], starting: bool, say: Callable[[str], None] = lambda text: None
+    ) -> list[PointStatus]:
         """Reap, start what fits, and return the statuses with what only this process knows."""
         for key, code in self.slots.reap().items():
             self._broken[self._batches[key], key] = code
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
-        if starting and (again := self._carry_on(seen, busy)):
+        if starting and (again := self._carry_on(seen, busy) or self._after_bad_ends(seen, busy, say)):
             seen = [replace(s, state="pending") if s.key in again else s for s in seen]
         free = self.slots.count - len(busy)
         held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == "completed"})
@@ -110,6 +112,13 @@ class Controller:
             code, resources = (batch.code, batch.resources) if batch else (None, None)
             write_batch(self._observer.folder, again, code, resources)
         return again
+
+    def _after_bad_ends(
+        self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]
+    ) -> list[str]:
+        """Write down a new try of runs that ended badly and whose policy says so; return their keys."""
+        ended = [s for s in seen if s.key not in busy and s.kind]
+        return again_here(self._observer.folder, self._observer.known, ended, say) if ended else []
 
     def _amended(self, status: PointStatus) -> PointStatus:
         """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""
@@ -196,7 +205,7 @@ def _watch(
         if poll.note(statuses):
             statuses = carry_on(observer, statuses, shown.say)
         if controller is not None:
-            statuses = controller.step(statuses, starting=not stop.requests)
+            statuses = controller.step(statuses, not stop.requests, shown.say)
         shown.update(statuses)
         if stop.requests > told:
             told = stop.requests

@@ -127,6 +127,9 @@ def lead(work: Work, signals: Signals) -> int:
     lock = RunLock(run.lock)
     if not _acquire(lock, signals):
         print(f"{work.key}: another attempt holds {run.lock}: leaving the run to it", file=sys.stderr)
+        if not signals.received:  # else somebody has told it to end before it could know
+            place = work.place
+            write_json(run.held, {"name": work.batch.name, "job_id": place.job_id, "time": round(time.time(), 3)})
         return HELD
     done = finished(run)
     if done is not None:

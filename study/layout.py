@@ -43,6 +43,11 @@ class RunFolder:
         return self.path / "lock"
 
     @property
+    def held(self) -> Path:
+        """Which job found last that another attempt still had the run, and left it to that."""
+        return self.path / "held.json"
+
+    @property
     def attempts(self) -> Path:
         """Numbered attempts, one job each."""
         return self.path / "attempts"

@@ -262,7 +262,7 @@ def extend(folder: StudyFolder, events: Iterable[Event], now: float | None = Non
 def end_fields(end: End) -> dict[str, Any]:
     """Return an end as the fields of its event, `ended`."""
     said = {"name": end.batch, "key": end.key, "attempt": end.attempt, "kind": end.kind, "nodes": list(end.nodes)}
-    return {**said, "action": end.action, "why": end.why, "memory_gb": end.memory_gb}
+    return {**said, "action": end.action, "why": end.why, "memory_gb": end.memory_gb, "saved": end.saved}
 
 
 def _end(event: Event) -> End:
@@ -276,6 +276,7 @@ def _end(event: Event) -> End:
         action=str(event.get("action", "stop")),
         why=str(event.get("why", "")),
         memory_gb=event.get("memory_gb"),
+        saved=int(event.get("saved") or 0),
     )
 
 

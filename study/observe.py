@@ -14,7 +14,7 @@ from typing import Any
 from study import ledger
 from study.classify import by_words, headline
 from study.executors import query
-from study.files import last_lines, read_json, tail
+from study.files import RunLock, last_lines, read_json, tail
 from study.freeze import load_points
 from study.hang import read_beat, slow_rank
 from study.layout import RunFolder, StudyFolder
@@ -23,6 +23,8 @@ from study.policy import ENDED_BADLY
 from study.remembered import Remembered
 from study.standing import ENDED, Attempt, Evidence, Standing, judge
 
+HELD_CODE = "exit code 76:0"
+"""What sacct says of a job that left its run to another attempt (study.job.HELD)."""
 Look = Callable[[Sequence[str]], query.View]
 
 
@@ -153,6 +155,7 @@ class Observer:
             queue_complete=self.view.queue_complete,
             waiting=_why_waiting(state.waiting.get(key), self._no_room),
             again=_decided(state, key, attempt),
+            owned=_owned(run, batch, attempt, job, self.view.queue_complete) if started and outcome is None else None,
         )
         status = _describe(point, run, seen, judge(seen), outcome)
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
@@ -161,6 +164,25 @@ class Observer:
             self._settled[key] = status
             self._recall().add(status)
         return status
+
+
+def _owned(
+    run: RunFolder, batch: ledger.Batch | None, attempt: Attempt | None, job: query.Job | None, queue_complete: bool
+) -> bool | None:
+    """Return whether another attempt still has the run that a job left to it; None where no job did, or it is not over.
+
+    Who has a run holds its lock, as long as any process of it lives: a lock that is free is an owner known to be dead.
+    """
+    if batch is None or batch.executor != "slurm":
+        return None
+    if not queue_complete if job is None else job.state not in ("failed", "completed"):
+        return None
+    note = read_json(run.held)
+    mine = note is not None and note.get("name") == batch.name
+    begun_since = note is not None and attempt is not None and float(attempt.job.get("started") or 0.0) > note["time"]
+    if begun_since or not (mine or (job is not None and HELD_CODE in job.reason)):
+        return None
+    return not RunLock.is_free(run.lock)
 
 
 def observe(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:

@@ -1,18 +1,19 @@
 """What follows from a bad end: try the point again (as it is, on other nodes, with more memory) or stop. Pure.
 
-The counters are the ends that the ledger holds of a point since a person last asked to try it again.
+The counters are the ends that the ledger holds of a point since a person last asked to try it again. Failures count
+while the run gets no further: an attempt that leaves a newer checkpoint than any before it begins their count anew.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 ACTIONS = ("again", "elsewhere", "more", "stop")
 """again: as it is. elsewhere: without nodes that there is evidence against. more: with more memory. stop: a person."""
-NO_FAILURES = frozenset({"preempted", "time_limit", "interrupted"})
+NO_FAILURES = frozenset({"preempted", "time_limit", "interrupted", "held"})
 """Kinds of ends that are nobody's failure: they have counters of their own."""
 BLAMED = frozenset({"node_failure", "hang", "communication"})
 """Kinds of ends that may be a node's fault."""
@@ -33,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Rules:
-    """The policy of a study. failures: cap over all failures together; the rest is about nodes and memory."""
+    """The policy of a study. failures: cap over all failures in a row; the rest is about nodes and memory."""
 
     kinds: Mapping[str, Rule]
     failures: int = 6
@@ -42,10 +43,21 @@ class Rules:
     exclude_most: int = 4
     exclude_hours: float = 24.0
 
+    def here(self) -> Rules:
+        """Return the policy for runs of one machine: there is no other node, and no more memory to give."""
+        kinds = {
+            kind: Rule("again", rule.cap) if rule.action in ("elsewhere", "more") else rule
+            for kind, rule in self.kinds.items()
+        }
+        return replace(self, kinds=kinds)
+
 
 @dataclass(frozen=True)
 class End:
-    """One bad end as the ledger holds it. `action`: what was decided. memory_gb: what a node gave the run [GB]."""
+    """One bad end as the ledger holds it. `action`: what was decided. memory_gb: what a node gave the run [GB].
+
+    saved: tokens of the run's newest checkpoint when it ended; 0: there was none, or an earlier version did not say.
+    """
 
     key: str
     batch: str
@@ -56,6 +68,7 @@ class End:
     action: str = "stop"
     why: str = ""
     memory_gb: float | None = None
+    saved: int = 0
 
     @property
     def of(self) -> tuple[str, int]:
@@ -149,15 +162,32 @@ def count(ends: Iterable[End]) -> Counters:
     return Counters(kinds["preempted"], kinds["time_limit"], kinds["failure"])
 
 
-def verdict(kind: str, ends: Sequence[End], rules: Rules) -> Verdict:
-    """Return what to do about an end of this kind of a point that has had these ends before."""
+def in_a_row(ends: Sequence[End], saved: int) -> Sequence[End]:
+    """Return the ends, of these in the order of time, since the run last got further: the one that did comes first.
+
+    `saved`: tokens of its newest checkpoint now. None are left where that is newer than at any of these ends.
+    """
+    first, furthest = 0, 0
+    for place, end in enumerate(ends):
+        if end.saved > furthest:
+            first, furthest = place, end.saved
+    return [] if saved > furthest else ends[first:]
+
+
+def verdict(kind: str, ends: Sequence[End], rules: Rules, saved: int = 0) -> Verdict:
+    """Return what to do about an end of this kind of a point that has had these ends before.
+
+    `saved`: tokens of the run's newest checkpoint. Failures count as :func:`in_a_row` says; preemptions and time limits
+    count all, and so does what is answered with more memory, for that grows each time.
+    """
     rule = rules.kinds.get(kind, Rule("stop"))
     if rule.action == "stop":
         return Verdict("stop", f"retry.{kind} is stop" if kind in rules.kinds else f"{kind} is never tried again")
-    before = sum(end.kind == kind for end in ends)
+    row = in_a_row(ends, saved)
+    before = sum(end.kind == kind for end in (ends if kind in NO_FAILURES or rule.action == "more" else row))
     if before >= rule.cap:
         return Verdict("stop", f"tried again {before} times after {kind}: that is the cap (retry.{kind})")
-    failures = count(ends).failures
+    failures = count(row).failures
     if kind not in NO_FAILURES and failures >= rules.failures:
         return Verdict("stop", f"tried again after {failures} failures: that is the cap (retry.failures)")
     words = {"again": "as it is", "elsewhere": "elsewhere", "more": "with more memory"}[rule.action]
@@ -215,12 +245,14 @@ def new_ends(
     known: Mapping[str, Sequence[End]],
     rules: Rules,
     now: float,
+    *,
     memory: Mapping[str, float] | None = None,
+    saved: Callable[[str], int] = lambda key: 0,
 ) -> list[End]:
     """Return the ends that nobody has written down yet, or not as what they are known to be now, and what follows.
 
-    `known` are the ledger's ends of each point, `memory` what each was given [GB]. Only points that ended for certain
-    are looked at, never unknown ones.
+    `known` are the ledger's ends of each point, `memory` what each was given [GB], `saved` says the tokens of a run's
+    newest checkpoint. Only points that ended for certain are looked at, never unknown ones.
     """
     found = []
     for status in statuses:
@@ -232,9 +264,10 @@ def new_ends(
             if ends[-1].kind == status.kind or ends[-1].kind not in UNSURE:
                 continue
             ends.pop()
-        said = verdict(status.kind, ends, rules)
+        reached = saved(status.key)
+        said = verdict(status.kind, ends, rules, reached)
         gb = (memory or {}).get(status.key)
-        found.append(End(status.key, *this, status.kind, status.nodes, now, said.action, said.why, gb))
+        found.append(End(status.key, *this, status.kind, status.nodes, now, said.action, said.why, gb, reached))
     return found
 
 

@@ -53,7 +53,8 @@ class Evidence:
     outcome: state in the run's outcome.json. alive: whether the local process of the attempt lives (None: cannot be
     told from here). job: SLURM's view (None: it did not say). problem: why the scheduler's view is incomplete.
     queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs. waiting: why it
-    is in the ledger and not submitted yet (None: it is not). again: it was decided that it goes on by itself.
+    is in the ledger and not submitted yet (None: it is not). again: it was decided that it goes on by itself. owned:
+    whether another attempt still has the run that the latest job left to it (None: no job did).
     """
 
     batch: Batch | None = None
@@ -66,6 +67,7 @@ class Evidence:
     queue_complete: bool = True
     waiting: str | None = None
     again: bool = False
+    owned: bool | None = None
 
 
 NEVER_BEGAN = "it never began: its parent's job did not succeed"
@@ -122,14 +124,34 @@ def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
     job = seen.job
     if job is not None and job.state in ("queued", "running"):
         return (_packed(seen.batch, mine) if job.state == "running" else None) or Standing(job.state, job.reason)
-    if mine is not None and mine.ended is not None:
-        return _ended(seen, mine.ended)
+    ended = mine.ended if mine is not None else None
+    if ended is None or ended.get("state") in ("interrupted", "preempted"):
+        left = _left_to_another(seen)
+        if left is not None:
+            return left
+    if ended is not None:
+        return _ended(seen, ended)
+    return _never_said(seen, mine)
+
+
+def _never_said(seen: Evidence, mine: Attempt | None) -> Standing:
+    """Return the standing of a point whose attempt, if there was one, wrote nothing of its end."""
+    job = seen.job
     if job is not None and job.state != "unknown":
         return _ended_by_slurm(seen, job)
     if seen.cancelled and mine is None:
         return Standing("cancelled")
     said = job.reason or f"{SAYS} {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
     return Standing("unknown", said)
+
+
+def _left_to_another(seen: Evidence) -> Standing | None:
+    """Return the standing of a point whose job found the run held: it goes on once its owner is known to be gone."""
+    if seen.owned is None or seen.cancelled:
+        return None
+    if seen.owned:
+        return Standing("running", "an earlier attempt still has the run")
+    return Standing("interrupted", "an earlier attempt had the run; nobody has it any more", "held")
 
 
 def _packed(batch: Batch, mine: Attempt | None) -> Standing | None:
@@ -183,8 +205,6 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
         return Standing("failed", f"{said}, but there is no outcome", "no_outcome")
     if job.state in ("preempted", "node_fail"):
         return _of(_by_job(job) or "unknown", said)
-    if job.state == "failed" and "exit code 76:0" in job.reason:
-        return Standing("interrupted", "another attempt held the run")
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
     if job.state == "cancelled" and not (seen.cancelled or begun) and batch and batch.resources.get("dependency"):
         return Standing("interrupted", NEVER_BEGAN)

@@ -13,16 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study import ledger
+from study import job, ledger
 from study.again import account_for_restart, after, certain, follow_up
 from study.attempt import Work
 from study.classify import Ending
 from study.executors import query
 from study.executors.query import Answer
+from study.files import RunLock
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
 from study.place import Place
+from study.policy import End
 from study.settling import Outside
+from study.supervise import Signals
 from tests.study.execution.studies import make_study
 
 SHAPE = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 1, "gpus_per_node": 0, "time_minutes": 60, "mem_gb": 2.0}
@@ -69,11 +72,11 @@ def submitted(folder: Path, seeds: Sequence[int] = (1,), **resources: Any) -> tu
     return study, its
 
 
-def attempt(study: StudyFolder, key: str, number: int = 1, ended: dict[str, Any] | None = None, **job: Any) -> None:
+def attempt(study: StudyFolder, key: str, number: int = 1, ended: dict[str, Any] | None = None, **about: Any) -> None:
     folder = study.run(key).attempt(number)
     folder.path.mkdir(parents=True)
-    about = {"name": "b", "executor": "slurm", "job_id": "7_0", "restart": 0, "nodes": ["n1"], "host": "h", **job}
-    folder.job.write_text(json.dumps({**about, "started": time.time()}))
+    usual = {"name": "b", "executor": "slurm", "job_id": "7_0", "restart": 0, "nodes": ["n1"], "host": "h"}
+    folder.job.write_text(json.dumps({**usual, **about, "started": time.time()}))
     if ended is not None:
         folder.outcome.write_text(json.dumps({"exit_code": 1, "signal": None, "error": None, "rank": 0, **ended}))
 
@@ -239,6 +242,53 @@ def test_a_job_sees_to_its_own_end(
     assert (key in state.waiting) == waits
     written = 0 if kind in ("interrupted", "cancelled", "completed") else 1
     assert len(events(study, "ended")) == written
+
+
+@pytest.mark.parametrize(
+    ("squeue", "history"),
+    [
+        (GONE, sacct("7_0|FAILED|76:0|n1|b")),
+        (Answer(0, "7|0|FAILED|NonZeroExitCode|b\n"), OFF),
+        (GONE, OFF),  # SLURM has forgotten it
+    ],
+)
+def test_a_run_that_was_held_goes_out_again_once_its_owner_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeue: Answer, history: Answer
+) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key, nodes=["n9"])  # of a node that SLURM has lost sight of, and that goes on
+    owner = RunLock(study.run(key).lock)
+    assert owner.acquire()
+    monkeypatch.setattr(job, "LOCK_SECONDS", 0.0)
+    assert job.lead(work(study, key, 1), Signals()) == job.HELD
+    scheduler = Scheduler(squeue=squeue, sacct=history)
+    (seen,) = look(study, scheduler)
+    assert (seen.state, seen.why) == ("running", "an earlier attempt still has the run")
+    assert (follow_up(study, [seen], outside(scheduler)), events(study, "ended")) == (0, [])
+    owner.close()
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [("held", "again")]
+    assert key in ledger.read(study).waiting
+
+
+def test_while_squeue_is_silent_nobody_knows_who_has_a_held_run(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key)
+    study.run(key).held.write_text(json.dumps({"name": "b", "job_id": "7_0", "time": time.time()}))
+    (seen,) = look(study, Scheduler(squeue=SILENT, sacct=OFF))
+    assert seen.state == "unknown"
+
+
+def test_what_was_decided_and_not_done_is_done_by_the_next_look(tmp_path: Path) -> None:
+    """A job was killed between writing down that it goes on and asking SLURM for it."""
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key, ended={"state": "failed", "kind": "hang"})
+    end = End(key, "b", 1, "hang", ("n1",), time.time(), "elsewhere", "why")
+    ledger.append(study, "ended", **ledger.end_fields(end))
+    scheduler = Scheduler(sacct=sacct("7_0|FAILED|137:0|n1|b"))
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert key in ledger.read(study).waiting
+    assert len(events(study, "ended")) == 1
 
 
 def test_a_job_that_may_not_requeue_itself_is_submitted_again(tmp_path: Path) -> None:

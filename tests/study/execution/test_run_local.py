@@ -10,10 +10,12 @@ import psutil
 
 from study import ledger, outcomes
 from study.executors.local import write_batch
+from study.layout import StudyFolder
 from study.observe import observe
 from tests.study.execution.studies import (
     DIVERGES,
     FAILS,
+    KILLS_ITSELF,
     SAVES_SLOWLY,
     SLOW,
     begin,
@@ -45,16 +47,26 @@ def test_all_points_run_once_and_the_second_time_nothing_happens(tmp_path: Path)
 
 
 def test_a_failing_point_does_not_stop_the_others_and_makes_the_exit_code_1(tmp_path: Path) -> None:
-    study, keys = make_study(tmp_path / "s", [FAILS, 1, DIVERGES, 2])
+    study, keys = make_study(tmp_path / "s", [FAILS, 1, DIVERGES, 2, KILLS_ITSELF])
     code, said = run_to_end(study)
     assert code == 1
     found = states(study)
-    assert [found[key] for key in keys.values()] == ["failed", "completed", "diverged", "completed"]
+    assert [found[key] for key in keys.values()] == ["failed", "completed", "diverged", "completed", "failed"]
     assert "RuntimeError: the sun was in my eyes" in said
+    killed = keys[KILLS_ITSELF]
+    assert f"{killed}: killed: tried again as it is, 2 of 2" in said
+    assert decided(study, killed) == [("killed", "again"), ("killed", "again"), ("killed", "stop")]
     code, said = run_to_end(study)
-    assert code == 1, "it still failed"
-    assert said.startswith("1 failed: left as they are; python -m study retry s --runs ")
-    assert diary(study, keys[FAILS]) == ["begin 0"], "but it is not tried again unless asked to"
+    assert code == 1, "they still failed"
+    assert said.startswith("2 failed: left as they are; python -m study retry s --runs ")
+    assert diary(study, keys[FAILS]) == ["begin 0"], "an error of the code is not tried again unless asked to"
+    assert diary(study, killed) == ["begin 0"] * 3, "a kill is, as often as the policy says"
+
+
+def decided(study: StudyFolder, key: str) -> list[tuple[str, str]]:
+    """Return the kinds of ends that the ledger holds of a point, and what was decided of each."""
+    ends = [event for event in ledger.read_events(study.ledger) if event["event"] == "ended"]
+    return [(event["kind"], event["action"]) for event in ends if event["key"] == key]
 
 
 def test_a_diverged_point_alone_is_a_result(tmp_path: Path) -> None:
@@ -161,19 +173,18 @@ def test_a_damaged_outcome_does_not_hide_the_others(tmp_path: Path) -> None:
     assert keys[2] in study.outcomes.read_text()
 
 
-def test_a_run_that_was_killed_outright_is_resumed(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_outright_goes_on_by_itself_and_one_told_to_stop_does_not(tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "s", [SLOW])
     key = keys[SLOW]
     process = begin(study)
     wait_until("it trains", study.run(key).metrics.exists)
     os.kill(supervisor(study, key), signal.SIGKILL)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "interrupted (its process was killed outright)" in said
-    again = begin(study)
     wait_until("it goes on", lambda: len(diary(study, key)) == 3)
-    os.kill(again.pid, signal.SIGINT)
-    assert again.wait(60) == 130
+    os.kill(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert states(study)[key] == "interrupted"
+    assert decided(study, key) == [("killed", "again")], "being told to stop is no failure, and nothing follows from it"
 
 
 def test_cancel_and_retry(tmp_path: Path) -> None:

@@ -82,6 +82,44 @@ def test_verdict(kind: str, before: list[str], action: str) -> None:
     assert verdict(kind, had(*before), RULES).action == action
 
 
+@pytest.mark.parametrize(
+    ("kind", "before", "saved", "action"),
+    [
+        # (kind, tokens of the newest checkpoint) of the ends so far, and what is saved now
+        ("killed", [("killed", 10), ("killed", 10)], 10, "stop"),  # two in a row on the same checkpoint
+        ("killed", [("killed", 10), ("killed", 10)], 20, "again"),  # it got further
+        ("killed", [("killed", 10), ("killed", 20), ("killed", 30)], 30, "again"),  # the first on this checkpoint
+        ("killed", [("killed", 10), ("killed", 20), ("killed", 20)], 20, "stop"),
+        ("killed", [("killed", 20), ("killed", 10)], 10, "stop"),  # a torn checkpoint is no way forward
+        ("killed", [("killed", 0)] * 2, 0, "stop"),  # none was ever saved
+        ("hang", [(kind, n) for n in range(1, 9) for kind in ("hang", "killed")], 9, "elsewhere"),
+        ("hang", [("communication", 5)] * 3 + [("killed", 5)] * 2 + [("no_outcome", 5)], 5, "stop"),
+        ("hang", [("communication", 5)] * 3 + [("killed", 5)] * 2 + [("no_outcome", 5)], 6, "elsewhere"),
+        # memory grows each time, whatever was saved; the others that are no failures count all
+        ("host_memory", [("host_memory", 10), ("host_memory", 20)], 30, "stop"),
+        ("preempted", [("preempted", n) for n in range(100)], 100, "stop"),
+        ("held", [("held", n) for n in range(5)], 9, "stop"),
+        ("code_error", [], 10, "stop"),
+    ],
+)
+def test_failures_count_while_the_run_gets_no_further(
+    kind: str, before: list[tuple[str, int]], saved: int, action: str
+) -> None:
+    ends = [End("k", "b", number, of, saved=tokens) for number, (of, tokens) in enumerate(before, 1)]
+    assert verdict(kind, ends, RULES, saved).action == action
+
+
+def test_on_one_machine_elsewhere_and_more_are_as_it_is() -> None:
+    here = RULES.here()
+    assert [verdict(kind, [], here).action for kind in ("hang", "host_memory", "killed", "code_error")] == [
+        "again",
+        "again",
+        "again",
+        "stop",
+    ]
+    assert verdict("hang", had(*["hang"] * 3), here).action == "stop"
+
+
 def test_every_kind_has_a_rule_or_is_never_tried_again() -> None:
     good = {"completed", "paused", "cancelled"}
     assert set(STATES) - good == set(RULES.kinds)
@@ -199,20 +237,22 @@ def test_the_ledger_keeps_ends_until_somebody_asks_for_another_try() -> None:
     again = ledger.fold([event(), {"event": "retry", "time": 4.0, "keys": ["k"]}])
     assert not again.ends, "the counters begin anew"
     assert [end.kind for end in again.history] == ["killed"], "what is known of nodes stays"
-    end = End("k", "b", 3, "host_memory", ("n1", "n2"), 3.0, "more", "why", 4.0)
+    end = End("k", "b", 3, "host_memory", ("n1", "n2"), 3.0, "more", "why", 4.0, 128)
     assert ledger.fold([{"event": "ended", "time": 3.0, **ledger.end_fields(end)}]).ends["k"] == (end,)
 
 
-@given(st.lists(st.sampled_from(sorted(STATES)), max_size=300))
-def test_nothing_is_tried_again_for_ever(kinds: list[str]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(sorted(STATES)), st.booleans()), max_size=300))
+def test_nothing_is_tried_again_for_ever(course: list[tuple[str, bool]]) -> None:
     ends: list[End] = []
-    for number, kind in enumerate(kinds):
-        said = verdict(kind, ends, RULES)
+    saved = 0
+    for number, (kind, further) in enumerate(course):
+        saved += further
+        said = verdict(kind, ends, RULES, saved)
         if said.action == "stop":
             continue
-        ends.append(End("k", "b", number, kind, action=said.action))
+        ends.append(End("k", "b", number, kind, action=said.action, saved=saved))
     counters = count(ends)
-    assert counters.failures <= RULES.failures
+    assert counters.failures <= RULES.failures * (1 + saved), "so many on each checkpoint, of which a run has a number"
     assert counters.preemptions <= RULES.kinds["preempted"].cap
     assert counters.time_limits <= RULES.kinds["time_limit"].cap
     assert all(verdict(kind, ends, NEVER).action == "stop" for kind in ("preempted", "time_limit", "hang"))

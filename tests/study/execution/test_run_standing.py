@@ -54,7 +54,15 @@ def job(state: str, word: str = "WORD", reason: str = "") -> Job:
         (Evidence(batch=SLURM, job=job("running"), attempt=attempt("interrupted")), "running"),
         (Evidence(batch=SLURM, job=job("failed"), attempt=attempt("failed")), "failed"),
         (Evidence(batch=SLURM, job=job("failed")), "failed"),
-        (Evidence(batch=SLURM, job=job("failed", reason="exit code 76:0")), "interrupted"),
+        # its job left the run to another attempt: that still has it, or nobody does
+        (Evidence(batch=SLURM, job=job("failed"), owned=True), "running"),
+        (Evidence(batch=SLURM, job=job("failed"), owned=False), "interrupted"),
+        (Evidence(batch=SLURM, job=job("failed"), attempt=attempt(), owned=True), "running"),
+        (Evidence(batch=SLURM, job=job("failed"), attempt=attempt("interrupted"), owned=True), "running"),
+        (Evidence(batch=SLURM, job=job("failed"), attempt=attempt("failed"), owned=False), "failed"),
+        (Evidence(batch=SLURM, job=job("queued"), owned=False), "queued"),
+        (Evidence(batch=SLURM, job=job("failed"), owned=False, cancelled=True), "cancelled"),
+        (Evidence(batch=SLURM, job=job("failed"), owned=False, outcome="completed"), "completed"),
         (Evidence(batch=SLURM, job=job("completed"), attempt=attempt()), "failed"),
         (Evidence(batch=SLURM, job=job("time_limit"), attempt=attempt()), "time_limit"),
         (Evidence(batch=SLURM, job=job("time_limit"), attempt=attempt("interrupted")), "time_limit"),
@@ -99,11 +107,14 @@ def test_judge(seen: Evidence, state: str) -> None:
         (Evidence(batch=SLURM, job=job("failed", "OUT_OF_MEMORY"), attempt=said("killed")), "host_memory"),
         (Evidence(batch=SLURM, attempt=said("node_failure")), "node_failure"),
         (Evidence(batch=LOCAL, attempt=attempt(), alive=False), "killed"),
+        (Evidence(batch=SLURM, job=job("failed"), attempt=attempt("interrupted"), owned=False), "held"),
+        (Evidence(batch=SLURM, job=job("failed"), attempt=said("code_error"), owned=False), "code_error"),
         # nothing follows from these
         (Evidence(batch=SLURM, job=job("cancelled", "CANCELLED by 0"), attempt=attempt("interrupted")), ""),
         (Evidence(batch=SLURM), ""),
         (Evidence(batch=SLURM, job=job("unknown"), attempt=attempt()), ""),
         (Evidence(batch=SLURM, job=job("running"), attempt=attempt("interrupted")), ""),
+        (Evidence(batch=SLURM, job=job("failed"), attempt=attempt("interrupted"), owned=True), ""),
     ],
 )
 def test_the_kind_of_an_end(seen: Evidence, kind: str) -> None:
