@@ -13,6 +13,7 @@ from typing import IO, Any
 from study.locks import LinkLock, kind_of
 
 RESERVE_BYTES = 65_536
+BLOCK_BYTES = 16_384
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -33,10 +34,23 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None where the file is absent or not (yet) one whole object."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(_read(path))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _read(path: Path) -> str:
+    """Return a text file's content, by bare system calls: a look at a study reads tens of thousands of small files."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(descriptor, BLOCK_BYTES)
+        if len(data) == BLOCK_BYTES:
+            while more := os.read(descriptor, BLOCK_BYTES):
+                data += more
+    finally:
+        os.close(descriptor)
+    return data.decode("utf-8")
 
 
 def tail(path: Path, size: int = 8192) -> str:
