@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 10.0
 SHOWN_RUNS = 12
+SHOWN_SLOW = 3
 BAD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
 
 
@@ -96,13 +97,15 @@ class Display(Protocol):
 
 
 class Lines:
-    """Progress as plain lines: the first at once, then one every ten seconds and one when something ended."""
+    """Progress as plain lines: the first at once, then one `every` seconds and one when something ended."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, every: float = LINE_SECONDS) -> None:
         self._pace = pace
+        self._every = every
         self._begun = time.time()
         self._shown = float("-inf")
         self._ended = -1
+        self._slow: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -114,9 +117,15 @@ class Lines:
         """Print a line if it is time for one."""
         now = time.time()
         ended = sum(status.ended for status in statuses)
-        if now - self._shown >= LINE_SECONDS or (ended != self._ended and now - self._shown >= 1.0):
+        if now - self._shown >= self._every or (ended != self._ended and now - self._shown >= 1.0):
             self._shown, self._ended = now, ended
             self.say(summarise(statuses, self._pace, self._begun, now).line(stage))
+            # Once, not every ten seconds: the factor in the words changes all the time.
+            slow = [status.key for status in statuses if status.slow]
+            if slow != self._slow:
+                self._slow = slow
+                for text in slow_lines(statuses):
+                    self.say(text)
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -150,7 +159,8 @@ class JsonLines:
         summary = summarise(statuses, self._pace, self._begun, now)
         record = {"format": 1, "command": "watch", "study": self._name, "time": round(now, 3)}
         more = {"counts": summary.counts, "share": summary.share, "seconds_left": summary.left, "changed": changed}
-        print(json.dumps(record | more, separators=(",", ":")), flush=True)
+        slow = {"slow": {status.key: status.slow for status in statuses if status.slow}}
+        print(json.dumps(record | more | slow, separators=(",", ":")), flush=True)
 
     def say(self, text: str) -> None:
         """Say it on standard error: standard output holds nothing but objects."""
@@ -190,12 +200,14 @@ class Panel:
         from rich.table import Table
         from rich.text import Text
 
-        rows = Table(box=None, padding=(0, 1), show_header=False)
+        rows, notes = Table(box=None, padding=(0, 1), show_header=False), Table.grid()
+        for gives_way in (False, True, False, False, False):  # one line a run: overrides are cut where it is narrow
+            rows.add_column(no_wrap=not gives_way)
         running = [s for s in statuses if s.state == "running"]
         for status in running[:SHOWN_RUNS]:
             rows.add_row(
                 Text(status.key, style="cyan"),
-                Text(" ".join(status.overrides)[:48], style="dim"),
+                Text(" ".join(status.overrides), style="dim", no_wrap=True, overflow="ellipsis"),
                 ProgressBar(total=1.0, completed=_share(status), width=20),
                 Text(f"{_share(status):4.0%}"),
                 Text("" if status.loss is None else f"loss {status.loss:.3f}"),
@@ -203,11 +215,13 @@ class Panel:
         more = len(running) - SHOWN_RUNS
         if more > 0:
             rows.add_row(Text(f"and {more} more", style="dim"))
+        for text in slow_lines(statuses):
+            notes.add_row(Text(text, style="yellow"))
         bad = summary.counts.get("failed", 0)
         head = Text(f"{self._name}  ", style="bold") + Text(summary.line(stage), style="red" if bad else "")
         whole = Table.grid()
         whole.add_row(ProgressBar(total=1.0, completed=summary.share, width=72))
-        return Group(head, whole, rows)
+        return Group(head, whole, rows, notes)
 
 
 def display(pace: Pace, name: str) -> Display:
@@ -225,6 +239,13 @@ def duration(seconds: float) -> str:
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def slow_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return which running points wait for a slow rank, its node named; nothing where all ranks keep up."""
+    slow = [status for status in statuses if status.slow]
+    lines = [f"slow: {status.key}: {status.slow}" for status in slow[:SHOWN_SLOW]]
+    return lines + ([f"slow: {len(slow) - SHOWN_SLOW:,} more"] if len(slow) > SHOWN_SLOW else [])
 
 
 def closing(statuses: Sequence[PointStatus], name: str, called: str) -> list[str]:

@@ -230,12 +230,14 @@ def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
 def test_the_panel_shows_each_running_point_on_a_line_of_its_own() -> None:
     console = Console(width=80, file=io.StringIO())
     with Panel(Pace({"a": 1.0}), "s", console) as panel:
-        panel.update([status("aaa", "running", 40, 3.25, overrides=("seed=1",)), status("b", "completed")])
+        slow = status("aaa", "running", 40, 3.25, overrides=("seed=1", "x=1" * 40), slow="rank 3 on n2 takes 2.0 x")
+        panel.update([slow, status("b", "completed")])
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert lines[0] == "s  [0 s] train: 1/2 done, 1 running, loss 3.250 (aaa)"
     assert lines[2].split()[:2] == ["aaa", "seed=1"]
     assert lines[2].split()[-3:] == ["40%", "loss", "3.250"]
+    assert lines[3] == "slow: aaa: rank 3 on n2 takes 2.0 x"
 
 
 def test_the_end_of_one_long_line_is_shown_and_not_nothing(tmp_path: Path) -> None:

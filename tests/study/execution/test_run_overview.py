@@ -21,7 +21,7 @@ from study.overview import (
     table,
     waiting_lines,
 )
-from study.progress import JsonLines, Pace
+from study.progress import JsonLines, Lines, Pace, slow_lines
 from tests.study.execution.studies import seeded
 
 POINT = seeded(1)
@@ -126,6 +126,19 @@ def test_watching_rests_longer_than_it_looks() -> None:
     assert pause(0.0) == TICK_SECONDS
     assert pause(1e9) == MAX_REST_SECONDS
     assert all(cpu / (cpu + pause(cpu)) < 0.01 for cpu in (0.003, 0.01, 0.1, 1.0, 1.4))
+
+
+def test_who_waits_for_a_slow_rank_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = [status(f"p{n}", "running", slow=f"rank {n} on n{n} takes 2.0 x") for n in range(4)]
+    assert slow_lines([status("a", "running")]) == []
+    assert slow_lines(slow)[0] == "slow: p0: rank 0 on n0 takes 2.0 x"
+    assert slow_lines(slow)[3:] == ["slow: 1 more"]
+    with Lines(Pace({}), every=0.0) as shown:
+        shown.update(slow[:1])
+        shown.update(slow[:1])
+        shown.update([status("p0", "running")])
+        shown.update(slow[:1])
+    assert "".join(line[0] for line in capsys.readouterr().out.splitlines()) == "[s[[[s"
 
 
 def test_lines_for_machines_name_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
