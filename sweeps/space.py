@@ -157,6 +157,16 @@ class Choice:
         return value in self.values
 
 
+def domain_size(domain: Domain) -> float:
+    """Return how many values a domain has; infinity for an interval."""
+    match domain:
+        case Choice(values):
+            return len(values)
+        case Integers(low, high):
+            return high - low + 1
+    return math.inf
+
+
 @dataclass(frozen=True)
 class Condition:
     """Says that a hyper-parameter exists only where another one has one of some values."""

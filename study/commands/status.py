@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 
 from study import cost, overview
@@ -15,6 +16,7 @@ from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
 from study.point import Point
 from study.policy import ENDED_BADLY
+from study.progress import slow_lines
 from study.submission import find_study, reference
 
 ERROR_LINES = 4
@@ -57,9 +59,9 @@ def _search(folder: StudyFolder, machine: bool) -> int:
     jobs.advance_quietly(folder)
     search = Office.of(folder).search
     if machine:
-        emit("status", folder, {"search": True, **view.as_json(search, folder)})
+        emit("status", folder, {"search": True, **view.as_json(search, folder, time.time())})
     else:
-        print(view.text(search, folder))
+        print(view.text(search, folder, time.time()))
     return 1 if any(trial.failed for trial in search.trials.values()) else 0
 
 
@@ -92,7 +94,7 @@ def as_text(
         lines += _failure(status)
     spent = cost.quick(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []
-    after += overview.waiting_lines(statuses)
+    after += slow_lines(statuses) + overview.waiting_lines(statuses)
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
     action = overview.next_action(counts, reference(folder))
     return "\n".join([*lines, *(["", *after] if after else []), *(["", action] if action else [])])

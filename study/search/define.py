@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from study.config import StudyConfig
 from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
 from sweeps.events import Setting
-from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
+from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
 from train.spec.config import RunConfig
 
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")
@@ -172,16 +172,6 @@ def _check_population(space: Mapping[str, Domain], members: int) -> None:
     sizes = [domain_size(domain) for domain in space.values()]
     if math.prod(sizes) < members:
         raise ValueError(f"search.trials={members} members, but the space has {math.prod(sizes):.0f} settings: fewer")
-
-
-def domain_size(domain: Domain) -> float:
-    """Return how many values a domain has; infinity for an interval."""
-    match domain:
-        case Choice(values):
-            return len(values)
-        case Integers(low, high):
-            return high - low + 1
-    return math.inf
 
 
 def _domain(override: Override) -> Domain:

@@ -18,6 +18,7 @@ from study.files import locked
 from study.layout import StudyFolder
 from study.search import view
 from study.search.claims import Office
+from study.search.pareto import values_at
 from study.search.state import Search, Trial
 from sweeps.samplers.models import distribution
 from sweeps.space import Choice, Domain
@@ -161,10 +162,7 @@ def _state(search: Search, trial: Trial) -> tuple[optuna.trial.TrialState, list[
     if verdict == "failed" or (verdict == "diverged" and not trial.values):
         return states.FAIL, None
     if verdict == "completed":
-        seconds = trial.seconds.get(search.settings.R, trial.took)
-        return states.COMPLETE, [
-            {"loss": trial.value, "gpu_seconds": seconds}[one] for one in search.settings.objectives
-        ]
+        return states.COMPLETE, values_at(search, trial, search.settings.R)
     if verdict == "diverged" or search.over:
         return states.PRUNED, None
     return states.RUNNING, None

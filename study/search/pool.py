@@ -110,7 +110,7 @@ def stay(folder: StudyFolder, count: int) -> int:
             time.sleep(TICK_SECONDS)
         office.refresh()
         outcomes.export(folder)
-        print(view.text(office.search, folder), flush=True)
+        print(view.text(office.search, folder, time.time()), flush=True)
         if stop.requests:
             print(f"Carry on with the same command, or look:  python -m study status {reference(folder)}")
             return INTERRUPTED
@@ -133,7 +133,7 @@ def watch(folder: StudyFolder) -> int:
                 print(view.line(office.search), flush=True)
             time.sleep(TICK_SECONDS)
             office.refresh()
-    print(view.text(office.search, folder))
+    print(view.text(office.search, folder, time.time()))
     return INTERRUPTED if stop.requests else 0
 
 

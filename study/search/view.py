@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from study.layout import StudyFolder
+from study.progress import duration
 from study.search import ancestry
+from study.search.forecast import forecast
+from study.search.pareto import front_of, values_at
 from study.search.settings import Settings
 from study.search.state import Search, Trial
 from sweeps.correlation import spearman
@@ -55,14 +59,16 @@ def line(search: Search) -> str:
     return ", ".join(parts) + f", {_spent(search)}"
 
 
-def text(search: Search, folder: StudyFolder) -> str:
-    """Return the search as `status` shows it."""
+def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
+    """Return the search as `status` shows it; now [s since 1970]: running units have lasted until then."""
     state = "stopped" if search.stopped else "over" if search.over else "going on"
     lines = [f"{folder.name}: {search.settings.scheduler}, {state}: {line(search)}"]
     population = ancestry.lines(search)
     lines += [] if isinstance(search.scheduler, PopulationBased) else ["", *_rungs(search)]
     lines += ["", *_best(search)]
+    lines += _front(search)
     lines += ["", *population] if population else []
+    lines += _rest(search, now)
     lines += _start_up(search)
     lines += _failures(search)
     if search.lost_units:
@@ -72,9 +78,9 @@ def text(search: Search, folder: StudyFolder) -> str:
     return "\n".join(lines)
 
 
-def as_json(search: Search, folder: StudyFolder) -> dict[str, Any]:
-    """Return the search for machines; losses in nats per token, resource in tokens."""
-    best = search.incumbent
+def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> dict[str, Any]:
+    """Return the search for machines; losses in nats per token, resource in tokens, what is left as in `Forecast`."""
+    best, rest = search.incumbent, forecast(search, now)
     return {
         "study": folder.name,
         "folder": str(folder.path),
@@ -88,6 +94,12 @@ def as_json(search: Search, folder: StudyFolder) -> dict[str, Any]:
         "start_up_share": search.start_share(),
         "lost_units": search.lost_units,
         "incumbent": None if best is None else best.key,
+        "left": None if rest is None else asdict(rest),
+        "front": [
+            {"number": t.number, "key": t.key, "tokens": best.at, **_objectives(search, t, best.at)}
+            for t in front_of(search)
+            if best is not None
+        ],
         "rungs": [
             {"tokens": r.level, "trials": len(r.entries), "promoted": len(r.promoted)} for r in _all_rungs(search)
         ],
@@ -169,6 +181,33 @@ def _best(search: Search) -> list[str]:
         rows.append((str(t.number), t.key, f"{t.at:,}", loss, verdict(search, t), *settings))
     counts = Counter(verdict(search, t) for t in search.trials.values())
     return [*_aligned(rows), "all: " + ", ".join(f"{n} {word}" for word, n in counts.most_common())]
+
+
+def _front(search: Search) -> list[str]:
+    """Return the trials that no other one beats in every objective, where there are several objectives."""
+    trials, best = front_of(search), search.incumbent
+    if not trials or best is None:
+        return []
+    rows = [("trial", "point", *search.settings.objectives)]
+    for t in trials:
+        rows.append((str(t.number), t.key, *(f"{x:.6g}" for x in _objectives(search, t, best.at).values())))
+    return ["", f"at {best.at:,} tokens nobody is lower in all objectives than", *_aligned(rows)]
+
+
+def _objectives(search: Search, trial: Trial, resource: int) -> dict[str, float]:
+    return dict(zip(search.settings.objectives, values_at(search, trial, resource) or (), strict=True))
+
+
+def _rest(search: Search, now: float | None) -> list[str]:
+    """Return how long the search still takes."""
+    rest = forecast(search, now)
+    if rest is None:
+        return []
+    units = f"{'at least ' if rest.at_least else ''}{rest.units} units"
+    ends = "then the budget bears no more" if rest.ends_by == "budget" else "then every trial has had its turn"
+    if rest.seconds is None:
+        return [f"{units} are left, {duration(rest.worker_seconds)} of one worker's time; {ends}"]
+    return [f"about {duration(rest.seconds)} to the end with {rest.workers} workers: {units}, {ends}"]
 
 
 def _failures(search: Search) -> list[str]:
