@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
 from study.compose import check
+from study.config import StudyConfig
 from study.files import locked
 from study.freeze import append_points, seal, settle
 from study.layout import StudyFolder
@@ -22,6 +23,7 @@ from study.search.settings import Settings, load
 from study.search.state import Claim, Search, ended, reported, started
 from sweeps.events import Config, Unit
 from train.spec.counts import flops_per_token
+from train.spec.read import read
 
 JOB = "job:"
 """How the name of a worker begins that is a job of its own, submitted for one unit."""
@@ -40,6 +42,7 @@ class Office:
     log: EventLog
     search: Search
     _latest: tuple[tuple[Config, str | None], Point] | None = None
+    _base: tuple[Settings, StudyConfig] | None = None
     _stamp: int = 0
     _holds: Callable[[], bool] = lambda: False
 
@@ -152,10 +155,15 @@ class Office:
         assert unit.config is not None, "a new point has its config"
         origin = None if unit.parent is None else self.search.origin(unit.parent)
         if self._latest is None or self._latest[0] != (unit.config, origin):
-            self._latest = (unit.config, origin), frozen(self.settings, unit.config, origin)
+            self._latest = (unit.config, origin), frozen(self.settings, unit.config, origin, self._read_base())
         point = self._latest[1]
         run = point.config
         return point.key, point, float(flops_per_token(run.model, run.data.vocab_size, run.data.sequence_length))
+
+    def _read_base(self) -> StudyConfig:
+        if self._base is None or self._base[0] is not self.settings:
+            self._base = self.settings, check(dict(self.settings.base))
+        return self._base[1]
 
     def _append(self, *records: Record) -> None:
         if not self._holds():
@@ -269,17 +277,27 @@ def server_clock(folder: StudyFolder) -> float:
     return now
 
 
-def frozen(settings: Settings, config: Config, origin: str | None = None) -> Point:
+def frozen(settings: Settings, config: Config, origin: str | None = None, base: StudyConfig | None = None) -> Point:
     """Return the point of a trial: the search's base config, fingerprint and all, with the trial's settings in it.
 
-    origin: `<key>@<tokens>` of the checkpoint that it goes on from; None: it starts from scratch.
+    origin: `<key>@<tokens>` of the checkpoint that it goes on from; None: it starts from scratch. base: the base
+    config read, for who asks often: then only the sections are read that the trial's settings are in.
     """
     said = dict(config) if origin is None else {**config, "schedule.parent": origin}
     plain: dict[str, Any] = dict(settings.base)
     for key, value in said.items():
         plain = _with(plain, key.split("."), value)
     overrides = tuple(f"{key}={_short(value)}" for key, value in said.items())
-    return seal(settle(check(plain), overrides), {}, overrides)
+    return seal(settle(check(plain) if base is None else _reread(base, plain, said), overrides), {}, overrides)
+
+
+def _reread(base: StudyConfig, plain: dict[str, Any], said: Config) -> StudyConfig:
+    """Return a config with the sections read anew that hold the keys in `said`; ValueError as of `check`."""
+    names = {key.partition(".")[0] for key in said}
+    try:
+        return replace(base, **{name: read(type(getattr(base, name)), plain[name], name) for name in names})
+    except ValueError:
+        return check(plain)
 
 
 def _with(plain: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:

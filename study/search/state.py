@@ -88,10 +88,12 @@ class Search:
         self.queue: list[Config] = []
         self.first: dict[int, Config] = {}
         self._proposal: tuple[int, int, Config | None] | None = None
+        self._tried: dict[int, Tried] = {}
 
     def apply(self, record: Record) -> None:
         """Take in one record. What comes from a claim that is no longer current changes nothing."""
         number, self._count = self._count, self._count + 1
+        self._tried.pop(record.get("trial", -1), None)
         match record["event"]:
             case "started":
                 self._start(number, record)
@@ -245,12 +247,17 @@ class Search:
         return self._proposal[2]
 
     def _sampled(self, trial: int) -> Config | None:
-        tried = [self._tried(self.trials[number]) for number in sorted(self.trials)]
+        tried = [self._as_tried(self.trials[number]) for number in sorted(self.trials)]
         rungs = self.scheduler.rungs if isinstance(self.scheduler, AshaPromotion) else ()
         return self.sampler.propose(trial, tried, rungs)
 
-    def _tried(self, trial: Trial) -> Tried:
-        return Tried(self.first[trial.number], trial.values, trial.failed, trial.seconds)
+    def _as_tried(self, trial: Trial) -> Tried:
+        """Return a trial as samplers see it, the same object until something comes of it."""
+        found = self._tried.get(trial.number)
+        if found is None:
+            found = Tried(self.first[trial.number], trial.values, trial.failed, trial.seconds)
+            self._tried[trial.number] = found
+        return found
 
     def _queued(self, trial: int) -> Config | None:
         """Return the oldest point of the user's that no trial has tried, what it leaves open being drawn."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from study.compose import check
 from study.layout import StudyFolder
 from study.search import view
 from study.search.claims import Office, frozen
@@ -144,6 +145,12 @@ def test_a_trials_point_is_what_the_same_overrides_would_freeze() -> None:
     assert (point.config.optim.lr, point.config.model.layers, point.config.budget.tokens) == (0.01, 2, 27_008)
     assert point.overrides == ("optim.lr=0.01", "model.layers=2")
     assert point.key == frozen(settings, {"model.layers": 2, "optim.lr": 0.01}).key
+    base = check(dict(settings.base))
+    for origin in (None, "0123456789ab@1024"):  # reading only what changed comes to the same point
+        whole = frozen(settings, {"optim.lr": 1, "schedule.warmup_fraction": 0.1}, origin)
+        assert frozen(settings, {"optim.lr": 1, "schedule.warmup_fraction": 0.1}, origin, base) == whole
+    with pytest.raises(ValueError, match=r"optim\.lr"):
+        frozen(settings, {"optim.lr": "fast"}, None, base)
     with pytest.raises(ValueError, match="optim"):
         frozen(settings, {"optim.lr": "fast"})
 
