@@ -52,7 +52,7 @@ def begin(program: str, *words: object) -> "subprocess.Popen[str]":
 def test_one_process_at_a_time(folder: Path) -> None:
     workers = [begin(COUNTING, folder, 40) for _ in range(4)]
     for worker in workers:
-        _, said = worker.communicate(timeout=120)
+        _, said = worker.communicate(timeout=300)
         assert worker.returncode == 0, said
     assert (folder / "count").read_text() == "160"
     assert len([path for path in folder.iterdir() if path.name.startswith("events.lock.")]) <= 2  # no growing heap
@@ -71,17 +71,17 @@ def test_a_killed_holders_lock_goes_to_the_next(folder: Path) -> None:
 
 
 def test_another_hosts_lock_lasts_while_it_is_touched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there, here = LinkLock(folder / "lock", stale=0.4), LinkLock(folder / "lock", stale=0.4)
+    there, here = LinkLock(folder / "lock", stale=2.0), LinkLock(folder / "lock", stale=2.0)
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(locks, "_host", lambda: "elsewhere")
     assert there.acquire()
     monkeypatch.undo()
     monkeypatch.setattr(locks, "BEAT_SECONDS", 0.05)
-    time.sleep(0.6)
+    time.sleep(2.5)
     assert not here.acquire(0.0)
     assert there.held
     there._end.set()  # it stands still, or its host is gone
-    assert here.acquire(5.0)
+    assert here.acquire(60.0)
     assert not there.held
     there.release()  # it wakes up: the turn that it ends is its own, long over
     assert here.held
@@ -137,7 +137,7 @@ def test_a_runs_lock_stays_with_the_trainer_that_inherited_it(folder: Path) -> N
     holder.wait()
     assert not RunLock(run / "lock").acquire()
     os.kill(child, signal.SIGKILL)
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 300
     while not RunLock(run / "lock").acquire():
         assert time.monotonic() < limit
         time.sleep(0.05)

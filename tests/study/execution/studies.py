@@ -19,6 +19,9 @@ from study.point import Point, point
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
+LIMIT_SECONDS = 300.0
+"""What ends in a moment is waited for so long: a machine that is busy elsewhere or syncs slowly is not wrong."""
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 TRAINER = f"{sys.executable} {Path(__file__).with_name('stand_in_trainer.py')}"
 FAILS, DIVERGES, SILENT, KILLS_ITSELF, SLOW, SAVES_SLOWLY = 101, 102, 103, 104, 200, 300
@@ -54,7 +57,7 @@ def study_command(*arguments: str | Path, cwd: str | Path) -> subprocess.Complet
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
 
@@ -88,7 +91,7 @@ def begin(study: StudyFolder) -> subprocess.Popen[str]:
 def run_to_end(study: StudyFolder) -> tuple[int, str]:
     """Submit all points, stay with them, and return the exit code and what was printed."""
     process = begin(study)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=LIMIT_SECONDS)
     return process.returncode, said
 
 
@@ -96,7 +99,7 @@ def states(study: StudyFolder) -> dict[str, str]:
     return {status.key: status.state for status in observe(study)}
 
 
-def wait_until(what: str, check: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(what: str, check: Callable[[], bool], seconds: float = LIMIT_SECONDS) -> None:
     limit = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < limit, f"waited {seconds:.0f} s for: {what}"

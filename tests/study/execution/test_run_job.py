@@ -20,6 +20,7 @@ from tests.study.execution.studies import (
     DIVERGES,
     FAILS,
     KILLS_ITSELF,
+    LIMIT_SECONDS,
     SILENT,
     SLOW,
     diary,
@@ -50,7 +51,7 @@ def start_job(study: StudyFolder, **variables: str) -> subprocess.Popen[str]:
 
 def run_job(study: StudyFolder, **variables: str) -> tuple[int, str]:
     process = start_job(study, **variables)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LIMIT_SECONDS)
     return process.returncode, said
 
 
@@ -110,14 +111,14 @@ def test_a_signal_is_passed_on_and_the_next_attempt_resumes(tmp_path: Path) -> N
     process = start_job(study, SLURM_ARRAY_JOB_ID="7", SLURM_JOB_ID="8")
     wait_until("it trains", study.run(key).metrics.exists)
     os.kill(process.pid, signal.SIGUSR2)
-    assert process.wait(30) == 75
+    assert process.wait(LIMIT_SECONDS) == 75
     assert ending(study, key)["state"] == "time_limit"
     saved = diary(study, key)[-1]
     assert saved.startswith("saved ")
     again = start_job(study, SLURM_ARRAY_JOB_ID="7", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="1")
     wait_until("it trains again", lambda: len(diary(study, key)) == 3)
     os.kill(again.pid, signal.SIGTERM)
-    assert again.wait(30) == 75
+    assert again.wait(LIMIT_SECONDS) == 75
     assert diary(study, key)[2] == f"begin {saved.split()[1]}"
     assert ending(study, key, 2)["state"] == "interrupted"
     assert json.loads(study.run(key).attempt(2).job.read_text())["restart"] == 1
@@ -131,7 +132,7 @@ def test_a_run_that_another_attempt_holds_is_left_alone(tmp_path: Path) -> None:
     process = start_job(study)
     wait_until("it waits for the lock", lambda: any(f.path.endswith("/lock") for f in _files(process.pid)))
     os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == HELD
     assert "another attempt holds" in said
     assert not study.run(key).attempts.exists()
@@ -144,8 +145,8 @@ def test_the_lock_lasts_as_long_as_the_trainer(tmp_path: Path) -> None:
     assert not RunLock(study.run(key).lock).acquire()
     os.kill(supervisor(study, key), signal.SIGKILL)
     process.wait()
-    wait_until("the trainer saved", lambda: diary(study, key)[-1].startswith("saved"), 10)
-    wait_until("the lock is free", lambda: RunLock(study.run(key).lock).acquire(), 10)
+    wait_until("the trainer saved", lambda: diary(study, key)[-1].startswith("saved"))
+    wait_until("the lock is free", lambda: RunLock(study.run(key).lock).acquire())
 
 
 def test_a_batch_that_was_given_up_is_fenced_off(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def ranks(study: StudyFolder, count: int) -> list[subprocess.Popen[str]]:
 def test_ranks_find_the_attempt_of_their_job_and_meet(tmp_path: Path) -> None:
     study, key = prepared(tmp_path, 1, executor="slurm", resources={"master_addr": "127.0.0.1"})
     for process in ranks(study, 3):
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_SECONDS) == 0
     attempt = study.run(key).attempt(1)
     written = json.loads(attempt.job.read_text())
     assert json.loads(attempt.stdout(2).read_text()) == {
@@ -217,8 +218,9 @@ def test_ranks_find_the_attempt_of_their_job_and_meet(tmp_path: Path) -> None:
 def test_the_rank_that_failed_first_is_the_one_that_is_reported(tmp_path: Path) -> None:
     study, key = prepared(tmp_path, FAILS, executor="slurm")
     second, first = ranks(study, 2)
-    assert first.wait(60) == 1
-    assert second.wait(60) == 0, "the first rank's exit code is the job's: SLURM must not kill it before it has said so"
+    assert first.wait(LIMIT_SECONDS) == 1
+    # The first rank's exit code is the job's: SLURM must not kill it before it has said so.
+    assert second.wait(LIMIT_SECONDS) == 0
     report = study.run(key).attempt(1).rank(1)
     assert "rank trouble" in json.loads(report.read_text())["error"]
 

@@ -16,6 +16,7 @@ from tests.study.execution.studies import (
     DIVERGES,
     FAILS,
     KILLS_ITSELF,
+    LIMIT_SECONDS,
     SAVES_SLOWLY,
     SLOW,
     begin,
@@ -93,7 +94,7 @@ def test_ctrl_c_lets_runs_save_and_the_same_command_carries_on(tmp_path: Path) -
     process = begin(study)
     wait_until("two runs train", lambda: sum(study.run(k).metrics.exists() for k in keys.values()) == 2)
     os.kill(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 130, said
     assert "waiting for the checkpoints of 2 runs" in said
     assert sorted(states(study).values()) == ["interrupted", "interrupted", "pending"]
@@ -102,7 +103,7 @@ def test_ctrl_c_lets_runs_save_and_the_same_command_carries_on(tmp_path: Path) -
     again = begin(study)
     wait_until("they train again", lambda: all(len(diary(study, key)) == 3 for key in started))
     os.kill(again.pid, signal.SIGTERM)
-    assert again.wait(60) == 130
+    assert again.wait(LIMIT_SECONDS) == 130
     assert {key: diary(study, key)[2] for key in started} == {k: f"begin {n}" for k, n in steps.items()}
 
 
@@ -113,7 +114,7 @@ def test_kill_9_of_the_controller_loses_nothing_and_runs_nothing_twice(tmp_path:
     wait_until("the slow one trains and others ended", lambda: _progress(study, slow, keys))
     jobs = list(psutil.Process(process.pid).children(recursive=True))
     end_group(process)
-    wait_until("its children saved and ended", lambda: not any(map(_alive, jobs)), 20)
+    wait_until("its children saved and ended", lambda: not any(map(_alive, jobs)))
     assert diary(study, slow)[-1] == f"saved {saved_step(study, slow)}"
     assert states(study)[slow] == "interrupted"
     again = begin(study)
@@ -121,7 +122,7 @@ def test_kill_9_of_the_controller_loses_nothing_and_runs_nothing_twice(tmp_path:
     quick = [key for key in keys.values() if key != slow]
     wait_until("the others are done", lambda: all(diary(study, key)[-1:] == ["end 100"] for key in quick))
     os.kill(again.pid, signal.SIGINT)
-    again.wait(60)
+    again.wait(LIMIT_SECONDS)
     for key in quick:
         lines = diary(study, key)
         begun = [line for line in lines if line.startswith("begin")]
@@ -139,7 +140,7 @@ def test_run_again_at_once_after_kill_9_takes_over_what_still_saves(tmp_path: Pa
     again = begin(study)
     wait_until("it goes on", lambda: len(diary(study, key)) == 3)
     os.kill(again.pid, signal.SIGINT)
-    assert again.wait(60) == 130
+    assert again.wait(LIMIT_SECONDS) == 130
     assert diary(study, key)[2] == f"begin {diary(study, key)[1].split()[1]}"
 
 
@@ -150,12 +151,12 @@ def test_a_second_controller_only_watches(tmp_path: Path) -> None:
     second = begin(study)
     wait_until("it has read its handlers", lambda: _handles_interrupt(second.pid))
     os.kill(second.pid, signal.SIGINT)
-    said, _ = second.communicate(timeout=60)
+    said, _ = second.communicate(timeout=LIMIT_SECONDS)
     assert second.returncode == 130
     assert "another process is running s: this one only watches" in said
     assert states(study)[keys[SLOW]] == "running", "stopping to watch harms nothing"
     os.kill(first.pid, signal.SIGINT)
-    assert first.wait(60) == 130
+    assert first.wait(LIMIT_SECONDS) == 130
 
 
 def test_points_that_nobody_starts_are_not_called_a_success(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_a_run_that_was_killed_outright_goes_on_by_itself_and_one_told_to_stop_d
     os.kill(supervisor(study, key), signal.SIGKILL)
     wait_until("it goes on", lambda: len(diary(study, key)) == 3)
     os.kill(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 130, said
     assert states(study)[key] == "interrupted"
     assert decided(study, key) == [("killed", "again")], "being told to stop is no failure, and nothing follows from it"
@@ -197,7 +198,7 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
     done = study_command("cancel", study.path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 points cancelled, 1 of them told to stop" in done.stdout or first == quick
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, said
     assert states(study)[slow] == "cancelled"
     assert run_to_end(study)[0] == 0

@@ -15,22 +15,23 @@ from tests.study.execution.studies import environment, wait_until
 
 def test_a_child_gets_sigterm_when_its_parent_is_killed_outright(tmp_path: Path) -> None:
     child = "import signal, time; signal.signal(15, lambda *_: open('told', 'w').close() or exit()); "
-    child += "open('ready', 'w').close(); time.sleep(60)"
+    child += "open('ready', 'w').close(); time.sleep(600)"
     parent = f"""
 import os, sys, time
 from pathlib import Path
 from study.supervise import spawn
 process = spawn([sys.executable, "-c", {child!r}], os.environ, Path("out"), Path("out"))
-Path("pid").write_text(str(process.pid))
-time.sleep(60)
+Path("staged").write_text(str(process.pid))
+Path("staged").rename("pid")
+time.sleep(600)
 """
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment())
-    wait_until("the child is ready", (tmp_path / "ready").exists)
+    wait_until("the child is ready and known", lambda: (tmp_path / "ready").exists() and (tmp_path / "pid").exists())
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    wait_until("the child was told", (tmp_path / "told").exists, 10)
+    wait_until("the child was told", (tmp_path / "told").exists)
     pid = int((tmp_path / "pid").read_text())
-    wait_until("the child ended", lambda: not psutil.pid_exists(pid), 10)
+    wait_until("the child ended", lambda: not psutil.pid_exists(pid))
 
 
 def test_place_in_an_array_task_that_was_requeued() -> None:

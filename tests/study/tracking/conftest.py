@@ -1,4 +1,4 @@
-"""Shared by the tracking tests: one database template a test process, because MLflow takes seconds to make one."""
+"""Shared by the tracking tests: one database template a test session, because MLflow takes seconds to make one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import filelock
 import pytest
 
 REPOSITORY = Path(__file__).parents[3]
@@ -23,12 +24,14 @@ def no_secrets_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    code = "import sys; from pathlib import Path; from study.tracking.database import create_database as c; "
-    code += "assert c(Path(sys.argv[1]), sys.argv[2])"
-    subprocess.run([sys.executable, "-c", code, str(path), f"file://{path.parent}"], check=True, cwd=REPOSITORY)
-    assert [p.name for p in path.parent.iterdir()] == ["mlflow.db"]
+def template(session_folder: Path) -> Path:
+    path = session_folder / "template" / "mlflow.db"
+    with filelock.FileLock(path.parent.with_suffix(".lock")):
+        if not path.exists():
+            code = "import sys; from pathlib import Path; from study.tracking.database import create_database as c; "
+            code += "assert c(Path(sys.argv[1]), sys.argv[2])"
+            subprocess.run([sys.executable, "-c", code, str(path), f"file://{path.parent}"], check=True, cwd=REPOSITORY)
+            assert [p.name for p in path.parent.iterdir()] == ["mlflow.db"]
     return path
 
 

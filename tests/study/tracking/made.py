@@ -17,6 +17,8 @@ from train.spec.config import RunConfig
 
 T0 = 1_760_000_000.0
 NAN = -0.123456789
+LIMIT_SECONDS = 300.0
+"""What takes a moment is waited for so long: a machine that is busy elsewhere or syncs slowly is not wrong."""
 Row = tuple[str, str, float, int, int]
 
 
@@ -167,8 +169,8 @@ def latest(rows: list[Row]) -> list[Row]:
     return sorted(last.values())
 
 
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
+def wait_for(condition: Any, seconds: float = LIMIT_SECONDS, every: float = 0.05) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
+        time.sleep(every)

@@ -5,7 +5,6 @@ import math
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,8 +18,10 @@ from typing import Any
 import pytest
 
 from study.tracking.uri import ui_command
+from tests.slurm.settings import free_ports
 from tests.study.tracking.conftest import Start
 from tests.study.tracking.made import (
+    LIMIT_SECONDS,
     append,
     complete,
     expected,
@@ -36,15 +37,14 @@ SMALL = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETR
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that a server can bind seconds later: the kernel gives it to nobody meanwhile."""
+    return free_ports(1)[0]
 
 
 def fetch(url: str, body: dict[str, Any] | None = None) -> bytes:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return bytes(answer.read())
 
 
@@ -64,7 +64,7 @@ def served(command: list[str], cwd: Path, url: str) -> Iterator[None]:
             line, cwd=cwd, env={**os.environ, **SMALL}, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        wait_for(lambda: answers(url) or process.poll() is not None, 120)
+        wait_for(lambda: answers(url) or process.poll() is not None)
         assert process.poll() is None, (cwd / "server.log").read_text()[-2000:]
         yield
     finally:
@@ -87,7 +87,7 @@ def test_a_server_that_is_away_for_a_while(database: Path, start: Start, tmp_pat
         start_run(made.run(index))
         append(made.run(index), 1, 300)
     away = start("runs/iso", "--uri", f"http://me:hunter22@127.0.0.1:{port}")
-    _, said = away.communicate(timeout=60)
+    _, said = away.communicate(timeout=LIMIT_SECONDS)
     assert away.returncode == 75
     assert f"cannot write to http://***@127.0.0.1:{port}" in said
     assert "hunter22" not in said
@@ -111,7 +111,7 @@ def test_a_server_that_is_away_for_a_while(database: Path, start: Start, tmp_pat
         complete(made.run(1))
         wait_for(lambda: stored(database, "iso") == expected(made))
         follower.terminate()
-        out, said = follower.communicate(timeout=60)
+        out, said = follower.communicate(timeout=LIMIT_SECONDS)
         assert follower.returncode == 0, said
         assert "3 of 3 runs" in out
         assert "nothing is lost" in said
@@ -134,7 +134,7 @@ def test_the_ui_opens_with_the_one_command(database: Path, start: Start, tmp_pat
     complete(made.run(0))
     uri = f"sqlite:///{database}"
     process = start("runs/iso", "--uri", uri)
-    out, said = process.communicate(timeout=60)
+    out, said = process.communicate(timeout=LIMIT_SECONDS)
     assert ui_command(uri) in out, said
     port = free_port()
     url = f"http://127.0.0.1:{port}"
