@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks._replay_peers import installed
+from sweeps.correlation import spearman
 from sweeps.events import Ended, Reported, Started
 from sweeps.replay.__main__ import Options, Outcome, replayed
 from sweeps.replay.policies import Setting
@@ -54,6 +56,7 @@ def main() -> None:
         _table(f"{name}, r=3, 30 seeds (the guard: r=1)", [n for n in NAMES if n != "asha_density"], first)
     _guard(folder)
     _strictness(folder)
+    _bounds(folder)
     _decisions()
 
 
@@ -133,6 +136,47 @@ def _strictness(folder: Path) -> None:
             cells = (f"{found[n] / apart[n]:.2f}; {found[n] / plain[n]:.2f}" for n in TABLES)
             print(f"  upper={upper} threshold={threshold:<4}" + "".join(f"{cell:>16}" for cell in cells))
     print()
+
+
+class Told(AshaGuarded):
+    """A guard that is told by then that the rungs can be trusted, and looks no further: no real one is better there."""
+
+    def _trust(self) -> bool:
+        return self.correlations()[0][2] >= self.probes
+
+
+def _bounds(folder: Path) -> None:
+    """Print what no guard gets around: what looking costs, and how little can be seen before a full run has ended."""
+    print("What any guard is up against, 32R, 30 seeds")
+    for name in TABLES:
+        path = folder / f"{name}.npz"
+        table = read_table(path)
+        apart = {budget: _at(budget, _full, path) for budget in (32.0, 31.0, 30.0, 28.0, 24.0)}
+        told = _at(32.0, lambda s: Told(s.r, s.R, s.eta, limit=s.configurations, share=0.0), path)
+        plain = _at(32.0, lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations), path)
+        less = "  ".join(f"{budget:g}R {apart[budget] / apart[32.0]:.2f}x" for budget in list(apart)[1:])
+        print(f"  {name}")
+        print(f"    random search with less of the budget: {less} of its regret with all of it")
+        print(f"    full runs until the first eight end, then told to trust: {told / plain:.2f}x ASHA")
+        best = table.losses[np.argsort(table.losses[:, 26])[: len(table.losses) // 3]]
+        print(f"    rank correlation between columns: {_correlations(table.losses)}", end="; ")
+        print(f"among the best third at 27: {_correlations(best)}")
+    print()
+
+
+def _full(setting: Setting) -> Scheduler:
+    return FullRuns(setting.R, limit=setting.configurations)
+
+
+def _at(budget: float, make: Callable[[Setting], Scheduler], path: Path) -> float:
+    """Return a scheduler's mean regret over 30 seeds at one budget."""
+    options = Options(path, seeds=30, r=1, budgets=(budget,))
+    return float(np.mean(_by(make, read_table(path), options).regrets[budget]))
+
+
+def _correlations(losses: NDArray[np.float64]) -> str:
+    pairs = ((9, 27), (27, 54), (27, 81), (54, 81))
+    return "  ".join(f"{a}-{b} {spearman(list(losses[:, a - 1]), list(losses[:, b - 1])):.2f}" for a, b in pairs)
 
 
 def _decisions() -> None:
