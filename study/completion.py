@@ -19,14 +19,14 @@ OTHER_VALUES = {"--keep": ("last=1", "best=1", "last=1,best=1")}
 BASH = """\
 # Completion of `python -m study` for bash:  source <(python -m study completion bash)
 _study_python() {
-    local line="${COMP_LINE:0:COMP_POINT}" current prefix
+    local line="${COMP_LINE:0:COMP_POINT}" current prefix python
     local -a words
     read -ra words <<< "$line"
     [[ "$line" == *[[:space:]] ]] && words+=("")
     [[ ${#words[@]} -gt 3 && "${words[1]}" == -m && "${words[2]}" == study ]] || return 0
-    current="${words[-1]}"
+    current="${words[-1]}" python="${words[0]/#\\~/$HOME}"
     local IFS=$'\\n'
-    COMPREPLY=($("${words[0]}" -m study completion words "$((${#words[@]} - 4))" -- "${words[@]:3}" 2>/dev/null))
+    COMPREPLY=($("$python" -m study completion words "$((${#words[@]} - 4))" -- "${words[@]:3}" 2>/dev/null))
     # Where = separates words for readline, what is before the last one stands there already.
     if [[ "$current" == *=* && "$COMP_WORDBREAKS" == *=* ]]; then
         prefix="${current%"${current##*=}"}"
@@ -44,8 +44,11 @@ ZSH = """\
 _study_python() {
     if [[ "${words[2]}" == "-m" && "${words[3]}" == "study" ]]; then
         local -a found
-        found=("${(@f)$("${words[1]}" -m study completion words "$((CURRENT - 4))" -- "${words[@]:3}" 2>/dev/null)}")
-        compadd -Q -- ${found}
+        found=(${(f)"$(${~words[1]} -m study completion words "$((CURRENT - 4))" -- "${words[@]:3}" 2>/dev/null)"})
+        compadd -Q -S '' -- ${(M)found:#*=}  # a value follows at once
+        compadd -Q -- ${found:#*=}
+    elif (( $+functions[_python] )); then
+        _python "$@"
     else
         _files
     fi

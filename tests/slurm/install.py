@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("slurm-wlm", "slurmdbd", "munge", "mariadb-server", "postgresql")
-"""PostgreSQL is for tests of a tracking store, which skip without it."""
+PACKAGES = ("slurm-wlm", "slurmdbd", "munge", "mariadb-server", "postgresql", "zsh")
+"""PostgreSQL and zsh are for tests of a tracking store and of the completion, which skip without them."""
 PROGRAMS = (
     "slurmctld",
     "slurmd",

@@ -10,7 +10,7 @@ import pytest
 from study.commands import COMMANDS
 from study.completion import candidates
 from study.standing import STATES
-from tests.study.execution.studies import environment, make_study, study_command
+from tests.study.execution.studies import LIMIT_SECONDS, environment, make_study
 
 
 @pytest.fixture
@@ -82,9 +82,45 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     assert done.stdout.split() == found, done.stderr
 
 
-def test_zsh_reads_its_script(tmp_path: Path) -> None:
-    script = study_command("completion", "zsh", cwd=tmp_path).stdout
-    assert script.startswith("#compdef python")
+ZSH = r"""
+zmodload zsh/zpty
+python=$1; shift
+zpty inner "TERM=dumb zsh -f -i"
+zpty -w inner "PROMPT=; unset zle_bracketed_paste; autoload -Uz compinit; compinit -u -D"
+zpty -w inner "source <($python -m study completion zsh)"
+zpty -w inner 'complete-and-say() { zle complete-word; BUFFER="print -r -- \"<${BUFFER}>\""; zle accept-line }'
+zpty -w inner 'zle -N complete-and-say; bindkey "^T" complete-and-say; print -r -- "ready" "now"'
+zpty -r inner said '*ready now*'
+for line in "$@"; do
+    zpty -w -n inner "$line"$'\x14'
+    zpty -r inner said $'*\n<*>*'
+    print -r -- "${${said##*$'\n'<}%%>*}|"
+done
+zpty -d inner
+"""
+"""A zsh at a terminal of its own: what each line becomes when TAB is pressed at its end."""
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_real_zsh_asks_and_gets_it(tmp_path: Path) -> None:
     if shutil.which("zsh") is None:
         pytest.skip("no zsh here")
-    subprocess.run(["zsh", "-n"], input=script, text=True, check=True)
+    (tmp_path / "text.py").touch()
+    became = {
+        "-m study li": "-m study list ",
+        "-m study cancel alpha --where model.width=6": "-m study cancel alpha --where model.width=64 ",
+        "-m study cancel alpha --where model.wid": "-m study cancel alpha --where model.width=",
+        "-m study nonsense ": "-m study nonsense ",
+        "te": "text.py ",
+    }
+    lines = [f"{sys.executable} {typed}" for typed in became]
+    done = subprocess.run(
+        ["zsh", "-f", "-c", ZSH, "zsh", sys.executable, *lines],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.stdout.splitlines() == [f"{sys.executable} {text}|" for text in became.values()], done.stderr
