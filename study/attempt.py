@@ -15,6 +15,7 @@ from study.classify import INTERRUPTED, Ending, Seen, by_words, classify, headli
 from study.files import last_lines, read_json, tail, write_json
 from study.hang import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
 from study.layout import AttemptFolder, RunFolder, StudyFolder
+from study.meeting import Round, kill
 from study.place import Place
 from study.supervise import PEERS_GRACE, Signals, memory_kills, spawn, trainer_command, wait_together
 
@@ -74,15 +75,10 @@ def finished(run: RunFolder) -> Ending | None:
 
 
 def advance(
-    work: Work,
-    config: Mapping[str, Any],
-    attempt: AttemptFolder,
-    job: Mapping[str, Any],
-    signals: Signals,
-    *,
-    inherit: tuple[int, ...] = (),
+    work: Work, config: Mapping[str, Any], meeting: Round, signals: Signals, *, inherit: tuple[int, ...] = ()
 ) -> Ran:
-    """Run the trainer to its end; where several ranks run here, what is returned is the first one's."""
+    """Run the trainer to its end, or to that of the round; where several ranks run here, return the first one's."""
+    attempt, job = meeting.attempt, meeting.job
     runtime = config.get("runtime", {})
     here = work.place
     # SLURM starts a job like this one for each rank; on this machine this one starts them all.
@@ -107,11 +103,14 @@ def advance(
     def look() -> bool:
         if pauses is not None:
             pauses.look()
+        if meeting.taken(processes[here.rank].returncode) or meeting.over() is not None:
+            kill(processes)
         return watch.look(processes)
 
     first = wait_together(processes, look, lambda: any(p.exists() for p in elsewhere))
     kills = memory_kills() - kills
-    if first is not None and first != here.rank:
+    if first not in (None, here.rank) and not meeting.taken(processes[here.rank].returncode):
+        assert first is not None
         ended = Ran(processes[first].returncode, watch.hang, kills)
         ending = conclude_rank(work, attempt, ended, signals, rank=first, started=started)
         if ending.state == "failed":

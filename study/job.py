@@ -20,6 +20,7 @@ from typing import Any
 
 from study import ledger
 from study.attempt import (
+    Ran,
     Work,
     advance,
     conclude,
@@ -36,6 +37,7 @@ from study.classify import Ending
 from study.files import Reserve, RunLock, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
 from study.lineage import has_branches
+from study.meeting import Round
 from study.place import find_place, local_world, memory_gb, rendezvous
 from study.supervise import Signals
 
@@ -149,7 +151,7 @@ def lead(work: Work, signals: Signals) -> int:
         ending = told_to_end(work, signals, started)
     else:
         try:
-            ran = advance(work, config, attempt, job, signals, inherit=(lock.fileno(),))
+            ran = _meet_and_advance(work, config, Round(attempt, job, 0), signals, (lock.fileno(),))
             ending = conclude(work, attempt, ran, signals, started)
         except OSError as error:
             ending = not_run(error)
@@ -164,6 +166,22 @@ def lead(work: Work, signals: Signals) -> int:
 
         again.after(work, number, ending, job)
     return ending.code
+
+
+def _meet_and_advance(
+    work: Work, config: dict[str, Any], meeting: Round, signals: Signals, inherit: tuple[int, ...]
+) -> Ran:
+    """Run the trainer to its end, with another port for all ranks where somebody has taken theirs meanwhile."""
+    while True:
+        ran = advance(work, config, meeting, signals, inherit=inherit)
+        if signals.received or not meeting.taken(ran.returncode):
+            return ran
+        number = meeting.number + 1
+        address, port = _meeting_place(work, number)
+        print(f"{work.key}: port {meeting.job['port']} was taken: the ranks meet at port {port}", flush=True)
+        job = {**meeting.job, "address": address, "port": port, "round": number}
+        meeting = Round(meeting.attempt, job, 0)
+        write_json(meeting.attempt.job, job)
 
 
 def _accounted(work: Work, number: int) -> Ending | None:
@@ -193,8 +211,15 @@ def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: Fa
     attempt, job = found
     started = time.time()
     rank = work.place.rank
-    ran = advance(work, find_config(work.study, work.key), attempt, job, signals)
-    ending = conclude_rank(work, attempt, ran, signals, rank=rank, started=started)
+    config = find_config(work.study, work.key)
+    while True:
+        meeting = Round(attempt, job, rank)
+        ran = advance(work, config, meeting, signals)
+        ending = conclude_rank(work, attempt, ran, signals, rank=rank, started=started)
+        following = meeting.over() or (meeting.wait() if ending.kind == "communication" else None)
+        if following is None or signals.received:
+            break
+        job = dict(following)
     if ending.state == "failed":
         write_json(attempt.rank(rank), record(attempt, ending, started, rank))
     # The first rank's exit code says how the job ended; any other that is not 0 would have it killed on the spot.
@@ -258,9 +283,13 @@ def describe(work: Work, started: float) -> dict[str, Any]:
         "memory_gb": memory_gb(os.environ) if place.executor == "slurm" else None,
     }
     if place.world > 1:
-        given = "127.0.0.1" if place.executor == "local" else work.batch.resources.get("master_addr")
-        job["address"], job["port"] = rendezvous(place, given)
+        job["address"], job["port"] = _meeting_place(work)
     return job
+
+
+def _meeting_place(work: Work, again: int = 0) -> tuple[str, int]:
+    local = work.place.executor == "local"
+    return rendezvous(work.place, "127.0.0.1" if local else work.batch.resources.get("master_addr"), again)
 
 
 def _acquire(lock: RunLock, signals: Signals) -> bool:

@@ -60,11 +60,14 @@ def find_place(executor: str, environment: Mapping[str, str], world: int = 1) ->
     )
 
 
-def rendezvous(place: Place, address: str | None) -> tuple[str, int]:
-    """Return the address and a port that is free on this host, derived from the job id. For the first rank."""
+def rendezvous(place: Place, address: str | None, again: int = 0) -> tuple[str, int]:
+    """Return the address and a port that is free on this host, derived from the job id. For the first rank.
+
+    `again`: how many ports of this attempt were taken before its ranks could meet there.
+    """
     numbers = re.findall(r"\d+", place.job_id)
-    start = sum(int(n) * factor for n, factor in zip(numbers, (17, 1), strict=False)) + 7919 * place.restart
-    return address or _own_address(), first_free(start, _is_free)
+    start = sum(int(n) * factor for n, factor in zip(numbers, (17, 1), strict=False))
+    return address or _own_address(), first_free(start + 7919 * place.restart + 101 * again, _is_free)
 
 
 def memory_gb(environment: Mapping[str, str]) -> float | None:
