@@ -52,7 +52,7 @@ class AshaGuarded(AshaPromotion):
 
     def apply(self, event: Event) -> None:
         """Take notice of an event."""
-        if isinstance(event, Started):
+        if isinstance(event, Started) and event.unit.trial not in self.trials.lost:
             more = event.unit.until - self.trials.at.get(event.unit.trial, 0)
             self.given += more
             if event.unit.probe:

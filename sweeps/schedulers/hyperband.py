@@ -30,7 +30,8 @@ class Hyperband(Scheduler):
         match event:
             case Started(unit):
                 bracket, local = self._place(unit)
-                self.given[bracket] += unit.until - self.trials.at.get(unit.trial, 0)
+                if unit.trial not in self.trials.lost:  # else a lost worker would shift what is decided next
+                    self.given[bracket] += unit.until - self.trials.at.get(unit.trial, 0)
                 self.brackets[bracket].apply(Started(replace(unit, trial=local)))
             case Reported(trial) | Ended(trial):
                 bracket, local = self.place[trial]

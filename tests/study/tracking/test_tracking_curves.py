@@ -1,0 +1,52 @@
+"""What MLflow was sent of a study makes the same table of curves as the study's own files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from study.__main__ import main
+from study.layout import StudyFolder
+from study.tracking.__main__ import main as tracking
+from sweeps.replay.__main__ import main as replay
+from tests.study.test_export_curves import finished
+
+
+def test_an_experiment_becomes_the_table_that_its_runs_are(
+    database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = StudyFolder(tmp_path / "s")
+    for lr in (0.1, 0.2, 0.3):
+        finished(study, lr)
+    finished(study, 0.4, "diverged")
+    finished(study, 0.5, "running")
+    study.study.write_text(f"study: {{name: s}}\ntracking: {{enabled: true, uri: 'sqlite:///{database}'}}\n")
+    assert tracking(["sync", str(study.path)]) == 0
+    uri = ["--uri", f"sqlite:///{database}"]
+    assert main(["export-curves", str(study.path), str(tmp_path / "files.npz")]) == 0
+    assert main(["export-curves", "mlflow:s", str(tmp_path / "mlflow.npz"), *uri]) == 0
+    said = capsys.readouterr().out
+    assert said.count("4 runs of 8,192 tokens, 4 columns") == 2
+    assert said.count("left out: 1 not trained to the end") == 2
+    with np.load(tmp_path / "files.npz") as files, np.load(tmp_path / "mlflow.npz") as store:
+        assert list(files) == list(store)
+        order = [list(store["keys"]).index(key) for key in files["keys"]]
+        for name in ("keys", "val_loss", "config", "epoch_cost"):
+            np.testing.assert_array_equal(store[name][order], files[name])
+        assert list(store["config_names"]) == list(files["config_names"])
+
+    out = tmp_path / "out.json"
+    words = [
+        f"curves={tmp_path / 'mlflow.npz'}",
+        "scheduler=random,asha_promotion",
+        "seeds=2",
+        "budgets=2",
+        f"out={out}",
+    ]
+    assert replay(words) == 0
+    assert set(json.loads(out.read_text())) == {"random", "asha_promotion"}
+    assert main(["export-curves", "mlflow:nothing", str(tmp_path / "no.npz"), *uri]) == 2
+    assert "has no such experiment" in capsys.readouterr().err
