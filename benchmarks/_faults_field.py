@@ -17,8 +17,8 @@ import psutil
 
 from study.files import read_json
 from tests.slurm.cluster import ThrowawayCluster, wait_for
+from tests.slurm.daemons import Daemons
 from tests.slurm.lab import TINY, Lab
-from tests.slurm.supervisor import MARK
 
 STEPS, INTERVAL = 20, 4
 """Steps of a run, and between its checkpoints."""
@@ -61,7 +61,7 @@ class Field:
     lab: Lab
     reference: dict[int, Losses]
     tries: int
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    daemons: Daemons
 
     def patient(self, study: str, *overrides: str, slow: float = 0.7, trainer: str = "slow", **more: object) -> Patient:
         """Submit `tries` slow runs under one study's name."""
@@ -71,28 +71,6 @@ class Field:
         seeds = ",".join(map(str, range(self.tries)))
         lab.sweep(f"study.name={study}", *RUN, f"seed={seeds}", *overrides)
         return Patient(self, lab, study, marker)
-
-    def daemon(self, *command: str) -> None:
-        """Start a daemon of the cluster again."""
-        environment = self.cluster.full_environment(**{MARK: str(self.cluster.folder)})
-        with (self.cluster.settings.logs / "again.out").open("ab") as log:
-            process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self.started.append(process)
-
-    def kill_daemon(self, name: str, node: str = "") -> None:
-        """Kill a daemon of this cluster outright."""
-        for process in psutil.process_iter(["name", "cmdline"]):
-            try:
-                if process.name() == name and self._mine(process) and node in process.cmdline()[-1]:
-                    process.kill()
-            except psutil.Error:
-                continue
-
-    def _mine(self, process: psutil.Process) -> bool:
-        variables = process.environ()
-        return variables.get(MARK) == str(self.cluster.folder) and "SLURM_JOB_ID" not in variables
 
 
 @dataclass
@@ -254,6 +232,11 @@ def records(run: Path) -> list[dict[str, Any]]:
 def train_losses(run: Path) -> dict[int, float]:
     """Return the training loss of every recorded step."""
     return {record["step"]: record["metrics"]["loss"] for record in records(run) if record["kind"] == "train"}
+
+
+def times_run(run: Path) -> int:
+    """Return how often the quick trainer ran for a point."""
+    return len((run / "ran").read_text(encoding="utf-8").split()) if (run / "ran").exists() else 0
 
 
 def done_again(run: Path, attempts: Sequence[Path]) -> list[int]:

@@ -6,12 +6,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
-from benchmarks._faults_field import Field, Patient, Result, train_losses, undisturbed, with_field
+from benchmarks._faults_field import Field, Patient, Result, times_run, train_losses, undisturbed, with_field
 from tests.slurm.cluster import wait_for
+from tests.slurm.daemons import hasty, killing_as_sbatch_is_called
+from tests.slurm.lab import TINY
 
 Act = Callable[[Patient, str], None]
 CAUTIOUS = ("cluster.hang_floor_seconds=15",)
@@ -49,7 +52,7 @@ def step_killed(field: Field) -> Result:
 
 def rank_killed(field: Field) -> Result:
     shape = ("cluster.nodes=2", "cluster.tasks_per_node=2", "cluster.master_addr=127.0.0.1")
-    one = Field(field.cluster, field.lab, {}, 1, field.started)
+    one = Field(field.cluster, field.lab, {}, 1, field.daemons)
     reference = undisturbed(field.lab, 1, "undisturbed4", "cluster.tasks_per_node=4")
 
     def act(patient: Patient, key: str) -> None:
@@ -113,13 +116,13 @@ def node_died(field: Field) -> Result:
         steps = [p for p in supervisor.parents() if p.name().startswith("slurmstepd")]
         if node not in dead:
             dead.append(node)
-            field.kill_daemon("slurmd", node)
+            field.daemons.kill("slurmd", node)
         for process in (*steps, supervisor, *supervisor.children(recursive=True)):
             _kill(process)
 
     patient = _disturbed(field, "node", act)
     for node in dead:
-        field.daemon("slurmd", "-D", "-N", node)
+        field.daemons.start("slurmd", "-D", "-N", node)
     _wait_for_nodes(field)
     return patient.result("a node dies (slurmd and its job killed)", note="SlurmdTimeout is 10 s here")
 
@@ -131,13 +134,13 @@ def slurmd_killed(field: Field) -> Result:
         node = _node(patient, key)
         if node not in dead:
             dead.append(node)
-            field.kill_daemon("slurmd", node)
+            field.daemons.kill("slurmd", node)
 
     patient = _begun(field, "slurmd")
     patient.disturb(lambda key: act(patient, key))
     time.sleep(3.0)
     for node in dead:
-        field.daemon("slurmd", "-D", "-N", node)
+        field.daemons.start("slurmd", "-D", "-N", node)
     patient.recovered()
     _wait_for_nodes(field)
     return patient.result("kill -9 of slurmd, back after 3 s")
@@ -146,24 +149,57 @@ def slurmd_killed(field: Field) -> Result:
 def controller_killed(field: Field) -> Result:
     patient = _begun(field, "controller", slow=1.0)
     patient.at, patient.last = time.time(), {key: max(train_losses(patient.run(key))) for key in patient.keys}
-    field.kill_daemon("slurmctld")
+    field.daemons.kill("slurmctld")
     time.sleep(1.0)
     during = {point["state"] for point in patient.lab.points("controller")}
-    field.daemon("slurmctld", "-D")
+    field.daemons.start_controller()
     patient.slow.unlink(missing_ok=True)
     patient.recovered()
     return patient.result("kill -9 of slurmctld, back after some s", note=f"meanwhile status says {_words(during)}")
 
 
+def controller_away(field: Field) -> Result:
+    """slurmctld is killed as sbatch is called; meanwhile trainers die, and another command submits."""
+    patient = _begun(field, "away", slow=1.0)
+    folder = field.lab.folder / "late"
+    folder.mkdir()
+    late = hasty(replace(field.lab, folder=folder)).with_trainer("quick")
+    cut = killing_as_sbatch_is_called(late, field.daemons.pid("slurmctld"))
+    away = time.monotonic()
+    try:
+        cut.sweep("study.name=cut", *TINY, "seed=0,1,2", code=2)
+        late.sweep("study.name=late", *TINY, "seed=0,1,2")
+        during = {point["state"] for study in ("cut", "late") for point in late.points(study)}
+        patient.disturb(lambda key: patient.supervisor(key).children()[0].kill())
+        wait_for("the trainers' ends", lambda: all(_first_ended(patient, key) for key in patient.keys), 120, every=1.0)
+    finally:
+        field.daemons.start_controller()
+    seconds = time.monotonic() - away
+    patient.recovered()
+    wait_for("the others", lambda: not any(_alive(late, study) for study in ("cut", "late")), 180, every=2.0)
+    ran = [times_run(late.run_folder(study, key)) for study in ("cut", "late") for key in late.keys(study)]
+    result = patient.result(
+        "slurmctld away, work goes on",
+        note=f"away for {seconds:.0f} s from the moment that sbatch is called; trainers die and {len(ran)} more points "
+        f"are submitted meanwhile, {_words(during)} until it is back; all go on by the next status",
+    )
+    twice, lost = sum(max(0, times - 1) for times in ran), ran.count(0)
+    return replace(result, duplicates=result.duplicates + twice, lost=result.lost + lost)
+
+
+def _first_ended(patient: Patient, key: str) -> bool:
+    return (patient.run(key) / "attempts" / "1" / "outcome.json").exists()
+
+
 def accounting_killed(field: Field) -> Result:
     """Accounting is away while runs end, one of them badly; it comes back seconds after."""
     patient = _begun(field, "accounting")
-    field.kill_daemon("slurmdbd")
+    field.daemons.kill("slurmdbd")
     patient.disturb(lambda key: patient.supervisor(key).children()[0].kill())
     time.sleep(5.0)
     during = {point["state"] for point in patient.lab.points("accounting")}
     patient.recovered()
-    field.daemon("slurmdbd", "-D")
+    field.daemons.start("slurmdbd", "-D")
     wait_for("accounting", lambda: _says_something(field), 60, every=1.0)
     return patient.result("slurmdbd killed, and a trainer meanwhile", note=f"meanwhile status says {_words(during)}")
 
@@ -188,7 +224,7 @@ def shard_corrupted(field: Field) -> Result:
 def nan_gradient(field: Field) -> Result:
     command = f"{sys.executable} -m tests.train.faults nan --step 8 --rank 0"
     lab = type(field.lab)(field.lab.folder, field.lab.corpus, field.lab.cluster, (("STUDY_TRAINER", command),))
-    patient = Field(field.cluster, lab, field.reference, field.tries, field.started).patient("gradient", trainer="")
+    patient = Field(field.cluster, lab, field.reference, field.tries, field.daemons).patient("gradient", trainer="")
     patient.recovered()
     same = all(
         {s: loss for s, loss in train_losses(patient.run(key)).items() if s <= 8}
@@ -225,7 +261,7 @@ def time_limit(field: Field) -> Result:
 def code_defect(field: Field) -> Result:
     """A defect is tried no second time by itself: that would only burn hours."""
     lab = field.lab.with_trainer("quick", QUICK_FAIL=0)
-    lab.sweep("study.name=defect", *_tiny(), "seed=0,1,2")
+    lab.sweep("study.name=defect", *TINY, "seed=0,1,2")
     wait_for("the ends", lambda: not _alive(lab, "defect"), 120, every=2.0)
     points = {point["state"] for point in lab.points("defect")}
     attempts = [len(list((lab.run_folder("defect", key) / "attempts").iterdir())) for key in lab.keys("defect")]
@@ -298,12 +334,6 @@ def _says_something(field: Field) -> bool:
 def _alive(lab: object, study: str) -> bool:
     points = lab.points(study)  # type: ignore[attr-defined]
     return any(point["state"] in ("pending", "waiting", "queued", "running", "unknown") for point in points)
-
-
-def _tiny() -> tuple[str, ...]:
-    from tests.slurm.lab import TINY
-
-    return TINY
 
 
 def _words(states: set[str]) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks._faults_field import Field, Result, train_losses
+from benchmarks._faults_field import Field, Result, times_run, train_losses
 from tests.slurm.cluster import wait_for
 from tests.slurm.test_slurm_submission import SEEDS, STUDY, killed_around_sbatch
 from tests.study.tracking.made import Made, Row, append, complete, expected, make_study, start_run, stored
@@ -37,7 +37,7 @@ def submitter_killed(field: Field) -> Result:
         lab = replace(field.lab, folder=folder).with_trainer("quick")
         killed_around_sbatch(lab, moment, late)
         lab.sweep(*STUDY, "wait=true")
-        ran.update(_times(lab.run_folder("s", key)) for key in lab.keys("s"))
+        ran.update(times_run(lab.run_folder("s", key)) for key in lab.keys("s"))
     points = SEEDS * len(moments)
     return Result(
         "kill -9 of the submitter",
@@ -50,10 +50,6 @@ def submitter_killed(field: Field) -> Result:
         seconds=(time.monotonic() - begun) / len(moments),
         note=f"{points} points; before, during and after sbatch; time: the whole command again",
     )
-
-
-def _times(run: Path) -> int:
-    return len((run / "ran").read_text(encoding="utf-8").split()) if (run / "ran").exists() else 0
 
 
 def disk_full(field: Field) -> Result:

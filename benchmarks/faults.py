@@ -26,6 +26,7 @@ from benchmarks import _faults_jobs as jobs
 from benchmarks import _faults_stores as stores
 from benchmarks._faults_field import INTERVAL, STEPS, Field, Result, undisturbed
 from tests.slurm.cluster import ThrowawayCluster
+from tests.slurm.daemons import Daemons
 from tests.slurm.install import unavailable
 from tests.slurm.lab import Lab, prepare, write_text
 
@@ -61,6 +62,7 @@ OF_ALL: dict[str, Fault] = {
     "slurmd": jobs.slurmd_killed,
     "node": jobs.node_died,
     "slurmctld": jobs.controller_killed,
+    "outage": jobs.controller_away,
     "slurmdbd": jobs.accounting_killed,
 }
 """Done to what all studies share: one after the other."""
@@ -87,10 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_text(root / "corpus" / "text")
         prepare(root / "corpus")
         lab = Lab(root, root / "corpus", cluster)
-        field = Field(cluster, lab, undisturbed(lab, options.tries), options.tries)
-        results = _all(field, wanted, options)
-        for process in field.started:
-            process.kill()
+        field = Field(cluster, lab, undisturbed(lab, options.tries), options.tries, Daemons(cluster))
+        try:
+            results = _all(field, wanted, options)
+        finally:
+            field.daemons.close()
     print("\n".join(table(results)))
     print()
     print("\n".join(stores.checkpoint_speed()))

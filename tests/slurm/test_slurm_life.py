@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import psutil
 import pytest
 
 from tests.slurm.cluster import ThrowawayCluster, wait_for
+from tests.slurm.daemons import Daemons, hasty, killing_as_sbatch_is_called
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
@@ -28,6 +30,13 @@ def own_cluster(slurm_here: None) -> Iterator[ThrowawayCluster]:
     """A cluster whose nodes may be taken down and whose jobs preempt each other."""
     with ThrowawayCluster(nodes=3, extra=PREEMPTION) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def daemons(own_cluster: ThrowawayCluster) -> Iterator[Daemons]:
+    daemons = Daemons(own_cluster)
+    yield daemons
+    daemons.close()
 
 
 @pytest.fixture
@@ -106,6 +115,47 @@ def test_a_cap_is_reached_and_status_says_so(lab: Lab) -> None:
     point = stopped.wait_for_state("stops", "failed", 60)
     assert (point["kind"], point["headline"]) == ("code_error", "RuntimeError: it was not a good day")
     assert len(starts(stopped, "stops")) == 1
+
+
+def test_while_slurmctld_is_away_jobs_end_and_commands_submit_and_all_goes_on_after(lab: Lab, daemons: Daemons) -> None:
+    """One point completes meanwhile, one dies and cannot requeue itself, one trains on; two studies are submitted."""
+    lab = hasty(lab)
+    there = fragile(lab, "away", "1:hold;2:hold,complete;3:hold", "seed=1,2,3")
+    first, second, third = (there.run_folder("away", key) for key in there.keys("away"))
+    for run in (first, second, third):
+        wait_for(f"{run.name} to train", (run / "waits").exists, 120)
+    late = lab.with_trainer("quick")
+    # It goes as sbatch is called: the submitter cannot know what became of that.
+    cut = killing_as_sbatch_is_called(late, daemons.pid("slurmctld"))
+    try:
+        assert "it is not known whether" in cut.sweep("study.name=cut", *TINY, "seed=1,2", code=2)
+        assert "2 points wait: the scheduler gave no answer" in late.sweep("study.name=late", *TINY, "seed=1,2")
+        assert {point["state"] for point in late.points("late")} == {"waiting"}
+        assert {point["state"] for point in late.points("cut")} == {"unknown"}
+        (first / "go").touch()
+        (trainer,) = psutil.Process(json.loads((second / "attempts/1/job.json").read_text())["pid"]).children()
+        trainer.kill()
+        wait_for("the completed one's end", (first / "attempts/1/outcome.json").exists, 120)
+        wait_for("what follows from the death", lambda: happened(there, "away").count("waiting") == 2, 120, every=0.3)
+        assert kinds(there, "away") == [("killed", "again")]
+    finally:
+        daemons.start_controller()
+    (third / "go").touch()
+    for study in ("away", "cut", "late"):
+        wait_for(f"{study} to complete", lambda study=study: is_done(late, study), 180, every=1.0)
+    assert [len(starts(there, "away", key)) for key in there.keys("away")] == [1, 2, 1]
+    for study in ("cut", "late"):
+        ran = [(late.run_folder(study, key) / "ran").read_text().split() for key in late.keys(study)]
+        assert [len(jobs) for jobs in ran] == [1, 1], "no point is lost, none ran twice"
+
+
+def happened(lab: Lab, study: str) -> list[str]:
+    return [str(event["event"]) for event in lab.ledger(study)]
+
+
+def is_done(lab: Lab, study: str) -> bool:
+    """Say whether all points of a study are completed; asking for it lets go on what waits."""
+    return all(point["state"] == "completed" for point in lab.points(study))
 
 
 def test_a_dead_node_is_left_and_named(lab: Lab) -> None:

@@ -1,7 +1,8 @@
 """Stands in for the trainer where a test is about how runs end: its nth start ends as the nth word of FRAGILE says.
 
 The last word goes on for ever. complete, fail (an exception), hang (beats, then sleeps), stop (stops itself), memory
-(asks for more than it may have), wait (saves and ends when told to). Words may differ by seed: `7:hang,complete;...`.
+(asks for more than it may have), wait (saves and ends when told to), hold (completes when RUN/go is there). Words may
+differ by seed: `7:hang,complete;...`.
 """
 
 from __future__ import annotations
@@ -89,6 +90,13 @@ def wait(run: Path, config: object) -> int:
     while not told:
         time.sleep(0.05)
     return 75
+
+
+def hold(run: Path, config: dict[str, dict[str, int]]) -> None:
+    (run / "waits").touch()
+    while not (run / "go").exists():
+        time.sleep(0.05)
+    complete(run, config)
 
 
 if __name__ == "__main__":
