@@ -92,11 +92,18 @@ def _surface(table: Any, budget: float, resamples: int, seed: int) -> dict[str, 
 
 
 def optimum(fit: LawFit, budget: float) -> tuple[float, float]:
-    """Return N* and D* of E + A/N^alpha + B/D^beta for a budget, by the FLOPs per parameter and token of its rows."""
+    """Return N* and D* of E + A/N^alpha + B/D^beta for a budget, by the FLOPs per parameter and token of its rows.
+
+    Raises ValueError where one term alone is left, or one rises: the law then has no best size.
+    """
     A, B, alpha, beta = (float(fit.params[name]) for name in ("A", "B", "alpha", "beta"))
     flops = fit.data.extra.get("flops")
     per = 6.0 if flops is None else float(np.exp(np.log(flops / np.prod(fit.data.inputs, axis=0)).mean()))
-    size = (alpha * A / (beta * B) * (budget / per) ** beta) ** (1.0 / (alpha + beta))
+    with np.errstate(all="ignore"):
+        ratio = np.float64(alpha * A) / np.float64(beta * B)
+        size = float((ratio * (budget / per) ** beta) ** (1.0 / np.float64(alpha + beta)))
+    if not (min(alpha, beta) > 0 and np.isfinite(size) and size > 0):
+        raise ValueError("the law has no best size: its loss does not fall with both parameters and tokens")
     return size, budget / per / size
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import foreign
+from analysis import foreign, tablefile
 from analysis.tidy import BITS_PER_BYTE, COLUMNS, LABEL_SLACK, LOSS_UNIT, REQUIRED, TEXT, as_records, empty, finish
 
 
@@ -24,6 +24,7 @@ def from_csv(
     validation: str = "",
     where: Mapping[str, str] | None = None,
     need: Sequence[str] = REQUIRED,
+    decimal: str = "auto",
 ) -> pd.DataFrame:
     """Return the frame of a foreign table: CSV, TSV, JSON lines or Parquet.
 
@@ -40,8 +41,9 @@ def from_csv(
     >>> int(table["used"].sum()), sorted(set(table["drop_code"]))
     (25, [''])
     """
+    _refuse_twice(columns or {})
     named = [theirs for ours, theirs in (columns or {}).items() if ours in TEXT]
-    raw = foreign.mapped(foreign.read(path, (*TEXT, *named)), columns or {}, COLUMNS, path)
+    raw = foreign.mapped(tablefile.read(path, (*TEXT, *named), decimal), columns or {}, COLUMNS, path)
     raw = foreign.filtered(raw, where or {}, path).reset_index(drop=True)
     source = (columns or {}).get("loss", "loss")
     if any(word in foreign.plain(source) for word in ("ppl", "perplexity")):
@@ -54,7 +56,7 @@ def from_csv(
     absent = [name for name in need if name not in raw]
     if absent:
         raise ValueError(foreign.missing(raw, absent, path))
-    out, unread = _columns(raw, path)
+    out, unread = _columns(raw, path, columns or {})
     settings = foreign.settings(raw, sorted({*(columns or {}).values(), *(where or {}), *COLUMNS, *foreign_kinds(raw)}))
     if settings:  # rows that differ in these are no repeats of each other
         out["setting_group"] = raw.groupby(list(settings), dropna=False, sort=True).ngroup().to_numpy(float) + 1.0
@@ -81,6 +83,17 @@ def from_csv(
     return frame
 
 
+def _refuse_twice(columns: Mapping[str, str]) -> None:
+    """Raise ValueError where one column of the file is mapped to two of params, tokens, flops and loss."""
+    taken: dict[str, str] = {}
+    for ours in REQUIRED:
+        theirs = columns.get(ours, "")
+        if theirs and taken.setdefault(theirs, ours) != ours:
+            raise ValueError(
+                f"columns={taken[theirs]}:{theirs},{ours}:{theirs}: one column cannot be both; map another"
+            )
+
+
 def foreign_kinds(raw: pd.DataFrame) -> list[str]:
     """Return the file's own columns that were taken as kinds."""
     return [c for c in raw.columns if any(foreign.plain(c) in names for names in foreign.KIND_COLUMNS.values())]
@@ -100,7 +113,7 @@ def _with_6nd(raw: pd.DataFrame, path: Path) -> pd.DataFrame:
         return raw.assign(**{"tokens" if "params" in raw else "params": second / (6.0 * first)})
 
 
-def _columns(raw: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, dict[int, str]]:
+def _columns(raw: pd.DataFrame, path: Path, called: Mapping[str, str]) -> tuple[pd.DataFrame, dict[int, str]]:
     """Return the columns that are ours and all further number columns, and why rows with unreadable cells go."""
     reserved = ("used", "drop_code", "drop_reason", "predicted")
     out: dict[str, Any] = {}
@@ -113,7 +126,7 @@ def _columns(raw: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, dict[int, str
             if name in TEXT:
                 out[name] = np.array(["" if empty(v) or v is None else str(v) for v in out[name]], dtype=object)
         elif name in COLUMNS:
-            out[name], bad = foreign.numbers(raw, name, path)
+            out[name], bad = foreign.numbers(raw, name, path, called.get(name, ""))
             unread |= {i: f"{name} is {text!r}, which is not a number" for i, text in bad.items()}
         elif pd.api.types.is_numeric_dtype(raw[name]) and not pd.api.types.is_bool_dtype(raw[name]):
             out[name] = raw[name].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,4 +1,4 @@
-"""Tables that others wrote: CSV, TSV, Parquet and JSON lines as columns under our names, every cell judged.
+"""Tables that others wrote as columns under our names, every cell judged.
 
 Nothing is guessed in silence. Names are matched exactly or but for case and blanks; what is not found is asked for with
 a mapping that is ready to paste. Cells that are not numbers drop their row with the reason, not the file.
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-FILES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".parquet", ".jsonl")
-PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz", ".pkl.xz", ".pickle.xz", ".joblib", ".pt", ".pth", ".npy")
+from analysis.tablefile import GROUPS, cased
+
 QUANTITIES = ("params", "tokens", "flops", "loss")
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "params": ("n", "nparams", "numparams", "parameters", "modelsize", "size", "numparameters", "modelparams",
@@ -44,79 +44,9 @@ KIND_COLUMNS: Mapping[str, tuple[str, ...]] = {
 COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
+FRACTIONS = ("loss", "error", "bits_per_byte", "lr")
+"""Quantities in which a comma before three digits is no sign of thousands."""
 SHOWN = 30
-
-
-def is_file(path: str) -> bool:
-    """Return whether the name is that of a table, readable or refused."""
-    return path.lower().endswith((*FILES, *PICKLES))
-
-
-def read(path: Path, text: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the file's table with trimmed column names; ValueError says why it cannot be read.
-
-    Columns named in `text` stay as they are written: a run called 0012 or 8474e0692244 is no number. Pickles are
-    refused: loading one runs whatever code its author put in.
-    """
-    name = path.name.lower()
-    if name.endswith(PICKLES):
-        raise ValueError(f"runs={path} is a pickle or an archive of arrays, which can run code when it is read: it is "
-                         "not loaded. Write it as .csv or .parquet where you trust it, and give that")  # fmt: skip
-    if not path.is_file():
-        raise ValueError(f"runs={path} does not exist; give runs/STUDY, mlflow:NAME or a file ({', '.join(FILES)})")
-    try:
-        table = _load(path, name, frozenset(map(_cased, text)))
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError, OSError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"runs={path} cannot be read as {path.suffix.lstrip('.')}: {first}") from None
-    table.columns = pd.Index([str(column).strip() for column in table.columns])
-    table = table.drop(columns=[c for c in table.columns if not c or c.startswith("Unnamed:")])
-    if not len(table) or not len(table.columns):
-        raise ValueError(f"runs={path} holds no row: a header and one line a run are needed")
-    return table.reset_index(drop=True)
-
-
-def _load(path: Path, name: str, text: frozenset[str]) -> pd.DataFrame:
-    if name.endswith(".parquet"):
-        return pd.read_parquet(path)
-    if name.endswith(".jsonl"):
-        return pd.read_json(path, lines=True, dtype=False)
-    separator = "\t" if ".tsv" in name else ","
-
-    def parsed(sep: str, **options: Any) -> pd.DataFrame:
-        read = {"sep": sep, "encoding": "utf-8-sig", "skipinitialspace": True, **options}
-        head: pd.DataFrame = pd.read_csv(path, **{**read, "nrows": 0})
-        if read.get("nrows") == 0:
-            return head
-        kept = {column: str for column in head.columns if _cased(column) in text}
-        found: pd.DataFrame = pd.read_csv(path, **read, dtype=kept)
-        return found
-
-    names = parsed(separator, nrows=0).columns  # a decimal comma would break the rows below
-    header = str(names[0])
-    if len(names) > 1 or not any(sign in header for sign in ";\t,| "):
-        return parsed(separator, low_memory=False)
-    other = next((sign for sign in (";", "\t", ",", "|") if sign in header), None)
-    if other is None:
-        return parsed(r"\s+")
-    table = parsed(other, low_memory=False)
-    if other == ";" and any(_decimal_comma(table[name]) for name in table.columns):
-        return parsed(other, decimal=",", low_memory=False)
-    return table
-
-
-def _cased(name: str) -> str:
-    """Return a column's name as ours are written: Size Group is size_group."""
-    return re.sub(r"[\s\-]+", "_", str(name).strip().lower())
-
-
-def _decimal_comma(column: pd.Series[Any]) -> bool:
-    """Return whether a column holds numbers as 3,14: a comma with other than three digits after it, and no point."""
-    if pd.api.types.is_numeric_dtype(column):
-        return False
-    text = column.dropna().astype(str).str.strip()
-    written = text.str.fullmatch(r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?")
-    return bool(len(text)) and bool(written.all()) and bool(text.str.contains(r",(?!\d{3}$)").any())
 
 
 def pairs(key: str, text: str, known: Sequence[str], what: str) -> dict[str, str]:
@@ -195,8 +125,10 @@ def mapped(table: pd.DataFrame, columns: Mapping[str, str], known: Sequence[str]
             _present(table, theirs, path)
             found = found.assign(**{ours: found[_present(table, theirs, path)]})
         else:
-            column = table[_present(table, name.strip(), path)]
-            found = found.assign(**{ours: scale * pd.to_numeric(column, errors="coerce")})
+            values, bad = numbers(table, _present(table, name.strip(), path), path)
+            # what is no number stays as it is written, for the row's reason
+            scaled = [bad.get(i, value) for i, value in enumerate((scale * values).tolist())] if bad else scale * values
+            found = found.assign(**{ours: scaled})
     for ours, aliases in KIND_COLUMNS.items():
         if ours not in found:
             alike = [c for c in table.columns if plain(c) in aliases and not pd.api.types.is_numeric_dtype(table[c])]
@@ -209,15 +141,18 @@ def _recased(table: pd.DataFrame, known: Sequence[str]) -> pd.DataFrame:
     """Return the table with Params, LOSS and their like under the `known` lower-case names, where these are free."""
     lower: dict[str, list[str]] = {}
     for column in table.columns:
-        lower.setdefault(_cased(column), []).append(column)
+        lower.setdefault(cased(column), []).append(column)
     renamed = {names[0]: ours for ours, names in lower.items() if ours in known and len(names) == 1}
     return table.rename(columns=renamed)
 
 
-def numbers(table: pd.DataFrame, name: str, path: Path) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[int, str]]:
+def numbers(
+    table: pd.DataFrame, name: str, path: Path, called: str = ""
+) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[int, str]]:
     """Return a column as floats, and the text of each cell that is not a number by row (read as NaN).
 
-    Thousands separators are read. A column of which more than half is not a number is an error.
+    Thousands separators are read, but in a loss, where a comma would more likely stand before decimals: that is asked
+    for. A column of which more than half is not a number is an error, which calls it `called` (default: its name).
     """
     if name not in table:
         raise ValueError(missing(table, [name], path))
@@ -225,17 +160,29 @@ def numbers(table: pd.DataFrame, name: str, path: Path) -> tuple[np.ndarray[Any,
     if pd.api.types.is_numeric_dtype(column) or column.dtype == bool:
         return column.to_numpy(dtype=np.float64, na_value=np.nan), {}
     text = column.astype(object).where(column.notna(), "").map(lambda v: str(v).strip())
-    cleaned = text.str.replace(r"(?<=\d)[,_\u00a0 ](?=\d{3}(\D|$))", "", regex=True)
+    said = f"{path}: column {called or name!r}" if called in ("", name) else f"{path}: column {called!r} ({name})"
+    twofold = text[text.str.fullmatch(r"[-+]?\d{1,3},\d{3}")]
+    if name in FRACTIONS and len(twofold):
+        sample = str(twofold.iloc[0])
+        either = f"{sample.replace(',', '.')} (decimal=comma) or {sample.replace(',', '')} (decimal=point)"
+        raise ValueError(f"{said} holds {sample!r}, which is {either}: say which")
+    cleaned = text.str.replace(rf"(?<=\d)[,{GROUPS}](?=\d{{3}}(\D|$))", "", regex=True)
     values = pd.to_numeric(cleaned, errors="coerce")
     empty = text.str.lower().isin(("", "nan", "none", "null", "na", "n/a", "-"))
     bad = values.isna() & ~empty
     if int(bad.sum()) * 2 > max(int((~empty).sum()), 1):
         sample = str(text[bad].iloc[0])
-        hint = ""
-        if re.fullmatch(r"[\d.]+\s*[kKmMbBgGtT]", sample):
-            hint = f"; write counts out (70000000, 7e7) or as a number of millions with columns={name}:COLUMN*1e6"
-        raise ValueError(f"{path}: column {name!r} holds what is not a number ({sample!r}){hint}")
+        raise ValueError(f"{said} holds what is not a number ({sample!r}){_mend(sample, called or name)}")
     return values.to_numpy(dtype=np.float64, na_value=np.nan), {int(i): str(text.iloc[i]) for i in np.flatnonzero(bad)}
+
+
+def _mend(sample: str, name: str) -> str:
+    """Return what to do about a cell that is not a number."""
+    if re.fullmatch(r"[\d.]+\s*[kKmMbBgGtT]", sample):
+        return f"; write counts out (70000000, 7e7) or as a number of millions with columns={name}:COLUMN*1e6"
+    if re.fullmatch(r"[-+]?[\d.]*,\d+([eE][-+]?\d+)?|\d{1,3}(\.\d{3})+", sample):
+        return "; numbers with a decimal comma are read with decimal=comma"
+    return "; write plain numbers, 3.14 or 7e7, or leave the cell empty"
 
 
 def missing(table: pd.DataFrame, names: Sequence[str], path: Path) -> str:

@@ -27,6 +27,9 @@ from analysis.tidy import (
     empty,
 )
 
+OTHER_UNITS = 1000.0
+"""FLOPs further than this factor from 6 N D are no other way of counting: sparse models stay below a hundred."""
+
 __all__ = [
     "BITS_PER_BYTE", "COLUMNS", "LOSS_UNIT", "OPTIONAL", "PARAMS_KINDS", "REQUIRED", "best", "checkpoints", "from_csv",
     "from_mlflow", "from_runs", "used",
@@ -78,6 +81,7 @@ def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
                 f"the runs mix {what}: {column} is {', '.join(kinds)}; fit them apart (where={column}:VALUE on a file)"
                 + ("; losses in bits per byte can be compared" if column in COMPARABLE_IN_BITS else "")
             )
+    _refuse_units(good)
     good = good.sort_values(["flops", "params", "key"], kind="stable")
     values = [good[name].to_numpy(dtype=np.float64) for name in (*REQUIRED, "flops_budget")]
     known = {name for name in COLUMNS if name not in EXTRA}
@@ -92,6 +96,19 @@ def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
         size=_groups(good["size_group"]),
         run=_groups(good["run"]),
         extra={name: v.to_numpy(dtype=np.float64) for name, v in further.items() if v.notna().any()},
+    )
+
+
+def _refuse_units(good: pd.DataFrame) -> None:
+    """Raise ValueError where FLOPs and 6 N D are so far apart that one of the three is in millions or the like."""
+    named = {name: good[name].to_numpy(dtype=np.float64) for name in ("params", "tokens", "flops")}
+    ratio = float(np.median(named["flops"] / (6.0 * named["params"] * named["tokens"])))
+    if 1.0 / OTHER_UNITS < ratio < OTHER_UNITS or not np.isfinite(ratio):
+        return
+    held = ", ".join(f"{name} {np.median(values):.4g}" for name, values in named.items())
+    raise ValueError(
+        f"flops are {ratio:.2g} times 6 x params x tokens (medians: {held}): one of them is in other units. Counts are "
+        "needed: columns=params:COLUMN*1e6 for millions, tokens:COLUMN*1e9 for billions, flops:COLUMN*1e15 for PFLOPs"
     )
 
 

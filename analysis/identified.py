@@ -46,7 +46,13 @@ def verdicts(fit: LawFit) -> dict[str, Identified]:
         found[name] = _derived(fit, name)
         if needless:
             found[name] = Identified(False, next(iter(needless.values())).reason)
-    return found
+    return {name: _finite(verdict) for name, verdict in found.items()}
+
+
+def _finite(verdict: Identified) -> Identified:
+    """Return the verdict without a limit that is no number."""
+    known = verdict.limit is None or np.isfinite(verdict.limit)
+    return verdict if known else replace(verdict, side=None, limit=None)
 
 
 def _needless(fit: LawFit) -> dict[str, Identified]:

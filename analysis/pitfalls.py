@@ -23,10 +23,16 @@ REPEATED = 1.01
 MANY_EPOCHS, VERY_MANY_EPOCHS = 4.0, 16.0
 WARMUP_SHARE = 0.1
 EDGE = 1.01
+FEWEST_COUNTED = 2e4
+"""A largest model, or a longest run, below this is hardly a count; in millions, public sweeps stay below it."""
 
 
 def refuse(form: Form, data: Observations) -> None:
-    """Raise ValueError where tokens are repeated and the form knows of no repeats."""
+    """Raise ValueError where the target never changes, or tokens are repeated and the form knows of no repeats."""
+    if len(data) > 1 and float(np.ptp(data.target)) == 0.0:
+        raise ValueError(
+            f"every row has the same {form.target}, {data.target[0]:g}: no law follows; map another column"
+        )
     unique, tokens = data.extra.get("unique_tokens"), data.extra.get("tokens")
     if unique is None or tokens is None or "unique_tokens" in form.inputs or "tokens" not in form.inputs:
         return
@@ -68,7 +74,7 @@ def findings(fit: LawFit, runs: Any = None) -> tuple[Check, ...]:
 
 def columns(extra: Mapping[str, Array]) -> list[Check]:
     """Return findings about columns (n,) by name: FLOPs, epochs, warm-up, learning rates."""
-    return [*_flops(extra), *_epochs(extra), *_warmup(extra), *_learning_rates(extra)]
+    return [*_units(extra), *_flops(extra), *_epochs(extra), *_warmup(extra), *_learning_rates(extra)]
 
 
 def _optimizer(fit: LawFit) -> list[Check]:
@@ -148,6 +154,22 @@ def seed_noise(data: Observations) -> float:
     means = np.bincount(data.cell, y) / np.maximum(counts, 1)
     df = int((counts[counts > 0] - 1).sum())
     return float(np.sqrt(((y - means[data.cell]) ** 2).sum() / df)) if df else float("nan")
+
+
+def _units(extra: Mapping[str, Array]) -> list[Check]:
+    """Return that sizes or tokens are too few to be counts, or that the two look exchanged."""
+    if not {"params", "tokens"} <= set(extra):
+        return []
+    most = {name: float(extra[name].max()) for name in ("params", "tokens")}
+    small = [name for name, value in most.items() if value < FEWEST_COUNTED]
+    if small:
+        text = f"the largest {small[0]} is {most[small[0]]:.4g}, too few for a count of them"
+        advice = f"where the column is in millions: columns={small[0]}:COLUMN*1e6; else nothing here is in counts"
+        return [Check("units", text, advice, "error")]
+    if (extra["tokens"] < extra["params"]).all():
+        text = "every run has fewer tokens than parameters"
+        return [Check("few_tokens", text, "see that params and tokens are not exchanged: columns=params:..,tokens:..")]
+    return []
 
 
 def _flops(extra: Mapping[str, Array]) -> list[Check]:

@@ -27,6 +27,12 @@ FURTHER = (
         "exclude",
         choices=("exclude", "correct"),
     ),
+    Key(
+        "decimal",
+        "file: the sign before decimals; auto: a point, or a comma that is plain between semicolons",
+        "auto",
+        choices=("auto", "comma", "point"),
+    ),
     Key("params", "count of parameters: matmul, total or non_embedding (default matmul); of a file: its name"),
     Key("flop_rule", "file: how flops were counted; 6ND computes the one of params, tokens, flops not there", "given"),
     Key("loss_unit", "nats per token (default), or bits per byte, in which tokenizers can be compared"),
@@ -54,7 +60,7 @@ def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.
 
 
 def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:
-    from analysis import foreign, frame
+    from analysis import foreign, frame, tablefile
 
     runs = str(options["runs"])
     unit = options["loss_unit"]
@@ -62,7 +68,7 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
         given = (options["uri"], runs.removeprefix("mlflow:"), options["params"] or "matmul")
         return frame.from_mlflow(*given, unit or frame.LOSS_UNIT)
     path = Path(runs)
-    if foreign.is_file(runs) or path.is_file():
+    if tablefile.is_file(runs) or path.is_file():
         what = "params, tokens, flops, loss or another column of ours on the left"
         return frame.from_csv(
             path,
@@ -74,6 +80,7 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
             validation=options["validation"],
             where=foreign.pairs("where", options["where"], (), "COLUMN:VALUE"),
             need=need or frame.REQUIRED,
+            decimal=options.get("decimal") or "auto",
         )
     for key in ("columns", "where"):
         if options[key]:

@@ -43,7 +43,7 @@ def test_a_key_that_is_not_there_and_a_file_that_is_not_there_are_named(
 
 EXAMPLES = (
     "approaches", "backtest", "compare", "comparison", "cost", "curvelaws", "envelope", "fit", "filerows", "formnames",
-    "hyperparameters", "isoflop", "law", "next", "plan", "plans", "schedule", "sensitivity", "shapes",
+    "hyperparameters", "isoflop", "law", "next", "plan", "plans", "schedule", "sensitivity", "shapes", "tablefile",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import foreign, frame
+from analysis import foreign, frame, pitfalls, tablefile
 from tests.analysis import studies
 
 
@@ -100,14 +100,14 @@ def test_kinds_in_a_column_are_not_mixed_and_other_settings_are_named(tmp_path: 
 )
 def test_filters_compare(tmp_path: Path, where: dict[str, str], left: int) -> None:
     lines = [f"{2 + 0.5 * i},{'abc'[i % 3]},{i % 2 == 0}" for i in range(6)]
-    table = foreign.read(written(tmp_path / "a.csv", "loss,name,good\n" + "\n".join(lines) + "\n"))
+    table = tablefile.read(written(tmp_path / "a.csv", "loss,name,good\n" + "\n".join(lines) + "\n"))
     expected = {"loss": {"<3": 2, ">=4": 2}}
     wanted = expected.get(next(iter(where)), {}).get(next(iter(where.values())), left)
     assert len(foreign.filtered(table, where, tmp_path)) == wanted
 
 
 def test_an_empty_filter_lists_what_there_is(tmp_path: Path) -> None:
-    table = foreign.read(written(tmp_path / "a.csv", "loss,name\n1,a\n2,b\n"))
+    table = tablefile.read(written(tmp_path / "a.csv", "loss,name\n1,a\n2,b\n"))
     with pytest.raises(ValueError, match=r"leaves no row.*name = a, b"):
         foreign.filtered(table, {"name": "z"}, tmp_path)
 
@@ -135,3 +135,93 @@ def test_names_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
         assert sorted(table["key"]) == sorted(names)
         assert sorted(table["run"]) == sorted(names)
         assert len(set(frame.used(table).run)) == 4  # type: ignore[arg-type]
+
+
+SMALL = {"params": (81649658, 40824829), "tokens": (204124145, 408248290), "loss": (5.4104, 4.9113)}
+
+
+def small(**cells: str) -> str:
+    """Return two rows of a study as text, with columns replaced by the given text of both."""
+    lines = [",".join((*SMALL, "flops"))]
+    for i in (0, 1):
+        row = {name: str(values[i]) for name, values in SMALL.items()} | {"flops": "1e17"}
+        lines.append(",".join({**row, **{name: text.split("|")[i] for name, text in cells.items()}}.values()))
+    return "\n".join(lines) + "\n"
+
+
+PLAIN = small()
+GERMAN = "params;tokens;flops;loss\n81.649.658;204.124.145;1e17;5,4104\n40.824.829;408.248.290;1e17;4,9113\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "decimal"),
+    [
+        (PLAIN.encode(), "auto"),
+        (b"\xef\xbb\xbf" + PLAIN.encode(), "auto"),
+        (PLAIN.encode("utf-16"), "auto"),
+        (PLAIN.replace("\n", "\r\n").encode(), "auto"),
+        (("# made by hand\n\n" + PLAIN).encode(), "auto"),
+        (("# " + PLAIN).encode(), "auto"),
+        (PLAIN.replace(",", " ").encode(), "auto"),
+        (PLAIN.replace(",", "\t").encode(), "auto"),
+        (PLAIN.replace(",", ";").replace(".", ",").encode(), "auto"),
+        (GERMAN.encode(), "auto"),
+        (small(params='"81,649,658"|"40,824,829"').encode(), "auto"),
+        (small(params="81'649'658|40'824'829").encode(), "auto"),
+        (small(loss='"5,4104"|"4,9113"').encode(), "comma"),
+        (("x" + PLAIN.replace("\n8", "\nr1,8").replace("\n4", "\nr2,4"))[1:].encode(), "auto"),
+    ],
+)
+def test_the_same_table_however_it_is_written(tmp_path: Path, text: bytes, decimal: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(text)
+    rows = frame.used(frame.from_csv(path, decimal=decimal))
+    np.testing.assert_allclose(np.sort(rows.params), sorted(SMALL["params"]))
+    np.testing.assert_allclose(np.sort(rows.tokens), sorted(SMALL["tokens"]))
+    np.testing.assert_allclose(np.sort(rows.loss), sorted(SMALL["loss"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (small(loss='"5,4104"|"4,9113"'), r"column 'loss' holds.*'5,4104'.*decimal=comma"),
+        (small(loss='"5,410"|"4,911"'), r"column 'loss' holds '5,410', which is 5\.410 \(decimal=comma\) or 5410"),
+        (small(loss="5.41 nats|4.91 nats"), r"column 'loss'.*'5\.41 nats'.*write plain numbers"),
+        (small(loss="5,4104|4,9113"), "the header has 4 names and the first row 5 cells.*decimal=comma"),
+        (PLAIN + "1,2,3,4,5\n", r"Expected 4 fields.*quote cells"),
+        (PLAIN.partition("\n")[2], "has no header"),
+        (small(params="81.6|40.8"), r"flops are 1e\+06 times 6 x params x tokens.*columns=params:COLUMN\*1e6"),
+        (small(flops="100|100"), r"one of them is in other units.*flops:COLUMN\*1e15 for PFLOPs"),
+    ],
+)
+def test_what_may_mean_two_things_is_an_error_that_names_column_value_and_remedy(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        frame.used(frame.from_csv(written(tmp_path / "a.csv", text)))
+
+
+def test_an_error_calls_a_mapped_column_by_its_own_name_and_one_column_is_one_quantity(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", small(loss='"5,4104"|"4,9113"').replace("loss", "val"))
+    with pytest.raises(ValueError, match=r"column 'val' \(loss\) holds"):
+        frame.from_csv(path, columns={"loss": "val"})
+    with pytest.raises(ValueError, match="columns=params:n,tokens:n: one column cannot be both"):
+        frame.from_csv(path, columns={"params": "n", "tokens": "n"})
+
+
+def test_cells_of_a_scaled_column_that_are_no_numbers_keep_their_reason(tmp_path: Path) -> None:
+    text = small(params='"1,000"|2').replace("params", "m") + "oops,408248290,4.9,1e17\n"
+    found = frame.from_csv(written(tmp_path / "a.csv", text), columns={"params": "m*1e6"}).set_index("key")
+    assert found.loc["row1", "params"] == 1e9
+    assert "'oops'" in str(found.loc["row3", "drop_reason"])
+
+
+def test_counts_too_small_to_be_counts_and_exchanged_columns_are_found() -> None:
+    table = studies.isoflop(0)
+    small = {name: table[name].to_numpy(float) for name in ("params", "tokens")}
+    millions = pitfalls.columns({**small, "params": small["params"] / 1e6})
+    assert [(check.code, check.level) for check in millions] == [("units", "error")]
+    assert "columns=params:COLUMN*1e6" in millions[0].advice
+    exchanged = pitfalls.columns({"params": small["tokens"], "tokens": small["params"]})
+    assert [check.code for check in exchanged] == ["few_tokens"]
+    assert pitfalls.columns(small) == []

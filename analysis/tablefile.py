@@ -1,0 +1,183 @@
+"""Files of tables read as their authors wrote them: CSV, TSV, Parquet and JSON lines; separators, decimals, encodings.
+
+What is plain is read (a byte order mark, semicolons, tabs, comments before the header, a decimal comma between
+semicolons); what may mean two things is asked for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+FILES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".parquet", ".jsonl")
+PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz", ".pkl.xz", ".pickle.xz", ".joblib", ".pt", ".pth", ".npy")
+OTHERS = (".xlsx", ".xls", ".ods", ".json", ".h5", ".hdf5", ".feather", ".html", ".zip")
+DECIMALS = ("auto", "comma", "point")
+GROUPS = "'’_\u00a0\u202f "
+"""Signs between thousands that are no decimal sign anywhere."""
+MOST_COMMENTS = 1000
+
+
+def is_file(path: str) -> bool:
+    """Return whether the name is that of a table, readable or refused."""
+    return path.lower().endswith((*FILES, *PICKLES, *OTHERS))
+
+
+def read(path: Path, text: Sequence[str] = (), decimal: str = "auto") -> pd.DataFrame:
+    """Return the file's table with trimmed column names; ValueError says why it cannot be read.
+
+    Columns named in `text` stay as they are written: a run called 0012 or 8474e0692244 is no number. `decimal` says
+    which sign stands before decimals, one of DECIMALS; the other one and blanks then separate thousands. Pickles are
+    refused: loading one runs whatever code its author put in.
+    """
+    name = path.name.lower()
+    if name.endswith(PICKLES):
+        raise ValueError(f"runs={path} is a pickle or an archive of arrays, which can run code when it is read: it is "
+                         "not loaded. Write it as .csv or .parquet where you trust it, and give that")  # fmt: skip
+    if not path.is_file():
+        raise ValueError(f"runs={path} does not exist; give runs/STUDY, mlflow:NAME or a file ({', '.join(FILES)})")
+    if name.endswith(OTHERS):
+        raise ValueError(
+            f"runs={path}: {path.suffix} is not read; save the table as .csv, or one of {', '.join(FILES)}"
+        )
+    try:
+        table = _load(path, name, frozenset(map(cased, text)), decimal)
+    except UnicodeError:
+        raise ValueError(f"runs={path} is not UTF-8 text; save it as .csv in UTF-8") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        hint = "; quote cells that hold the separator, or separate columns by ;" if "Expected" in first else ""
+        raise ValueError(f"runs={path} cannot be read as {path.suffix.lstrip('.')}: {first}{hint}") from None
+    table.columns = pd.Index([str(column).strip() for column in table.columns])
+    table = table.drop(columns=[c for c in table.columns if not c or c.startswith("Unnamed:")])
+    if not len(table) or not len(table.columns):
+        raise ValueError(f"runs={path} holds no row: a header and one line a run are needed")
+    if all(_is_number(column) for column in table.columns):
+        held = ", ".join(table.columns[:6])
+        raise ValueError(f"runs={path} has no header: its first line is {held}; name the columns in a first line")
+    return table.reset_index(drop=True)
+
+
+def cased(name: str) -> str:
+    """Return a column's name as ours are written: Size Group is size_group."""
+    return re.sub(r"[\s\-]+", "_", str(name).strip().lower())
+
+
+def without_groups(text: str, decimal: str) -> str:
+    """Return a number as Python writes it, where it has thousands separators or a decimal comma; else the text.
+
+    >>> without_groups("1.234.567,8", "comma"), without_groups("1,234,567.8", "point"), without_groups("2.84", "comma")
+    ('1234567.8', '1234567.8', '2.84')
+    """
+    sign, group = (",", "." + GROUPS) if decimal == "comma" else (".", "," + GROUPS)
+    plain = text.strip()
+    if re.fullmatch(rf"[-+]?\d{{1,3}}(?:[{group}]\d{{3}})+(?:[{sign}]\d*)?", plain):
+        plain = re.sub(f"[{group}]", "", plain)
+    elif "." in plain and "," in plain:
+        return text
+    if re.fullmatch(rf"[-+]?\d*[{sign}]?\d*(?:[eE][-+]?\d+)?", plain):
+        return plain.replace(sign, ".")
+    return text
+
+
+def _load(path: Path, name: str, text: frozenset[str], decimal: str) -> pd.DataFrame:
+    if name.endswith(".parquet"):
+        return pd.read_parquet(path)
+    if name.endswith(".jsonl"):
+        return pd.read_json(path, lines=True, dtype=False)
+    encoding, skipped, marked = _start(path, name)
+
+    def parsed(sep: str, cells: type | None = None, rows: int | None = None) -> pd.DataFrame:
+        how: dict[str, Any] = {
+            "sep": sep, "encoding": encoding, "skipinitialspace": True, "skiprows": skipped, "nrows": rows,
+        }  # fmt: skip
+        names: list[str] = list(pd.read_csv(path, **{**how, "nrows": 0}).columns)
+        how["dtype"] = cells or {column: str for column in names if cased(column) in text}
+        found: pd.DataFrame = pd.read_csv(path, **(how if sep == r"\s+" else {**how, "low_memory": False}))
+        return _without_row_names(found)
+
+    table, separator = _separated(parsed, "\t" if ".tsv" in name else ",")
+    if decimal == "auto" and separator == ";" and any(_decimal_comma(table[column]) for column in table.columns):
+        decimal = "comma"
+    if decimal != "auto":
+        table = parsed(separator, str)
+        for column in table.columns:
+            if cased(column) not in text:
+                table[column] = _numbers(table[column], decimal)
+    if marked:
+        table = table.rename(columns={table.columns[0]: str(table.columns[0]).lstrip("# ")})
+    return table
+
+
+def _separated(parsed: Callable[..., pd.DataFrame], separator: str) -> tuple[pd.DataFrame, str]:
+    """Return the table and the sign that separates its columns: the one expected, else the one its header holds."""
+    names = parsed(separator, rows=0).columns  # a decimal comma would break the rows below
+    header = str(names[0])
+    if len(names) == 1:
+        other = next((sign for sign in (";", "\t", ",", "|") if sign in header), r"\s+" if " " in header else separator)
+        return parsed(other), other
+    return parsed(separator), separator
+
+
+def _without_row_names(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table without the row names that R writes; ValueError where rows are longer than the header."""
+    if not len(table) or table.index.equals(pd.RangeIndex(len(table))):
+        return table
+    first = table.index[0]
+    if table.index.nlevels == 1 and (str(first) in ("0", "1") or not _is_number(first)):
+        return table.reset_index(drop=True)
+    extra = table.index.nlevels
+    raise ValueError(
+        f"the header has {len(table.columns)} names and the first row {len(table.columns) + extra} cells; decimal "
+        "commas? Quote those cells or separate columns by ;, and give decimal=comma"
+    )
+
+
+def _numbers(column: pd.Series[Any], decimal: str) -> pd.Series[Any]:
+    """Return a column of text as numbers where all of it is that, with `decimal` as the sign before decimals."""
+    plain = column.map(lambda cell: without_groups(cell, decimal), na_action="ignore")
+    values = pd.to_numeric(plain, errors="coerce")
+    return values if bool((values.notna() == plain.notna()).all()) else plain
+
+
+def _start(path: Path, name: str) -> tuple[str, int, bool]:
+    """Return the encoding, the comment lines before the header, and whether the header itself begins with #."""
+    with gzip.open(path, "rb") if name.endswith(".gz") else path.open("rb") as file:
+        mark = file.read(2)
+        encoding = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        if encoding == "utf-16":
+            return encoding, 0, False
+        file.seek(0)
+        comments: list[str] = []
+        line = ""
+        for raw in file:
+            line = raw.decode(encoding, errors="replace").strip()
+            if (line and not line.startswith("#")) or len(comments) > MOST_COMMENTS:
+                break
+            comments.append(line)
+    cells = [cell for cell in re.split(r"[,;\t|\s]+", line) if cell]
+    last = comments[-1] if comments else ""
+    marked = len(cells) > 1 and all(map(_is_number, cells)) and len(re.split(r"[,;\t|]|\s+", last.lstrip("# "))) > 1
+    return encoding, len(comments) - marked, marked
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(str(cell))
+    except ValueError:
+        return False
+    return True
+
+
+def _decimal_comma(column: pd.Series[Any]) -> bool:
+    """Return whether a column holds numbers as 3,14: a comma with other than three digits after it, and no point."""
+    if pd.api.types.is_numeric_dtype(column):
+        return False
+    text = column.dropna().astype(str).str.strip()
+    written = text.str.fullmatch(r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?")
+    return bool(len(text)) and bool(written.all()) and bool(text.str.contains(r",(?!\d{3}$)").any())
