@@ -2,9 +2,12 @@
 
 An ASHA and a PBT study are run twice by a stand-in trainer whose losses follow from settings and tokens: undisturbed,
 and under SIGKILL at random moments. With one worker at a time decisions must be the same to the last one: the same
-trials, the same values in every rung, the same copies, the same winner. With several at once their order is chance, so
-there it is the same trials, no rung shorter than its share, the same winner. In all of them what was trained, by the
-trainers' own notes, must stay within what the log charged, and that within the budget.
+trials, the same values in every rung, the same copies, the same winner. With several at once the order of their reports
+is chance, with kills or without, and ASHA promotes by what has been reported: there it is the same trials, no rung
+shorter than its share, the same winner; the share of chance is shown by undisturbed searches in other orders. In all of
+them each unit in the log must be what the scheduler decides from the records before it, and stay that when all that was
+lost is struck out: a search in which nobody is killed and reports come in this order is the same. What was trained, by
+the trainers' own notes, must stay within what the log charged, and that within the budget.
 """
 
 from __future__ import annotations
@@ -31,10 +34,14 @@ from study.config import StudyConfig, plain
 from study.layout import StudyFolder
 from study.search import worker
 from study.search.claims import Office
+from study.search.log import EventLog
 from study.search.settings import Settings, described, save
 from study.search.state import Search
+from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.replay.history import decisions, undisturbed
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.pbt import PopulationBased
+from sweeps.schedulers.scheduler import Scheduler
 from sweeps.space import Interval
 from train.spec.config import BudgetConfig
 
@@ -198,6 +205,7 @@ def compare(study: Study, kills: int, seed: int) -> str:
     search = study.run(random.Random(seed), kills)
     exactly = lanes == 1
     check(calm, search, exactly)
+    units, left = again(study.folder)
     charged = trained(study.folder, search)
     assert search.settings.budget is not None
     assert charged <= search.spent <= search.settings.budget, "more was trained than charged, or than allowed"
@@ -207,9 +215,11 @@ def compare(study: Study, kills: int, seed: int) -> str:
     same = "every decision the same" if exactly else "the same trials and the same winner"
     if not exactly and scheduler == "pbt":  # whom a member can copy depends on who has come how far
         same = "all members at the end, as many"
+    chance = f"; {orders(calm, lanes)}" if not exactly and scheduler != "pbt" else ""
     return (
         f"{scheduler}, {lanes} worker(s): {sum(study.kills.values())} kills ({who}); {len(search.trials)} trials, "
-        f"{counts(search)}; {same} as undisturbed ({counts(calm)}); winner {best.key} at {best.value:.4f}; "
+        f"{counts(search)}; {same} as undisturbed ({counts(calm)}){chance}; all {units} units as decided from the log "
+        f"before them, and the {left} without losses as well; winner {best.key} at {best.value:.4f}; "
         f"{search.lost_units} units given to others; trained {charged:.3g} <= charged {search.spent:.3g} <= budget "
         f"{search.settings.budget:.3g} FLOPs"
     )
@@ -265,6 +275,59 @@ def described_by(search: Search) -> list[Any]:
     trials = [(t.number, t.key, dict(t.config), dict(t.values)) for _, t in sorted(search.trials.items())]
     scheduler = search.scheduler
     return [trials, scheduler.lineage if isinstance(scheduler, PopulationBased) else counts(search)]
+
+
+class Noted(Scheduler):
+    """A scheduler, and what it was told: values of workers that had been given up are no part of it."""
+
+    def __init__(self, inner: Scheduler) -> None:
+        self.inner, self.events = inner, list[Event]()
+
+    def apply(self, event: Event) -> None:
+        """Write an event down."""
+        self.events.append(event)
+        self.inner.apply(event)
+
+    def candidates(self) -> Iterator[Unit]:
+        """Yield what the scheduler wants."""
+        yield from self.inner.candidates()
+
+
+def again(folder: StudyFolder) -> tuple[int, int]:
+    """Go through a log again, also without losses; return how many units that makes. ValueError where one differs."""
+    settings, log = Office.of(folder).settings, EventLog(folder.events)
+    search = Search(settings)
+    search.scheduler = noted = Noted(search.scheduler)
+    for record in log.read():
+        search.apply(record)
+    kept = undisturbed(noted.events)
+    return decisions(settings.make_scheduler(), noted.events), decisions(settings.make_scheduler(), kept)
+
+
+def orders(calm: Search, lanes: int, count: int = 200) -> str:
+    """Return how many trials came to each rung in undisturbed searches whose workers end in orders drawn at random."""
+    found: list[list[int]] = []
+    for seed in range(count):
+        scheduler, rng, running = calm.settings.make_scheduler(), random.Random(seed), list[Unit]()
+        assert isinstance(scheduler, AshaPromotion)
+        while True:
+            while len(running) < lanes and (unit := scheduler.decide()) is not None:
+                scheduler.apply(Started(unit))
+                running.append(unit)
+            if not running:
+                break
+            unit = running.pop(rng.randrange(len(running)))
+            value = calm.trials[unit.trial].values.get(unit.until)
+            if value is None:  # the stand-in's loss falls alike for all
+                first = calm.trials[unit.trial].values[calm.settings.r]
+                value = first - 1000.0 / calm.settings.r + 1000.0 / unit.until
+            scheduler.apply(Reported(unit.trial, unit.until, value))
+            scheduler.apply(Ended(unit.trial, "reached"))
+        found.append([len(rung.entries) for rung in scheduler.rungs])
+    spread = "/".join(
+        f"{min(rung)}-{max(rung)}" if min(rung) < max(rung) else f"{rung[0]}" for rung in zip(*found, strict=True)
+    )
+    return f"{count} undisturbed orders of {lanes} workers: {spread}"
 
 
 def configs(search: Search) -> dict[int, dict[str, Any]]:
