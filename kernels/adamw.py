@@ -44,7 +44,7 @@ def adamw_step(
     lists or tensors that do not fit.
     """
     columns = [weights, gradients, means, squares] + ([] if masters is None else [masters])
-    arrays = [[x.to_local() if is_dtensor(x) else x for x in column] for column in columns]  # type: ignore[attr-defined]
+    arrays = [[x.to_local() if is_dtensor(x) else x for x in column] for column in columns]
     _check(arrays, step)
     scalars = _scalars(lr, betas, step, arrays)
     beta1, beta2 = betas

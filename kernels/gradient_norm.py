@@ -18,7 +18,7 @@ def gradient_norm(tensors: Sequence[Tensor], *, squared: bool = False) -> Tensor
     Tensors on one device, of any shapes and float dtypes; of DTensors the local parts, whose squares the caller sums
     over the ranks. Raises ValueError if there is no tensor or they are on several devices.
     """
-    local = [x.to_local() if is_dtensor(x) else x for x in tensors]  # type: ignore[attr-defined]
+    local = [x.to_local() if is_dtensor(x) else x for x in tensors]
     if not local or any(x.device != local[0].device for x in local):
         raise ValueError(
             f"tensors on {sorted({str(x.device) for x in local})}: must be at least one, all on one device"

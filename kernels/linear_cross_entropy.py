@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from kernels.cross_entropy import Details
 from kernels.engines import engine_of
+from kernels.flops import flops, tell_counters
 from kernels.library import define, fake
 from kernels.scaling import scale_, scaled
 from kernels.switch import use_triton
@@ -84,6 +84,7 @@ def linear_cross_entropy(
         options |= {"softcap": softcap, "logit_scale": logit_scale, "reduction": reduction}
         options |= {"recompute": recompute, "compact": compact, "details": details}
         return _distributed(hidden, weight, target, options)
+    tell_counters()
     extra = Options(ignore_index, z_loss, label_smoothing, softcap or 0.0, logit_scale)
     shard = shard_of(len(weight), group, vocabulary)
     scatter = hidden_gradient == "reduce_scatter" and bool(shard.group)
@@ -409,12 +410,12 @@ def _(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return _empty_gradients(hidden, weight, rest[4])
 
 
-@register_flop_formula(_forward.overloadpacket)
+@flops(_forward)
 def _forward_flops(hidden: Any, weight: Any, target: Any, gradients: bool, *_: Any, **__: Any) -> int:
     return int((6 if gradients else 2) * target[0] * weight[0] * weight[1])
 
 
-@register_flop_formula(_backward.overloadpacket)
+@flops(_backward)
 def _backward_flops(hidden: Any, weight: Any, target: Any, *_: Any, **__: Any) -> int:
     return int(6 * target[0] * weight[0] * weight[1])
 

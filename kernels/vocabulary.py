@@ -13,11 +13,14 @@ z-loss: Chowdhery et al. 2022 (PaLM), section 5; soft-cap: Gemma 2 (2024), secti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def shard_of(columns: int, group: dist.ProcessGroup | None, vocabulary: tuple[in
     return Shard(start, size, group.group_name)
 
 
-def is_dtensor(tensor: Tensor) -> bool:
+def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
     """Say whether this is a DTensor, without importing them for those who use none."""
     if type(tensor) is Tensor or type(tensor) is torch.nn.Parameter:
         return False

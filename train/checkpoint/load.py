@@ -8,9 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from train.checkpoint.layout import Checkpoint
 from train.checkpoint.random import RandomState
@@ -19,6 +16,9 @@ from train.checkpoint.state import Optimizers, put_back, wanted
 
 def stored(found: Checkpoint) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return shape and dtype of every tensor in a checkpoint."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
     metadata = FileSystemReader(found.folder).read_metadata().state_dict_metadata
     return {
         name: (entry.size, entry.properties.dtype)
@@ -29,6 +29,9 @@ def stored(found: Checkpoint) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 def read(found: Checkpoint, state: Mapping[str, Tensor]) -> None:
     """Read the tensors of these names in place; DTensors get their part."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
         # no_dist: a rank needs nobody else to find its parts, and the files were hashed before

@@ -13,12 +13,9 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from train.checkpoint.layout import Retention, commit, discard, stage, staging_of
-from train.checkpoint.staging import StagedPlanner, Staging
+from train.checkpoint.staging import Staging
 from train.files import describe
 
 WRITE_SECONDS = 1800.0
@@ -118,6 +115,12 @@ class Saver:
                 print(f"checkpoint of step {step} was not saved: {error}", file=sys.stderr, flush=True)
 
     def _write_shards(self, step: int, state: Mapping[str, Tensor], copies: Mapping[str, Tensor]) -> None:
+        from torch.distributed.checkpoint.api import CheckpointException
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        from train.checkpoint.planner import StagedPlanner
+
         writer = FileSystemWriter(staging_of(self._root, step), sync_files=True)
         planner = StagedPlanner(copies)
         with warnings.catch_warnings():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import MetadataIndex
-from torch.distributed.tensor import DTensor
+
+from train.optim.shards import local
 
 
 class Staging:
@@ -25,15 +23,15 @@ class Staging:
         The copy runs beside forward and backward passes, which only read the weights: call `before_update` before
         anything changes them.
         """
-        local = {name: _local(value) for name, value in state.items()}
-        gpu = next((v.device for v in local.values() if v.device.type == "cuda"), None)
+        parts = {name: local(value) for name, value in state.items()}
+        gpu = next((v.device for v in parts.values() if v.device.type == "cuda"), None)
         if gpu is None:
-            return {name: self._buffer(name, value).copy_(value) for name, value in local.items()}
+            return {name: self._buffer(name, value).copy_(value) for name, value in parts.items()}
         if self._stream is None:
             self._stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(gpu))
         with torch.cuda.stream(self._stream):
-            return {name: self._buffer(name, v).copy_(v, non_blocking=True) for name, v in local.items()}
+            return {name: self._buffer(name, v).copy_(v, non_blocking=True) for name, v in parts.items()}
 
     def arrived(self) -> None:
         """Wait until the copies are there."""
@@ -51,19 +49,3 @@ class Staging:
             buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.device.type == "cuda")
             self._buffers[name] = buffer
         return buffer
-
-
-class StagedPlanner(DefaultSavePlanner):
-    """Plans by the live tensors, which know their place in the whole, and writes their staged copies."""
-
-    def __init__(self, copies: Mapping[str, Tensor]) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._copies = copies
-
-    def lookup_object(self, index: MetadataIndex) -> Any:
-        """Return the copy of this rank's part."""
-        return self._copies[index.fqn]
-
-
-def _local(value: Tensor) -> Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from kernels.vocabulary import is_dtensor
 from train.optim.shards import local
 
 
@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 def part_of(name: str, tensor: Tensor) -> Part:
     """Return which part of the tensor `name` this rank holds; all of it unless it is a DTensor that is cut."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return Part(name, ())
     mesh = tensor.device_mesh
     coordinate = mesh.get_coordinate()

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from kernels.vocabulary import is_dtensor
+from train.optim.shards import local
 
 
 class OffloadedState:
@@ -42,13 +44,13 @@ class OffloadedState:
             for name, value in state.items():
                 if not isinstance(value, Tensor) or value.dim() == 0:
                     continue  # step counts stay where the optimizer wants them
-                local = value.to_local() if isinstance(value, DTensor) else value
+                part = local(value)
                 if to_device:
-                    moved = local.to(self.device, non_blocking=True)
+                    moved = part.to(self.device, non_blocking=True)
                 else:
-                    moved = self._host(id(weight), name, local)
-                    moved.copy_(local, non_blocking=True)
-                if isinstance(value, DTensor):
+                    moved = self._host(id(weight), name, part)
+                    moved.copy_(part, non_blocking=True)
+                if is_dtensor(value):
                     value._local_tensor = moved
                 else:
                     state[name] = moved

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from kernels.vocabulary import is_dtensor
 
 Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """How a layer applies a weight: x (..., columns) and weight (rows, columns) to (..., rows)."""
@@ -17,7 +18,7 @@ def local(weight: Tensor) -> Tensor:
 
     Gradients flow back into the part that they belong to (see train.parallel.tensor for weights that all ranks share).
     """
-    if not isinstance(weight, DTensor):
+    if not is_dtensor(weight):
         return weight
     part: Tensor = weight.to_local()
     return part

@@ -9,13 +9,15 @@ it is cut otherwise (tensor parallelism), every rank gathers it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from train.optim.shards import Exchange, local, part_of, shard_axis, whole
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration: steepest at 0 while singular values stay within about 0.7 to 1.2 (Jordan et al. 2024)."""
@@ -58,7 +60,7 @@ def _batches(weights: Sequence[Tensor]) -> Iterable[tuple[list[Tensor], int | No
         if axis is None:
             yield [weight], None
         else:
-            alike.setdefault((cast(DTensor, weight).device_mesh, axis, weight.shape), []).append(weight)
+            alike.setdefault((cast("DTensor", weight).device_mesh, axis, weight.shape), []).append(weight)
     for (mesh, axis, _), members in alike.items():
         size = mesh.size(axis)
         for start in range(0, len(members), size):
@@ -71,7 +73,7 @@ def _orthogonal(
     """Return this rank's part of every weight's scaled orthogonal update."""
     if axis is None:
         return [part_of(direction(whole(u, w), group), w) for w, u in zip(weights, updates, strict=True)]
-    exchange = Exchange(cast(list[DTensor], weights), axis)
+    exchange = Exchange(cast("list[DTensor]", weights), axis)
     full = exchange.gather(updates)
     return exchange.scatter(None if full is None else direction(full, group), updates[0])
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement
+
+from kernels.vocabulary import is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.placement_types import Placement
 
 
 def local(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor: the shard of a DTensor (the same memory), any other tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def whole(part: Tensor, like: Tensor) -> Tensor:
     """Return the whole tensor of which `part` is this rank's part, laid out as `like` is; every rank gets it."""
-    if not isinstance(like, DTensor):
+    if not is_dtensor(like):
         return part
+    from torch.distributed.tensor import DTensor
+
     made = DTensor.from_local(
         part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
@@ -26,7 +34,7 @@ def whole(part: Tensor, like: Tensor) -> Tensor:
 
 def part_of(full: Tensor, like: Tensor) -> Tensor:
     """Return this rank's part of a whole tensor, cut as `like` is."""
-    if not isinstance(like, DTensor):
+    if not is_dtensor(like):
         return full
     coordinate = like.device_mesh.get_coordinate()
     assert coordinate is not None, "this rank holds a shard of the weight"
@@ -49,7 +57,7 @@ def _strided(placement: Placement) -> bool:
 
 def shard_axis(tensor: Tensor) -> int | None:
     """Return the mesh axis over which the first axis of a DTensor is cut, if that is its only cut; else None."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return None
     cut = [i for i, placement in enumerate(tensor.placements) if not placement.is_replicate()]
     return cut[0] if len(cut) == 1 and tensor.placements[cut[0]].is_shard(0) else None

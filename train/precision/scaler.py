@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from train.optim.shards import local
 
 _STATE = ("scale", "good_steps", "overflows", "smallest")
 
@@ -44,9 +45,9 @@ class LossScaler:
         inverse = self.scale.reciprocal()
         by_device: dict[torch.device, list[Tensor]] = {}
         for grad in grads:
-            local = grad.to_local() if isinstance(grad, DTensor) else grad
-            if local.numel():
-                by_device.setdefault(local.device, []).append(local)
+            part = local(grad)
+            if part.numel():
+                by_device.setdefault(part.device, []).append(part)
         for device, tensors in by_device.items():
             bad, factor = found.to(device, copy=True), inverse.to(device)
             torch._amp_foreach_non_finite_check_and_unscale_(tensors, bad, factor)
