@@ -24,11 +24,6 @@ def _check_precision(config: RunConfig) -> None:
         )
     if precision.loss_scale_steps < 1:
         raise ValueError(f"precision.loss_scale_steps={precision.loss_scale_steps} is not allowed: at least one step")
-    if precision.name == "fp16" and config.parallel.pp > 1:
-        raise ValueError(
-            f"precision.name=fp16 with parallel.pp={config.parallel.pp} is refused: the pipeline's schedules run the "
-            "backward pass themselves, where the loss is not scaled; use precision=bf16"
-        )
     if precision.optimizer_state == "bf16" and config.optim.name != "adamw":
         raise ValueError(
             f"precision.optimizer_state=bf16 with optim.name={config.optim.name} is refused: stochastic rounding is "

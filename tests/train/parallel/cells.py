@@ -18,8 +18,9 @@ class Cell:
 
     masked: a good part of the targets is not trained on, more of some sequences than of others. gradient: bound on the
     relative error of each weight's gradient in the first step, and of the gradient norm in every step. loss: bound on
-    the absolute error of each step's loss [nats/token]. bitwise: losses and first gradients are the same
-    bit for bit; then reference_micro is the reference's micro-batch [sequences] that adds up in the same order.
+    the absolute error of each step's loss [nats/token]. overflows: some steps are skipped, the same ones by all ranks
+    and the reference. bitwise: losses and first gradients are the same bit for bit; then reference_micro is the
+    reference's micro-batch [sequences] that adds up in the same order.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Cell:
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     gradient: float = 1e-5
     loss: float = 1e-6
+    overflows: bool = False
     reference_micro: int | None = None
     bitwise: bool = False
 

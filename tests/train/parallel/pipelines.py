@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.train.parallel.cells import MODEL, Cell, parallel
-from train.spec.config import CompileConfig
+from train.spec.config import CompileConfig, PrecisionConfig
 from train.spec.pipeline import SCHEDULES, can_split
 
 DEEP = replace(MODEL, layers=8)
@@ -13,6 +13,8 @@ DEEP_TIED = replace(DEEP, tied_embeddings=True)
 SHALLOW, SHALLOW_TIED = replace(DEEP, layers=4), replace(DEEP_TIED, layers=4)
 """A layer for each stage of two ranks with two stages."""
 FEW = {"micro_batch_sequences": 2}
+FP16 = PrecisionConfig(name="fp16", loss_scale=2.0**12, loss_scale_steps=1)
+"""The factor doubles at every step until a gradient overflows: from then on every second step is skipped."""
 
 ALL = (
     Cell("pp 4, gpipe", parallel(pp=4, pp_schedule="gpipe", **FEW), DEEP, masked=True),
@@ -37,6 +39,18 @@ ALL = (
     Cell("pp 2 x tp 2, interleaved", parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW), SHALLOW, clip=0.05),
     Cell("pp 2 x tp 2, zbv", parallel(pp=2, tp=2, pp_schedule="zbv", **FEW), SHALLOW),
     Cell("pp 2 x cp 2, 1f1b", parallel(pp=2, cp=2, **FEW), SHALLOW, masked=True),
+    # Gradients of the first step come out the same; later a sum that is rounded otherwise may flip a last digit of
+    # fp16, 4.9e-4 of a number.
+    Cell(
+        "pp 4, 1f1b, tied, fp16",
+        parallel(pp=4, **FEW),
+        DEEP_TIED,
+        precision=FP16,
+        overflows=True,
+        gradient=2e-3,
+        loss=2e-3,
+        reference_micro=2,
+    ),
 )
 
 PIPELINES = tuple(cell for cell in ALL if can_split() or not SCHEDULES[cell.parallel.pp_schedule].splits)

@@ -1,4 +1,4 @@
-"""Cells run on the ranks that this is started on: `python -m tests.train.parallel.ranks FOLDER MODULE:CELLS OUT`.
+"""Cells run on the ranks that this is started on: `python -m tests.train.parallel.ranks FOLDER MODULE:CELLS,… OUT`.
 
 Started once for many cells, as importing torch takes longer than most of them. The ranks share out the references,
 each of them computed in a world of one; every rank compares what it holds, and rank 0 writes the worst of all as JSON.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import sys
 import time
 import traceback
@@ -170,12 +171,18 @@ def compare(cell: Cell, wanted: Course, data_root: Path, world: World, device: t
         "weight": worst,
         "wrong": sorted(name for name, error in errors.items() if not error <= cell.gradient),
         "loss": max(abs(a - b) for a, b in zip(found.losses, wanted.losses, strict=True)),
-        "norm": max(abs(a - b) / b for a, b in zip(found.norms, wanted.norms, strict=True)),
+        "norm": max(apart(a, b) for a, b in zip(found.norms, wanted.norms, strict=True)),
+        "skipped": sum(not math.isfinite(norm) for norm in found.norms),
         "bitwise": found.losses == wanted.losses
         and all(torch.equal(grad, wanted.gradients[name]) for name, grad in found.gradients.items()),
         "all": sorted(wanted.gradients),
         "seconds": time.perf_counter() - began,
     }
+
+
+def apart(norm: float, wanted: float) -> float:
+    """Return the relative error of a gradient norm; none where both overflowed."""
+    return 0.0 if not (math.isfinite(norm) or math.isfinite(wanted)) else abs(norm - wanted) / wanted
 
 
 def sharing(layout: ParallelConfig) -> bool:
@@ -196,6 +203,7 @@ def merged(cell: Cell, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "wrong": sorted({name for rank in ranks for name in rank["wrong"]}),
         "loss": max(rank["loss"] for rank in ranks),
         "norm": max(rank["norm"] for rank in ranks),
+        "skipped": min(rank["skipped"] for rank in ranks),
         "bitwise": all(rank["bitwise"] for rank in ranks),
         "complete": sorted({name for rank in ranks for name in rank["names"]}) == ranks[0]["all"],
         "seconds": max(rank["seconds"] for rank in ranks),
@@ -220,8 +228,8 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     distributed.join(world, device)
-    module, _, attribute = cells.partition(":")
-    chosen = getattr(importlib.import_module(module), attribute)
+    names = [name.partition(":") for name in cells.split(",")]
+    chosen = [cell for module, _, attribute in names for cell in getattr(importlib.import_module(module), attribute)]
     wanted = references(chosen, data_root, world, device)
     rows = []
     for cell in chosen:

@@ -22,7 +22,6 @@ def config(**sections: dict[str, Any]) -> RunConfig:
     [
         ({"precision": {"loss_scale": 1000.0}}, r"loss_scale=1000\.0.*power of two"),
         ({"precision": {"loss_scale_steps": 0}}, "loss_scale_steps=0"),
-        ({"precision": {"name": "fp16"}, "parallel": {"pp": 2}}, "fp16 with parallel.pp=2"),
         ({"precision": {"optimizer_state": "bf16"}, "optim": {"name": "muon"}}, "optimizer_state=bf16 .*muon"),
         ({"precision": {"name": "fp8", "fp8_keep_blocks": 2}}, "fp8_keep_blocks=2 of 4 blocks.*0 to 1"),
         ({"precision": {"name": "fp8"}, "model": {"mlp_width": 168}}, r"mlp_width / parallel\.tp = 168.*16"),
