@@ -14,11 +14,12 @@ import psutil
 from benchmarks._faults_field import Field, Patient, Result, times_run, train_losses, undisturbed, with_field
 from tests.slurm.cluster import wait_for
 from tests.slurm.daemons import hasty, killing_as_sbatch_is_called
+from tests.slurm.groups import PREFIX, memory_groups
 from tests.slurm.lab import TINY
 
 Act = Callable[[Patient, str], None]
 CAUTIOUS = ("cluster.hang_floor_seconds=15",)
-AT_ONCE = signal.SIGKILL
+OUT_OF_MEMORY = "the kernel kills for want of memory"
 
 
 def trainer_killed(field: Field) -> Result:
@@ -242,6 +243,20 @@ def memory_exhausted(field: Field) -> Result:
     patient.slow.unlink(missing_ok=True)
     patient.recovered()
     return patient.result("host memory runs out", note="the next job asks for half as much again")
+
+
+def memory_group_exhausted(field: Field) -> Result:
+    """The kernel kills the trainer, in a group of as much memory as its job was given."""
+    with memory_groups(field.lab) as lab:
+        if lab is None:
+            return Result(OUT_OF_MEMORY, 0, 0, "-", "-", note="not tried: no memory groups can be made here")
+        there = replace(field, lab=lab)
+        patient = there.patient("group", "cluster.mem_gb=0.8", PREFIX, trainer="hungry", HUNGRY=1000, HUNGRY_TAKES=1)
+        patient.wait_for_step(5)
+        patient.last, patient.at = dict.fromkeys(patient.keys, 5), time.time()
+        patient.slow.unlink(missing_ok=True)
+        patient.recovered()
+    return patient.result(OUT_OF_MEMORY, note="a group of as much memory as the job asked for")
 
 
 def time_limit(field: Field) -> Result:

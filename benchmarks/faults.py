@@ -51,6 +51,7 @@ OF_RUNS: dict[str, Fault] = {
     "shard": jobs.shard_corrupted,
     "nan": jobs.nan_gradient,
     "memory": jobs.memory_exhausted,
+    "group": jobs.memory_group_exhausted,
     "disk": stores.disk_full,
     "defect": jobs.code_defect,
     "syncer": stores.syncer_killed,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.daemons import Daemons, hasty, killing_as_sbatch_is_called
+from tests.slurm.groups import PREFIX, memory_groups
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
@@ -100,6 +101,18 @@ def test_too_little_memory_is_answered_with_more(lab: Lab) -> None:
     assert kinds(there, "memory") == [("host_memory", "more")]
     assert [line.split()[1] for line in starts(there, "memory")] == ["1024", "1536"]
     assert there.attempt("memory", 1)["headline"] == "MemoryError"
+
+
+def test_the_kernel_kills_a_trainer_that_takes_more_than_its_job_has(lab: Lab) -> None:
+    with memory_groups(lab) as grouped:
+        if grouped is None:
+            pytest.skip("no memory groups can be made below that of this process")
+        there = fragile(grouped, "group", "devour,complete", PREFIX, "cluster.mem_gb=0.25")
+        wait_for("its outcome", (there.run_folder("group") / "outcome.json").exists, 120, every=0.3)
+        first = there.attempt("group", 1)
+        assert (first["kind"], first["signal"]) == ("host_memory", 9)
+        assert kinds(there, "group") == [("host_memory", "more")]
+        assert [line.split()[1] for line in starts(there, "group")] == ["256", "384"]
 
 
 def test_a_cap_is_reached_and_status_says_so(lab: Lab) -> None:

@@ -1,8 +1,8 @@
 """Stands in for the trainer where a test is about how runs end: its nth start ends as the nth word of FRAGILE says.
 
 The last word goes on for ever. complete, fail (an exception), hang (beats, then sleeps), stop (stops itself), memory
-(asks for more than it may have), wait (saves and ends when told to), hold (completes when RUN/go is there). Words may
-differ by seed: `7:hang,complete;...`.
+(asks for more than it may have), devour (takes more than its group has), wait (saves and ends when told to), hold
+(completes when RUN/go is there). Words may differ by seed: `7:hang,complete;...`.
 """
 
 from __future__ import annotations
@@ -83,6 +83,12 @@ def memory(run: Path, config: object) -> None:
     most = int(os.environ.get("FRAGILE_BYTES", str(2**30)))
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     bytearray(2 * most)
+
+
+def devour(run: Path, config: object) -> None:
+    taken = bytearray(2**29)
+    for place in range(0, len(taken), 4096):
+        taken[place] = 1
 
 
 def wait(run: Path, config: object) -> int:

@@ -1,6 +1,7 @@
 """The real trainer, slow, that needs more memory in its sixth step: with less than HUNGRY megabytes it fails.
 
-What the kernel would do to the process, its address space limit does: the allocation fails, and torch says so.
+With HUNGRY_TAKES it takes it, until the kernel kills it; else the limit of its address space makes the allocation
+fail, and torch says so.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def hungry_backward(*arguments: Any, **options: Any) -> None:
         time.sleep(0.5)
     given = float(os.environ.get("SLURM_MEM_PER_NODE") or os.environ.get("SLURM_MEM_PER_CPU") or "inf")
     if step == 6 and given < float(os.environ["HUNGRY"]):
+        if os.environ.get("HUNGRY_TAKES"):
+            torch.ones(256 << 20).sum()
         used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
         torch.ones(256 << 20)
