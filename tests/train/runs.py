@@ -15,6 +15,8 @@ import yaml
 from train.spec.config import RunConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 300.0
+"""What takes seconds is waited for so long: a machine that is busy elsewhere or syncs slowly is not wrong."""
 
 
 def write_config(folder: Path, config: RunConfig) -> Path:
@@ -39,7 +41,7 @@ def start(config: Path, *arguments: str, env: dict[str, str] | None = None) -> s
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     """Wait for a run; return what it printed after checking its exit code."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == code, err
     return out + err
 

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, write_config
+from tests.forked import environments
+from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, write_config
 from train import run
 from train.distributed import World, world_of
 from train.setup import build
 from train.spec.config import RunConfig
 from train.step import accumulate, take
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def environments(size: int) -> list[dict[str, str]]:
-    port = str(free_port())
-    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
 def together(config: Path, *arguments: str, code: int = 0) -> None:
@@ -95,7 +84,7 @@ def test_gradients_of_two_processes_are_those_of_one(tmp_path: Path, tiny: RunCo
     ]
     save_gradients(config, tmp_path / "1.pt", World())
     for process in processes:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == 0, err.decode()
     ones, twos = torch.load(tmp_path / "1.pt"), torch.load(tmp_path / "2.pt")
     for sequences in COUNTS:
@@ -113,6 +102,7 @@ def test_a_stop_signal_to_one_rank_stops_both_with_a_checkpoint(tmp_path: Path, 
     ranks = [start(config, env=env) for env in environments(2)]
     while not (folder / "metrics.jsonl").exists() or len(records(folder)) < 5:
         assert ranks[0].poll() is None, ranks[0].communicate()
+        time.sleep(0.01)
     ranks[1].terminate()
     for process in ranks:
         finish(process, run.INTERRUPTED)

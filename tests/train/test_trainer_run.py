@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
+from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
 from train import run
 from train.signals import StopFlag
 from train.spec.config import RunConfig
@@ -138,5 +138,5 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, tiny: RunC
     process = start(write_config(folder, tiny))
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(120) == 0
+    assert process.wait(LIMIT_SECONDS) == 0
     assert read_outcome(folder)["state"] == "completed"

@@ -1,6 +1,6 @@
-"""Started as `python -m tests.train.evaluation.evaluate_ranks CONFIG OUT`: one config on several layouts of ranks.
+"""Started as `python -m tests.train.evaluation.evaluate_ranks OUT CONFIG …`: each config on several layouts of ranks.
 
-The first rank writes, by layout, what evaluation found and a batch's loss and gradient norm.
+The first rank writes, by config and layout, what evaluation found and a batch's loss and gradient norm.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ def found(config: RunConfig, world: World) -> dict[str, Any]:
 def main() -> None:
     """Join the others and go through the layouts."""
     torch.set_num_threads(1)
-    config, world = run.load(Path(sys.argv[1])), distributed.world_of()
+    world = distributed.world_of()
     distributed.join(world, torch.device("cpu"), 300.0)
-    results = {name: found(replace(config, parallel=layout), world) for name, layout in LAYOUTS.items()}
+    results = [
+        {name: found(replace(config, parallel=layout), world) for name, layout in LAYOUTS.items()}
+        for config in (run.load(Path(word)) for word in sys.argv[2:])
+    ]
     if world.writes:
-        Path(sys.argv[2]).write_text(json.dumps(results))
+        Path(sys.argv[1]).write_text(json.dumps(results))
     distributed.leave(world)
 
 

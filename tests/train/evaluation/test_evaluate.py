@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.forked import run_ranks
 from tests.train.data.conftest import write_texts
 from tests.train.evaluation.evaluate_ranks import LAYOUTS, found
-from tests.train.runs import REPOSITORY, write_config
-from tests.train.test_trainer_distributed import environments
+from tests.train.runs import write_config
 from train.data.prepare import prepare
 from train.data.rows import IGNORED
 from train.distributed import World
@@ -122,27 +119,14 @@ def test_one_source_without_ranges_has_two_numbers(tiny: RunConfig, tmp_path: Pa
 
 def test_four_ranks_find_the_same_on_every_layout(mixed: RunConfig, tmp_path: Path) -> None:
     """10 sequences over 4 ranks are uneven; and of 3 one rank has none: nobody may wait for it for ever."""
-    for sequences in (10, 3):
-        config = replace(mixed, eval=replace(mixed.eval, sequences=sequences))
+    configs = [replace(mixed, eval=replace(mixed.eval, sequences=sequences)) for sequences in (10, 3)]
+    paths = [write_config(tmp_path / str(number), config) for number, config in enumerate(configs)]
+    run_ranks(4, "tests.train.evaluation.evaluate_ranks", tmp_path / "out", *paths)
+    results: list[dict[str, dict[str, Any]]] = json.loads((tmp_path / "out").read_text())
+    for config, layouts in zip(configs, results, strict=True):
         wanted = found(config, World())
-        path, out = write_config(tmp_path / f"run{sequences}", config), tmp_path / f"{sequences}.json"
-        command = [sys.executable, "-m", "tests.train.evaluation.evaluate_ranks", str(path), str(out)]
-        processes = [
-            subprocess.Popen(
-                command,
-                cwd=REPOSITORY,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for env in environments(4)
-        ]
-        for process in processes:
-            _, err = process.communicate(timeout=500)
-            assert process.returncode == 0, err
-        results: dict[str, dict[str, Any]] = json.loads(out.read_text())
-        assert set(results) == set(LAYOUTS)
-        for layout, result in results.items():
+        assert set(layouts) == set(LAYOUTS)
+        for layout, result in layouts.items():
             for name in ("loss", "sources", "train", "norm"):
                 assert result[name] == pytest.approx(wanted[name], rel=1e-5), (layout, name)
             positions = {int(first): loss for first, loss in result["positions"].items()}

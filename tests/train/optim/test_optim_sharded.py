@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.train.runs import REPOSITORY
-from tests.train.test_trainer_distributed import environments
+from tests.forked import run_ranks
 
 SCRIPT = """
 import sys, torch, torch.distributed as dist
@@ -123,19 +119,6 @@ dist.destroy_process_group()
 def test_every_layout_steps_as_one_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script)],
-            cwd=REPOSITORY,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for env in environments(4)
-    ]
-    outputs = [process.communicate(timeout=300) for process in processes]
-    print(outputs[0][0])
-    for process, (_, err) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, err[-4000:]
-    assert len(outputs[0][0].splitlines()) == 15 + 5
+    said = run_ranks(4, str(script))
+    print(said)
+    assert len(said.splitlines()) == 15 + 5

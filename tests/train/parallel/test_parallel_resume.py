@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.fake_corpus import write_corpus
+from tests.forked import run_ranks
 from tests.train.parallel import cells, resumed
-from tests.train.runs import REPOSITORY
-from tests.train.test_trainer_distributed import environments
 
 
 @pytest.mark.slow
@@ -22,12 +18,7 @@ def test_every_mesh_is_resumed_on_itself_bitwise_and_on_others(
 ) -> None:
     write_corpus(tmp_path, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
     out = tmp_path / "rows.json"
-    command = [sys.executable, "-W", "ignore", "-m", "tests.train.parallel.resumed", str(tmp_path), str(out)]
-    ranks = [
-        subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
-        for env in environments(4)
-    ]
-    assert [process.wait(timeout=540) for process in ranks] == [0, 0, 0, 0]
+    run_ranks(4, "tests.train.parallel.resumed", tmp_path, out)
     rows = json.loads(out.read_text())
     assert [tuple(row["pair"]) for row in rows] == list(resumed.PAIRS)
     for row in rows:
