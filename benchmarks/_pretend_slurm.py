@@ -46,7 +46,7 @@ class PretendSlurm:
             return self._sbatch(Path(command[-1]).read_text(encoding="utf-8"), chance)
         fixed = {
             "scontrol": f"AccountingStorageEnforce = limits\nMaxArraySize = {self.array}\nMaxJobCount = 10000\n",
-            "sacctmgr": f"root|root|||normal|{self.most}|||\n" if "assoc" in command else "normal||||||\n",
+            "sacctmgr": f"root|root|||normal|{self.most}||||\n" if "assoc" in command else "normal|||||||||\n",
             "sdiag": "",
         }
         if name in fixed:

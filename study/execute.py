@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from study import budget, code_version, dependencies, feed, ledger, lineage, sizing
 from study.config import ClusterConfig
-from study.executors import nodes, query
+from study.executors import query, room
 from study.executors.local import longest_first, tasks, write_batch
 from study.files import locked, read_json
 from study.follow import follow
@@ -180,7 +180,8 @@ def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
     known = ledger.read(folder).waiting
     asked = {"code": version.id, "parallel": cluster.array_parallelism}
     events = []
-    sized = sizing.allot(folder, [points[key] for key in ordered], cluster, nodes.site(outside.runner))
+    site = room.site(outside.runner, folder.limits, outside.clock())
+    sized = sizing.allot(folder, [points[key] for key in ordered], cluster, site)
     wanted = [(one.shape, len(one.keys)) for one in sized]
     budget.check(folder, wanted, sorted(known.keys() - set(ordered)), outside.runner)
     for one in sized:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from study.config import ClusterConfig
+from study.executors import ceilings
 from study.executors.nodes import Site, gpus_of, never
 from study.layout import StudyFolder
 from study.point import Point
@@ -84,13 +85,13 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
 def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> Shape:
     """Return the shape of a run that is expected to train for so many seconds. Pure.
 
-    A partition's time limit bounds the time asked: a run that reaches it is resumed.
+    The time limit of a partition, an account or a QOS bounds the time asked: a run that reaches it is resumed.
     """
     shape, wanted = Shape.of(cluster), parts(cluster)
     if "time" in wanted:
         shared = cluster.pack if cluster.pack_gpus != "own" else 1
         expected = START_MINUTES + seconds * shared * cluster.margin / 60
-        shape = replace(shape, time_minutes=_within(_rounded(expected), cluster, site))
+        shape = replace(shape, time_minutes=_within(_rounded(expected), shape, site))
     if "memory" in wanted:
         shape = replace(shape, mem_gb=_memory(cluster, run))
     return shape
@@ -108,7 +109,7 @@ def refuse(shapes: Iterable[Shape], site: Site) -> None:
 
 
 def _refuse(shape: Shape, site: Site) -> None:
-    why = never(shape, site)
+    why = never(shape, site) or ceilings.beyond(shape, site.allowed)
     if why is not None:
         raise ValueError(why)
 
@@ -161,10 +162,11 @@ def _rounded(minutes: float) -> int:
     return next((m for m in MINUTES if minutes <= m), int(-(-minutes // 720)) * 720)
 
 
-def _within(minutes: int, cluster: ClusterConfig, site: Site) -> int:
-    """Return the time, or the partition's limit where that is less; a QOS may lift it."""
-    limits = [nodes.minutes for nodes in site.of(cluster.partition)]
+def _within(minutes: int, shape: Shape, site: Site) -> int:
+    """Return the time, or the limit where that is less; a QOS may lift a partition's."""
+    most = [limit for limit in (ceilings.longest(shape, site.allowed),) if limit]
+    limits = [nodes.minutes for nodes in site.of(shape.partition)]
     known = [limit for limit in limits if limit is not None]
-    if not site.complete or not known or len(known) < len(limits) or cluster.qos is not None:
-        return minutes
-    return min(minutes, max(known))
+    if site.complete and known and len(known) == len(limits) and shape.qos is None:
+        most.append(max(known))
+    return min([minutes, *most])

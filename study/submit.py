@@ -14,7 +14,7 @@ from study import lineage, locks, sizing
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import epochs, gather
-from study.executors import nodes
+from study.executors import nodes, room
 from study.executors.local import tasks
 from study.files import write_atomic
 from study.freeze import absolute, append_points, known_keys, load_points, settle
@@ -47,7 +47,7 @@ def submit(composed: Sequence[Composed]) -> int:
     refuse_secrets({**asdict(config), "overrides": sorted({o for one in composed for o in one.overrides})}, os.environ)
     resolve(config.tracking.uri, Path.cwd())
     at_once = slots(config.cluster, config.run())
-    site = nodes.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
+    site = room.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
     settled = [settle(one.config, one.overrides) for one in composed]
     for one, run in zip(composed, settled, strict=True):
         layout.check(run, _world(sizing.layout(one.config.cluster, run, site), run))

@@ -64,6 +64,7 @@ class Association:
     """One association: limits on submitted jobs with what is used of them, None where there is no limit.
 
     max_tres: most that one job may ask, e.g. {"cpu": 4, "gres/gpu": 8}. max_wall: its longest time [minutes].
+    group_tres: most that all jobs below this association hold together.
     """
 
     account: str
@@ -76,11 +77,15 @@ class Association:
     group_submit: Cap | None = None
     max_tres: Mapping[str, int] = field(default_factory=dict)
     max_wall: int | None = None
+    group_tres: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Qos:
-    """One quality of service, as :class:`Association`; the limits per user and account are None where not known."""
+    """One quality of service, as :class:`Association`; the limits per user and account are None where not known.
+
+    user_tres, account_tres: most that all jobs of one user, or of one account, hold together.
+    """
 
     name: str
     group_submit: Cap | None = None
@@ -89,8 +94,13 @@ class Qos:
     account_most: int | None = None
     max_tres: Mapping[str, int] = field(default_factory=dict)
     max_wall: int | None = None
+    group_tres: Mapping[str, int] = field(default_factory=dict)
+    user_tres: Mapping[str, int] = field(default_factory=dict)
+    account_tres: Mapping[str, int] = field(default_factory=dict)
     deny: bool = False
     """Whether a job beyond its limits is refused at once (DenyOnLimit), not left pending."""
+    first: bool = False
+    """Whether its limits go before those of the partition's QOS (OverPartQOS)."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +142,7 @@ class Room:
     """All that one look at the limits gave.
 
     everybody: jobs of all users that wait or run, as far as known. problem: why nothing should be submitted on its
-    strength.
+    strength. user: whose limits these are.
     """
 
     controller: Controller = field(default_factory=Controller)
@@ -141,6 +151,7 @@ class Room:
     queue: Queue = field(default_factory=Queue)
     everybody: int = 0
     problem: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,7 +209,7 @@ def read_sacctmgr_qos(text: str) -> dict[str, Qos]:
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != len(QOS_FIELDS.split(",")) or not re.fullmatch(r"[\w.+-]+", parts[0]):
             continue
-        name, per_user, per_account, group, tres, wall, flags = parts
+        name, per_user, per_account, group, tres, wall, flags, group_tres, user_tres, account_tres = parts
         user_most, group_most = _number(per_user), _number(group)
         found[name] = Qos(
             name,
@@ -207,7 +218,11 @@ def read_sacctmgr_qos(text: str) -> dict[str, Qos]:
             account_most=_number(per_account),
             max_tres=read_tres(tres),
             max_wall=minutes(wall),
+            group_tres=read_tres(group_tres),
+            user_tres=read_tres(user_tres),
+            account_tres=read_tres(account_tres),
             deny="DenyOnLimit" in flags,
+            first="OverPartQOS" in flags,
         )
     return found
 
@@ -219,7 +234,7 @@ def read_sacctmgr_assoc(text: str) -> tuple[Association, ...]:
         parts = [part.strip() for part in line.split("|")]
         if len(parts) != len(ASSOC_FIELDS.split(",")) or not parts[0]:
             continue
-        account, user, partition, parent, qos, most, group, tres, wall = parts
+        account, user, partition, parent, qos, most, group, tres, wall, group_tres = parts
         found.append(
             Association(
                 account,
@@ -231,13 +246,17 @@ def read_sacctmgr_assoc(text: str) -> tuple[Association, ...]:
                 group_submit=_cap(f"GrpSubmitJobs of account {account}", group),
                 max_tres=read_tres(tres),
                 max_wall=minutes(wall),
+                group_tres=read_tres(group_tres),
             )
         )
     return tuple(found)
 
 
-QOS_FIELDS = "Name,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,GrpSubmitJobs,MaxTRES,MaxWall,Flags"
-ASSOC_FIELDS = "Account,User,Partition,ParentName,DefaultQOS,MaxSubmitJobs,GrpSubmitJobs,MaxTRES,MaxWall"
+QOS_FIELDS = (
+    "Name,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,GrpSubmitJobs,MaxTRES,MaxWall,Flags,GrpTRES,MaxTRESPerUser,"
+    "MaxTRESPerAccount"
+)
+ASSOC_FIELDS = "Account,User,Partition,ParentName,DefaultQOS,MaxSubmitJobs,GrpSubmitJobs,MaxTRES,MaxWall,GrpTRES"
 ENDED = frozenset({"completed", "failed", "time_limit", "cancelled", "preempted", "node_fail"})
 
 
@@ -255,10 +274,13 @@ def read_sdiag(text: str) -> int:
 
 
 def read_tres(text: str) -> dict[str, int]:
-    """Return `cpu=4,mem=16G,gres/gpu=8` as numbers; memory in MB. What is not understood limits nothing."""
+    """Return `cpu=4,mem=16G,gres/gpu=8` as numbers; memory in MB. What is not understood limits nothing.
+
+    What is used of it may stand behind a limit, `cpu=7(3)`; `cpu=N(3)` is none.
+    """
     found = {}
     for part in text.split(","):
-        match = re.fullmatch(r"([\w/:.-]+)=(\d+)([KMGTP]?)", part.strip())
+        match = re.fullmatch(r"([\w/:.-]+)=(\d+)([KMGTP]?)(?:\(\d+\))?", part.strip())
         if match:
             scale = {"": 1, "K": 2**-10, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}[match[3]]
             found[match[1]] = int(int(match[2]) * scale)
@@ -312,21 +334,33 @@ def caps(room: Room, asked: Asked) -> list[Cap]:
         found.append(Cap("MaxJobCount of the cluster", controller.max_jobs - 1, held))
     if not controller.enforced:
         return found
+    own = None if accounts.live else queue.total
+    counted, levels = holding(accounts, partitions, asked)
+    for association in counted:
+        found += [_used(cap, own) for cap in (association.max_submit, association.group_submit) if cap]
+    for qos in levels:
+        found += [_used(cap, own) for cap in (qos.group_submit, qos.per_user) if cap]
+        if counted and qos.account_most is not None:
+            unseen = Cap(f"MaxSubmitJobsPerAccount of QOS {qos.name}", qos.account_most, queue.total)
+            found.append(qos.per_account.get(counted[0].account, unseen))
+    return found
+
+
+def holding(
+    accounts: Accounts, partitions: Partitions, asked: Asked
+) -> tuple[tuple[Association, ...], tuple[Qos, ...]]:
+    """Return what a job is held by: its association with the accounts above, and its QOS, in SLURM's order. Pure.
+
+    The first QOS that sets a limit decides it: the partition's, then the job's own, unless that says OverPartQOS.
+    """
     partition = asked.partition or partitions.default
     mine = _mine(accounts.associations, replace(asked, partition=partition))
-    own = None if accounts.live else queue.total
-    for association in _upwards(accounts.associations, mine):
-        found += [_used(cap, own) for cap in (association.max_submit, association.group_submit) if cap]
-    first = asked.qos or (mine.default_qos if mine else "") or "normal"
-    for name in dict.fromkeys((first, partitions.qos.get(partition or "", first))):
-        qos = accounts.qos.get(name)
-        if qos is None:
-            continue
-        found += [_used(cap, own) for cap in (qos.group_submit, qos.per_user) if cap]
-        if mine is not None and qos.account_most is not None:
-            unseen = Cap(f"MaxSubmitJobsPerAccount of QOS {name}", qos.account_most, queue.total)
-            found.append(qos.per_account.get(mine.account, unseen))
-    return found
+    own = asked.qos or (mine.default_qos if mine else "") or "normal"
+    named = [name for name in (partitions.qos.get(partition or ""), own) if name in accounts.qos]
+    levels = [accounts.qos[name] for name in dict.fromkeys(named) if name]
+    if levels and levels[-1].first:
+        levels.reverse()
+    return tuple(_upwards(accounts.associations, mine)), tuple(levels)
 
 
 def tightest(found: Sequence[Cap]) -> Cap | None:
@@ -384,6 +418,7 @@ def _association(said: Mapping[str, str]) -> Association:
         group_submit=group,
         max_tres=read_tres(said.get("MaxTRESPJ", "")),
         max_wall=minutes(wall),
+        group_tres=read_tres(said.get("GrpTRES", "")),
     )
 
 
@@ -409,6 +444,7 @@ def _qos(name: str, record: str, user_id: str) -> Qos:
         per_account=per_account,
         max_tres=read_tres(said.get("MaxTRESPJ", "")),
         max_wall=minutes(re.sub(r"\(.*", "", said.get("MaxWallPJ", ""))),
+        group_tres=read_tres(said.get("GrpTRES", "")),
     )
 
 

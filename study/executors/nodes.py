@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from study.executors import limits, query
 from study.resources import Shape
@@ -35,11 +35,15 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Site:
-    """The nodes of a cluster. `complete`: sinfo answered and every line was understood; `problem`: why not."""
+    """The nodes of a cluster. `complete`: sinfo answered and every line was understood; `problem`: why not.
+
+    allowed: what the controller, associations and QOS allow, as far as it was asked for (study.executors.room).
+    """
 
     nodes: tuple[Nodes, ...] = ()
     complete: bool = False
     problem: str = ""
+    allowed: limits.Room = field(default_factory=limits.Room)
 
     def of(self, partition: str | None) -> tuple[Nodes, ...]:
         """Return the nodes of these partitions (a comma-separated list), or of the default one."""

@@ -1,18 +1,35 @@
-"""How much room there is for another submission right now: asks SLURM, and remembers what seldom changes."""
+"""What a site takes and how much room there is right now: asks SLURM, and remembers what seldom changes."""
 
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from study.executors import limits
+from study.executors import limits, nodes
 from study.executors.limits import Room
-from study.executors.query import SQUEUE_FIELDS, Runner
+from study.executors.nodes import Site
+from study.executors.query import SQUEUE_FIELDS, Runner, run
 from study.files import read_json, write_json
 
 MEMORY_SECONDS = 600.0
 """How long the answers about limits, which administrators set, serve without being asked again."""
+
+
+def site(runner: Runner = run, memory: Path | None = None, now: float | None = None) -> Site:
+    """Return what one job may ask here: nodes and partitions, and what associations and QOS allow it.
+
+    memory: as for :func:`look`; None: everything is asked now and nothing is written.
+    """
+    found = nodes.site(runner)
+    if not found.nodes:
+        return found
+    ask = _Remembered(runner, memory, time.time() if now is None else now)
+    seen = replace(found, allowed=_rules(runner, ask, getpass.getuser()))
+    ask.save()
+    return seen
 
 
 def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> Room:
@@ -28,8 +45,15 @@ def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> R
     if not queue.complete:
         return Room(problem=said.error.splitlines()[-1] if said.error else "squeue's answer could not be read")
     ask = _Remembered(runner, memory, now)
+    rules = _rules(runner, ask, user)
+    ask.save()
+    everybody = limits.read_sdiag(runner(["sdiag"]).out) if rules.controller.max_jobs is not None else 0
+    return replace(rules, queue=queue, everybody=everybody)
+
+
+def _rules(runner: Runner, ask: _Remembered, user: str) -> Room:
+    """Return what the administrators' limits are, without a look at the queue."""
     controller = limits.read_config(ask("scontrol", "show", "config"))
-    everybody = limits.read_sdiag(runner(["sdiag"]).out) if controller.max_jobs is not None else 0
     accounts, partitions = limits.Accounts(), limits.Partitions()
     if controller.enforced:
         partitions = limits.read_partitions(ask("scontrol", "show", "partition"))
@@ -41,18 +65,17 @@ def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> R
             limits.read_sacctmgr_assoc(own),
             limits.read_sacctmgr_qos(named),
         )
-    ask.save()
-    return Room(controller, accounts, partitions, queue, everybody)
+    return Room(controller, accounts, partitions, user=user)
 
 
 class _Remembered:
     """Asks, unless the answer in the file is young enough. The file may be deleted at any time."""
 
-    def __init__(self, runner: Runner, path: Path, now: float) -> None:
+    def __init__(self, runner: Runner, path: Path | None, now: float) -> None:
         self._runner = runner
         self._path = path
         self._now = now
-        loaded = read_json(path) or {}
+        loaded = (read_json(path) if path is not None else None) or {}
         answers, when = loaded.get("answers"), loaded.get("time")
         fresh = isinstance(when, int | float) and 0 <= now - when < MEMORY_SECONDS
         self._answers: dict[str, str] = dict(answers) if fresh and isinstance(answers, Mapping) else {}
@@ -69,5 +92,5 @@ class _Remembered:
         return self._answers[name]
 
     def save(self) -> None:
-        if self._new and self._answers:
+        if self._path is not None and self._new and self._answers:
             write_json(self._path, {"time": self._now, "answers": self._answers})

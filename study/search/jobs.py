@@ -101,9 +101,10 @@ def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, outside: Out
     if not cluster.auto:
         return Shape.of(cluster)
     from study import sizing
-    from study.executors.nodes import site
+    from study.executors.room import site
 
-    (sized,) = sizing.allot(folder, [load_points(folder)[key]], cluster, site(outside.runner))
+    there = site(outside.runner, folder.limits, outside.clock())
+    (sized,) = sizing.allot(folder, [load_points(folder)[key]], cluster, there)
     return sized.shape
 
 

@@ -35,10 +35,26 @@ POISON = {
 
 @pytest.fixture(scope="module")
 def narrow(slurm_here: None) -> Iterator[ThrowawayCluster]:
-    """A cluster that takes 6 jobs of the user, in arrays of at most 4."""
+    """A cluster that takes 6 jobs of the user, in arrays of at most 4, each of at most 3 cores and 90 minutes."""
     with ThrowawayCluster(extra=("MaxArraySize=4", "AccountingStorageEnforce=limits")) as cluster:
-        cluster.call("sacctmgr", "-i", "modify", "user", cluster.settings.user, "set", "MaxSubmitJobs=6")
+        most = ("MaxSubmitJobs=6", "MaxTRES=cpu=3", "MaxWall=90")
+        cluster.call("sacctmgr", "-i", "modify", "user", cluster.settings.user, "set", *most)
         yield cluster
+
+
+def test_what_accounting_never_lets_start_is_refused(narrow: ThrowawayCluster, tmp_path: Path, corpus: Path) -> None:
+    lab = Lab(tmp_path, corpus, narrow)
+    too_much = ("cluster.nodes=2", "cluster.cpus_per_task=2", "cluster.time_minutes=120")
+    said = " ".join(lab.sweep("study.name=x", *TINY, *too_much, code=2).split())
+    assert f"4 core(s) (MaxTRES of the association of {narrow.settings.user}: at most 3 core(s)) and 120 min" in said
+    assert "could never start: cluster.nodes=1 cluster.time_minutes=90 would fit" in said
+    assert not (tmp_path / "runs" / "x").exists(), "nothing was written"
+    # SLURM itself takes such a job, and never starts it.
+    asked = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2", "--time=120", "--output=/dev/null", "--wrap=true")
+    job = narrow.call("sbatch", "--parsable", *asked).strip()
+    reason = ("squeue", "--noheader", "--format=%r", f"--jobs={job}")
+    wait_for("the reason", lambda: narrow.call(*reason).strip().startswith("AssocMax"))
+    narrow.call("scancel", job)
 
 
 def test_everything_runs_once_though_little_fits(narrow: ThrowawayCluster, tmp_path: Path, corpus: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from study import ledger
 from study.executors import limits, room
+from study.executors.ceilings import beyond
 from study.executors.limits import Accounts, Asked, Association, Cap, Controller, Partitions, Qos, Queue, Room
 from study.executors.query import Answer
 from study.feed import plan
+from study.resources import Shape
 
 ASSOC_MGR = """Current Association Manager state
 
@@ -106,10 +109,10 @@ def test_a_cut_off_answer_says_less_and_nothing_else(cut: int) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("normal||||||\nsmall|5||7|cpu=3|00:30:00|DenyOnLimit\n", {"normal", "small"}),
+        ("normal|||||||||\nsmall|5||7|cpu=3|00:30:00|DenyOnLimit|||\n", {"normal", "small"}),
         ("normal|||\n", set()),
         ("sacctmgr: error: slurm_persist_conn_open: failed\n", set()),
-        ("normal|five|||||\n", {"normal"}),
+        ("normal|five||||||||\n", {"normal"}),
     ],
 )
 def test_qos_of_the_database(text: str, names: set[str]) -> None:
@@ -156,7 +159,7 @@ def test_own_jobs(answer: Answer, expected: Queue) -> None:
 
 
 ANN = Asked("ann")
-LIVE = limits.merge(limits.read_assoc_mgr(ASSOC_MGR, "ann"), (), limits.read_sacctmgr_qos("normal|10|||||\n"))
+LIVE = limits.merge(limits.read_assoc_mgr(ASSOC_MGR, "ann"), (), limits.read_sacctmgr_qos("normal|10||||||||\n"))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +213,127 @@ def test_what_administrators_set_is_asked_once_in_ten_minutes(tmp_path: Path) ->
     assert room.look(runner, tmp_path / "limits.json", 1602.0, "ann").controller.enforced
 
 
+RECORDED_ASSOC_MGR = """Current Association Manager state
+
+Association Records
+
+ClusterName=throwaway Account=root UserName= Partition= Priority=0 ID=1
+    SharesRaw/Norm/Level/Factor=1/18446744073709551616.00/1/0.00
+    ParentAccount= Lft=1 DefAssoc=No
+    GrpSubmitJobs=N(0) GrpWall=N(0.00)
+    GrpTRES=cpu=7(0),mem=8192(0),energy=N(0),node=N(0),billing=N(0),fs/disk=N(0),vmem=N(0),pages=N(0)
+    GrpTRESMins=cpu=N(0),mem=N(0),energy=N(0),node=N(0),billing=N(0),fs/disk=N(0),vmem=N(0),pages=N(0)
+    MaxJobs= MaxJobsAccrue= MaxSubmitJobs= MaxWallPJ=
+    MaxTRESPJ=
+    MaxTRESPN=
+ClusterName=throwaway Account=root UserName=root(0) Partition= Priority=0 ID=2
+    SharesRaw/Norm/Level/Factor=1/18446744073709551616.00/1/0.00
+    ParentAccount= Lft=2 DefAssoc=Yes
+    GrpSubmitJobs=N(0) GrpWall=N(0.00)
+    GrpTRES=cpu=N(0),mem=N(0),energy=N(0),node=3(0),billing=N(0),fs/disk=N(0),vmem=N(0),pages=N(0)
+    GrpTRESMins=cpu=N(0),mem=N(0),energy=N(0),node=N(0),billing=N(0),fs/disk=N(0),vmem=N(0),pages=N(0)
+    MaxJobs= MaxJobsAccrue= MaxSubmitJobs=6(0) MaxWallPJ=90
+    MaxTRESPJ=cpu=3,mem=3072
+    MaxTRESPN=
+
+QOS Records
+
+QOS=small(2)
+    UsageRaw=0.000000
+    GrpJobs=N(0) GrpJobsAccrue=N(0) GrpSubmitJobs=N(0) GrpWall=N(0.00)
+    GrpTRES=cpu=5(0),mem=N(0),energy=N(0),node=N(0),billing=N(0),fs/disk=N(0),vmem=N(0),pages=N(0)
+    MaxWallPJ=10
+    MaxTRESPJ=cpu=2,node=1
+    MaxTRESPN=cpu=1
+    Account Limits
+        No Accounts
+    User Limits
+        No Users
+"""
+"""`scontrol show assoc_mgr users=root flags=assoc,qos` of SLURM 22.05.8, recorded; some lines of usage left out."""
+
+RECORDED_QOS = """normal|||||||||
+small||||cpu=2,node=1|00:10:00|DenyOnLimit,OverPartQOS|cpu=5|cpu=4|node=2
+"""
+RECORDED_ASSOC = "root|root||||6||cpu=3,mem=3G|01:30:00|node=3\n"
+"""`sacctmgr -n -P show qos` and `show assoc` of the same cluster, recorded."""
+
+LIVE_ROOT = limits.merge(
+    limits.read_assoc_mgr(RECORDED_ASSOC_MGR, "root"),
+    limits.read_sacctmgr_assoc(RECORDED_ASSOC),
+    limits.read_sacctmgr_qos(RECORDED_QOS),
+)
+ROOT = Room(Controller(enforced=True), LIVE_ROOT, user="root")
+DATABASE_ONLY = replace(
+    ROOT, accounts=limits.merge(Accounts(), limits.read_sacctmgr_assoc(RECORDED_ASSOC), LIVE_ROOT.qos)
+)
+TIGHT = Room(Controller(enforced=True), Accounts((Association("lab", "ann", max_tres={"gres/gpu": 8}),)), user="ann")
+
+
+@pytest.mark.parametrize("seen", [ROOT, DATABASE_ONLY])
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (Shape(cpus_per_task=3), ""),
+        (
+            Shape(cpus_per_task=4),
+            "4 core(s) (MaxTRES of the association of root: at most 3 core(s)), so it could never start: "
+            "cluster.cpus_per_task=3 would fit",
+        ),
+        (Shape(nodes=4), "4 node(s) (GrpTRES of the association of root: at most 3 node(s))"),
+        (Shape(nodes=4), "cluster.nodes=3 would fit"),
+        (Shape(mem_gb=4), "4 GB (MaxTRES of the association of root: at most 3 GB), so it could never start: "),
+        (Shape(mem_gb=4), "cluster.mem_gb=3 would fit"),
+        (Shape(time_minutes=91), "91 minutes (MaxWall of the association of root: at most 90 minutes)"),
+        (Shape(time_minutes=91), "cluster.time_minutes=90 would fit, and a run that reaches it is resumed"),
+        (Shape(pack=5, mem_gb=1), "of cluster.pack=5 points would ask 5 core(s)"),
+        (Shape(pack=5, mem_gb=1), "cluster.pack=3 would fit"),
+        (Shape(pack=2, cpus_per_task=2), "cluster.pack=1 would fit"),
+        (Shape(cpus_per_task=3, qos="small"), "3 core(s) (MaxTRES of QOS small: at most 2 core(s))"),
+        (Shape(time_minutes=60, qos="small"), "cluster.time_minutes=10 would fit"),
+        (Shape(nodes=2, time_minutes=10, qos="small"), "2 node(s) (MaxTRES of QOS small: at most 1 node(s))"),
+    ],
+)
+def test_a_job_beyond_what_accounting_allows_is_refused_with_what_would_fit(
+    shape: Shape, said: str, seen: Room
+) -> None:
+    found = beyond(shape, seen)
+    assert (found is None) if not said else said in (found or ""), found
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen", "said"),
+    [
+        (Shape(nodes=2, gpus_per_node=8), TIGHT, "cluster.nodes=1 would fit"),
+        (Shape(gpus_per_node=16, tasks_per_node=16), TIGHT, "cluster.tasks_per_node=8 cluster.gpus_per_node=8 would"),
+        (Shape(nodes=2, gpus_per_node=8), replace(TIGHT, controller=Controller(enforced=False)), None),
+        (Shape(nodes=2, gpus_per_node=8), replace(TIGHT, user="bob"), None),
+        (Shape(cpus_per_task=8), replace(ROOT, partitions=Partitions("main", {"main": "small"})), "MaxTRES of QOS sm"),
+        (Shape(cpus_per_task=8), replace(ROOT, accounts=LIVE), None),
+        (Shape(), Room(Controller(0)), "MaxArraySize=0: it takes no job arrays"),
+        (Shape(), Room(Controller(1)), None),
+        (Shape(), Room(), None),
+    ],
+)  # fmt: skip
+def test_what_is_not_limited_or_not_said_refuses_nothing(shape: Shape, seen: Room, said: str | None) -> None:
+    found = beyond(shape, seen)
+    assert (found is None) if said is None else said in (found or ""), found
+
+
+def test_a_limit_of_the_account_above_holds_and_a_qos_goes_before_it() -> None:
+    free = replace(LIVE_ROOT, associations=tuple(replace(a, max_tres={}) for a in LIVE_ROOT.associations))
+    above = replace(ROOT, accounts=free)
+    assert "8 core(s) (GrpTRES of account root: at most 7 core(s))" in (beyond(Shape(cpus_per_task=8), above) or "")
+    qos = {"big": Qos("big", group_tres={"cpu": 100})}
+    lifted = replace(above, accounts=replace(free, qos={**free.qos, **qos}))
+    assert beyond(Shape(cpus_per_task=8, qos="big"), lifted) is None
+    first = Qos("big", max_tres={"cpu": 4}, first=True)
+    of_partition = replace(free, qos={**free.qos, "big": first, "part": Qos("part", max_tres={"cpu": 2})})
+    both = replace(lifted, accounts=of_partition, partitions=Partitions("main", {"main": "part"}))
+    assert beyond(Shape(cpus_per_task=4, qos="big"), both) is None, "OverPartQOS"
+    assert beyond(Shape(cpus_per_task=4), both) is not None
+
+
 def waiting(count: int, parallel: int | None = None, **resources: object) -> ledger.Ledger:
     keys = [f"k{n}" for n in range(count)]
     return ledger.fold([{"event": "waiting", "time": 0.0, "keys": keys, "resources": resources, "parallel": parallel}])
@@ -231,6 +355,10 @@ def under(most: int, used: int = 0, array: int = 1001) -> Room:
         (waiting(2300, 90), Room(), [1000, 1000, 300], [30, 30, 30]),
         (waiting(10, pack=3), Room(), [10], [4]),
         (waiting(10, pack=3), under(2), [6], [2]),
+        (waiting(3), Room(Controller(1)), [1, 1, 1], [1, 1, 1]),
+        (waiting(10), Room(Controller(1001, 5)), [4], [4]),
+        (waiting(10), Room(Controller(1001, 1)), [], []),
+        (waiting(10), Room(Controller(1001, 8), queue=Queue({"1": 2}, 5), everybody=3), [1], [1]),
     ],
 )
 def test_arrays_that_fit(state: ledger.Ledger, seen: Room, sizes: list[int], throttles: list[int]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from study import dependencies, feed, pack, sizing
 from study.config import ClusterConfig
 from study.executors import limits, slurm
+from study.executors.limits import Accounts, Association, Controller, Room
 from study.executors.nodes import SINFO, Nodes, Site, never, read_site
 from study.executors.query import Answer, Job
 from study.layout import StudyFolder
@@ -172,6 +173,9 @@ def test_time_asked_follows_the_expected_time_and_stays_within_the_partition() -
     assert asked == [5, 30, 180, 1440, 2880]
     assert sizing.size(auto, run_of(), 10**6, Site()).time_minutes == 33840, "whole half days, no known limit"
     assert sizing.size(SLURM, run_of(), 10**6, SITE).time_minutes == 60, "what is not to be sized stays"
+    day = Accounts((Association("lab", "ann", max_wall=1440),))
+    allowed = Room(Controller(enforced=True), day, user="ann")
+    assert sizing.size(auto, run_of(), 10**6, replace(SITE, allowed=allowed)).time_minutes == 1440, "an account's limit"
 
 
 def test_gpus_are_as_many_as_the_model_needs() -> None:
