@@ -1,7 +1,7 @@
 """Ranks as forks of one process that has imported what they need: `python -m tests.forked RANKS MODULE WORDS …`.
 
-A path that ends in .py may stand for the module. Importing torch and its distributed parts takes each process seconds of
-a core; here one does it for all. Nothing is computed before the fork: a library's threads would not be in the copies.
+A path that ends in .py may stand for the module. Importing torch and its distributed parts takes each process seconds
+of a core; here one does it for all. Nothing is computed before the fork: a library's threads are not in the copies.
 """
 
 from __future__ import annotations
