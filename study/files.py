@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from study.locks import LinkLock, kind_of
 
 RESERVE_BYTES = 65_536
 BLOCK_BYTES = 16_384
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+"""How long a process waits before it asks for a lock again: twice as long each time [s]."""
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -115,13 +118,22 @@ def locked(path: Path, timeout: float = -1) -> Iterator[Callable[[], bool]]:
         finally:
             links.release()
         return
-    import filelock
+    import fcntl
 
-    try:
-        with filelock.FileLock(path, timeout=timeout):
-            yield lambda: True
-    except filelock.Timeout as error:
-        raise TimeoutError(f"{path} is held by another process") from error
+    # Asked again and again, each time at the price of a system call: where a file server holds the locks, a call that
+    # waits may be answered much later than the lock is free.
+    end, pause = time.monotonic() + timeout, FIRST_PAUSE
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if timeout >= 0 and end <= time.monotonic():
+                    raise TimeoutError(f"{path} is held by another process") from None
+                time.sleep(pause if timeout < 0 else min(pause, max(0.0, end - time.monotonic())))
+                pause = min(2 * pause, LONGEST_PAUSE)
+        yield lambda: True
 
 
 class RunLock:

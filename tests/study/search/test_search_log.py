@@ -97,3 +97,15 @@ def test_a_writer_that_was_taken_for_dead_does_not_write_over_others(tmp_path: P
     with pytest.raises(TimeoutError, match="taken for dead"):
         stood_still.append([{"c": 3}])
     assert EventLog(tmp_path / "log").read() == [{"a": 1}, {"b": 2}]
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.01])
+def test_a_lock_that_is_held_is_given_up_after_its_time_and_free_after_its_holder(
+    tmp_path: Path, timeout: float
+) -> None:
+    locks.choose(tmp_path, "posix")
+    with locked(tmp_path / "lock"):
+        with pytest.raises(TimeoutError, match="is held by another process"), locked(tmp_path / "lock", timeout):
+            pass
+    with locked(tmp_path / "lock", timeout) as holds:
+        assert holds()
