@@ -104,8 +104,8 @@ def test_a_lock_that_is_held_is_given_up_after_its_time_and_free_after_its_holde
     tmp_path: Path, timeout: float
 ) -> None:
     locks.choose(tmp_path, "posix")
-    with locked(tmp_path / "lock"):
-        with pytest.raises(TimeoutError, match="is held by another process"), locked(tmp_path / "lock", timeout):
-            pass
+    held = pytest.raises(TimeoutError, match="is held by another process")
+    with locked(tmp_path / "lock"), held, locked(tmp_path / "lock", timeout):
+        pass
     with locked(tmp_path / "lock", timeout) as holds:
         assert holds()
