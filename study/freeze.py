@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -65,15 +66,32 @@ def absolute(run: RunConfig) -> RunConfig:
 def append_points(folder: StudyFolder, points: Iterable[Point], known: Collection[str] | None = None) -> list[Point]:
     """Append the points that the study does not hold yet, and return them; under the study's lock, in one write.
 
-    `known`: keys that it holds, for a caller who is the only one to append; None: they are read.
+    `known`: keys that it holds, for a caller who is the only one to append; None: they are read. Points that go on from
+    checkpoints of other studies are appended under the locks of these too, which whoever removes checkpoints there
+    holds. Raises ValueError where such a checkpoint is gone.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
-    with locked(folder.lock):
+    points = list(points)
+    sources = {place: study for point in points if (place := point.config.schedule.parent) and (study := _owner(place))}
+    with ExitStack() as stack:
+        # In one order for all, so that nobody waits in a ring.
+        for study in sorted({folder.path.resolve(), *sources.values()}):
+            stack.enter_context(locked(StudyFolder(study).lock))
+        for place in sources:
+            if not Path(place).is_dir():
+                raise ValueError(f"schedule.parent={place}: there is no such checkpoint, or no more: name another one")
         known = set(known_keys(folder)) if known is None else known
         new = list({p.key: p for p in points if p.key not in known}.values())
         if new:
             _append(folder.points, "".join(line(p) for p in new))
     return new
+
+
+def _owner(parent: str) -> Path | None:
+    """Return the study that a checkpoint's folder lies in (STUDY/KEY/checkpoints/NAME); None where that is none."""
+    folder = Path(parent)
+    study = folder.parent.parent.parent
+    return study.resolve() if folder.is_absolute() and StudyFolder(study).points.is_file() else None
 
 
 def line(frozen: Point) -> str:

@@ -10,7 +10,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,9 @@ class Needs:
 
     tokens: Mapping[str, frozenset[int]]
     folders: frozenset[Path]
+
+
+Fence = Callable[[], AbstractContextManager[Needs]]
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,11 @@ def stored(run: RunFolder) -> list[Stored]:
     return [_stored(folder) for folder in sorted(folders)]
 
 
-def prune(run: RunFolder, policy: Policy, needed: Needs, really: bool) -> Pruning:
-    """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held."""
+def prune(run: RunFolder, policy: Policy, needed: Needs | Fence, really: bool) -> Pruning:
+    """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held.
+
+    needed: what others go on from, or what says it at that moment and lets nobody add to it until the names are gone.
+    """
     key = run.path.name
     if not run.checkpoints.is_dir():
         return Pruning(key)
@@ -149,20 +156,26 @@ def prune(run: RunFolder, policy: Policy, needed: Needs, really: bool) -> Prunin
         if not lock.acquire():
             return Pruning(key, skipped="an attempt is advancing it")
         found = stored(run)
-        stays = keep(found, policy, needed.tokens.get(key, frozenset()), not run.outcome.exists())
-        stays |= {one.folder: "another run goes on from it" for one in found if one.folder in needed.folders}
-        gone = tuple(one for one in found if one.folder not in stays)
         left = list(run.checkpoints.glob(f"{STAGING}*"))
         size = sum(map(_size, left))
         if really:
             for place in left:  # first: an earlier removal that was killed may have left a name that is needed
                 shutil.rmtree(place)
-            for one in gone:
-                place = one.folder.with_name(f"{STAGING}removed-{one.folder.name}")
-                shutil.rmtree(one.folder.rename(place))
+        with nullcontext(needed) if isinstance(needed, Needs) else needed() as now:
+            stays = keep(found, policy, now.tokens.get(key, frozenset()), not run.outcome.exists())
+            stays |= {one.folder: "another run goes on from it" for one in found if one.folder in now.folders}
+            gone = tuple(one for one in found if one.folder not in stays)
+            away = [_put_away(one.folder) for one in gone] if really else []
+        for place in away:
+            shutil.rmtree(place)
         return Pruning(key, gone, tuple((one, stays[one.folder]) for one in found if one.folder in stays), size)
     finally:
         lock.close()
+
+
+def _put_away(checkpoint: Path) -> Path:
+    """Give a checkpoint a name that every reader passes over."""
+    return checkpoint.rename(checkpoint.with_name(f"{STAGING}removed-{checkpoint.name}"))
 
 
 def _stored(folder: Path) -> Stored:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from study import retention
 from study.commands import add_json, add_selection, add_study, emit
+from study.files import locked
+from study.freeze import load_points
 from study.layout import StudyFolder
 from study.observe import Observer
-from study.retention import Pruning
+from study.retention import Needs, Pruning
 from study.selection import selected
 from study.submission import find_study, reference
 
@@ -48,14 +52,14 @@ def run(options: argparse.Namespace) -> int:
     observer.refresh()
     statuses = observer.statuses()
     chosen = selected(options, statuses, observer.points, "all")
-    needed = retention.needs(folder, observer.points, _copied(folder))
+    fence = Fence(folder)
     done = []
     for status in chosen:
         if status.state in MAY_RUN or status.key in busy:
             why = busy.get(status.key) or f"it is {status.state}"
             done.append(Pruning(status.key, skipped=why))
         else:
-            done.append(retention.prune(folder.run(status.key), policy, needed, options.yes))
+            done.append(retention.prune(folder.run(status.key), policy, fence, options.yes))
     if options.json:
         emit("gc", folder, as_json(done, options.keep, options.yes))
     else:
@@ -114,6 +118,40 @@ def size(count: float) -> str:
         if count >= limit:
             return f"{count / limit:.3g} {unit}"
     return f"{count:.0f} B"
+
+
+@dataclass
+class Fence:
+    """What others go on from, said under the locks that whoever adds to it holds.
+
+    Those are the study's own, under which its points are appended, also where a point of another study names a
+    checkpoint of this one; and in a search the log's, under which copies are decided.
+    """
+
+    folder: StudyFolder
+    _seen: object = None
+    _needs: Needs = field(default_factory=lambda: Needs({}, frozenset()))
+
+    @contextmanager
+    def __call__(self) -> Iterator[Needs]:
+        """Hold the locks, and yield what is needed now. ValueError where a search has gone on meanwhile."""
+        with ExitStack() as stack:
+            if self.folder.search.exists():
+                from study.search.claims import Office
+
+                stack.enter_context(Office.of(self.folder).transaction())
+                _search(self.folder)
+            stack.enter_context(locked(self.folder.lock))
+            seen = self._state()
+            if seen != self._seen:
+                self._needs = retention.needs(self.folder, load_points(self.folder), _copied(self.folder))
+                self._seen = seen
+            yield self._needs
+
+    def _state(self) -> object:
+        """Return what changes whenever anything is added."""
+        logs = [*self.folder.path.parent.glob("*/points.jsonl"), self.folder.events]
+        return {path: path.stat().st_size for path in logs if path.exists()}
 
 
 def _copied(folder: StudyFolder) -> Iterable[tuple[str, int]]:

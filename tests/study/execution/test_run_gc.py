@@ -7,15 +7,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from study import freeze, retention
+from study.__main__ import main
 from study.checkpoints import PIN, saved
-from study.files import RunLock
-from study.freeze import append_points
-from study.layout import RunFolder
+from study.files import RunLock, locked
+from study.freeze import append_points, known_keys
+from study.layout import RunFolder, StudyFolder
 from study.point import point
 from study.retention import Needs, Policy, Stored, keep, parse, prune
+from study.search.claims import Office
 from tests.study.execution.studies import REPOSITORY, environment, make_study, seeded, study_command
 from tests.study.search.searches import make_search
 from train.spec.resolve import resolve
@@ -108,6 +112,82 @@ def test_pins_branches_and_running_attempts_are_left_alone(tmp_path: Path) -> No
     assert study_command("gc", "trunk", "--yes", "--where", "seed=2", cwd=tmp_path).returncode == 0
     assert [one.tokens for one in saved(study.run(keys[2]))] == [300], "the branch has its outcome"
     assert [len(saved(study.run(keys[n]))) for n in (1, 3)] == [3, 3]
+
+
+def test_what_is_added_meanwhile_is_seen_and_nothing_is_added_while_names_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Branches are added at the worst moments: after gc has looked at the study, and while it removes."""
+    study, keys = make_study(tmp_path / "runs" / "trunk", [1, 2])
+    for key in keys.values():
+        for step in (10, 20, 30):
+            checkpoint(study.run(key), step)
+    base = seeded(4).config
+    other, _ = make_study(tmp_path / "runs" / "neighbour", [7])
+    named = str(study.run(keys[2]).checkpoints / "step-000000020")
+    held: list[str] = []
+
+    def branch(folder: StudyFolder, parent: str) -> None:
+        append_points(folder, [point(resolve(replace(base, schedule=replace(base.schedule, parent=parent))))])
+
+    def look_and_let_others_add(run: RunFolder) -> list[Stored]:
+        found = stored_in(run)
+        branch(study, f"{keys[1]}@100")
+        branch(other, named)
+        return found
+
+    def decide_while_nobody_adds(*arguments: Any) -> dict[Path, str]:
+        with pytest.raises(TimeoutError), locked(study.lock, 0):
+            pass
+        held.append("the study's lock")
+        return keep(*arguments)
+
+    stored_in = retention.stored
+    monkeypatch.setattr(retention, "stored", look_and_let_others_add)
+    monkeypatch.setattr(retention, "keep", decide_while_nobody_adds)
+    assert main(["gc", "trunk", "--yes", "--runs", str(tmp_path / "runs")]) == 0
+    assert [one.tokens for one in saved(study.run(keys[1]))] == [100, 300]
+    assert [one.tokens for one in saved(study.run(keys[2]))] == [200, 300]
+    assert len(held) == 2
+    gone = str(study.run(keys[2]).checkpoints / "step-000000010")
+    with pytest.raises(ValueError, match="there is no such checkpoint, or no more"):
+        branch(other, gone)
+
+
+def test_a_branch_of_another_study_is_added_under_both_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, keys = make_study(tmp_path / "runs" / "trunk", [1])
+    named = checkpoint(study.run(keys[1]), 10)
+    taken: list[Path] = []
+
+    def noted(path: Path, timeout: float = -1) -> Any:
+        taken.append(path)
+        return locked(path, timeout)
+
+    monkeypatch.setattr(freeze, "locked", noted)
+    base = seeded(4).config
+    other = StudyFolder(tmp_path / "runs" / "a-branch")
+    append_points(other, [point(resolve(replace(base, schedule=replace(base.schedule, parent=str(named)))))])
+    assert taken == sorted(one.lock.resolve() for one in (study, other))
+
+
+def test_a_search_that_goes_on_again_stops_gc_before_it_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = make_search(tmp_path / "runs" / "found")
+    append_points(study, [seeded(1)])
+    (key,) = known_keys(study)
+    for step in (10, 20):
+        checkpoint(study.run(key), step)
+    Office.of(study).say("stopped")
+    stored_in = retention.stored
+
+    def look_and_let_it_go_on(run: RunFolder) -> list[Stored]:
+        Office.of(study).say("resumed")
+        return stored_in(run)
+
+    monkeypatch.setattr(retention, "stored", look_and_let_it_go_on)
+    assert main(["gc", "found", "--yes", "--runs", str(tmp_path / "runs")]) == 2
+    assert len(saved(study.run(key))) == 2
 
 
 KILLED = """
