@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from study import hang
 from study.hang import LOOK_SECONDS, Beat, Bounds, Patience, Watch, limit, read_beat, slow_rank, stacks
 from study.layout import RunFolder
 from tests.study.execution.studies import environment, wait_until
@@ -131,12 +133,12 @@ def test_a_process_that_only_prints_hangs_and_leaves_its_stacks(tmp_path: Path) 
     assert (attempt.path / "flight-rank-0.json").exists()
 
 
-def sleeper(folder: Path) -> subprocess.Popen[bytes]:
+def sleeper(folder: Path, program: str = SLEEPER) -> subprocess.Popen[bytes]:
     """Start a process that only prints, and wait until it does."""
     folder.mkdir(exist_ok=True)
     with (folder / "err").open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-c", SLEEPER], cwd=folder, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
+            [sys.executable, "-c", program], cwd=folder, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True
         )
     wait_until("it sleeps", (folder / "ready").exists)
     return process
@@ -175,6 +177,28 @@ def test_stacks_of_a_process_that_is_stopped(tmp_path: Path) -> None:
     process.wait()
     assert "T (stopped)" in said
     assert "within_a_call" in said
+
+
+@pytest.mark.parametrize("spied_on", [True, False])
+def test_stacks_of_a_process_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spied_on: bool
+) -> None:
+    """With py-spy its stacks are read from outside; without, the kernel's word for its threads is all there is."""
+    if spied_on and not shutil.which("py-spy"):
+        pytest.skip("py-spy is not installed")
+    if not spied_on:
+        monkeypatch.setattr(shutil, "which", lambda name: None)
+        monkeypatch.setattr(hang, "STACK_SECONDS", 0.2)
+    deaf = SLEEPER.replace(
+        "faulthandler.register(signal.SIGQUIT, all_threads=True)", "signal.signal(3, signal.SIG_IGN)"
+    )
+    process = sleeper(tmp_path, deaf)
+    said = stacks(process.pid, tmp_path / "err")
+    process.kill()
+    process.wait()
+    assert f"thread {process.pid}: " in said
+    assert ("within_a_call" in said.split("Thread", 1)[-1]) == spied_on
+    assert ("it answered SIGQUIT with no stacks" in said) != spied_on
 
 
 def test_no_watch_where_the_floor_is_zero(tmp_path: Path) -> None:
