@@ -142,14 +142,14 @@ def test_while_slurmctld_is_away_jobs_end_and_commands_submit_and_all_goes_on_af
     cut = killing_as_sbatch_is_called(late, daemons.pid("slurmctld"))
     try:
         assert "it is not known whether" in cut.sweep("study.name=cut", *TINY, "seed=1,2", code=2)
-        assert "2 points wait: the scheduler gave no answer" in late.sweep("study.name=late", *TINY, "seed=1,2")
-        assert {point["state"] for point in late.points("late")} == {"waiting"}
-        assert {point["state"] for point in late.points("cut")} == {"unknown"}
         (first / "go").touch()
         (trainer,) = psutil.Process(json.loads((second / "attempts/1/job.json").read_text())["pid"]).children()
         trainer.kill()
+        assert "2 points wait: the scheduler gave no answer" in late.sweep("study.name=late", *TINY, "seed=1,2")
+        assert {point["state"] for point in late.points("late")} == {"waiting"}
+        assert {point["state"] for point in late.points("cut")} == {"unknown"}
         wait_for("the completed one's end", (first / "attempts/1/outcome.json").exists, 120)
-        wait_for("what follows from the death", lambda: happened(there, "away").count("waiting") == 2, 120, every=0.3)
+        wait_for("what follows from the death", lambda: happened(there, "away").count("waiting") >= 2, 120, every=0.3)
         assert kinds(there, "away") == [("killed", "again")]
     finally:
         daemons.start_controller()
