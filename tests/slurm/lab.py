@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.slurm.cluster import REPOSITORY, JobState, ThrowawayCluster, wait_for
+from tests.slurm.cluster import LIMIT_SECONDS, REPOSITORY, JobState, ThrowawayCluster, wait_for
 
 TRAINERS = Path(__file__).with_name("trainers")
-COMMAND_SECONDS = 240.0
+COMMAND_SECONDS = 400.0
 WORDS = ("def", "return", "alpha", "beta", "x", "y", "+", "(", ")", ":", "\n", "if", "else", "while", "import")
 
 TEXT = (
@@ -136,7 +136,7 @@ class Lab:
         (only,) = self.points(study)
         return only
 
-    def wait_for_state(self, study: str, state: str, seconds: float = 60.0) -> dict[str, Any]:
+    def wait_for_state(self, study: str, state: str, seconds: float = LIMIT_SECONDS) -> dict[str, Any]:
         """Wait until a study's only point is in this state, and return what is said of it."""
         seen: list[dict[str, Any]] = []
 

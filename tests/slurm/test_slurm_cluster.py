@@ -109,7 +109,7 @@ def test_killed_owner_takes_its_cluster_along(slurm_here: None, tmp_path: Path) 
     assert processes_of(folder) != []
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    wait_for("nothing left", lambda: not folder.exists() and processes_of(folder) == [], seconds=20)
+    wait_for("nothing left", lambda: not folder.exists() and processes_of(folder) == [])
 
 
 def test_stop_cleans_up_after_a_killed_supervisor(slurm_here: None, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.slurm.cluster import wait_for
+from tests.slurm.cluster import LIMIT_SECONDS, wait_for
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
@@ -36,9 +36,9 @@ class Disturbed:
     def wait_for_checkpoint(self) -> None:
         """Wait until there is something to resume from."""
         folder = self.lab.run_folder(self.study) / "checkpoints"
-        wait_for(f"a checkpoint of {self.study}", lambda: any(folder.glob("step*/manifest.json")), seconds=120)
+        wait_for(f"a checkpoint of {self.study}", lambda: any(folder.glob("step*/manifest.json")))
 
-    def ended(self, seconds: float = 60.0) -> tuple[str, str]:
+    def ended(self, seconds: float = LIMIT_SECONDS) -> tuple[str, str]:
         """Return SLURM's state and exit code of its latest job, once that has ended."""
         job = self.job
 
@@ -50,7 +50,7 @@ class Disturbed:
         last = self.lab.cluster.jobs(f"--jobs={job}")[-1]
         return last.state.split(" ")[0], last.exit_code
 
-    def completed(self, seconds: float = 200.0) -> dict[str, float]:
+    def completed(self, seconds: float = LIMIT_SECONDS) -> dict[str, float]:
         """Wait until it has an outcome, check that status says so, and return its losses."""
         wait_for(f"the outcome of {self.study}", (self.lab.run_folder(self.study) / "outcome.json").exists, seconds)
         assert self.lab.point(self.study)["state"] == "completed"
@@ -138,7 +138,7 @@ def test_requeued_job_carries_on_by_itself(start: Start, undisturbed: dict[str, 
     run = start("requeued", 1)
     run.wait_for_checkpoint()
     run.lab.cluster.call("scontrol", "requeue", run.job)
-    wait_for("the second start", (run.attempts / "2" / "job.json").exists, seconds=90)
+    wait_for("the second start", (run.attempts / "2" / "job.json").exists)
     run.speed_up()
     assert run.ended() == ("COMPLETED", "0:0")
     first, second = (run.lab.attempt("requeued", number, "job.json") for number in (1, 2))
@@ -152,10 +152,10 @@ def test_time_limit_with_and_without_a_warning(start: Start, undisturbed: dict[s
     warned = start("warned", 4, "cluster.time_minutes=1")
     stopped = start("stopped", 10, "cluster.time_minutes=1", "cluster.signal_seconds=0")
     by_hand = start("by_hand", 4, "cluster.time_minutes=1", "retry=never")
-    assert by_hand.ended(seconds=150) == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
+    assert by_hand.ended() == ("FAILED", "75:0"), "told in time, it saved a checkpoint and ended by itself"
     warned.speed_up()
     assert by_hand.lab.point("by_hand")["state"] == "time_limit"
-    assert stopped.ended(seconds=150)[0] == "TIMEOUT"
+    assert stopped.ended()[0] == "TIMEOUT"
     for run in (stopped, warned):
         run.speed_up()
         run.lab.study("status", run.study)

@@ -66,7 +66,7 @@ def test_a_hang_leaves_stacks_and_is_tried_again(lab: Lab) -> None:
     there = fragile(lab, "hang", "1:hang,complete;2:stop,complete", *QUICKLY, "seed=1,2")
     for seed, key in zip((1, 2), there.keys("hang"), strict=True):
         run = there.run_folder("hang", key)
-        wait_for(f"outcome of seed {seed}", (run / "outcome.json").exists, 90, every=0.3)
+        wait_for(f"outcome of seed {seed}", (run / "outcome.json").exists, every=0.3)
         attempt = run / "attempts" / "1"
         stacks = (attempt / "stacks.0").read_text(encoding="utf-8")
         assert ("in hang" if seed == 1 else "in stop") in stacks, "where its main thread stood"
@@ -79,25 +79,25 @@ def test_a_hang_leaves_stacks_and_is_tried_again(lab: Lab) -> None:
 def test_preempted_jobs_go_on_by_requeue(lab: Lab) -> None:
     """One is warned by a user's signal and requeues itself; the other is preempted by SLURM, which requeues it."""
     warned = fragile(lab, "warned", "wait,complete", "cluster.partition=low", "cluster.time_minutes=30")
-    wait_for("it to wait", (warned.run_folder("warned") / "waits").exists, 60)
+    wait_for("it to wait", (warned.run_folder("warned") / "waits").exists)
     warned.cluster.call("scancel", "--signal=USR2", f"{warned.job_ids('warned')[0]}_0")
-    wait_for("the requeued job's outcome", (warned.run_folder("warned") / "outcome.json").exists, 90, every=0.3)
+    wait_for("the requeued job's outcome", (warned.run_folder("warned") / "outcome.json").exists, every=0.3)
     assert kinds(warned, "warned") == [("preempted", "again")]
     assert warned.attempt("warned", 1)["kind"] == "preempted"
     first, second = (warned.attempt("warned", number, "job.json") for number in (1, 2))
     assert (first["job_id"], second["restart"]) == (second["job_id"], 1)
 
     low = fragile(lab, "low", "wait,complete", "cluster.partition=low", "cluster.nodes=3", "cluster.cpus_per_task=2")
-    wait_for("it to wait", (low.run_folder("low") / "waits").exists, 60)
+    wait_for("it to wait", (low.run_folder("low") / "waits").exists)
     low.cluster.call("srun", "--partition=high", "--nodes=3", "--cpus-per-task=2", "--exclusive", "true")
-    wait_for("the preempted job's outcome", (low.run_folder("low") / "outcome.json").exists, 120, every=0.3)
+    wait_for("the preempted job's outcome", (low.run_folder("low") / "outcome.json").exists, every=0.3)
     assert [kind for kind, _ in kinds(low, "low")] == ["preempted"]
     assert low.point("low")["state"] == "completed"
 
 
 def test_too_little_memory_is_answered_with_more(lab: Lab) -> None:
     there = fragile(lab, "memory", "memory,complete", "cluster.mem_gb=1")
-    wait_for("its outcome", (there.run_folder("memory") / "outcome.json").exists, 90, every=0.3)
+    wait_for("its outcome", (there.run_folder("memory") / "outcome.json").exists, every=0.3)
     assert kinds(there, "memory") == [("host_memory", "more")]
     assert [line.split()[1] for line in starts(there, "memory")] == ["1024", "1536"]
     assert there.attempt("memory", 1)["headline"] == "MemoryError"
@@ -108,7 +108,7 @@ def test_the_kernel_kills_a_trainer_that_takes_more_than_its_job_has(lab: Lab) -
         if grouped is None:
             pytest.skip("no memory groups can be made below that of this process")
         there = fragile(grouped, "group", "devour,complete", PREFIX, "cluster.mem_gb=0.25")
-        wait_for("its outcome", (there.run_folder("group") / "outcome.json").exists, 120, every=0.3)
+        wait_for("its outcome", (there.run_folder("group") / "outcome.json").exists, every=0.3)
         first = there.attempt("group", 1)
         assert (first["kind"], first["signal"]) == ("host_memory", 9)
         assert kinds(there, "group") == [("host_memory", "more")]
@@ -117,15 +117,15 @@ def test_the_kernel_kills_a_trainer_that_takes_more_than_its_job_has(lab: Lab) -
 
 def test_a_cap_is_reached_and_status_says_so(lab: Lab) -> None:
     there = fragile(lab, "cap", "hang", *QUICKLY, "retry.hang='again 1'")
-    wait_for("the second hang", lambda: len(kinds(there, "cap")) == 2, 120, every=0.5)
-    point = there.wait_for_state("cap", "failed", 60)
+    wait_for("the second hang", lambda: len(kinds(there, "cap")) == 2, every=0.5)
+    point = there.wait_for_state("cap", "failed")
     assert (point["kind"], len(starts(there, "cap"))) == ("hang", 2)
     assert point["next"] == "tried again 1 times after hang: that is the cap (retry.hang)"
     there.study("status", "cap", code=1)
     assert kinds(there, "cap") == [("hang", "again"), ("hang", "stop")], "status did not try it again"
     stopped = fragile(lab, "stops", "fail,complete")
-    wait_for("its end", lambda: len(kinds(stopped, "stops")) == 1, 60, every=0.5)
-    point = stopped.wait_for_state("stops", "failed", 60)
+    wait_for("its end", lambda: len(kinds(stopped, "stops")) == 1, every=0.5)
+    point = stopped.wait_for_state("stops", "failed")
     assert (point["kind"], point["headline"]) == ("code_error", "RuntimeError: it was not a good day")
     assert len(starts(stopped, "stops")) == 1
 
@@ -136,7 +136,7 @@ def test_while_slurmctld_is_away_jobs_end_and_commands_submit_and_all_goes_on_af
     there = fragile(lab, "away", "1:hold;2:hold,complete;3:hold", "seed=1,2,3")
     first, second, third = (there.run_folder("away", key) for key in there.keys("away"))
     for run in (first, second, third):
-        wait_for(f"{run.name} to train", (run / "waits").exists, 120)
+        wait_for(f"{run.name} to train", (run / "waits").exists)
     late = lab.with_trainer("quick")
     # It goes as sbatch is called: the submitter cannot know what became of that.
     cut = killing_as_sbatch_is_called(late, daemons.pid("slurmctld"))
@@ -148,14 +148,14 @@ def test_while_slurmctld_is_away_jobs_end_and_commands_submit_and_all_goes_on_af
         assert "2 points wait: the scheduler gave no answer" in late.sweep("study.name=late", *TINY, "seed=1,2")
         assert {point["state"] for point in late.points("late")} == {"waiting"}
         assert {point["state"] for point in late.points("cut")} == {"unknown"}
-        wait_for("the completed one's end", (first / "attempts/1/outcome.json").exists, 120)
-        wait_for("what follows from the death", lambda: happened(there, "away").count("waiting") >= 2, 120, every=0.3)
+        wait_for("the completed one's end", (first / "attempts/1/outcome.json").exists)
+        wait_for("what follows from the death", lambda: happened(there, "away").count("waiting") >= 2, every=0.3)
         assert kinds(there, "away") == [("killed", "again")]
     finally:
         daemons.start_controller()
     (third / "go").touch()
     for study in ("away", "cut", "late"):
-        wait_for(f"{study} to complete", lambda study=study: is_done(late, study), 180, every=1.0)
+        wait_for(f"{study} to complete", lambda study=study: is_done(late, study), every=1.0)
     assert [len(starts(there, "away", key)) for key in there.keys("away")] == [1, 2, 1]
     for study in ("cut", "late"):
         ran = [(late.run_folder(study, key) / "ran").read_text().split() for key in late.keys(study)]
@@ -173,14 +173,14 @@ def is_done(lab: Lab, study: str) -> bool:
 
 def test_a_dead_node_is_left_and_named(lab: Lab) -> None:
     there = fragile(lab, "node", "wait,complete", "cluster.requeue=false")
-    wait_for("it to wait", (there.run_folder("node") / "waits").exists, 60)
+    wait_for("it to wait", (there.run_folder("node") / "waits").exists)
     node = starts(there, "node")[0].split()[0]
     supervisor = psutil.Process(there.attempt("node", 1, "job.json")["pid"])
     for process in (slurmd(lab.cluster, node), *supervisor.children(), supervisor):
         process.kill()  # as a node does that loses its power
     there.cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     there.study("status", "node")
-    wait_for("its outcome", (there.run_folder("node") / "outcome.json").exists, 120, every=0.5)
+    wait_for("its outcome", (there.run_folder("node") / "outcome.json").exists, every=0.5)
     assert kinds(there, "node") == [("node_failure", "elsewhere")]
     assert starts(there, "node")[1].split()[0] != node
     (excluded,) = [event for event in there.ledger("node") if event["event"] == "excluded"]

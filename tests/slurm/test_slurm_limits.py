@@ -66,7 +66,7 @@ def test_everything_runs_once_though_little_fits(narrow: ThrowawayCluster, tmp_p
     assert waiting[0]["why"].startswith("queued later: MaxSubmitJobs")
     # No command any more: the jobs that end submit the rest.
     outcomes = [lab.run_folder("n", key) / "outcome.json" for key in lab.keys("n")]
-    wait_for("all points", lambda: all(path.exists() for path in outcomes), seconds=300, every=1)
+    wait_for("all points", lambda: all(path.exists() for path in outcomes), every=1)
     for key in lab.keys("n"):
         assert len((lab.run_folder("n", key) / "ran").read_text(encoding="utf-8").split()) == 1
     batches = [event for event in lab.ledger("n") if event["event"] == "intent"]
@@ -87,7 +87,7 @@ def test_a_job_has_nothing_of_the_environment_that_it_was_submitted_from(
     without = f'cluster.setup=["export PATH={away}:$PATH"]'
     lab.sweep("study.name=e", *TINY, "cluster.nodes=2", "cluster.master_addr=127.0.0.1", without)
     path = lab.run_folder("e") / "environment"
-    wait_for("the job", path.exists, seconds=60)
+    wait_for("the job", path.exists)
     seen = dict(line.partition("=")[::2] for line in path.read_text(encoding="utf-8").splitlines())
     assert seen["KEEP_THIS"] == "yes"
     assert seen["SLURM_JOB_ID"] != "999"

@@ -56,7 +56,7 @@ def test_trials_finish_though_workers_and_nodes_do_not(own: Lab) -> None:
     def search() -> Search:
         return Office.of(folder).search
 
-    wait_for("two claims", lambda: len(search().claims) >= 2, seconds=120)
+    wait_for("two claims", lambda: len(search().claims) >= 2)
     killed, fenced = list(search().claims.values())[:2]
     own.cluster.call("scancel", "--signal=KILL", "--full", killed.worker.rpartition("/")[2])
     nodes = {task.job_id: task.nodes for task in own.cluster.queue()}
@@ -66,9 +66,9 @@ def test_trials_finish_though_workers_and_nodes_do_not(own: Lab) -> None:
         "the node's workers to be gone",
         lambda: node not in {t.nodes for t in own.cluster.queue() if t.state == "RUNNING"},
     )
-    wait_for("the node to come back", lambda: _resumed(own, node), seconds=60, every=1.0)
+    wait_for("the node to come back", lambda: _resumed(own, node), every=1.0)
     own.sweep(*WORDS)  # brings the pool back to three workers
-    wait_for("the end of the search", lambda: search().over, seconds=240, every=1.0)
+    wait_for("the end of the search", lambda: search().over, every=1.0)
     found = search()
     assert len(found.trials) == 4
     assert found.lost_units >= 1
@@ -105,7 +105,7 @@ def test_workers_of_two_nodes_decide_together(lab: Lab) -> None:
     ranked.sweep(
         *SMALL, "study.name=crew", "search.workers=2", "cluster.nodes=2", "parallel.dp_replicate=2", "model.width=32"
     )
-    wait_for("the end of the search", lambda: _search_in(lab, "crew").over, seconds=180, every=0.5)
+    wait_for("the end of the search", lambda: _search_in(lab, "crew").over, every=0.5)
     search, notes = _search_in(lab, "crew"), _notes(lab, "crew")
     assert not any(trial.failed for trial in search.trials.values())
     assert len(notes) == sum(len(trial.values) for trial in search.trials.values())
@@ -118,7 +118,7 @@ def test_a_job_for_each_unit_and_the_jobs_submit_the_next(lab: Lab) -> None:
     ranked = lab.with_trainer("ranks")
     said = ranked.sweep(*SMALL, "study.name=units", "search.workers=2", "search.shape=jobs")
     assert "submitted 2 jobs" in said
-    wait_for("the end of the search", lambda: _search_in(lab, "units").over, seconds=180, every=0.5)
+    wait_for("the end of the search", lambda: _search_in(lab, "units").over, every=0.5)
     search = _search_in(lab, "units")
     units = sum(len(trial.values) for trial in search.trials.values())
     assert len(search.trials) == 4
