@@ -19,7 +19,7 @@ from benchmarks._faults_field import Field, Result, times_run, train_losses
 from tests.slurm.cluster import wait_for
 from tests.slurm.test_slurm_submission import SEEDS, STUDY, killed_around_sbatch
 from tests.study.tracking.made import Made, Row, append, complete, expected, make_study, start_run, stored
-from tests.study.tracking.test_tracking_server import free_port, served, server
+from tests.study.tracking.test_tracking_server import free_port, served
 
 REPOSITORY = Path(__file__).parents[1]
 DISK_BYTES = 4 << 20
@@ -122,11 +122,11 @@ def server_killed(field: Field) -> Result:
     kills = 3
     try:
         for kill in range(1, kills + 1):
-            with served(server(port, folder / "mlflow.db"), folder, f"http://127.0.0.1:{port}"):
+            with served(_server(port, folder), folder, f"http://127.0.0.1:{port}"):
                 have = len(stored(folder / "mlflow.db", "iso"))
                 _grow(made, kill, 200)
                 _await_more(folder, have)
-        with served(server(port, folder / "mlflow.db"), folder, f"http://127.0.0.1:{port}"):
+        with served(_server(port, folder), folder, f"http://127.0.0.1:{port}"):
             follower.terminate()
             follower.wait(300)
     finally:
@@ -134,6 +134,11 @@ def server_killed(field: Field) -> Result:
         follower.wait()
     note = f"{len(expected(made)):,} values through mlflow server; time: all kills and restarts"
     return _compared("kill -9 of the MLflow server", made, folder, kills, seconds=time.monotonic() - begun, note=note)
+
+
+def _server(port: int, folder: Path) -> list[str]:
+    text = f"mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri sqlite:///{folder}/mlflow.db"
+    return [*text.split(), "--artifacts-destination", str(folder / "artifacts")]
 
 
 def _await_more(folder: Path, have: int) -> None:

@@ -88,8 +88,8 @@ def test_killed_at_every_moment_around_sbatch(lab: Lab) -> None:
         one.folder.mkdir()
     with ThreadPoolExecutor(len(courses)) as pool:
         ended = [pool.submit(course, one) for course, one in zip(courses, labs, strict=True)]
-    for one in ended:
-        one.result()
+    for course in ended:
+        course.result()
 
 
 def test_killed_again_and_again_at_random_moments(lab: Lab) -> None:
