@@ -12,14 +12,37 @@ import pytest
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
 
+# Several workers share the cores: threads of each only get in each other's way. Before anything imports torch or NumPy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Machines that run tests are shared and slow now and then: an example's time says nothing about the code.
 hypothesis.settings.register_profile("shared-machine", deadline=None)
 hypothesis.settings.load_profile("shared-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put these tests first, the longest ahead: mostly they wait, and others can run meanwhile."""
-    items.sort(key=lambda item: (item.get_closest_marker("slurm") is None, "time_limit" not in item.name))
+    """Order tests such that none that takes long begins last, when it would have the machine to itself.
+
+    Each xdist worker begins with a run of the list. The first one's starts with the tests on SLURM, which mostly wait;
+    the others' start with the files that have slow tests, and all go on with quick ones, which idle workers take away.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    on_slurm = [item for item in items if item.get_closest_marker("slurm")]
+    on_slurm.sort(key=lambda item: "time_limit" not in item.name)
+    rest = [item for item in items if not item.get_closest_marker("slurm")]
+    long, quick = ([item for item in rest if (item.path in slow) == wanted] for wanted in (True, False))
+    others = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - 1
+    if others < 1:
+        items[:] = [*on_slurm, *long, *quick]
+        return
+    files = list(dict.fromkeys(item.path for item in long))
+    room = max(0, len(items) // (others + 1) - len(on_slurm))
+    ordered, quick = [*on_slurm, *quick[:room]], quick[room:]
+    for number in range(others):
+        mine = [item for item in long if files.index(item.path) % others == number]
+        room = max(0, (len(items) - len(ordered)) // (others - number) - len(mine))
+        ordered, quick = [*ordered, *mine, *quick[:room]], quick[room:]
+    items[:] = [*ordered, *quick]
 
 
 def require_slurm() -> None:

@@ -104,7 +104,7 @@ class Browser:
             self._process.kill()
             self._process.wait()
 
-    def _next(self, timeout: float = 60.0) -> dict[str, Any]:
+    def _next(self, timeout: float = 300.0) -> dict[str, Any]:
         end = time.monotonic() + timeout
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))

@@ -23,7 +23,7 @@ def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
         for rank in range(2)
     ]  # fmt: skip
     try:
-        said = [rank.communicate(timeout=500)[0] for rank in ranks]
+        said = [rank.communicate(timeout=1000)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

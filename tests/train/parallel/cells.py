@@ -76,14 +76,11 @@ EAGER = (
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
-COMPILED = (
-    Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True),
-    # Here torch 2.13 loses the whole gradient of an embedding whose output still waits for its message.
-    Cell("compiled: tp 2 x fsdp 2", parallel(tp=2, dp_shard=2), compile=COMPILE, masked=True),
-)
-"""Compiling a block takes half a minute of two cores; these are the two that differ most in what they compile."""
+COMPILED = (Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True),)
+"""Compiling a block takes half a minute of two cores: this one, and of tensor parallelism that of a pipeline."""
 
 MORE_COMPILED = (
+    Cell("compiled: tp 2 x fsdp 2", parallel(tp=2, dp_shard=2), compile=COMPILE, masked=True),
     Cell("compiled: one process", parallel(), compile=COMPILE),
     Cell("compiled: ddp 4", parallel(dp_replicate=4), compile=COMPILE),
     Cell("compiled: cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), compile=COMPILE),
