@@ -90,12 +90,12 @@ class Postgres:
             self._process = None
             (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
-    def stored(self, study: str) -> list[Row]:
-        """Return the metrics table as MLflow holds it, as tests.study.tracking.made.stored does for SQLite."""
+    def stored(self, study: str, table: str = "metrics") -> list[Row]:
+        """Return a metrics table as MLflow holds it, as tests.study.tracking.made.stored does for SQLite."""
         import psycopg
 
-        query = """
-            select t.value, m.key, m.value, m.timestamp, m.step, m.is_nan from metrics m
+        query = f"""
+            select t.value, m.key, m.value, m.timestamp, m.step, m.is_nan from {table} m
             join runs r on r.run_uuid = m.run_uuid and r.lifecycle_stage = 'active'
             join experiments e on e.experiment_id = r.experiment_id and e.name = %s
             join tags t on t.run_uuid = m.run_uuid and t.key = 'point_key'"""

@@ -17,7 +17,7 @@ FAULTS = ("before", "after", "cut", "gateway")
 
 @dataclass
 class Trouble:
-    """Which requests fail: a share of all of them, drawn with a seed. Counts what it did."""
+    """Which requests fail: a share of all of them, drawn with a seed. Counts what it did; `away`: nobody answered."""
 
     server: int
     share: float = 0.0
@@ -39,8 +39,8 @@ def proxy(port: int, trouble: Trouble) -> Iterator[None]:
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             fault = trouble.draw()
-            trouble.done[fault or "passed"] += 1
             answer = None if fault in ("before", "gateway") else self.forward(body)
+            trouble.done[fault or ("passed" if answer else "away")] += 1
             if fault == "cut":
                 self.close_connection = True
                 self.connection.close()

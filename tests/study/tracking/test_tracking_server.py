@@ -5,13 +5,15 @@ import math
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ import pytest
 
 from study.tracking.uri import ui_command
 from tests.slurm.settings import free_ports
+from tests.study.tracking import postgres
 from tests.study.tracking.conftest import Start
 from tests.study.tracking.made import (
     LIMIT_SECONDS,
+    Row,
     append,
     complete,
     expected,
@@ -73,19 +77,60 @@ def served(command: list[str], cwd: Path, url: str) -> Iterator[None]:
         wait_for(lambda: not answers(url))
 
 
-def server(port: int, database: Path) -> list[str]:
-    text = f"mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri sqlite:///{database}"
-    return [*text.split(), "--artifacts-destination", str(database.parent / "artifacts")]
+def server(port: int, uri: str, artifacts: Path) -> list[str]:
+    text = f"mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri {uri}"
+    return [*text.split(), "--artifacts-destination", str(artifacts)]
 
 
-@pytest.mark.slow
-def test_a_server_that_is_away_for_a_while(database: Path, start: Start, tmp_path: Path) -> None:
-    made = make_study(tmp_path / "runs" / "iso", 3)
+@dataclass(frozen=True)
+class Sqlite:
+    """What stands behind the server where there is no PostgreSQL: nobody can kill it."""
+
+    path: Path
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def stored(self, study: str, table: str = "metrics") -> list[Row]:
+        return stored(self.path, study, table)
+
+    def kill(self) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+
+@pytest.fixture
+def backing(request: pytest.FixtureRequest) -> Iterator[postgres.Postgres | Sqlite]:
+    """A PostgreSQL, which is what stands behind a server that many use; SQLite where none can run."""
+    why = postgres.unavailable()
+    if why is None:
+        with postgres.running(free_port()) as running:
+            yield running
+    else:
+        warnings.warn(f"the server's store is SQLite: {why}", stacklevel=1)
+        yield Sqlite(request.getfixturevalue("database"))
+
+
+def killed(process: subprocess.Popen[str]) -> str:
+    """Kill a process outright; return what it has said on stderr."""
+    process.kill()
+    return process.communicate()[1]
+
+
+def knocked_at(port: int) -> None:
+    """Wait until a syncer has tried to reach this port of loopback, and let it fail."""
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        listening.settimeout(LIMIT_SECONDS)
+        listening.accept()[0].close()
+
+
+def test_a_server_that_is_not_there(start: Start, tmp_path: Path) -> None:
+    made = make_study(tmp_path / "runs" / "iso", 1)
+    start_run(made.run(0))
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    for index in (0, 1):
-        start_run(made.run(index))
-        append(made.run(index), 1, 300)
     away = start("runs/iso", "--uri", f"http://me:hunter22@127.0.0.1:{port}")
     _, said = away.communicate(timeout=LIMIT_SECONDS)
     assert away.returncode == 75
@@ -93,37 +138,65 @@ def test_a_server_that_is_away_for_a_while(database: Path, start: Start, tmp_pat
     assert "hunter22" not in said
     assert said.count("\n") == 2
 
-    follower = start("runs/iso", "--uri", url, "--follow", "--interval", "0.2")
-    with served(server(port, database), tmp_path, url):
-        append(made.run(0), 301, 320)
-        wait_for(lambda: stored(database, "iso") == expected(made))
-        have = len(stored(database, "iso"))
-        append(made.run(0), 321, 2500)  # much, so that the server goes away in the middle of it
-        wait_for(lambda: len(stored(database, "iso")) > have)
+
+@pytest.mark.slow
+def test_a_server_its_database_and_the_syncer_die_in_the_middle(
+    backing: postgres.Postgres | Sqlite, start: Start, tmp_path: Path
+) -> None:
+    """Afterwards the store equals the spools, to the last value."""
+    made = make_study(tmp_path / "runs" / "iso", 3)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    line, follow = server(port, backing.uri, tmp_path / "artifacts"), ("runs/iso", "--uri", url, "--follow")
+
+    def until_equal() -> None:
+        want = expected(made)
+        wait_for(lambda: backing.stored("iso") == want, every=0.3)
+
+    def until_more() -> None:
+        have, all_there = len(backing.stored("iso")), len(expected(made))
+        wait_for(lambda: have < len(backing.stored("iso")) or have == all_there, every=0.3)
+
+    for index in (0, 1):
+        start_run(made.run(index))
+        append(made.run(index), 1, 300)
+    follower = start(*follow, "--interval", "0.2")
+    knocked_at(port)
+    with served(line, tmp_path, url):
+        until_equal()
+        append(made.run(1), 301, 1200)  # much, so that what dies does so in the middle of it
+        until_more()
+        said = killed(follower)
+        assert "nothing is lost" in said
+        assert "is back" in said
+        follower = start(*follow, "--interval", "0.2")
+        until_more()
+        backing.kill()
+        backing.start()
+        append(made.run(0), 301, 1200)
+        until_more()
     start_run(made.run(2))
     append(made.run(2), 1, 50)
-    time.sleep(1)
+    with made.run(1).metrics.open("a") as file:
+        file.write(record("train", 1201, loss=math.nan, lr=math.inf, grad_norm=-math.inf))
     assert follower.poll() is None
-    with served(server(port, database), tmp_path, url):
-        append(made.run(1), 301, 310)
-        with made.run(1).metrics.open("a") as file:
-            file.write(record("train", 311, loss=math.nan, lr=math.inf, grad_norm=-math.inf))
+    killed(follower)  # instead of waiting until it tries again
+    with served(line, tmp_path, url):
+        follower = start(*follow, "--interval", "0.2")
         complete(made.run(1))
-        wait_for(lambda: stored(database, "iso") == expected(made))
+        until_equal()
         follower.terminate()
         out, said = follower.communicate(timeout=LIMIT_SECONDS)
         assert follower.returncode == 0, said
         assert "3 of 3 runs" in out
-        assert "nothing is lost" in said
-        assert "is back" in said
         body = {"experiment_ids": ["1"], "filter": f"tags.point_key = '{made.keys[1]}'"}
         (run,) = json.loads(fetch(f"{url}/api/2.0/mlflow/runs/search", body))["runs"]
         assert run["info"]["status"] == "FINISHED"
         assert len(run["data"]["params"]) > 40
         path = f"{url}/get-artifact?path=config.yaml&run_uuid={run['info']['run_id']}"
         assert fetch(path) == made.run(1).config.read_bytes()
-    assert stored(database, "iso") == expected(made)
-    assert stored(database, "iso", "latest_metrics") == latest(expected(made))
+    assert backing.stored("iso") == expected(made)
+    assert backing.stored("iso", "latest_metrics") == latest(expected(made))
 
 
 @pytest.mark.slow
