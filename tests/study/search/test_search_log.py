@@ -1,4 +1,5 @@
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,24 +68,26 @@ def test_a_reader_sees_what_others_append(tmp_path: Path) -> None:
     assert reader.read() == [{"b": 2}, {"c": 3}]
 
 
-def _append(path: Path, worker: int, count: int) -> None:
-    log = EventLog(path)
-    for number in range(count):
-        with locked(path.with_suffix(".lock")):
-            log.read()
-            log.append([{"worker": worker, "number": number}])
+APPENDING = """
+import sys
+from pathlib import Path
+from study.files import locked
+from study.search.log import EventLog
+path, worker = Path(sys.argv[1]), int(sys.argv[2])
+log = EventLog(path)
+for number in range(30):
+    with locked(path.with_suffix(".lock")):
+        log.read()
+        log.append([{"worker": worker, "number": number}])
+"""
 
 
 @pytest.mark.parametrize("kind", ["posix", "link"])
 def test_many_writers_lose_no_event(tmp_path: Path, kind: str) -> None:
     locks.choose(tmp_path, kind)
     path = tmp_path / "log"
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_append, args=(path, worker, 30)) for worker in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    writers = [subprocess.Popen([sys.executable, "-c", APPENDING, str(path), str(number)]) for number in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
     found = EventLog(path).read()
     assert sorted((r["worker"], r["number"]) for r in found) == [(w, n) for w in range(4) for n in range(30)]
 

@@ -29,7 +29,7 @@ from train.spec.config import BudgetConfig
 from train.spec.lineage import parse
 
 SPACE = {"optim.lr": {"kind": "interval", "low": 2e-3, "high": 4e-1, "log": True}}
-PBT = {"scheduler": "pbt", "space": SPACE, "trials": 5, "r": 5_000, "R": 27_008}
+PBT = {"scheduler": "pbt", "space": SPACE, "trials": 5, "r": 7_000, "R": 27_008}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_only_checkpoints_that_can_still_be_copied_are_pinned(
 
 
 def test_a_member_that_copied_and_has_not_moved_is_copied_from_where_its_weights_are(tmp_path: Path) -> None:
-    study = make_search(tmp_path / "s", **{**PBT, "trials": 3, "quantile": 0.34})
+    study = make_search(tmp_path / "s", **{**PBT, "trials": 3, "quantile": 0.34, "r": 5_000})
     office = Office.of(study)
     first = [office.claim(f"w{number}") for number in range(3)]
     for value, claim in zip((1.0, 3.0, 2.0), first, strict=True):
@@ -159,7 +159,7 @@ def test_kills_at_any_moment_leave_lineage_and_winner_as_they_were(
     population: tuple[StudyFolder, Search, PopulationBased], tmp_path: Path
 ) -> None:
     study, rng = make_search(tmp_path / "s", lease=0.3, **PBT), random.Random(1)
-    for number in range(5):
+    for number in range(3):
         seen = len(Office.of(study).log.records)
         worker = begin_worker(study, f"pool{number}", seconds=0.05)
         wait_for_event(study, seen, worker)

@@ -61,15 +61,15 @@ def stored(study: StudyFolder) -> optuna.Study:
 
 
 def test_optuna_shows_every_trial_and_follows_the_log(tmp_path: Path) -> None:
-    study = make_search(tmp_path / "s", trials=30)
-    office = advance(study, 24, seed=1)
+    study = make_search(tmp_path / "s", trials=14, eta=2, r=3_500)
+    office = advance(study, 12, seed=1)
     assert fill(study) == len(office.search.trials)
     half = stored(study).trials
     assert {t.state.name for t in half} >= {"RUNNING", "FAIL"}
 
     office = advance(study, 200, seed=1, lose=0.0)
     assert office.search.over
-    assert fill(study) == fill(study) == 30
+    assert fill(study) == fill(study) == 14
     trials = stored(study).trials
     for ours, theirs in zip(office.search.trials.values(), trials, strict=True):
         finite = {at: value for at, value in ours.values.items() if math.isfinite(value)}
@@ -88,9 +88,9 @@ def test_optuna_shows_every_trial_and_follows_the_log(tmp_path: Path) -> None:
     # More trials are allowed: what Optuna has as pruned goes on, so it is written anew from the log.
     settings = load(study)
     assert settings is not None
-    save(study, type(settings)(**{**vars(settings), "trials": 36}))
+    save(study, type(settings)(**{**vars(settings), "trials": 16}))
     office = advance(study, 300, seed=2)
-    assert fill(study) == 36
+    assert fill(study) == 16
     again = stored(study).trials
     study.optuna.unlink()
     fill(study)

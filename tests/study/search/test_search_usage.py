@@ -102,11 +102,22 @@ def test_start_up_is_measured_where_a_trainer_was_started() -> None:
 
 
 def test_a_search_ends_with_its_device_time_and_the_best_so_far(tmp_path: Path) -> None:
-    study = make_search(tmp_path / "s", gpu_hours=16 * HOURS, trials=200)
-    run_worker(study, seconds=0.3)
-    search = Office.of(study).search
+    """Three full trainings took 20 s, so 25 s are set aside for one: far more than the stand-in takes anywhere.
+
+    Of the budget 2 s more than that are left: a real worker goes on until its units have used most of these up.
+    """
+    space = {"optim.lr": {"kind": "interval", "low": 2e-3, "high": 4e-1, "log": True}}
+    study = make_search(tmp_path / "s", scheduler="random", gpu_hours=(60 + 25 + 2) * HOURS, trials=200, space=space)
+    office = Office.of(study)
+    for _ in range(3):
+        claim = office.claim("w")
+        assert claim is not None
+        assert office.tell(claim, "reached", value=9.0, seconds=20.0, training=20.0)
+    run_worker(study, seconds=0.2)
+    office.refresh()
+    search = office.search
     assert search.over
-    assert 4 < search.usage.used <= 16.0
-    assert search.incumbent is not None
-    assert 0 < len(search.trials) < 200
+    assert 60 < search.usage.used <= 60 + 25 + 2
+    assert 3 < len(search.trials) < 200
+    assert search.incumbent is not None and search.incumbent.value < 9.0
     assert "GPU-hours used" in view.line(search)
