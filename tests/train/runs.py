@@ -29,8 +29,17 @@ def write_config(folder: Path, config: RunConfig) -> Path:
 
 def start(config: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """Start `python -m train.run` on a config."""
+    return _started("train.run", "--config", str(config), *arguments, env=env)
+
+
+def faulty(config: Path, *fault: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start the same with a fault of `tests.train.faults`."""
+    return _started("tests.train.faults", *fault, "--config", str(config), env=env)
+
+
+def _started(module: str, *arguments: str, env: dict[str, str] | None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "train.run", "--config", str(config), *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
         stdout=subprocess.PIPE,

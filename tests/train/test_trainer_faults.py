@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,8 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import REPOSITORY, finish, read_outcome, records, start, values, with_runtime, write_config
-from tests.train.test_trainer_distributed import environments
+from tests.forked import environments
+from tests.train.faults import BRAKE
+from tests.train.runs import (
+    LIMIT_SECONDS,
+    REPOSITORY,
+    faulty,
+    finish,
+    read_outcome,
+    records,
+    start,
+    values,
+    with_runtime,
+    write_config,
+)
 from train import run
 from train.checkpoint import newest
 from train.saving import given_up
@@ -47,18 +58,8 @@ def together(config: Path, *arguments: str, code: int = 0) -> list[str]:
     return [finish(process, code) for process in begin(config, *arguments)]
 
 
-def faulty(config: Path, *fault: str) -> list[subprocess.Popen[str]]:
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.train.faults", *fault, "--config", str(config)],
-            cwd=REPOSITORY,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for env in environments(2)
-    ]
+def faulties(config: Path, *fault: str) -> list[subprocess.Popen[str]]:
+    return [faulty(config, *fault, env=env) for env in environments(2)]
 
 
 def wait_for_step(processes: Sequence[subprocess.Popen[str]], folder: Path, step: int) -> None:
@@ -82,40 +83,44 @@ def test_a_killed_rank_ends_the_run_which_goes_on_bitwise_twice_in_a_row(
     tmp_path: Path, sharded: RunConfig, reference: Path
 ) -> None:
     folder = tmp_path / "run"
-    config = write_config(folder, sharded)
-    for number, step in enumerate(sorted(random.sample(range(3, 25), 2))):
-        ranks = begin(config)
+    # A checkpoint that stays waits for the one before it: however slow the disk, there is one when a rank is killed.
+    config = write_config(folder, with_runtime(sharded, checkpoint_keep_steps=2))
+    for number, step in enumerate((5, 17)):
+        (folder / BRAKE).touch()
+        ranks = faulties(config, "brake", "--step", str(step + 3))
         wait_for_step(ranks, folder, step)
         ranks[1 - number].kill()
-        said = [process.communicate(timeout=60) for process in ranks]
+        (folder / BRAKE).unlink()
+        said = [process.communicate(timeout=LIMIT_SECONDS) for process in ranks]
         assert ranks[1 - number].returncode == -signal.SIGKILL
         assert ranks[number].returncode == run.FAILED, "the other one notices and fails by itself"
-        assert "Connection closed by peer" in said[number][1] or "Connection reset by peer" in said[number][1]
+        lost = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+        assert any(words in said[number][1] for words in lost), said[number][1]
     assert "resumed from" in together(config)[0]
     assert_as_undisturbed(folder, reference)
 
 
 def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path, sharded: RunConfig) -> None:
     folder = tmp_path / "run"
-    config = write_config(folder, with_runtime(sharded, timeout_seconds=4.0))
-    ranks = faulty(config, "hang", "--step", "5")
-    said = [process.communicate(timeout=100)[1] for process in ranks]
+    config = write_config(folder, with_runtime(sharded, timeout_seconds=8.0))
+    ranks = faulties(config, "hang", "--step", "5")
+    said = [process.communicate(timeout=LIMIT_SECONDS)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [run.FAILED, run.FAILED]
-    assert all("TIMEOUT" in err and "has not moved for 4 s" in err for err in said)
+    assert all("TIMEOUT" in err and "has not moved for 8 s" in err for err in said)
     assert "fault_that_waits" in said[1], "the stack of the rank that hangs"
     assert "all_reduce" in said[0] or "wait" in said[0], "the stack of the one that waits for it"
     assert "rank 1: step 4, in fault_that_waits" in said[0], "the first rank says where each of them stands"
     assert (folder / "flight-rank-0.json").exists()
     found = newest(folder / "checkpoints")
     assert found is not None
-    assert found.progress["step"] in (3, 4)
+    assert 1 <= found.progress["step"] <= 4, "how many are skipped while one is written is the disk's affair"
 
 
 def test_gradients_of_one_rank_that_are_no_numbers_are_skipped_by_all(
     tmp_path: Path, sharded: RunConfig, reference: Path
 ) -> None:
     folder = tmp_path / "run"
-    ranks = faulty(write_config(folder, sharded), "nan", "--step", "7")
+    ranks = faulties(write_config(folder, sharded), "nan", "--step", "7")
     said = [finish(process) for process in ranks]
     assert "step 7: loss or gradient norm is not finite: skipped" in said[0]
     outcome = read_outcome(folder)
@@ -132,7 +137,7 @@ def test_a_disk_that_is_full_for_a_while_costs_those_checkpoints_only(
     tmp_path: Path, sharded: RunConfig, reference: Path
 ) -> None:
     folder = tmp_path / "run"
-    ranks = faulty(write_config(folder, sharded), "full", "--step", "6", "--until-step", "12")
+    ranks = faulties(write_config(folder, sharded), "full", "--step", "6", "--until-step", "12")
     said = [finish(process) for process in ranks]
     assert "was not saved: rank 1: [Errno 27] File too large" in said[0]
     assert_as_undisturbed(folder, reference)
@@ -141,13 +146,15 @@ def test_a_disk_that_is_full_for_a_while_costs_those_checkpoints_only(
 
 def test_a_disk_that_stays_full_fails_the_run_and_keeps_the_last_checkpoint(tmp_path: Path, sharded: RunConfig) -> None:
     folder = tmp_path / "run"
-    ranks = faulty(write_config(folder, sharded), "full", "--step", "20")
+    # Checkpoints that stay wait for those before them: that of step 10 is whole when step 15 is saved.
+    staying = with_runtime(sharded, checkpoint_keep_steps=5)
+    ranks = faulties(write_config(folder, staying), "full", "--step", "20")
     said = [finish(process, run.FAILED) for process in ranks]
     assert "error: the run's state could not be saved: rank 1" in said[0]
     assert not (folder / "outcome.json").exists()
     found = newest(folder / "checkpoints")
     assert found is not None
-    assert 15 <= found.progress["step"] <= 20
+    assert 10 <= found.progress["step"] <= 20
     assert all(p.name.startswith("step-") for p in (folder / "checkpoints").iterdir()), "nothing is left behind"
 
 
@@ -187,8 +194,8 @@ def test_torchrun_that_dies_of_a_signal_leaves_no_rank_behind(tmp_path: Path, sh
     workers = [int(pid) for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()]
     assert len(workers) >= 2
     launcher.send_signal(signal.SIGUSR1)  # which nobody told it to handle
-    assert launcher.wait(timeout=60) == -signal.SIGUSR1
-    limit = time.monotonic() + 60
+    assert launcher.wait(timeout=LIMIT_SECONDS) == -signal.SIGUSR1
+    limit = time.monotonic() + LIMIT_SECONDS
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < limit, "a rank is left behind"
         time.sleep(0.1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import finish, read_outcome, records, start, values, with_runtime, write_config
+from tests.train.faults import BRAKE
+from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
 from train import run
 from train.spec.config import RunConfig
 
@@ -26,10 +26,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Path
     return folder
 
 
-def signal_at_step(
-    process: subprocess.Popen[str], folder: Path, step: int, number: signal.Signals, saved: bool = False
-) -> None:
-    """Send the signal when metrics reach `step` and, if `saved`, a checkpoint is whole; fail if the run ends before."""
+def signalled(config: Path, step: int, number: signal.Signals, saved: bool = False) -> subprocess.Popen[str]:
+    """Start the run and send it a signal once metrics reach `step` and, if `saved`, a checkpoint is whole.
+
+    It takes no step after the next two until it has the signal: on a busy machine it would be over before that comes.
+    """
+    folder = config.parent
+    (folder / BRAKE).touch()
+    process = faulty(config, "brake", "--step", str(step + 3), "--rank", "0")
     path = folder / "metrics.jsonl"
     while (
         not path.exists()
@@ -39,6 +43,8 @@ def signal_at_step(
         assert process.poll() is None, process.communicate()
         time.sleep(0.001)
     process.send_signal(number)
+    (folder / BRAKE).unlink()
+    return process
 
 
 def assert_equal_runs(folder: Path, reference: Path, paused: int | None = None) -> None:
@@ -49,19 +55,16 @@ def assert_equal_runs(folder: Path, reference: Path, paused: int | None = None) 
         assert ours[key] == theirs[key]
 
 
-def test_killed_twice_at_random_steps(tmp_path: Path, tiny: RunConfig, reference: Path) -> None:
+def test_killed_twice(tmp_path: Path, tiny: RunConfig, reference: Path) -> None:
     folder = tmp_path / "killed"
     # A checkpoint that stays waits for the one before it, so a slow disk cannot leave the run without any.
     config = write_config(folder, with_runtime(tiny, checkpoint_seconds=0.0, checkpoint_keep_steps=2))
-    first, second = sorted(random.sample(range(2, 26), 2))
-    print("killed at", first, second)
-    for step in (first, second):
-        process = start(config)
-        # A step's checkpoint is written beside the next steps: a kill right after step 2 may come before the first.
-        signal_at_step(process, folder, step, signal.SIGKILL, saved=True)
+    for step in (3, 17):
+        # A step's checkpoint is written beside the next steps: a kill right after step 3 may come before the first.
+        process = signalled(config, step, signal.SIGKILL, saved=True)
         out = process.communicate()[0]
         assert process.returncode == -signal.SIGKILL
-        assert ("resumed" in out) == (step == second)
+        assert ("resumed" in out) == (step == 17)
     assert not (folder / "outcome.json").exists()
     assert "resumed" in finish(start(config))
     assert_equal_runs(folder, reference)
@@ -84,8 +87,7 @@ def test_stopped_by_a_signal_it_saves_and_says_so(
 ) -> None:
     folder = tmp_path / "stopped"
     config = write_config(folder, with_runtime(tiny, checkpoint_seconds=0.01))
-    process = start(config)
-    signal_at_step(process, folder, random.randint(2, 20), number)
+    process = signalled(config, 9, number)
     assert f"stopped by {number.name}" in finish(process, code=run.INTERRUPTED)
     assert len(list((folder / "checkpoints").glob("step-*"))) >= 1
     finish(start(config))
