@@ -52,7 +52,7 @@ class Daemons:
     def start_controller(self) -> None:
         """Start slurmctld with the state that it left, and wait until it answers."""
         self.start("slurmctld", "-D")
-        wait_for("slurmctld to answer", self._answers, 120, every=0.5)
+        wait_for("slurmctld to answer", self._answers, every=0.5)
 
     def close(self) -> None:
         """End those that were started again."""

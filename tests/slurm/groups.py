@@ -30,7 +30,7 @@ def memory_groups(lab: Lab) -> Iterator[Lab | None]:
     try:
         yield replace(lab, variables=(*lab.variables, ("GROUPS_IN", str(folder)), ("GROUP_LIMIT", limit)))
     finally:
-        wait_for("the groups to be empty", lambda: _removed(folder), 60, every=0.2)
+        wait_for("the groups to be empty", lambda: _removed(folder), every=0.2)
 
 
 def _make() -> tuple[Path, str] | None:
