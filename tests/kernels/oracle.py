@@ -69,10 +69,10 @@ def compare(  # noqa: PLR0917
     ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Tensor], ulps: float = 4.0,
     factor: float = 1.5, rest: Sequence[Any] = (), seed: int = 0,
 ) -> None:  # fmt: skip
-    """Run ours on `inputs` twice and hold outputs and gradients against float64 on the CPU and against theirs.
+    """Run ours on `inputs` and hold outputs and gradients against float64 on the CPU and against theirs.
 
-    The two runs must agree to the last bit, the inputs stay as they are, and a gradient that is not the same number
-    everywhere comes from above.
+    On a GPU two runs must agree to the last bit. The inputs stay as they are, and a gradient that is not the same
+    number everywhere comes from above.
     """
 
     def leaves(convert: Callable[[Tensor], Tensor]) -> list[Tensor]:
@@ -91,8 +91,8 @@ def compare(  # noqa: PLR0917
     mine = leaves(lambda x: x.to(DEVICE))
     before = digest(mine)
     first = run(ours, mine, on(DEVICE))
-    again = run(ours, mine, on(DEVICE))
-    assert digest(first) == digest(again), "two runs differ"
+    if not INTERPRETED:  # which takes one program after the other, in the same order every time
+        assert digest(first) == digest(run(ours, mine, on(DEVICE))), "two runs differ"
     assert digest(mine) == before, "inputs were changed"
     with kernels.use("reference"):
         plain = run(theirs, leaves(lambda x: x.to(DEVICE)), on(DEVICE))
