@@ -191,7 +191,11 @@ def _front(search: Search) -> list[str]:
     rows = [("trial", "point", *search.settings.objectives)]
     for t in trials:
         rows.append((str(t.number), t.key, *(f"{x:.6g}" for x in _objectives(search, t, best.at).values())))
-    return ["", f"at {best.at:,} tokens nobody is lower in all objectives than", *_aligned(rows)]
+    return [
+        "",
+        f"at {best.at:,} tokens no trial is lower in one objective than these and as low in the others",
+        *_aligned(rows),
+    ]
 
 
 def _objectives(search: Search, trial: Trial, resource: int) -> dict[str, float]:
@@ -203,11 +207,16 @@ def _rest(search: Search, now: float | None) -> list[str]:
     rest = forecast(search, now)
     if rest is None:
         return []
-    units = f"{'at least ' if rest.at_least else ''}{rest.units} units"
+    units = f"{'at least ' if rest.at_least else ''}{_counted(rest.units, 'unit')}"
     ends = "then the budget bears no more" if rest.ends_by == "budget" else "then every trial has had its turn"
     if rest.seconds is None:
-        return [f"{units} are left, {duration(rest.worker_seconds)} of one worker's time; {ends}"]
-    return [f"about {duration(rest.seconds)} to the end with {rest.workers} workers: {units}, {ends}"]
+        return [f"{units} left, {duration(rest.worker_seconds)} of one worker's time; {ends}"]
+    workers = _counted(rest.workers, "worker")
+    return [f"about {duration(rest.seconds)} to the end with {workers}: {units}, {ends}"]
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def _failures(search: Search) -> list[str]:

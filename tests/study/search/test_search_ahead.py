@@ -119,10 +119,10 @@ def test_a_forecast_changes_nothing_and_is_shown() -> None:
     before = view.as_json(search, NOWHERE, 100.0)
     assert view.as_json(search, NOWHERE, 100.0) == before
     assert before["left"]["seconds"] == pytest.approx(100.0)
-    assert "about 1 min 40 s to the end with 1 workers: 10 units, then every trial has had its turn" in view.text(
+    assert "about 1 min 40 s to the end with 1 worker: 10 units, then every trial has had its turn" in view.text(
         search, NOWHERE, 100.0
     )
-    assert "9 units are left, 1 min 30 s of one worker's time" in view.text(full_runs(3, 0), NOWHERE)
+    assert "9 units left, 1 min 30 s of one worker's time" in view.text(full_runs(3, 0), NOWHERE)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_the_front_is_of_trials_at_equal_tokens() -> None:
     assert [trial.number for trial in front_of(search)] == [1, 0]
     said = view.as_json(search, NOWHERE)["front"]
     assert said[0] == {"number": 1, "key": "key1", "tokens": 1_000, "loss": 1.0, "gpu_seconds": 9.0}
-    assert "at 1,000 tokens nobody is lower in all objectives than" in view.text(search, NOWHERE)
+    assert "at 1,000 tokens no trial is lower in one objective than these" in view.text(search, NOWHERE)
     finish(search, begin(search), 2.0, 0.5)  # one goes on: nobody else has come so far
     assert [(trial.number, trial.seconds[3_000]) for trial in front_of(search)] == [(1, 11.0)]
     assert view.as_json(full_runs(3, 0), NOWHERE)["front"] == []
