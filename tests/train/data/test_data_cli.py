@@ -102,7 +102,13 @@ def test_bad_settings(tmp_path: Path, content: str | None, assignments: list[str
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "train.prepare", "--set", "data.name=big", "--workers", "1"]  # the environment
+    source = tmp_path / "text"
+    source.mkdir()
+    for number in range(30):  # 30 MB keep it at work for long after the signal
+        lines = (f"{line} and {number} make {line + number}" for line in range(40_000))
+        (source / f"{number}.txt").write_text("\n".join(lines))
+    settings = ["data.name=big", f"data.source={source}"]
+    command = [sys.executable, "-m", "train.prepare", "--set", *settings, "--workers", "1"]
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
