@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from study.commands import add_study
+from study.commands import add_json, add_study, emit
 from study.submission import find_study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
+    add_json(parser)
     parser.add_argument("values", nargs="+", metavar="KEY=VALUE", help="settings to try; others of the space are drawn")
 
 
@@ -30,9 +31,13 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{' '.join(options.values)}: give each setting as KEY=VALUE ({error})") from None
     point = enqueued({o.key_or_group: o.value() for o in parsed}, office.search.space)
     shown = " ".join(f"{name}={value}" for name, value in point.items())
-    if not office.enqueue([point]):
+    new = bool(office.enqueue([point]))
+    left = office.settings.trials - len(office.search.trials)
+    if options.json:
+        emit("enqueue", folder, {"settings": point, "queued": new, "trials_left": max(0, left)})
+        return 0
+    if not new:
         print(f"{folder.name}: {shown} is in the queue or was tried already")
         return 0
-    left = office.settings.trials - len(office.search.trials)
     print(f"{folder.name}: {shown} " + ("is tried next" if left > 0 else "waits until search.trials is raised"))
     return 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from study.commands import add_study
+from study.commands import add_json, add_study, emit
 from study.submission import find_study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
+    add_json(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the pictures; default: reports/STUDY/search")
 
 
@@ -22,6 +23,10 @@ def run(options: argparse.Namespace) -> int:
 
     folder = find_study(options.study, options.runs)
     out = options.out or folder.path.absolute().parent.parent / "reports" / folder.name / "search"
-    for path in draw(Office.of(folder).search, out):
+    drawn = draw(Office.of(folder).search, out)
+    if options.json:
+        emit("plot", folder, {"pictures": {path.stem: str(path) for path in drawn}})
+        return 0
+    for path in drawn:
         print(f"{path}  # {captions()[path.stem]}")
     return 0

@@ -23,6 +23,8 @@ def run(options: argparse.Namespace) -> int:
     if folder.search.exists():
         raise ValueError(f"{folder.name} is a search: give its command again, and its workers carry on")
     cluster = load_submission(folder).cluster
+    if options.json and cluster.executor == "local":
+        raise ValueError("resume --json: runs of this machine are shown as they go: leave --json out")
     stream = sys.stderr if options.json else sys.stdout
     sent = resume(folder, cluster, Outside(say=lambda text: print(text, file=stream, flush=True)))
     if cluster.executor == "local":

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -11,23 +12,27 @@ import pytest
 from rich.console import Console
 
 from study import ledger
+from study.__main__ import main
+from study.commands import COMMANDS
 from study.files import last_lines
 from study.layout import StudyFolder
 from study.observe import PointStatus, observe
 from study.progress import Pace, Panel, closing, duration, summarise
 from study.selection import by_key, choose, parse_states
-from tests.study.execution.studies import FAILS, environment, make_study, run_to_end, study_command
+from tests.study.execution.studies import FAILS, REPOSITORY, environment, make_study, run_to_end, study_command
+from tests.study.search.searches import make_search
 
 HEAVY = ("torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib", "hydra", "omegaconf", "submitit")
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, dict[int, str]]:
-    """A study in `runs/mixed` of one completed and one failed point, and one that was never submitted."""
+    """A study in `runs/mixed` of one completed and one failed point and one that was never submitted; and a search."""
     root = tmp_path_factory.mktemp("commands")
     study, keys = make_study(root / "runs" / "mixed", [1, FAILS])
     assert run_to_end(study)[0] == 1
     _, more = make_study(study.path, [2])
+    make_search(root / "searches" / "search")
     return study, {**keys, **more}
 
 
@@ -282,32 +287,64 @@ def test_a_point_that_was_retried_and_not_yet_begun_is_pending(tmp_path: Path) -
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "again: 1 points: 1 pending")
 
 
+def documented() -> dict[str, dict[str, set[str]]]:
+    """Return, by the first cell of each row of docs/commands.md, the fields and what each of them is said to hold."""
+    found = {}
+    text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    for row in re.findall(r"^\| (`.*?) \| (.*) \|$", text.partition("## JSON")[2], re.MULTILINE):
+        fields: dict[str, set[str]] = {}
+        for part in row[1].split(";"):
+            head, _, inside = part.partition(":")
+            names = re.findall(r"`(\w+)`", head)
+            fields |= {name: set(re.findall(r"`(\w+)`", inside)) if name == names[-1] else set() for name in names}
+        found |= dict.fromkeys((row[0], *row[0].split(", ")), fields)
+    return found
+
+
 @pytest.mark.parametrize(
-    ("words", "fields"),
+    ("words", "row"),
     [
-        ("list", {"runs", "studies"}),
-        ("status mixed", {"counts", "failures", "cost", "seconds_left", "next", "points"}),
-        (
-            "show mixed KEY",
-            {"point", "run", "differs", "parent", "branches", "attempts", "checkpoints", "outcome", "mlflow"},
-        ),
-        ("logs mixed", {"points"}),
-        ("logs mixed KEY", {"point", "attempt", "rank", "stdout", "stderr"}),
-        ("cancel mixed --point KEY", {"cancelled", "told_to_stop", "next"}),
-        ("retry mixed --state time_limit", {"submitted"}),
-        ("gc mixed", {"removed", "keep", "bytes", "runs"}),
-        ("cost mixed", {"costs", "budgets"}),
-        ("completion zsh", {"shell", "script"}),
+        ("list", "`list`"),
+        ("status mixed", "`status`"),
+        ("status search --runs searches", "`status` of a search"),
+        ("show mixed KEY", "`show`"),
+        ("logs mixed", "`logs`"),
+        ("logs mixed KEY", "`logs` of a point"),
+        ("cancel mixed --point KEY", "`cancel`"),
+        ("retry mixed --state time_limit", "`retry`"),
+        ("reconcile mixed", "`reconcile`"),
+        ("gc mixed", "`gc`"),
+        ("cost mixed", "`cost`"),
+        ("enqueue search --runs searches optim.lr=0.01", "`enqueue`"),
+        ("optuna search --runs searches", "`optuna`"),
+        ("completion zsh", "`completion`"),
     ],
 )
-def test_every_command_speaks_json(ended: tuple[StudyFolder, dict[int, str]], words: str, fields: set[str]) -> None:
+def test_every_command_speaks_json_as_documented(
+    ended: tuple[StudyFolder, dict[int, str]],
+    words: str,
+    row: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     study, keys = ended
-    done = study_command(*words.replace("KEY", keys[FAILS]).split(), "--json", cwd=root(study))
-    assert done.returncode in (0, 1), done.stderr
-    said = json.loads(done.stdout)
-    about = {"format", "command"} | ({"study", "folder"} if " mixed" in words else set())
-    assert set(said) == about | fields
-    assert (said["format"], said["command"]) == (1, words.split(maxsplit=1)[0])
+    monkeypatch.chdir(root(study))
+    assert main([*words.replace("KEY", keys[FAILS]).split(), "--json"]) in (0, 1)
+    said = json.loads(capsys.readouterr().out)
+    assert (said.pop("format"), said.pop("command")) == (1, words.partition(" ")[0])
+    for about in ("study", "folder"):
+        assert (said.pop(about, None) is not None) == (" mixed" in words or " search" in words)
+    fields = documented()[row]
+    assert said.keys() == fields.keys()
+    for name, inside in fields.items():
+        held = said[name][0] if isinstance(said[name], list) and said[name] else said[name]
+        if inside and isinstance(held, dict) and held and name != "differs":
+            assert inside <= held.keys() if name == "front" else inside == held.keys(), name
+
+
+def test_every_command_is_documented() -> None:
+    without = {"reproduce", "export-curves"}
+    assert {row.split("`")[1] for row in documented()} == set(COMMANDS) - without
 
 
 def test_show_says_all_of_one_point(ended: tuple[StudyFolder, dict[int, str]]) -> None:
