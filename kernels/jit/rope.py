@@ -22,8 +22,9 @@ def _turn(
     pair = tl.arange(0, PAIRS)
     for first in range(0, heads, HEADS):
         head = first + tl.arange(0, HEADS)
-        start = ((head // group) * outer + (head % group) * inner)[:, None]
-        goal = ((head // group) * out_outer + (head % group) * out_inner)[:, None]
+        above, below = (head // group).to(tl.int64), (head % group).to(tl.int64)  # heads may lie a sequence apart
+        start = (above * outer + below * inner)[:, None]
+        goal = (above * out_outer + below * out_inner)[:, None]
         if NEIGHBOURS:
             number = tl.arange(0, 2 * PAIRS)
             held = (head[:, None] < heads) & (number < 2 * pairs)[None, :]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.jit import fp8, rms_norm, swiglu
+from kernels.jit import adamw, fp8, multi_tensor, rms_norm, rope, swiglu
 from kernels.jit.cross_entropy import Kernels
 from kernels.tuning import TABLE, Launch, launch_of, override
 from kernels.vocabulary import Options
@@ -111,6 +111,56 @@ def test_a_launch_can_be_forced() -> None:
         pass
 
 
+def hollow(path: Path, size: int) -> Tensor:
+    """Return `size` zeros, fp32, in a file that takes a disk's block only where something is written."""
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(4 * size)
+    return torch.from_file(str(path), shared=True, size=size, dtype=torch.float32)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="tests/gpu holds such tensors")
+def test_heads_and_tokens_that_start_past_32_bits(tmp_path: Path) -> None:
+    """Axes of heads, tokens or sequences 2^30 + 64 elements apart: their third begins past 2^31 elements."""
+    gap, width = 2**30 + 64, 8
+    table = torch.stack([drawn(3, width // 2).cos(), drawn(3, width // 2).sin()], -1)
+    flat, out = (hollow(tmp_path / name, 2 * gap + 3 * width) for name in ("q", "out"))
+    for shape, strides in (
+        ((1, 1, 3, width), (3 * gap, 3 * gap, gap, width)),
+        ((1, 3, 1, width), (3 * gap, gap, width, width)),
+        ((3, 1, 1, width), (gap, width, width, width)),
+        ((1, 1, 1, 3, width), (3 * gap, 3 * gap, 3 * gap, gap, width)),
+    ):
+        q, k = drawn(*shape), drawn(*shape, seed=1)
+        steps = (*strides[:-1], 1)
+        far, goal = flat.as_strided(shape, steps), out.as_strided(shape, steps)
+        far.copy_(q)
+        near, other = torch.empty_like(q), torch.empty_like(k)
+        rope.rope(q, k, table, None, (near, other), True, False)
+        rope.rope(far, k, table, None, (goal, other), True, False)
+        assert torch.equal(goal, near), shape
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="tests/gpu holds such tensors")
+def test_the_end_of_a_weight_of_more_than_2_to_the_31_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the last block of the tensor is launched; all others would do the same."""
+    size, block = 2**31 + 128 + 37, 128
+    columns = [[hollow(tmp_path / name, size)] for name in ("weight", "gradient", "mean", "square")]
+    start = size // block * block
+    last = [x[start:].copy_(drawn(size - start, seed=i).abs()).clone() for i, (x,) in enumerate(columns)]
+    whole = multi_tensor.tables(columns)._replace(
+        owners=torch.zeros(1, dtype=torch.int32), places=torch.tensor([size // block], dtype=torch.int32)
+    )
+    numbers: dict[str, Any] = {"step": 3, "lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
+    kernels.adamw_step(*([x] for x in last), grad_scale=torch.tensor(0.5), **numbers)
+    for module in (multi_tensor, adamw):
+        monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(adamw, "tables", lambda arrays: whole)
+    with override("adamw", Launch(block=64)):
+        kernels.adamw_step(*columns, grad_scale=torch.tensor(0.5), **numbers)
+    assert all(torch.equal(x[start:], wanted) for (x,), wanted in zip(columns, last, strict=True))
+
+
 @pytest.mark.skipif(not INTERPRETED, reason="tests/gpu holds such tensors")
 def test_rows_that_start_past_32_bits(tmp_path: Path) -> None:
     """Three rows 2^30 + 64 elements apart in a file without blocks: the third begins past 2^31 elements."""
@@ -118,12 +168,7 @@ def test_rows_that_start_past_32_bits(tmp_path: Path) -> None:
     size = 2 * gap + width
 
     def apart(name: str, values: Tensor) -> Tensor:
-        path = tmp_path / name
-        path.touch()
-        with path.open("r+b") as file:
-            file.truncate(4 * size)
-        flat = torch.from_file(str(path), shared=True, size=size, dtype=torch.float32)
-        view = flat.as_strided((3, width), (gap, 1))
+        view = hollow(tmp_path / name, size).as_strided((3, width), (gap, 1))
         view.copy_(values)
         return view
 
