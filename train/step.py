@@ -13,7 +13,7 @@ from train.batch import Batch
 from train.clock import UNTIMED, Clock
 from train.health.guard import skip_flag
 from train.optim import set_lr
-from train.parallel.norm import clip_, total_norm
+from train.parallel.norm import clip_factor, total_norm
 from train.progress import Progress, batch_sequences, parts
 from train.schedule import batch_tokens, factor
 from train.setup import Setup
@@ -117,7 +117,7 @@ class Observer(Protocol):
     """Looks at a step from inside (train.health)."""
 
     def gradients(self) -> None:
-        """Gradients are summed over ranks and not yet clipped."""
+        """Gradients are summed over ranks, not yet clipped, and still there."""
 
     def updated(self) -> None:
         """Weights are updated."""
@@ -147,13 +147,12 @@ def step(
         norm = total_norm(weights, setup.mesh)
         if observer is not None:
             observer.gradients()
-        if config.optim.grad_clip > 0:
-            clip_(weights, config.optim.grad_clip, norm)
+        clip = clip_factor(norm, config.optim.grad_clip) if config.optim.grad_clip > 0 else None
         set_lr(setup.optimizer, lr_at(setup, progress.tokens + tokens))
         before_update()
         skip = skip_flag(loss, norm)
         setup.optimizer.seed(progress.step)
-        setup.optimizer.step(skip=skip)
+        setup.optimizer.step(skip=skip, grad_scale=clip)
         setup.scaler.update(skip)
         if observer is not None:
             observer.updated()

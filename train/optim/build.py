@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from train.optim.adamw import Kernel, Rounded, fused
+from train.optim.adamw import Kernel, Rounded, fastest
 from train.optim.groups import Rule, rule_of
 from train.optim.optimizer import Optimizer, set_lr
 from train.spec.config import ModelConfig, OptimConfig
@@ -26,13 +26,13 @@ def make_optimizer(
     """Return the optimizer of these weights (names as in the whole model; whole tensors or shards), at its peak rate.
 
     iteration_dtype: format of Muon's Newton-Schulz products. state_dtype: format of moments and momentum. kernel: what
-    takes AdamW's step; None: torch's, with stochastic rounding where moments are bf16.
+    takes AdamW's step; None: the fastest, and torch's with stochastic rounding where moments are bf16.
     """
     members: dict[Rule, list[nn.Parameter]] = {}
     for name, weight in named:
         members.setdefault(rule_of(name, model, optim), []).append(weight)
     groups = [_group(rule, weights, optim, iteration_dtype, state_dtype) for rule, weights in members.items()]
-    made = Optimizer(groups, kernel or (Rounded() if state_dtype is torch.bfloat16 else fused))
+    made = Optimizer(groups, kernel or (Rounded() if state_dtype is torch.bfloat16 else fastest))
     assert optim.lr is not None, "the config is resolved"
     set_lr(made, optim.lr)
     return made

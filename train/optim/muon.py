@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from train.optim.shards import Exchange, local, part_of, shard_axis, whole
+from train.optim.shards import Exchange, local, part_of, shard_axis, take_gradient, whole
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -24,11 +24,15 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def update(
-    group: Mapping[str, Any], weights: Sequence[Tensor], state: Mapping[Tensor, dict[str, Any]], skip: Tensor | None
+    group: Mapping[str, Any],
+    weights: Sequence[Tensor],
+    state: Mapping[Tensor, dict[str, Any]],
+    skip: Tensor | None,
+    scale: Tensor | None,
 ) -> None:
     """Take one step of a group: decoupled decay, then minus lr times the scaled orthogonal update."""
     for batch, axis in _batches(weights):
-        updates = [_momentum(weight, state[weight], group, skip) for weight in batch]
+        updates = [_momentum(weight, state[weight], group, skip, scale) for weight in batch]
         for weight, direction in zip(batch, _orthogonal(batch, updates, axis, group), strict=True):
             own = local(weight)
             shrink, length = 1.0 - group["lr"] * group["weight_decay"], -group["lr"]
@@ -39,13 +43,16 @@ def update(
                 own.copy_(torch.where(skip.to(own.device) > 0, own, stepped))
 
 
-def _momentum(weight: Tensor, own: dict[str, Any], group: Mapping[str, Any], skip: Tensor | None) -> Tensor:
+def _momentum(
+    weight: Tensor, own: dict[str, Any], group: Mapping[str, Any], skip: Tensor | None, scale: Tensor | None
+) -> Tensor:
     """Move the momentum and return this rank's part of what is to be made orthogonal, in the iterations' format."""
     if not own:
         own["momentum_buffer"] = torch.zeros_like(weight, dtype=group["state_dtype"])
     buffer, keep = local(own["momentum_buffer"]), group["momentum"]
-    assert weight.grad is not None
-    gradient = local(weight.grad).to(buffer.dtype)
+    gradient = take_gradient(weight).to(buffer.dtype)
+    if scale is not None:
+        gradient.mul_(scale.to(gradient.device))
     if skip is not None:  # a buffer moved towards itself stays what it is
         gradient = torch.where(skip.to(buffer.device) > 0, buffer, gradient)
     buffer.lerp_(gradient, 1.0 - keep)

@@ -22,7 +22,7 @@ class Optimizer(torch.optim.Optimizer):
     come from the config and are not taken from a loaded state.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], kernel: Kernel = adamw.fused) -> None:
+    def __init__(self, groups: list[dict[str, Any]], kernel: Kernel = adamw.fastest) -> None:
         super().__init__(groups, {"lr": 0.0})
         self._kernel = kernel
 
@@ -40,33 +40,38 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self, closure: Callable[[], float] | None = None, *, skip: Tensor | None = None
+        self,
+        closure: Callable[[], float] | None = None,
+        *,
+        skip: Tensor | None = None,
+        grad_scale: Tensor | None = None,
     ) -> None:
-        """Take one step with the gradients that are there.
+        """Take one step with the gradients that are there and let go of each as soon as it is used.
 
         skip: a float scalar on the device; 1 leaves weights and state bitwise as they are, 0 takes the step. Nothing
-        waits for its value.
+        waits for its value. grad_scale: a scalar on the device that multiplies the gradients on the way.
         """
         assert closure is None, "no closure is called"
         if skip is not None and skip.device.type == "cpu":  # where reading it waits for nothing
             if skip:
+                self.zero_grad()
                 return
             skip = None
-        self.update(skip)
+        self.update(skip, grad_scale)
 
     @torch.no_grad()
-    def update(self, skip: Tensor | None) -> None:
+    def update(self, skip: Tensor | None, scale: Tensor | None = None) -> None:
         """Do what `step` does on a device that runs ahead: every kernel looks at `skip` itself."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
                 continue
             if group["algorithm"] == "adamw":
-                adamw.update(group, weights, self.state, skip, self._kernel)
+                adamw.update(group, weights, self.state, skip, scale, kernel=self._kernel)
             elif group["algorithm"] == "muon":
-                muon.update(group, weights, self.state, skip)
+                muon.update(group, weights, self.state, skip, scale)
             else:
-                sgd.update(group, weights, self.state, skip)
+                sgd.update(group, weights, self.state, skip, scale)
 
     def seed(self, step: int) -> None:
         """Say which step of the run comes: rounding at random, where there is any, is a function of it."""

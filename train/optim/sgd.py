@@ -8,18 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from train.optim.shards import local
+from train.optim.shards import local, take_gradient
 
 
 def update(
-    group: Mapping[str, Any], weights: Sequence[Tensor], state: Mapping[Tensor, dict[str, Any]], skip: Tensor | None
+    group: Mapping[str, Any],
+    weights: Sequence[Tensor],
+    state: Mapping[Tensor, dict[str, Any]],
+    skip: Tensor | None,
+    scale: Tensor | None,
 ) -> None:
     """Take one step: buffer = momentum · buffer + gradient; weight shrinks by lr · decay, then moves along it."""
     lr, keep = group["lr"], group["momentum"]
     for weight in weights:
-        own, moved = local(weight), weight.grad
-        assert moved is not None
-        gradient = local(moved).to(own.dtype)
+        own = local(weight)
+        gradient = take_gradient(weight).to(own.dtype)
+        if scale is not None:
+            gradient.mul_(scale.to(gradient.device))
         if keep and not state[weight]:
             state[weight]["momentum_buffer"] = torch.zeros_like(weight, dtype=group["state_dtype"])
         buffer = local(state[weight]["momentum_buffer"]) if keep else None

@@ -20,6 +20,14 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
+def take_gradient(weight: Tensor) -> Tensor:
+    """Return this rank's part of a weight's gradient and let go of it: its memory is free when the caller is done."""
+    gradient = weight.grad
+    assert gradient is not None
+    weight.grad = None
+    return local(gradient)
+
+
 def whole(part: Tensor, like: Tensor) -> Tensor:
     """Return the whole tensor of which `part` is this rank's part, laid out as `like` is; every rank gets it."""
     if not is_dtensor(like):

@@ -15,24 +15,24 @@ from train.parallel.mesh import Mesh
 def total_norm(weights: Sequence[nn.Parameter], mesh: Mesh) -> Tensor:
     """Return the Euclidean norm of all gradients of the model, a scalar on the device, the same on every rank.
 
-    Each rank adds up the squares of its parts, each divided by the number of ranks that hold the same part, and one
-    sum over all ranks does the rest: no matter along which axes a weight is cut, padded or copied.
+    Each rank adds up the squares of its parts, those of which n ranks hold the same divided by n, and one sum over all
+    ranks does the rest: no matter along which axes a weight is cut, padded or copied.
     """
-    grads = [local_gradient(w) for w in weights if w.grad is not None]
+    held = [w for w in weights if w.grad is not None]
     if mesh.world.size == 1:
-        return gradient_norm(grads) if grads else torch.zeros(())
-    copies = [float(copies_of(w, mesh)) for w in weights if w.grad is not None]
-    squares = torch.stack(torch._foreach_norm(grads)).double().square_() if grads else torch.zeros(1)
-    total = (squares / torch.tensor(copies, dtype=torch.float64).to(squares.device)).sum()
+        return gradient_norm([local_gradient(w) for w in held]) if held else torch.zeros(())
+    alike: dict[int, list[Tensor]] = {}
+    for weight in held:
+        alike.setdefault(copies_of(weight, mesh), []).append(local_gradient(weight))
+    squares = [gradient_norm(grads).double().square_() / copies for copies, grads in alike.items()]
+    total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
     dist.all_reduce(total)
     return total.sqrt_().float()
 
 
-def clip_(weights: Sequence[nn.Parameter], most: float, norm: Tensor) -> None:
-    """Scale all gradients by most / norm where that is below 1; the same arithmetic on every rank."""
-    grads = [local_gradient(w) for w in weights if w.grad is not None]
-    factor = torch.clamp(most / (norm + 1e-6), max=1.0)
-    torch._foreach_mul_(grads, factor.to(grads[0].device))
+def clip_factor(norm: Tensor, most: float) -> Tensor:
+    """Return what gradients of this norm are multiplied by to have at most `most`; the same on every rank."""
+    return torch.clamp(most / (norm + 1e-6), max=1.0)
 
 
 def copies_of(weight: nn.Parameter, mesh: Mesh) -> int:
