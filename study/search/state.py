@@ -89,6 +89,7 @@ class Search:
         self.first: dict[int, Config] = {}
         self._proposal: tuple[int, int, Config | None] | None = None
         self._tried: dict[int, Tried] = {}
+        self._flops_per_token = 0.0
 
     def apply(self, record: Record) -> None:
         """Take in one record. What comes from a claim that is no longer current changes nothing."""
@@ -175,6 +176,7 @@ class Search:
             assert unit.config is not None
             self.first[unit.trial] = unit.config
             self.trials[unit.trial] = Trial(unit.trial, record["key"], unit.config, unit.bracket, cost)
+            self._flops_per_token += cost
         elif not self.is_begun(unit):
             self._copy(unit, record["key"])
         self.keys.add(record["key"])
@@ -227,8 +229,7 @@ class Search:
 
     def start_share(self) -> float | None:
         """Return what starting a unit takes as a share of a full training of a middling trial; None before known."""
-        costs = [trial.flops_per_token for trial in self.trials.values()]
-        return self.usage.start_share(sum(costs) / len(costs)) if costs else None
+        return self.usage.start_share(self._flops_per_token / len(self.trials)) if self.trials else None
 
     def _cost(self, unit: Unit, flops_per_token: float, done: bool = False) -> float:
         """Return what a unit may cost [FLOPs]: all of it, also where an earlier claim of it was lost midway.
