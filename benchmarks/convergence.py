@@ -9,6 +9,7 @@ days; nothing here runs in the tests.
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -60,7 +61,13 @@ def compare(found: list[tuple[int, float]], wanted: dict[int, float]) -> list[st
 
 def main(arguments: list[str]) -> int:
     """Prepare, train and compare; return the trainer's exit code."""
-    text, run = Path(arguments[0]), Path(arguments[1] if len(arguments) > 1 else "runs/convergence")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.convergence", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("text", type=Path, help="folder of text files, see benchmarks.convergence_text")
+    parser.add_argument("run", type=Path, nargs="?", default=Path("runs/convergence"), help="the run's folder")
+    options = parser.parse_args(arguments)
+    text, run = options.text, options.run
     run.mkdir(parents=True, exist_ok=True)
     config, root = run / "config.yaml", run / "data"
     config.write_text(dump(config_of(text, root)), "utf-8")

@@ -7,7 +7,7 @@ machine without network can be given it.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,5 +63,11 @@ def write_environment(folder: Path, megabytes: float) -> int:
 
 
 if __name__ == "__main__":
-    where, size = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 250.0
-    print(f"{write_environment(where, size) / 1e6:.1f} MB of text in {where} and {where}.tar.xz")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.convergence_text", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("folder", type=Path, help="a new folder; FOLDER.tar.xz is written beside it")
+    parser.add_argument("megabytes", type=float, nargs="?", default=250.0, help="most text to write [MB]")
+    options = parser.parse_args()
+    written = write_environment(options.folder, options.megabytes)
+    print(f"{written / 1e6:.1f} MB of text in {options.folder} and {options.folder}.tar.xz")
