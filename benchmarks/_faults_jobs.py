@@ -161,7 +161,8 @@ def controller_killed(field: Field) -> Result:
 
 def controller_away(field: Field) -> Result:
     """slurmctld is killed as sbatch is called; meanwhile trainers die, and another command submits."""
-    patient = _begun(field, "away", slow=1.0)
+    patient = _begun(field, "away")
+    patient.slow.write_text("600", encoding="utf-8")  # they must not be done before they are killed
     folder = field.lab.folder / "late"
     folder.mkdir()
     late = hasty(replace(field.lab, folder=folder)).with_trainer("quick")
@@ -169,9 +170,9 @@ def controller_away(field: Field) -> Result:
     away = time.monotonic()
     try:
         cut.sweep("study.name=cut", *TINY, "seed=0,1,2", code=2)
+        patient.disturb(lambda key: patient.supervisor(key).children()[0].kill())
         late.sweep("study.name=late", *TINY, "seed=0,1,2")
         during = {point["state"] for study in ("cut", "late") for point in late.points(study)}
-        patient.disturb(lambda key: patient.supervisor(key).children()[0].kill())
         wait_for("the trainers' ends", lambda: all(_first_ended(patient, key) for key in patient.keys), 120, every=1.0)
     finally:
         field.daemons.start_controller()
