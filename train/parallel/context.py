@@ -4,6 +4,8 @@ A causal sequence cut into equal runs would give the last rank most of the work.
 instead, and rank r of n has chunks r and 2n - 1 - r: together they see as many keys on every rank. Keys and values of
 all ranks are gathered in one message a block (Llama 3 does the same, Dubey et al. 2024, section 3.3.2: it works with
 any mask, and with few key/value heads they are small beside the queries); each chunk attends to those up to its end.
+Ring attention (torch's `context_parallel`, which passes keys and values on instead) is not offered: it has no kernel on
+a CPU, where every layout is tested.
 """
 
 from __future__ import annotations

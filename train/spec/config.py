@@ -213,7 +213,7 @@ class ParallelConfig:
 
     dp_replicate: int | None = key(None, "copies of the (sharded) model; null: the ranks that the other axes leave")
     dp_shard: int | None = key(1, "ranks over which a copy's weights are cut; null: the ranks that the others leave")
-    cp: int = key(1, "context parallelism: ranks that share each sequence")
+    cp: int = key(1, "context parallelism: ranks that share each sequence and gather keys and values")
     tp: int = key(1, "tensor parallelism: ranks that share each layer's matrices and the vocabulary")
     pp: int = key(1, "pipeline parallelism: ranks that share the layers")
     strategy: str = key(
