@@ -23,8 +23,11 @@ FEWEST_RUNS = 8
 DRIFT = 0.02
 
 
-def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
-    """Return the prediction of the largest budget with at least two runs; None with fewer than three budgets."""
+def backtest(rows: Rows, loss: engine.Loss, form: str = "chinchilla") -> Backtest | None:
+    """Return the prediction of the largest budget with at least two runs; None with fewer than three budgets.
+
+    Another `form` than the surface takes its place: what is recommended by a law is judged by that law.
+    """
     counts = np.bincount(rows.budget, minlength=len(rows.labels))
     budgets = np.flatnonzero(counts >= 2)
     if len(budgets) < FEWEST_BUDGETS:
@@ -37,18 +40,15 @@ def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
     law = frontier.fit(train, valley_fit)
     if isinstance(law, frontier.FrontierFit):
         found["valleys"] = _optimum(law.predict(flops)[0], observed)
-    point = surface.point_fit(train, loss)
-    runs: tuple[BacktestRun, ...] = ()
-    if point is not None:
-        runs = _runs(point.constants, test)
-        sizes = (float(rows.params.min()), float(rows.params.max()))
-        lowest = float(recommend.optimum(point.constants[None], cost(train), flops, sizes)[2][0])
-        if np.isfinite(lowest):
-            found["surface"] = _optimum(lowest, observed)
+    of = "surface" if form == "chinchilla" else "law"
+    predicted, lowest = _by_surface(train, test, loss, flops) if of == "surface" else _by_law(train, test, loss, form)
+    if lowest is not None and np.isfinite(lowest):
+        found[of] = _optimum(lowest, observed)
     if not found:
         return None
+    runs = () if predicted is None else _runs(predicted, test)
     # The recommendation's loss is the surface's where there is one: so is the error that goes with it.
-    name = "surface" if "surface" in found else "valleys"
+    name = of if of in found else "valleys"
     return Backtest(
         held_out_budget=float(rows.labels[last]),
         train_budgets=tuple(float(c) for c in train.labels),
@@ -61,6 +61,28 @@ def backtest(rows: Rows, loss: engine.Loss) -> Backtest | None:
         runs=runs,
         mean_abs_relative_error=float(np.mean([abs(r.relative_error) for r in runs])) if runs else None,
     )
+
+
+def _by_surface(train: Rows, test: Rows, loss: engine.Loss, flops: float) -> tuple[Array | None, float | None]:
+    """Return the surface's losses of the held-out runs and its lowest loss at their budget; None with too few runs."""
+    point = surface.point_fit(train, loss)
+    if point is None:
+        return None, None
+    sizes = (float(min(train.params.min(), test.params.min())), float(max(train.params.max(), test.params.max())))
+    lowest = float(recommend.optimum(point.constants[None], cost(train), flops, sizes)[2][0])
+    return surface.predict(point.constants, test.params, test.tokens), lowest
+
+
+def _by_law(train: Rows, test: Rows, loss: engine.Loss, form: str) -> tuple[Array | None, float | None]:
+    """Return another law's losses of the held-out runs, and that of the best of them; None with too few runs."""
+    law = FORMS[form]
+    if len(train) < len(law.names) + 1:
+        return None, None
+    problem = engine.problem(law, [train.column(name) for name in law.inputs], train.column(law.target), loss)
+    point = engine.fit_point(problem)
+    x = np.log(np.stack([test.column(name) for name in law.inputs])) - problem.centres[:, None]
+    predicted = np.asarray(np.exp(law.log_value(point.theta[None], x)[0]))
+    return predicted, float(predicted[np.argmin(test.loss)])
 
 
 def _observed(test: Rows) -> tuple[float, float]:
@@ -76,9 +98,8 @@ def _optimum(predicted: float, observed: float) -> BacktestOptimum:
     return BacktestOptimum(predicted, observed, predicted / observed - 1.0)
 
 
-def _runs(constants: Array, test: Rows) -> tuple[BacktestRun, ...]:
-    """Return every held-out run beside the surface's prediction."""
-    predicted = surface.predict(constants, test.params, test.tokens)
+def _runs(predicted: Array, test: Rows) -> tuple[BacktestRun, ...]:
+    """Return every held-out run beside its prediction."""
     columns = zip(test.keys, test.params, test.tokens, test.flops, predicted, test.loss, strict=True)
     return tuple(BacktestRun(k, *(float(v) for v in (n, d, c, p, o, p / o - 1.0))) for k, n, d, c, p, o in columns)
 

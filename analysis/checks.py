@@ -124,11 +124,12 @@ def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
     return means.tolist() if between > within * float(f.ppf(0.99, len(counts) - 1, df)) else None
 
 
-def outlook(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
-    """Return findings about the recommendation and the backtest."""
+def outlook(plan: Recommendation | None, test: Backtest | None, why: str = "", level: str = "error") -> list[Check]:
+    """Return findings about the recommendation and the backtest; `why` there is none of the first, how bad."""
     out = []
     if plan is None:
-        out.append(Check("no_recommendation", "no approach can recommend a size", "finish or add runs", "error"))
+        advice = "finish or add runs" if level == "error" else "form=chinchilla, or approach=2, recommends one"
+        out.append(Check("no_recommendation", why or "no approach can recommend a size", advice, level))
     elif plan.disagreement is not None and plan.disagreement > 1.5:
         sizes = ", ".join(f"{name} {human.count(p.params)}" for name, p in plan.by_approach.items())
         text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g} ({sizes})"

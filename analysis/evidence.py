@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis import human
 from analysis.plain import to_json
-from analysis.results import Block, Check, Choice, ProfileCurve
+from analysis.results import Block, Check, Choice, PowerLaw, ProfileCurve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ENVELOPE = "N* = c C^a, D* = d C^b along the envelope of the runs' curves"
 FAMILY = ("chinchilla",)
-"""Forms whose fit is the surface that recommendations rest on."""
+"""Forms whose fit is the surface; recommendations of any other form rest on that form."""
 
 
 PLAIN: Mapping[str, Any] = {
@@ -56,6 +56,14 @@ def fitted(runs: Any, form: str, asked: Mapping[str, Any]) -> LawFit:
 
 def law(frame: pd.DataFrame, rows: Rows | None, asked: Mapping[str, Any]) -> tuple[Block, dict[str, Any]]:
     """Return the block of the law that was asked for, and its record; not possible, and why, where rows do not do."""
+    block, record, _ = law_and_fit(frame, rows, asked)
+    return block, record
+
+
+def law_and_fit(
+    frame: pd.DataFrame, rows: Rows | None, asked: Mapping[str, Any]
+) -> tuple[Block, dict[str, Any], LawFit | None]:
+    """Return the block, the record and the fit of the law that was asked for; no fit where rows do not do."""
     from analysis.forms import FORMS
 
     form = FORMS[asked["form"]]
@@ -64,12 +72,16 @@ def law(frame: pd.DataFrame, rows: Rows | None, asked: Mapping[str, Any]) -> tup
     except ValueError as error:
         if asked["fix"] or asked["tie"] or rows is None or len(rows) > len(form.names):
             raise
-        return Block(
-            form=form.text, approach="law", loss_function=asked["loss"], status="not possible", reason=str(error)
-        ), {}
+        return (
+            Block(
+                form=form.text, approach="law", loss_function=asked["loss"], status="not possible", reason=str(error)
+            ),
+            {},
+            None,
+        )
     record: Mapping[str, Any] = to_json(found.record())
     block = dataclasses.replace(found.block(), checks=found.check())
-    return block, {"interval": found.interval_method, "law": record}
+    return block, {"interval": found.interval_method, "law": record}, found
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
@@ -103,8 +115,8 @@ def surface(rows: Rows, asked: Mapping[str, Any]) -> tuple[Surface | Block, LawF
     block = dataclasses.replace(found.block(), approach="surface", checks=found.check())
     constants = np.array([block.params[name] for name in SURFACE.names])
     if kept is not rows:
-        text = f"surface and recommendation rest on {len(kept)} of {len(rows)} runs: those of one epoch or less"
-        advice = "they hold for new tokens; analysis.plan unique_tokens= plans with few that repeat"
+        text = f"the surface beside the law rests on {len(kept)} of {len(rows)} runs: those of one epoch or less"
+        advice = "the recommendation is for new tokens; analysis.plan unique_tokens= plans with few that repeat"
         block = dataclasses.replace(block, checks=(*block.checks, Check("single_epoch", text, advice, "note")))
     draws = found.draws[list(SURFACE.names)].to_numpy(dtype=np.float64)
     return Surface(block, constants, draws, found.point), found
@@ -124,8 +136,8 @@ def profiles(found: LawFit) -> tuple[ProfileCurve, ...]:
     return tuple(made)
 
 
-def envelope(frame: pd.DataFrame, asked: Mapping[str, Any], *, alone: bool) -> Block | None:
-    """Return approach 1, the envelope of the runs' learning curves; None where there are none, unless it is `alone`."""
+def envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block, Mapping[str, PowerLaw]]:
+    """Return approach 1, the envelope of the runs' learning curves, and its laws; not possible where there are none."""
     from analysis import envelope as approach
     from analysis.frame import checkpoints
 
@@ -135,13 +147,13 @@ def envelope(frame: pd.DataFrame, asked: Mapping[str, Any], *, alone: bool) -> B
     rows = checkpoints(frame)
     if rows.run is None or len(set(rows.run.tolist())) == len(rows):
         why = "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
-        return empty(why) if alone else None
+        return empty(why), {}
     try:
         found = approach.fit(rows, resamples=int(asked["resamples"]), seed=int(asked["seed"]))
     except ValueError as error:
-        return empty(str(error))
+        return empty(str(error)), {}
     laws = {"a": found.exponents["params"], "b": found.exponents["tokens"]}
-    return Block(
+    block = Block(
         form=ENVELOPE,
         approach="envelope",
         loss_function="squared(log residual)",
@@ -150,6 +162,7 @@ def envelope(frame: pd.DataFrame, asked: Mapping[str, Any], *, alone: bool) -> B
         checks=found.checks,
         rows_used=len(rows),
     )
+    return block, found.exponents
 
 
 def approaches(frame: pd.DataFrame, budget: float, asked: Mapping[str, Any]) -> list[dict[str, Any]]:

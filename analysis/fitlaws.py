@@ -102,5 +102,5 @@ def _alone(frame: pd.DataFrame, asked: Mapping[str, Any], block: Block, extra: M
         versions=versions(),
         runs=Runs(len(frame), used, len(left), int((frame["state"] == "completed").sum()), 0),
         fits=Fits(valleys, surface, front, block, None),
-        record=record_of(asked, extra),
+        record=record_of(asked, extra, frame),
     )

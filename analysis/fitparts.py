@@ -8,17 +8,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis import human
 from analysis.fitkeys import APPROACHES
 from analysis.plain import to_json
-from analysis.results import Block, Check, Cloud, Dropped, Fit, Fits, Kinds, Runs, Valleys
+from analysis.results import (
+    Block,
+    Check,
+    Cloud,
+    Dropped,
+    Fit,
+    Fits,
+    Interval,
+    Kinds,
+    PowerLaw,
+    Recommendation,
+    Runs,
+    Valleys,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis import engine
+    from analysis.cost import Cost
+    from analysis.lawfit import LawFit
+    from analysis.planlaws import Law
     from analysis.rows import Rows
-    from analysis.surface import Surface
 
+BESIDE = {"single_epoch", "few_sizes"}
+"""Findings of a surface that stands beside another law which hold for that law too."""
 COVERED = {"flops_not_6nd", "clustered_rows"}
 """Findings of a law that the checks of the rows and of the surface say already, with what to do in a study."""
 
@@ -33,13 +51,17 @@ class Parts:
         resamples, seed = int(asked["resamples"]), int(asked["seed"])
         self.loss: engine.Loss = criterion(asked)
         self.dropped = dropped(frame)
+        self.drawn: tuple[Law, Cost, Interval] | None = None
+        self._no_size = False
         found, self.law = evidence.surface(rows, asked)
         self.surface = found if isinstance(found, surface.Surface) else None
         self.valleys = valleys.fit(rows, resamples=resamples, seed=seed)
         self.frontier = frontier.fit(rows, self.valleys)
         self.budget = float(asked["budget"] or 10.0 * float(rows.labels.max()))
-        self.plan = recommend.recommend(rows, self.valleys, self.frontier, surface=self.surface, budget=self.budget)
-        self.test = backtest.backtest(rows, self.loss)
+        self.other, self.extra, self.other_fit = self._other_law()
+        self.envelope, self.envelope_laws = _envelope(frame, asked)
+        self.plan, self.why = self._recommended()
+        self.test = backtest.backtest(rows, self.loss, asked["form"])
         block = found.block if isinstance(found, surface.Surface) else found
         at_surface = checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
         said = {check.code for check in at_surface}
@@ -54,13 +76,18 @@ class Parts:
         frame, rows, asked = self.frame, self.rows, self.asked
         kinds, waiting = kinds_of(frame), int(frame.attrs.get("not_started", 0))
         at_data = (*checks.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting), *setting_checks(frame))
-        law, extra = self._other_law()
-        envelope = _envelope(frame, asked)
-        valleys = dataclasses.replace(self.valleys.block, rows_dropped=self.dropped)
+        law, extra, envelope = self.other, self.extra, self.envelope
+        valleys = dataclasses.replace(
+            self.valleys.block, rows_dropped=(*self.dropped, *outside(rows, self.valleys.block))
+        )
         front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
         top = self._top(law, envelope, valleys)
-        outlook = checks.outlook(self.plan, self.test)
+        outlook = checks.outlook(self.plan, self.test, self.why, "note" if self._no_size else "error")
         own = () if top is self.block or top is valleys else self.block.checks
+        if (
+            law is not None and law.status == "ok"
+        ):  # the surface only stands beside it: its constants are not the answer
+            own = tuple(check for check in own if check.code in BESIDE)
         every = once((*at_data, *valleys.checks, *top.checks, *own, *outlook))
         shared = {f.name: getattr(top, f.name) for f in dataclasses.fields(Block)}
         return Fit(
@@ -82,7 +109,7 @@ class Parts:
             backtest=self.test,
             recommendation=self.plan,
             **self._evidence(),
-            record=record_of(asked, extra) | self._approaches(),
+            record=record_of(asked, extra, frame) | self._approaches(),
         )
 
     def _approaches(self) -> dict[str, Any]:
@@ -102,52 +129,116 @@ class Parts:
             return self.block
         return valleys if "2" in approach or envelope is None else envelope
 
-    def _other_law(self) -> tuple[Block | None, dict[str, Any]]:
-        """Return the block of another law than the surface, None where none was asked for, and its record."""
+    def _other_law(self) -> tuple[Block | None, dict[str, Any], LawFit | None]:
+        """Return block, record and fit of another law than the surface; no block where none was asked for."""
         from analysis import evidence
 
         if self.asked["form"] not in evidence.FAMILY:
-            return evidence.law(self.frame, self.rows, self.asked)
+            return evidence.law_and_fit(self.frame, self.rows, self.asked)
         if self.law is None:
-            return None, {}
-        return None, {"interval": self.law.interval_method, "law": to_json(self.law.record())}
+            return None, {}, None
+        return None, {"interval": self.law.interval_method, "law": to_json(self.law.record())}, None
+
+    def _recommended(self) -> tuple[Recommendation | None, str]:
+        """Return what the form and the approach that were asked for recommend; None, and why, where they cannot."""
+        from analysis import recommend
+
+        approach, rows, budget = self.asked["approach"], self.rows, self.budget
+        if self.other is not None and "3" in approach:
+            return self._by_law()
+        if approach == ("1",):
+            if not self.envelope_laws:
+                return None, self.envelope.reason if self.envelope else "there is no envelope"
+            return recommend.followed(
+                "envelope", {"envelope": recommend.by_envelope(self.envelope_laws, budget)}, rows, budget
+            ), ""
+        only = "" if "3" in approach else "valleys"
+        surface = None if only and self.other is not None else self.surface
+        found = recommend.recommend(rows, self.valleys, self.frontier, surface=surface, budget=budget, only=only)
+        return found, "" if found else self._reason(only)
+
+    def _reason(self, only: str) -> str:
+        """Return why no approach recommends a size."""
+        if only:
+            return f"no approach that was asked for can recommend a size: {self.valleys.block.reason}".rstrip(": ")
+        if self.surface is None:
+            return "no approach can recommend a size"
+        text = f"no approach can recommend a size for {human.flops(self.budget)}"
+        known = self.surface.block.identified["a"].identified
+        return text + ("; the largest run has " + human.flops(float(self.rows.flops.max())) if known else "")
+
+    def _by_law(self) -> tuple[Recommendation | None, str]:
+        """Return the recommendation of another form than the surface, beside the valleys, which need no form."""
+        from analysis import recommend
+
+        assert self.other is not None, "another form was asked for"
+        if self.other_fit is None:
+            return None, f"form={self.asked['form']} was not fitted: {self.other.reason}"
+        try:
+            law, price, sizes = recommend.priced(self.other_fit, self.rows)
+        except ValueError as error:
+            self._no_size = True
+            return None, str(error)
+        self.drawn = (law, price, sizes)
+        own = recommend.by_law(law, price, self.budget, sizes)
+        if own is None:
+            return (
+                None,
+                f"form={self.asked['form']} has no best size for {human.flops(self.budget)} near the sizes swept",
+            )
+        beside = recommend.by_valleys(self.valleys, self.frontier, law, self.budget)
+        proposals = {"law": own} | ({"valleys": beside} if beside else {})
+        return recommend.followed("law", proposals, self.rows, self.budget), ""
 
     def _evidence(self) -> dict[str, Any]:
         """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""
         from analysis import backtest, evidence
 
         rolling = backtest.rolling(self.rows, self.loss, form=self.asked["form"])
+        if self.other is not None:
+            asked = self.other_fit
+            return {
+                "profiles": () if asked is None else evidence.profiles(asked),
+                "cloud": self._cloud(),
+                "rolling": rolling,
+            }
         if self.surface is None or self.law is None:
             return {"rolling": rolling}
         return {
             "profiles": evidence.profiles(self.law),
-            "cloud": self._cloud(self.surface),
+            "cloud": self._cloud(),
             "rolling": rolling,
             "sensitivity": evidence.sensitivity(self.frame) if self.asked["sensitivity"] else (),
         }
 
-    def _cloud(self, surface: Surface) -> Cloud | None:
+    def _cloud(self) -> Cloud | None:
         import numpy as np
 
         from analysis import plans
         from analysis.cost import cost
 
-        sizes = (float(self.rows.params.min()), float(self.rows.params.max()))
-        found = plans.training_only(surface.draws[:400], cost(self.rows), self.budget, sizes)
+        if self.drawn is not None:
+            found = plans.training_only(self.drawn[0], self.drawn[1], self.budget, self.drawn[2])
+        elif self.surface is not None and self.other is None:
+            sizes = (float(self.rows.params.min()), float(self.rows.params.max()))
+            found = plans.training_only(self.surface.draws[:400], cost(self.rows), self.budget, sizes)
+        else:
+            return None
         good = np.isfinite(found.log_params)
+        good[:1] &= self.drawn is None  # the first row of a law is the point, not a draw
         if not good.any():
             return None
         params, tokens = (np.exp(values[good]) for values in (found.log_params, found.log_tokens))
         return Cloud(self.budget, tuple(map(float, params)), tuple(map(float, tokens)))
 
 
-def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Block | None:
-    """Return approach 1 where learning curves are there; not possible, and why, where it alone was asked for."""
+def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block | None, Mapping[str, PowerLaw]]:
+    """Return approach 1 and its laws; a block that says why where there are no learning curves."""
     from analysis import evidence
 
     if "1" not in asked["approach"]:
-        return None
-    return evidence.envelope(frame, asked, alone=asked["approach"] == ("1",))
+        return None, {}
+    return evidence.envelope(frame, asked)
 
 
 def criterion(asked: Mapping[str, Any]) -> engine.Loss:
@@ -192,11 +283,36 @@ def study_name(asked: Mapping[str, Any], frame: pd.DataFrame) -> str:
     return str(frame["study"].iloc[0]) or Path(str(asked.get("runs") or "study")).stem
 
 
-def record_of(asked: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was asked for, as plain values, and what the law itself says of how it was made."""
+def outside(rows: Rows, fit: Valleys) -> tuple[Dropped, ...]:
+    """Return the runs of budgets that show no minimum: valleys rest on none of them."""
+    why = {key: (v.status, v.reason) for v in fit.valleys if v.status != "minimum" for key in v.keys}
+    inside = {key for v in fit.valleys if v.status == "minimum" for key in v.keys}
+    alone = ("too_few", "no other size was run at its budget")
+    return tuple(Dropped(key, *why.get(key, alone)) for key in rows.keys if key not in inside)
+
+
+def schedule_of(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the schedules of the rows used, and how many rows were left out for an unfinished one."""
+    good = frame[frame["used"]]
+    if not {"schedule", "schedule_complete", "drop_code"} <= set(frame.columns):
+        return {}
+    return {
+        "names": sorted({str(name) for name in good["schedule"] if str(name)}),
+        "finished": int(good["schedule_complete"].sum()),
+        "left_out_unfinished": int((frame["drop_code"] == "mid_schedule").sum()),
+    }
+
+
+def record_of(asked: Mapping[str, Any], extra: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
+    """Return what was asked for, as plain values, what rows it took, and what the law says of how it was made."""
     options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asked.items()
         if name not in ("workers", "out", "report", "uri")  # nothing that the numbers depend on
     }
-    return {"options": options, **{name: value for name, value in extra.items() if name != "interval"}}
+    told = {name: value for name, value in extra.items() if name != "interval"}
+    if "law" in told:
+        told["law"] = {**told["law"], "kinds": to_json(kinds_of(frame))}
+    best = asked.get("select") == "best"
+    selection = "of equal N and D the learning rate and batch of the lowest loss" if best else "every run"
+    return {"options": options, "schedule": schedule_of(frame), "selection": selection, **told}

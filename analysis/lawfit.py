@@ -254,7 +254,9 @@ class LawFit:
         }
         return Block(
             form=self.form.text,
-            approach="surface" if set(self.form.inputs) >= {"params", "tokens"} else self.form.name,
+            approach="surface"
+            if self.form.target == "loss" and {"params", "tokens"} <= set(self.form.inputs)
+            else self.form.name,
             loss_function=self.loss_function,
             objective=self.objective,
             params={str(name): float(value) for name, value in self.params.items()},

@@ -1,19 +1,25 @@
-"""What to train with a budget: N*, D*, tokens per parameter and loss, by valleys and by surface, with intervals."""
+"""What to train with a budget: N*, D*, tokens per parameter and loss, by each approach, with intervals."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis import bootstrap, plans, valleys
+from analysis import bootstrap, planbasis, planlaws, plans, valleys
 from analysis.cost import Cost, cost
 from analysis.frontier import FrontierFit
-from analysis.results import Frontier, Interval, Proposal, Recommendation
+from analysis.planlaws import Closed, Law
+from analysis.results import Frontier, Interval, PowerLaw, Proposal, Recommendation
 from analysis.rows import Array, Rows
-from analysis.surface import Surface, predict
+from analysis.surface import Surface
 from analysis.valleys import ValleyFit
+
+if TYPE_CHECKING:
+    from analysis.lawfit import LawFit
 
 CLASH = 1.5
 """The surface may miss the best size of a budget that was run by this factor."""
@@ -48,27 +54,63 @@ def by_surface(surface: Surface, rows: Rows, budget: float) -> Proposal | None:
     return found
 
 
-def by_valleys(
-    fit: ValleyFit, frontier: FrontierFit | Frontier, surface: Surface | None, budget: float
-) -> Proposal | None:
+def priced(fit: LawFit, rows: Rows) -> tuple[Law, Cost, Interval]:
+    """Return the law with its draws, what a token costs and the sizes swept, as the form counts them.
+
+    Raises ValueError where the form has no best size: it gives no loss of N and D, or reads more than these.
+    """
+    form = fit.form
+    if not planlaws.plannable(form):
+        raise ValueError(f"form={form.name} gives no loss of N and D, so it has no best size")
+    further = planlaws.further(form)
+    if further:
+        at = ",".join(f"{name}:NUMBER" for name in further)
+        raise ValueError(
+            f"form={form.name} reads {', '.join(further)} too: python -m analysis.plan form={form.name} at={at} says "
+            "the best size for one"
+        )
+    sized = dataclasses.replace(rows, params=rows.column(planlaws.size_column(form)))
+    theta = np.vstack((fit.point.theta[None], fit.thetas[: planbasis.MOST_DRAWS]))
+    price = cost(sized)
+    ends = (float(sized.params.min()), float(sized.params.max()))
+    return planlaws.Fitted(form, theta, fit.problem.centres, price, {}), price, ends
+
+
+def by_law(law: Law, price: Cost, budget: float, sizes: Interval) -> Proposal | None:
+    """Return the proposal of any law, first row the point and then the draws; None where it has no best size."""
+    found = plans.training_only(law, price, budget, sizes)
+    every = np.stack((found.log_params, found.log_tokens, found.loss))
+    return _proposal(every[:, 0], every[:, 1:]) if np.isfinite(every[:, 0]).all() else None
+
+
+def by_envelope(laws: Mapping[str, PowerLaw], budget: float) -> Proposal:
+    """Return the proposal of power laws N*(C) and D*(C) without draws: no interval, no loss."""
+    n, d = (
+        float(laws[name].coefficient * (budget / laws[name].reference_flops) ** laws[name].exponent)
+        for name in ("params", "tokens")
+    )
+    return Proposal(n, d, d / n, None, dict.fromkeys(("params", "tokens", "tokens_per_param", "loss")))
+
+
+def by_valleys(fit: ValleyFit, frontier: FrontierFit | Frontier, law: Law | None, budget: float) -> Proposal | None:
     """Return the valleys' proposal: N*(C) and D*(C) from the exponents.
 
-    The loss is the surface's at this N and D, which rests on all runs; without a surface it is the frontier's, which
-    rests on a few minima and, with fewer than four of them, has no floor: it is then too low far out.
+    The loss is the law's at this N and D, which rests on all runs; without a law it is the frontier's, which rests on
+    a few minima and, with fewer than four of them, has no floor: it is then too low far out.
     """
     laws = fit.block.exponents
     if not laws:
         return None
     best, drawn = [], []
     for name, draws in (("params", fit.draw_params), ("tokens", fit.draw_tokens)):
-        law = laws[name]
-        ratio = np.log(budget / law.reference_flops)
-        intercepts, slopes = valleys.lines(fit.flops, law.reference_flops, draws)
-        best.append(np.log(law.coefficient) + law.exponent * ratio)
+        power = laws[name]
+        ratio = np.log(budget / power.reference_flops)
+        intercepts, slopes = valleys.lines(fit.flops, power.reference_flops, draws)
+        best.append(np.log(power.coefficient) + power.exponent * ratio)
         drawn.append(intercepts + slopes * ratio)
     loss, losses = np.nan, np.empty(0)
-    if surface is not None:
-        both = predict(np.vstack((surface.constants[None], surface.draws)), *np.exp(np.array(best)))
+    if law is not None:
+        both = law.loss(*(np.full(len(law), at) for at in best))
         loss, losses = float(both[0]), both[1:]
     elif isinstance(frontier, FrontierFit):
         loss, losses = frontier.predict(budget)
@@ -97,22 +139,33 @@ def clash(rows: Rows, fit: ValleyFit, surface: Surface | None) -> Clash | None:
 
 
 def recommend(
-    rows: Rows, valley_fit: ValleyFit, frontier: FrontierFit | Frontier, *, surface: Surface | None, budget: float
+    rows: Rows,
+    valley_fit: ValleyFit,
+    frontier: FrontierFit | Frontier,
+    *,
+    surface: Surface | None,
+    budget: float,
+    only: str = "",
 ) -> Recommendation | None:
     """Return both proposals and the one to follow, None where there is neither.
 
     The surface rests on all runs and on their residual degrees of freedom, so it is followed where it identifies the
     exponent of N*, its interval closes and it does not clash with the best sizes that were seen; else the valleys,
-    which need no form of the loss, are.
+    which need no form of the loss, are. Where one approach is asked for, `only` it is followed.
     """
+    law = Closed(np.vstack((surface.constants[None], surface.draws))) if surface else None
     found = {
-        "valleys": by_valleys(valley_fit, frontier, surface, budget),
+        "valleys": by_valleys(valley_fit, frontier, law, budget),
         "surface": by_surface(surface, rows, budget) if surface else None,
     }
     proposals = {name: proposal for name, proposal in found.items() if proposal is not None}
-    if not proposals:
+    if not proposals or (only and only not in proposals):
         return None
-    chosen = _chosen(proposals, surface, clash(rows, valley_fit, surface))
+    return followed(only or _chosen(proposals, surface, clash(rows, valley_fit, surface)), proposals, rows, budget)
+
+
+def followed(chosen: str, proposals: Mapping[str, Proposal], rows: Rows, budget: float) -> Recommendation:
+    """Return the recommendation of the proposal with this name, beside the others."""
     p = proposals[chosen]
     sizes = [q.params for q in proposals.values()]
     return Recommendation(
@@ -124,7 +177,7 @@ def recommend(
         loss=p.loss,
         intervals=p.intervals,
         extrapolation_factor=budget / float(rows.flops.max()),
-        by_approach=proposals,
+        by_approach=dict(proposals),
         disagreement=max(sizes) / min(sizes) if len(sizes) > 1 else None,
     )
 

@@ -17,10 +17,10 @@ Top level (:class:`Fit`)::
     interval_method, confidence, resamples, seed, versions
     runs                {total, used, dropped, completed, budgets}
     fits                {valleys, surface, frontier, law, envelope}: one block an approach; `law` is the fit of another
-                        form than the surface (form=), else null; `envelope` approach 1, null without learning curves
+                        form than the surface (form=), else null; `envelope` approach 1, null where it was not asked for
     backtest            null with fewer than three budgets
     profiles, cloud, rolling, sensitivity, record    see below; empty where they were not asked for
-    recommendation      null when no approach can give one
+    recommendation      null when no approach can give one: the check no_recommendation says why
 
 A block (:class:`Block`: top level and `fits.surface`; also the first fields of `fits.valleys`, `fits.frontier`)::
 
@@ -61,7 +61,8 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
 
     held_out_budget, train_budgets, extrapolation_factor (held-out flops / largest flops of the fit)
     predicted, observed, relative_error    loss at the held-out valley's minimum (signed error: predicted/observed - 1)
-    approach            which approach the three figures above are from: surface where there is one
+    approach            which approach the three figures above are from: surface, or law where another form was
+                        asked for, where there is one
     by_approach         name -> {predicted, observed, relative_error}
     runs                [{key, params, tokens, flops, predicted, observed, relative_error}] from the surface
     mean_abs_relative_error   over `runs`, null without a surface
@@ -70,7 +71,9 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
 
     approach            which approach the figures below are from: the surface where it identifies the exponent
                         of N*, its interval closes and it finds the best size of the largest budget run, else the
-                        valleys; the loss at this N and D is the surface's where there is one, else the frontier's
+                        valleys; the loss at this N and D is the surface's where there is one, else the frontier's.
+                        law where another form was asked for (null, and a check that says why, where that form has
+                        no best size), valleys or envelope where only this approach was asked for
     budget_flops, params, tokens, tokens_per_param, loss
     intervals           {params, tokens, tokens_per_param, loss} -> [low, high] | null
     extrapolation_factor   budget / largest exact flops of the rows used
@@ -87,7 +90,8 @@ the runs above, and each as [flops, relative error].
 
 `sensitivity` ([:class:`Choice`]): what the exponent a (or another quantity) becomes under another choice.
 
-`record`                what else a reader needs to repeat the fit: command, selection, columns, loss, cluster, versions
+`record`                what else a reader needs to repeat the fit: options, schedules of the rows used, how rates were
+                        selected, approaches side by side, the law's own record (kinds, bse, criteria, ranges)
 
 `runs.csv` lies beside it: the tidy frame of :mod:`analysis.frame`, one row a run, also the rows not used, with the
 columns `used` (True/False), `drop_code` and `drop_reason` (empty for used rows) and `predicted` (surface loss).

@@ -94,7 +94,8 @@ def _law(fit: Mapping[str, Any]) -> str:
 def _alone(fit: Mapping[str, Any]) -> bool:
     """Return whether one law is all there is: no loss of N and D, so nothing to recommend."""
     fits = fit.get("fits") or {}
-    return (fits.get("law") or {}).get("status") == "ok" and (fits.get("surface") or {}).get("status") != "ok"
+    alone = (fits.get("law") or {}).get("status") == "ok" and (fits.get("surface") or {}).get("status") != "ok"
+    return alone and not fit.get("recommendation")
 
 
 def _constants(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -144,7 +145,9 @@ def _frontier(fit: Mapping[str, Any]) -> str:
 def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     plan = fit.get("recommendation")
     if not plan:
-        return [("train next", "no recommendation: no approach could be fitted")]
+        said = [c for c in fit.get("checks") or () if c.get("code") == "no_recommendation"]
+        why = str(said[0].get("message")) if said else "no approach could be fitted"
+        return [("train next", f"no recommendation: {why}")]
     bounds = plan.get("intervals") or {}
 
     def both(name: str, show: Any) -> str:

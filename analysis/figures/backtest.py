@@ -65,7 +65,7 @@ def draw_runs(ax: Axes, runs: Sequence[BacktestRun], params_kind: str, loss_unit
         color=style.ORANGE,
         linewidth=1,
         mew=1.5,
-        label="predicted by the surface",
+        label="predicted by the law",
         zorder=2,
     )
     ax.plot(n, [r.observed for r in runs], "o", ms=6, mfc=style.BLUE, mec=style.PAPER, label="observed", zorder=3)
@@ -81,8 +81,13 @@ def error_bars(backtest: Backtest) -> tuple[tuple[str, float], ...]:
     names = sorted(backtest.by_approach, key=lambda name: (name != backtest.approach, name))
     bars = [(f"{name}:\nlowest loss", 100 * backtest.by_approach[name].relative_error) for name in names]
     if backtest.mean_abs_relative_error is not None:
-        bars.append(("surface:\nmean |error|\nof runs", 100 * backtest.mean_abs_relative_error))
+        bars.append((f"{_of(backtest)}:\nmean |error|\nof runs", 100 * backtest.mean_abs_relative_error))
     return tuple(bar for bar in bars if math.isfinite(bar[1]))
+
+
+def _of(backtest: Backtest) -> str:
+    """Return which approach the held-out runs' predictions are from."""
+    return "law" if "law" in backtest.by_approach else "surface"
 
 
 def draw_errors(ax: Axes, bars: Sequence[tuple[str, float]]) -> Axes:
@@ -117,7 +122,9 @@ def table(backtest: Backtest) -> Table:
     columns = ("what", "approach", "key", "params", "tokens", "flops", "observed", "predicted", "relative_error")
     rows: list[tuple[object, ...]] = []
     for r in prepare(backtest):
-        rows.append(("run", "surface", r.key, r.params, r.tokens, r.flops, r.observed, r.predicted, r.relative_error))
+        rows.append(
+            ("run", _of(backtest), r.key, r.params, r.tokens, r.flops, r.observed, r.predicted, r.relative_error)
+        )
     for name, o in sorted(backtest.by_approach.items()):
         flops = backtest.held_out_budget
         rows.append(("minimum", name, "", None, None, flops, o.observed, o.predicted, o.relative_error))

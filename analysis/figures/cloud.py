@@ -23,7 +23,8 @@ def figure(fit: Fit) -> Figure | None:
     if cloud is None or len(cloud.params) < LEAST:
         return None
     chosen = fit.recommendation
-    star = None if chosen is None or "surface" not in chosen.by_approach else chosen.by_approach["surface"]
+    of = {} if chosen is None else chosen.by_approach
+    star = of.get("law") or of.get("surface")
     place = None if star is None else (star.params, star.tokens)
     caption = (
         f"Each dot is the best run for {human.flops(cloud.budget_flops)} by one resample of the runs; the star is that "

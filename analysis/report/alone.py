@@ -10,7 +10,8 @@ from analysis.results import Fit
 def is_alone(fit: Fit) -> bool:
     """Return whether one law was fitted and no surface: there is nothing to recommend."""
     law = fit.fits.law
-    return law is not None and law.status == "ok" and fit.fits.surface.status != "ok"
+    alone = law is not None and law.status == "ok" and fit.fits.surface.status != "ok"
+    return alone and fit.recommendation is None
 
 
 def lead(fit: Fit) -> Html:

@@ -18,6 +18,8 @@ def lead(fit: Fit) -> Html:
     plan = fit.recommendation
     if plan is None:
         why = "; ".join(b.reason for b in (fit.fits.valleys, fit.fits.surface) if b.status != "ok" and b.reason)
+        said = [c.message for c in fit.checks if c.code == "no_recommendation" and not c.message.startswith("no ")]
+        why = said[0] if said else why
         return tag("p", f"These runs do not yet say what to train next{': ' + why if why else ''}.", class_="lead")
     sentence = join(
         "With ",
@@ -49,7 +51,15 @@ def tiles(fit: Fit) -> Html:
 def alarms(fit: Fit) -> Html:
     """Return findings that forbid trusting the answer, to stand beside it; empty where there are none."""
     found = dict.fromkeys(c for b in (fit, *_blocks(fit)) for c in b.checks if c.level == "error")
-    items = [tag("li", tag("span", "error", class_="level"), f"{c.message} {c.advice}", class_="error") for c in found]
+    items = [
+        tag(
+            "li",
+            tag("span", "error", class_="level"),
+            f"{c.message.rstrip('. ')}. {c.advice[:1].upper()}{c.advice[1:].rstrip('. ')}.",
+            class_="error",
+        )
+        for c in found
+    ]
     return tag("ul", *items, class_="checks") if items else Html("")
 
 

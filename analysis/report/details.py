@@ -67,7 +67,8 @@ def constants(fit: Fit) -> Html:
 def checks(fit: Fit) -> Html:
     """Return findings with their advice, errors first, each once."""
     seen: dict[tuple[str, str], Check] = {}
-    for block in (fit, fit.fits.valleys, fit.fits.surface, fit.fits.frontier):
+    asked = fit.fits.law is not None and fit.fits.law.status == "ok"  # the surface's constants are then not the answer
+    for block in (fit, fit.fits.valleys, *(() if asked else (fit.fits.surface,)), fit.fits.frontier):
         for check in block.checks:
             seen.setdefault((check.code, check.message), check)
     if not seen:
@@ -90,18 +91,20 @@ def checks(fit: Fit) -> Html:
 def ways(fit: Fit) -> Html:
     """Return the exponent and the optimum by every approach and way of finding a valley's lowest point."""
     body: list[list[str]] = []
+    without: list[Html] = []
     for line in fit.record.get("approaches", ()):
         if line.get("a") is None:
-            body.append([str(line.get("approach")), tag("span", str(line.get("reason")), class_="quiet"), "", "", ""])
+            without.append(tag("li", f"{line.get('approach')}: ", tag("span", str(line.get("reason")), class_="quiet")))
             continue
         shown, bounds = human.estimate(line["a"], (line.get("a_low"), line.get("a_high")))
         sizes = [human.count(line.get("params")), human.count(line.get("tokens"))]
         body.append([str(line["approach"]), shown, bounds, *sizes])
-    if not body:
+    if not body and not without:
         return Html("")
     head = ["approach", "a", "interval", "N*", "D*"]
     grid = table(head, body, ["nowrap", "", "nowrap", "number", "number"], "approaches side by side")
-    return join(tag("h3", "By other approaches"), grid)
+    why = tag("ul", *without) if without else ""
+    return join(tag("h3", "By other approaches"), grid if body else "", why)
 
 
 def sensitivity(fit: Fit) -> Html:
@@ -119,7 +122,7 @@ def sensitivity(fit: Fit) -> Html:
 def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
     """Return the runs and budgets that took no part, each with its reason."""
     found: dict[str, tuple[str, str]] = {r.key: (r.drop_code, r.drop_reason) for r in rows if not r.used}
-    for block in (fit.fits.surface, fit.fits.valleys, fit):
+    for block in (fit.fits.surface, fit):
         for row in block.rows_dropped:
             found.setdefault(row.key, (row.code, row.reason))
     parts = []
@@ -161,14 +164,13 @@ def runs(fit: Fit, rows: Sequence[Row]) -> Html:
 
 def method(fit: Fit) -> Html:
     """Return how it was done: everything that another group needs to repeat it."""
-    surface = fit.fits.surface
+    beside = (("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier))
     items: list[tuple[str, str]] = [
         ("form", fit.form),
         ("loss function", fit.loss_function),
         ("objective", human.number(fit.objective, 6)),
-        ("optimizer", _optimizer(surface.optimizer)),
-        ("valleys", f"{fit.fits.valleys.form}; {fit.fits.valleys.loss_function}"),
-        ("frontier", f"{fit.fits.frontier.form}; {fit.fits.frontier.loss_function}"),
+        ("optimizer", _optimizer(fit.optimizer or fit.fits.surface.optimizer)),
+        *((name, f"{b.form}; {b.loss_function}") for name, b in beside if b.form),
         ("intervals", f"{human.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
         ("seed", str(fit.seed)),
         ("rows", f"{fit.rows_used} used by the law; {fit.runs.completed} of {fit.runs.total} runs completed"),

@@ -225,7 +225,7 @@ def test_backtest_shows_held_out_runs_and_signed_errors(fit: Fit) -> None:
     figure = backtest.figure(fit)
     ax = drawn(figure, "runs")
     assert [np.size(line.get_xdata()) for line in ax.lines] == [5, 5]
-    assert ax.get_legend_handles_labels()[1] == ["predicted by the surface", "observed"]
+    assert ax.get_legend_handles_labels()[1] == ["predicted by the law", "observed"]
     from matplotlib.patches import Rectangle
 
     bars = drawn(figure, "errors")

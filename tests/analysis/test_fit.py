@@ -59,6 +59,15 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
         assert interval is not None
         assert interval[0] < size < interval[1]
         assert interval[1] / interval[0] < 10
+    blocks = found.fits
+    assert blocks.envelope is not None
+    assert "no learning curves" in blocks.envelope.reason
+    for block in (blocks.valleys, blocks.surface):
+        assert block.rows_used + len(block.rows_dropped) == 21, "every run is used or dropped with its reason"
+        assert all(row.code and row.reason for row in block.rows_dropped)
+    assert found.record["law"]["kinds"]["params"] == "matmul"
+    assert found.record["schedule"] == {"names": ["cosine"], "finished": 20, "left_out_unfinished": 0}
+    assert found.record["selection"] == "every run"
     table = pd.read_csv(tmp_path / "out" / "runs.csv")
     assert int(table["used"].sum()) == 20
     good = table[table["used"]]

@@ -115,3 +115,34 @@ def test_approaches_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
     assert {"1 envelope", "2 parabola", "2 akima", "2 surface", "3 surface"} == set(lines)
     assert "run" in lines["1 envelope"]["reason"]
     assert "approaches     N* differs by a factor of" in capsys.readouterr().out
+
+
+def test_the_recommendation_comes_from_the_form_that_was_asked(tmp_path: Path) -> None:
+    found = fitted(tmp_path, grid(), "form=chinchilla_tied")
+    plan, law = found["recommendation"], found["params"]
+    best = (law["A"] / law["B"] * (plan["budget_flops"] / 6) ** law["alpha"]) ** (0.5 / law["alpha"])
+    assert (plan["approach"], found["backtest"]["approach"]) == ("law", "law")
+    assert plan["params"] == pytest.approx(best, rel=1e-3)  # the search's grid
+    assert {curve["name"] for curve in found["profiles"]} == {"E", "A", "B", "alpha"}
+
+
+@pytest.mark.parametrize(("form", "reason"), [("compute", "gives no loss of N and D"), ("farseer", "")])
+def test_a_form_without_a_best_size_recommends_none_and_says_why(tmp_path: Path, form: str, reason: str) -> None:
+    table = grid() if form == "compute" else grid().iloc[:8]  # too few rows for nine constants
+    found = fitted(tmp_path, table, f"form={form}")
+    said = [check for check in found["checks"] if check["code"] == "no_recommendation"]
+    assert found["recommendation"] is None
+    assert reason in said[0]["message"]
+    assert f"form={form}" in said[0]["message"]
+    assert said[0]["level"] == ("note" if reason else "error")
+
+
+def test_one_approach_alone_recommends_what_it_says_itself(tmp_path: Path) -> None:
+    found = fitted(tmp_path, grid(), "approach=2")
+    assert (found["approach"], found["recommendation"]["approach"]) == ("valleys", "valleys")
+
+
+def test_a_loss_that_never_changes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid().assign(loss=3.0).to_csv(tmp_path / "t.csv", index=False)
+    assert fit.main([f"runs={tmp_path / 't.csv'}", *QUICK]) == 2
+    assert "every row has the same loss, 3" in capsys.readouterr().err
