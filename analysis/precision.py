@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -115,28 +116,60 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in table) + "\n"
 
 
+def apart(run: Run, first: Run, share: float = 0.1) -> list[tuple[int, float]]:
+    """Return (tokens, training loss above the first run's [nats/token]), each a mean over `share` of the run.
+
+    Formats differ by less than batches do, which the runs share: differences show what losses hide.
+    """
+    wanted = dict(first.series("train", "loss"))
+    both = [(tokens, loss - wanted[tokens]) for tokens, loss in run.series("train", "loss") if tokens in wanted]
+    width = max(1, round(share * len(both)))
+    return [
+        (both[end - 1][0], fmean(value for _, value in both[end - width : end])) for end in range(width, len(both) + 1)
+    ]
+
+
+def _tick(value: object) -> str:
+    from analysis.figures import style
+
+    assert isinstance(value, float)
+    return f"{value:.3g}" if value < 1000 else style.parameters(value)
+
+
 def figure(runs: Sequence[Run]) -> str:
-    """Return losses, gradient norms and loss scales against tokens, a line a run, as an SVG document."""
+    """Return losses, their differences, gradient norms and loss scales against tokens, a line a run, as SVG."""
     from analysis.figures import style
     from analysis.figures.canvas import Panel, svg
 
-    def panel(metric: str, label: str) -> Panel:
+    def panel(name: str, label: str, series: Callable[[Run], list[tuple[int, float]]], log: bool = True) -> Panel:
         def draw(ax: Axes) -> Axes:
             style.frame(ax, "training tokens [tokens]", label)
+            heights: list[float] = []
             for run, colour in zip(runs, style.ramp(len(runs)), strict=True):
-                points = run.series("train", metric)
+                points = [
+                    (tokens, value) for tokens, value in series(run) if isfinite(value) and (value > 0 or not log)
+                ]
                 if points:
                     ax.plot(*zip(*points, strict=True), color=colour, linewidth=1.2, label=f"{run.format}, {run.seed}")
-            if metric != "loss":
-                ax.set_yscale("log")
-            ax.legend(frameon=False)
+                    heights += [value for _, value in points]
+            if log and heights:
+                style.log_axis(ax.yaxis, *style.padded(heights), _tick)
+            if heights:
+                ax.legend(frameon=False)
             return ax
 
-        return Panel(metric, f"{label} against training tokens by number format", draw)
+        return Panel(name, f"{label} against training tokens by number format", draw)
 
-    panels = [panel("loss", "training loss [nats/token]"), panel("grad_norm", "gradient norm")]
+    def recorded(metric: str) -> Callable[[Run], list[tuple[int, float]]]:
+        return lambda run: run.series("train", metric)
+
+    panels = [
+        panel("loss", "training loss [nats/token]", recorded("loss"), log=False),
+        panel("apart", f"loss above {runs[0].format}'s [nats/token]", lambda run: apart(run, runs[0]), log=False),
+        panel("grad_norm", "gradient norm", recorded("grad_norm")),
+    ]
     if any(run.values("train", "loss_scale") for run in runs):
-        panels.append(panel("loss_scale", "loss scale"))
+        panels.append(panel("loss_scale", "loss scale", recorded("loss_scale")))
     return svg(panels, "precision", transparent=False)
 
 

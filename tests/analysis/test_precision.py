@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.precision import COLUMNS, main, read, rows
+from analysis.precision import COLUMNS, apart, main, read, rows
 
 
 def write(folder: Path, precision: str, losses: list[float], **further: float) -> None:
@@ -40,10 +40,18 @@ def test_formats_are_ordered_and_compared_with_the_first(study: Path) -> None:
     assert (table[0]["gradient norm, median"], table[0]["largest"]) == ("2", "3")
 
 
+def test_differences_from_the_first_run_are_means_over_a_share_of_the_run(study: Path) -> None:
+    first, second = read(study)
+    assert apart(second, first) == [(0, 0.0), (10, 0.0), (20, 0.25)]
+    assert apart(second, first, share=0.6) == [(10, 0.0), (20, 0.125)]
+
+
 def test_the_command_writes_table_and_figure(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(study)]) == 0
     assert "fp16" in capsys.readouterr().out
-    assert (study / "precision.svg").read_text().count("<svg") == 1
+    drawn = (study / "precision.svg").read_text()
+    assert drawn.count("<svg") == 1
+    assert "mathdefault" not in drawn, "ticks are written out"
     assert "precision.svg" in (study / "precision.md").read_text()
 
 
