@@ -78,8 +78,9 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
         RunConfig(
             model=cell.model,
             data=DataConfig(name="fake", vocab_size=VOCABULARY, sequence_length=LENGTH),
-            # Small enough that rounding does not grow into another trajectory within the run.
-            optim=OptimConfig(lr=5e-4, grad_clip=cell.clip),
+            # Small enough that rounding does not grow into another trajectory within the run: its losses stay at a
+            # fifth of their bound or less, as other processors take sums in another order.
+            optim=OptimConfig(lr=2e-4, grad_clip=cell.clip),
             batch=BatchConfig(tokens=batch * LENGTH),
             budget=BudgetConfig(tokens=((STEPS - 1) * batch + 3) * LENGTH),
             precision=cell.precision,
