@@ -43,6 +43,7 @@ from study.submission import load_submission
 
 NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
 """Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
+SHOWN_KEYS = 3
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,8 @@ def again_here(
     )
     keys = [key for key in due(ours, _merged(known, ends)) if _is_wanted(known, key)]
     ledger.extend(folder, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
-    for end in ends:
-        say(f"{end.key}: {end.why}")
+    for text in _said(ends):
+        say(text)
     for name in dict.fromkeys(known.current[key] for key in keys):
         batch = known.batches[name]
         write_batch(folder, [key for key in keys if known.current[key] == name], batch.code, batch.resources)
@@ -274,9 +275,19 @@ def _write(
         asked = {"resources": shape.record(), "code": batch.code, "parallel": parallel}
         events.append({"event": "waiting", "keys": its, **asked})
     ledger.extend(folder, events)
-    for end in ends:
-        outside.say(f"{end.key}: {end.why}")
+    for text in _said(ends):
+        outside.say(text)
     return len(keys)
+
+
+def _said(ends: Sequence[End]) -> list[str]:
+    """Return what follows from these ends, one line a reason: hundreds of points may have ended alike."""
+    groups: dict[str, list[str]] = {}
+    for end in ends:
+        groups.setdefault(end.why, []).append(end.key)
+    shown = {why: " ".join(keys[:SHOWN_KEYS]) for why, keys in groups.items()}
+    more = {why: f" and {len(keys) - SHOWN_KEYS:,} more" for why, keys in groups.items() if len(keys) > SHOWN_KEYS}
+    return [f"{keys}{more.get(why, '')}: {why}" for why, keys in shown.items()]
 
 
 def _base(batch: Batch, known: Ledger) -> Shape:

@@ -141,9 +141,10 @@ class Observer:
         run = self.folder.run(key)
         outcome = read_json(run.outcome) if started else None
         attempt = latest_attempt(run) if started else None
-        job = None
+        job, name = None, ""
         if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
-            job = self.view.jobs.get(f"{batch.job_id}_{places[batch.name][key]}")
+            name = f"{batch.job_id}_{places[batch.name][key]}"
+            job = self.view.jobs.get(name)
         seen = Evidence(
             batch=batch,
             cancelled=key in state.cancelled,
@@ -158,6 +159,8 @@ class Observer:
             owned=_owned(run, batch, attempt, job, self.view.queue_complete) if started and outcome is None else None,
         )
         status = _describe(point, run, seen, judge(seen), outcome)
+        if status.state == "queued" and job is not None:
+            status = replace(status, job_id=name)  # what an earlier attempt had says nothing of now
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
             status = replace(status, next=ends[-1].why)
         if status.state in ("completed", "diverged"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,12 +113,13 @@ def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
 def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
     """Return what points wait for that are wanted and not yet submitted, and what sends them."""
     whys = Counter(s.why for s in statuses if s.state == "waiting")
-    lines = [_cut(f"{count:,} wait: {why or 'for room'}") for why, count in whys.most_common(SHOWN_KEYS)]
+    said = [f"{count:,} wait: {why or 'for room'}" for why, count in whys.most_common(SHOWN_KEYS)]
+    lines = [line for text in said for line in textwrap.wrap(text, WIDTH, subsequent_indent="    ")]
     return [*lines, "jobs that end send them, and any status or watch"] if lines else []
 
 
-def table(statuses: Sequence[PointStatus]) -> list[str]:
-    """Return the points as a table; overrides are cut where they would go beyond 80 columns."""
+def table(statuses: Sequence[PointStatus], width: int = WIDTH) -> list[str]:
+    """Return the points as a table; overrides are cut where they would go beyond `width` columns."""
     rows = [("point", "state", "done", "loss", "try", "job", "config")]
     for s in statuses:
         share = f"{min(1.0, s.tokens / s.budget_tokens):.0%}" if s.budget_tokens and s.tokens else ""
@@ -125,7 +127,7 @@ def table(statuses: Sequence[PointStatus]) -> list[str]:
         rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", " ".join(s.overrides)))
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
     lead = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)) for row in rows]
-    return [_cut(f"{text}  {row[6]}".rstrip()) for text, row in zip(lead, rows, strict=True)]
+    return [_cut(f"{text}  {row[6]}".rstrip(), width) for text, row in zip(lead, rows, strict=True)]
 
 
 def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:
@@ -136,6 +138,15 @@ def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:
     chosen = sorted(statuses, key=lambda s: order.get(s.state, 9))[:FULL_ROWS]
     keys = {status.key for status in chosen}
     return [status for status in statuses if status.key in keys]
+
+
+def unlike(statuses: Sequence[PointStatus], most: int) -> list[PointStatus]:
+    """Return at most so many points that need a look, one of each class and error: others say the same again."""
+    found: dict[tuple[str, str], PointStatus] = {}
+    for status in statuses:
+        if status.state in ("failed", "unknown"):
+            found.setdefault((kind(status), _first_line([status])), status)
+    return list(found.values())[:most]
 
 
 def next_action(counts: Mapping[str, int], called: str) -> str:

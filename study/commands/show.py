@@ -137,7 +137,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
     lines = [f"{status.key}  {state}", f"  {' '.join(status.overrides)}".rstrip(), f"  {found['run']}"]
     done = f"{status.tokens:,} of {status.budget_tokens:,} tokens"
     lines.append(f"  {done}" + ("" if status.loss is None else f", loss {status.loss:.4f} nats per token"))
-    lines += ["", "differs from the study's base:" if found["differs"] else "as the study's base"]
+    lines += ["", "differs from the study's base:" if found["differs"] else "no difference from the study's base"]
     lines += [f"  {key}: {said(v['base'])} -> {said(v['point'])}" for key, v in found["differs"].items()]
     if found["parent"]:
         lines.append(f"goes on from {found['parent']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shutil
 import sys
 import textwrap
 import time
@@ -85,12 +86,12 @@ def as_text(
     counts = overview.count(statuses)
     shown = list(statuses) if everything else overview.interesting(statuses)
     lines = [overview.heading(folder.name, counts, len(statuses)), *overview.bars(counts, len(statuses)), ""]
-    lines += overview.table(shown)
+    lines += overview.table(shown, max(overview.WIDTH, shutil.get_terminal_size((overview.WIDTH, 24)).columns))
     if len(shown) < len(statuses):
         lines.append(f"… and {len(statuses) - len(shown):,} more (--all shows them)")
     found = overview.failures(statuses)
     lines += ["", *overview.failure_lines(found)] if found else []
-    for status in [s for s in statuses if s.state in ("failed", "unknown")][:SHOWN_FAILURES]:
+    for status in overview.unlike(statuses, SHOWN_FAILURES):
         lines += _failure(status)
     spent = cost.quick(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []

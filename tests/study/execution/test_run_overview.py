@@ -19,6 +19,7 @@ from study.overview import (
     next_action,
     seconds_left,
     table,
+    unlike,
     waiting_lines,
 )
 from study.progress import JsonLines, Lines, Pace, slow_lines
@@ -62,6 +63,13 @@ def test_failures_are_grouped_by_their_kind_with_what_says_most() -> None:
     assert len(many[1]) == 80
 
 
+def test_points_that_failed_alike_are_told_of_once() -> None:
+    alike = [status(f"p{n}", "failed", kind="code_error", headline="RuntimeError: no") for n in range(9)]
+    other = status("q", "failed", kind="code_error", headline="KeyError: 'x'")
+    assert [s.key for s in unlike([status("a", "running"), *alike, other], 5)] == ["p0", "q"]
+    assert [s.key for s in unlike([*alike, other], 1)] == ["p0"]
+
+
 @pytest.mark.parametrize(
     ("statuses", "seconds"),
     [
@@ -93,6 +101,7 @@ def test_lines_about_time_and_cost() -> None:
     assert left_line(0.0, []) == ""
     assert waiting_lines(running)[0] == "1 wait: MaxSubmitJobs is 2"
     assert waiting_lines([]) == []
+    assert max(map(len, waiting_lines([status("w", "waiting", why="no answer " * 30)]))) <= 80
     said = cost_line(Cost("GPU-hours", asked=1200.0, used=12.345, lost=0.001))
     assert said == "GPU-hours: 12.3 used of 1,200 asked for, <0.01 of them lost to failed attempts"
 
@@ -120,6 +129,7 @@ def test_the_table_fits_80_columns() -> None:
         "abcdefabcdef", "interrupted", HALF, loss=1.5, attempt=12, job_id="1234567_999", overrides=("x=1",) * 40
     )
     assert max(map(len, table([long]))) == 80
+    assert max(map(len, table([long], 140))) == 140
 
 
 def test_watching_rests_longer_than_it_looks() -> None:
