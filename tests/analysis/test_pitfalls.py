@@ -193,6 +193,17 @@ def test_drifting_grids(tmp_path: Any) -> None:
     assert "drifting_grid" not in codes(steady.block.checks)
 
 
+def test_grids_off_the_minimum() -> None:
+    from analysis import valleys
+
+    def at(*ratios: float) -> set[str]:
+        table = studies.isoflop(0, noise=0.0005, budgets=(1e18, 1e19, 1e20), law=LAW, ratios=ratios)
+        return codes(valleys.fit(studies.as_rows(table), resamples=0, seed=0).block.checks)
+
+    assert "off_center" in at(2.5, 5, 10, 20, 40, 80, 160)
+    assert "off_center" not in at(10, 30, 90, 270, 810)  # the best ratios of this law are 102 to 135 here
+
+
 def test_rows_in_mid_schedule_are_excluded_or_corrected(tmp_path: Any) -> None:
     law = (1.7, 400.0, 900.0, 0.34, 0.3)
     table = studies.isoflop(4, noise=0.001, budgets=(1e17, 1e18, 1e19, 1e20), ratios=(2.5, 5, 10, 20, 40, 80), law=law)
