@@ -141,6 +141,9 @@ class Observer:
         run = self.folder.run(key)
         outcome = read_json(run.outcome) if started else None
         attempt = latest_attempt(run) if started else None
+        alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
+        if alive is False:  # it may have written how it ended since its files were read: now it writes no more
+            outcome, attempt = read_json(run.outcome), latest_attempt(run)
         job, name = None, ""
         if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
             name = f"{batch.job_id}_{places[batch.name][key]}"
@@ -150,7 +153,7 @@ class Observer:
             cancelled=key in state.cancelled,
             outcome=None if outcome is None else str(outcome.get("state", "completed")),
             attempt=attempt,
-            alive=None if attempt is None or attempt.ended is not None else is_alive(attempt.job),
+            alive=alive,
             job=job,
             problem=problem,
             queue_complete=self.view.queue_complete,

@@ -7,8 +7,10 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 
 from study import ledger, outcomes
+from study import observe as observing
 from study.executors.local import write_batch
 from study.layout import StudyFolder
 from study.observe import observe
@@ -186,6 +188,24 @@ def test_a_run_that_was_killed_outright_goes_on_by_itself_and_one_told_to_stop_d
     assert process.returncode == 130, said
     assert states(study)[key] == "interrupted"
     assert decided(study, key) == [("killed", "again")], "being told to stop is no failure, and nothing follows from it"
+
+
+def test_a_run_that_ends_while_it_is_looked_at_was_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    key = keys[1]
+    write_batch(study, [key], None)
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    (name,) = ledger.read(study).batches
+    attempt.job.write_text(json.dumps({"name": name, "executor": "local", "job_id": "local-1", "host": "h"}))
+
+    def ends_now(job: object) -> bool:
+        attempt.outcome.write_text(json.dumps({"state": "failed", "kind": "code_error"}))
+        return False
+
+    monkeypatch.setattr(observing, "is_alive", ends_now)
+    (status,) = observe(study)
+    assert (status.state, status.kind) == ("failed", "code_error")
 
 
 def test_cancel_and_retry(tmp_path: Path) -> None:
