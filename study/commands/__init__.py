@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -100,6 +100,6 @@ def emit(command: str, folder: StudyFolder | None, fields: Mapping[str, Any], co
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):  # the name `list` here may be the command's module
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
