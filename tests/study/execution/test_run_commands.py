@@ -289,7 +289,7 @@ def test_a_point_that_was_retried_and_not_yet_begun_is_pending(tmp_path: Path) -
 
 def documented() -> dict[str, dict[str, set[str]]]:
     """Return, by the first cell of each row of docs/commands.md, the fields and what each of them is said to hold."""
-    found = {}
+    found: dict[str, dict[str, set[str]]] = {}
     text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
     for row in re.findall(r"^\| (`.*?) \| (.*) \|$", text.partition("## JSON")[2], re.MULTILINE):
         fields: dict[str, set[str]] = {}
