@@ -21,8 +21,9 @@ from analysis.results import Basin, Optimizer
 
 __all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
 
-CHUNK = 250
-STARTS = 8
+CHUNK, CELLS = 250, 4_000_000
+"""Resamples that are solved at once: as many as this, and so few that resamples x rows stay below this."""
+STARTS, START_ROWS = 8, 5_000
 RESAMPLE_TOLERANCE = 1e-7
 RIVAL, RIVALS = 0.02, 4
 METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
@@ -113,7 +114,13 @@ def residuals(p: Problem, theta: Array, y: Array | None = None) -> Array:
 
 
 def starts_of(p: Problem, count: int = STARTS) -> Array:
-    """Return `count` distinct starts theta (count, p), the best first, from the form's candidates."""
+    """Return `count` distinct starts theta (count, p), the best first, from the form's candidates.
+
+    Of very many rows, some drawn at random choose the starts; what is polished from there is fitted to all of them.
+    """
+    if p.y.size > START_ROWS:
+        some = np.sort(np.random.default_rng(0).choice(p.y.size, START_ROWS, replace=False))
+        p = replace(p, x=p.x[:, some], y=p.y[some])
     found = p.form.candidates(p.x, p.y)
     theta, scores = found.theta, found.scores
     if p.constraint.matrix is not None or scores is None:
@@ -258,8 +265,10 @@ def fit_many(
     given = weights if weights is not None else y
     assert given is not None, "fit_many needs weights or y"
 
+    size = max(1, min(CHUNK, CELLS // p.y.size))
+
     def chunk(begin: int) -> Minimum:
-        rows = slice(begin, min(begin + CHUNK, len(given)))
+        rows = slice(begin, min(begin + size, len(given)))
         w, target = (None if a is None else a[rows] for a in (weights, y))
         found = [
             solve(
@@ -271,7 +280,7 @@ def fit_many(
         return _lowest(found)
 
     begins_at = _rivals(start)
-    begins = range(0, len(given), CHUNK)
+    begins = range(0, len(given), size)
     if workers <= 1:
         parts = [chunk(b) for b in begins]
     else:

@@ -94,6 +94,27 @@ def test_no_resample_is_worse_than_many_starts_find() -> None:
         assert found.value[row] <= others.value.min() + 1e-12
 
 
+def test_many_rows_are_fitted_all_though_few_choose_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    params, tokens = np.exp(rng.uniform(16, 23, 12_000)), np.exp(rng.uniform(20, 27, 12_000))
+    loss = 1.8 + 480 * params**-0.35 + 2100 * tokens**-0.37
+    loss[::2] *= 1.01  # half of the rows lie above: the least squares of all of them lie in the middle
+    problem = engine.problem(forms.SURFACE, (params, tokens), loss, engine.Squared())
+    found = engine.fit_point(problem)
+    assert found.evidence.agree_share == 1.0
+    monkeypatch.setattr(engine, "START_ROWS", len(loss))
+    assert found.objective == pytest.approx(engine.fit_point(problem).objective, rel=1e-9)
+
+
+def test_resamples_solved_in_smaller_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = studies.as_rows(studies.isoflop(1, noise=0.005))
+    problem = engine.problem(forms.SURFACE, (rows.params, rows.tokens), rows.loss, engine.Huber())
+    best, weights = engine.fit_point(problem), bootstrap.cluster_weights(np.arange(len(rows)), 50, 1)
+    whole = engine.fit_many(problem, best, weights=weights)
+    monkeypatch.setattr(engine, "CELLS", 7 * len(rows))
+    np.testing.assert_allclose(engine.fit_many(problem, best, weights=weights).value, whole.value, rtol=1e-6)
+
+
 def test_workers_do_not_change_a_bit() -> None:
     rows = studies.as_rows(studies.isoflop(1, noise=0.005))
     found = [surface.fit(rows, engine.Huber(), resamples=600, seed=5, workers=w) for w in (1, 3)]
