@@ -67,7 +67,8 @@ def save(version: CodeVersion, folder: StudyFolder) -> Path:
         return path
     patch = code_redactor(os.environ)(version.patch)
     if patch:
-        write_atomic(folder.code / f"{version.id}.patch", patch)
+        # Sources need not be UTF-8: their bytes are kept as they are.
+        write_atomic(folder.code / f"{version.id}.patch", patch.encode(errors="surrogateescape"))
     write_json(
         path,
         {

@@ -19,11 +19,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """How long a process waits before it asks for a lock again: twice as long each time [s]."""
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace the file by rename after an fsync: a reader sees all of the old text or all of the new."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace the file by rename after an fsync: a reader sees all of the old content or all of the new."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
-    with staged.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with staged.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     staged.replace(path)

@@ -48,6 +48,8 @@ def test_the_patch_restores_changed_new_and_removed_files(checkout: Path, tmp_pa
     (checkout / "study" / "a.py").write_text("one = 2\n")
     (checkout / "study" / "gone.py").unlink()
     (checkout / "study" / "new file.py").write_text("three = 3\n")
+    latin = "price = '3 £'\r\n".encode("latin-1")
+    (checkout / "study" / "latin.txt").write_bytes(latin)
     (checkout / "study" / "notes.bin").write_bytes(b"\0" * 10)
     (checkout / "runs").mkdir()
     (checkout / "runs" / "b.py").write_text("ignored\n")
@@ -57,9 +59,9 @@ def test_the_patch_restores_changed_new_and_removed_files(checkout: Path, tmp_pa
     assert git(checkout, "status", "--porcelain") == status, "the index of the user stays as it is"
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(checkout), str(clone))
-    patch = tmp_path / "p.patch"
-    patch.write_text(version.patch)
-    git(clone, "apply", str(patch))
+    patch = save(version, StudyFolder(tmp_path / "s")).with_suffix(".patch")
+    git(clone, "apply", "--whitespace=nowarn", str(patch))
+    assert (clone / "study" / "latin.txt").read_bytes() == latin
     found = {str(p.relative_to(clone)): p.read_text() for p in clone.rglob("*.py")}
     assert found == {"study/a.py": "one = 2\n", "study/new file.py": "three = 3\n"}
 
