@@ -42,9 +42,10 @@ def test_nothing_is_installed_where_nothing_is_missing(monkeypatch: pytest.Monke
 
 def test_root_on_debian_installs_the_packages(absent: None, apt: Path) -> None:
     reason = install.install()
-    update, wanted = apt.read_text(encoding="utf-8").splitlines()
+    update, wanted, extras = apt.read_text(encoding="utf-8").splitlines()
     assert update.startswith("update")
     assert wanted.split()[-len(install.PACKAGES) :] == list(install.PACKAGES)
+    assert extras.split()[-len(install.EXTRAS) :] == list(install.EXTRAS)
     assert reason is not None and ABSENT in reason, "it is still missing, and that is said"
     assert not install.POLICY.exists(), "what keeps daemons from starting is removed again"
 
@@ -53,6 +54,16 @@ def test_failing_installation_says_why(absent: None, apt: Path) -> None:
     fake = apt.with_name("apt-get")
     fake.write_text("#!/bin/sh\necho 'E: Unable to locate package' >&2\nexit 100\n", encoding="utf-8")
     assert install.install() == "apt-get install failed with exit code 100: E: Unable to locate package"
+
+
+def test_extras_that_cannot_be_had_are_said_and_fail_nothing(
+    absent: None, apt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = apt.with_name("apt-get")
+    fake.write_text(f"#!/bin/sh\nfor last; do :; done\n[ $last != {install.EXTRAS[-1]} ]\n", encoding="utf-8")
+    reason = install.install()
+    assert reason is not None and reason.startswith(ABSENT), "what is missing of SLURM, nothing of the extras"
+    assert "some tests will be skipped: apt-get install failed with exit code 1" in capsys.readouterr().out
 
 
 def test_plain_user_installs_nothing_and_is_told_what_to_do(
