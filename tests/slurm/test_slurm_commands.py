@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+
 import pytest
 
-from tests.slurm.cluster import wait_for
+from tests.slurm.cluster import LIMIT_SECONDS, wait_for
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
@@ -69,9 +73,15 @@ def test_dry_run_shows_what_slurm_would_take_and_writes_nothing(lab: Lab) -> Non
 
 
 def test_watching_may_end_while_the_jobs_live_on(lab: Lab) -> None:
-    quick = lab.with_trainer("quick", QUICK_SECONDS=4)
-    said = quick.run("timeout", "--signal=INT", "--preserve-status", "5",
-                     *quick.sweep_command("study.name=w", *TINY, "wait=true"), code=130)  # fmt: skip
-    assert "live on" in said
+    quick, said = lab.with_trainer("quick", QUICK_SECONDS=12), lab.folder / "said"
+    with said.open("w") as out:
+        command = quick.sweep_command("study.name=w", *TINY, "wait=true")
+        watcher = subprocess.Popen(command, cwd=lab.folder, env=quick.environment, stdout=out, stderr=out)
+    wait_for(
+        "the first line of watching", lambda: re.search(r"1 (queued|running)", said.read_text()) is not None
+    )
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait(LIMIT_SECONDS) == 130, said.read_text()
+    assert "live on" in said.read_text()
     quick.study("watch", "w")
     assert quick.point("w")["state"] == "completed"
