@@ -77,9 +77,7 @@ def test_watching_may_end_while_the_jobs_live_on(lab: Lab) -> None:
     with said.open("w") as out:
         command = quick.sweep_command("study.name=w", *TINY, "wait=true")
         watcher = subprocess.Popen(command, cwd=lab.folder, env=quick.environment, stdout=out, stderr=out)
-    wait_for(
-        "the first line of watching", lambda: re.search(r"1 (queued|running)", said.read_text()) is not None
-    )
+    wait_for("the first line of watching", lambda: re.search(r"1 (queued|running)", said.read_text()) is not None)
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait(LIMIT_SECONDS) == 130, said.read_text()
     assert "live on" in said.read_text()
