@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from functools import partial
@@ -176,9 +177,14 @@ def test_a_dead_node_is_left_and_named(lab: Lab) -> None:
     there = fragile(lab, "node", "wait,complete", "cluster.requeue=false")
     wait_for("it to wait", (there.run_folder("node") / "waits").exists)
     node = starts(there, "node")[0].split()[0]
-    supervisor = psutil.Process(there.attempt("node", 1, "job.json")["pid"])
-    for process in (slurmd(lab.cluster, node), *supervisor.children(), supervisor):
-        process.kill()  # as a node does that loses its power
+    job = psutil.Process(there.attempt("node", 1, "job.json")["pid"]).environ()
+    theirs = [process for process in psutil.process_iter() if belongs(process, job)]
+    steps = {parent for process in theirs for parent in process.parents() if parent.name() == "slurmstepd"}
+    assert steps
+    # As a node that loses its power: those first that would still tell slurmctld how the job ended.
+    for process in (slurmd(lab.cluster, node), *steps, *theirs):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     there.cluster.call("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     there.study("status", "node")
     wait_for("its outcome", (there.run_folder("node") / "outcome.json").exists, every=0.5)
@@ -187,6 +193,14 @@ def test_a_dead_node_is_left_and_named(lab: Lab) -> None:
     (excluded,) = [event for event in there.ledger("node") if event["event"] == "excluded"]
     assert list(excluded["nodes"]) == [node]
     assert excluded["nodes"][node].startswith("its state is down")
+
+
+def belongs(process: psutil.Process, job: dict[str, str]) -> bool:
+    """Say whether a process is of the job with this environment, of this cluster."""
+    with contextlib.suppress(psutil.Error):
+        its = process.environ()
+        return all(its.get(name) == job[name] for name in ("SLURM_JOB_ID", "SLURM_CONF"))
+    return False
 
 
 def slurmd(cluster: ThrowawayCluster, node: str) -> psutil.Process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,12 @@ def test_cancelling_one_of_two_packed_points_leaves_the_other(gpus: Lab) -> None
 
 
 def test_requeued_and_failed_runs_are_in_the_cost(gpus: Lab) -> None:
-    lab = gpus.with_trainer("quick", QUICK_SECONDS=6, QUICK_FAIL=2)
+    lab = gpus.with_trainer("quick", QUICK_SECONDS=10, QUICK_FAIL=2)
     lab.sweep("study.name=cost", *TINY, *GPU, "seed=1,2", "retry=never")
     (job,) = lab.job_ids("cost")
-    wait_for("a run", lambda: "running" in [p["state"] for p in lab.points("cost")], every=0.5)
+    begun = lab.folder / "runs" / "cost" / lab.keys("cost")[0] / "ran"
+    # SLURM counts whole seconds, and what took none costs nothing.
+    wait_for("two seconds of the first", lambda: begun.exists() and time.time() - begun.stat().st_mtime > 2)
     lab.cluster.call("scontrol", "requeue", f"{job}_0")
     lab.study("watch", "cost", code=1)
     lab.tasks("cost")

@@ -113,7 +113,7 @@ def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path, s
     assert (folder / "flight-rank-0.json").exists()
     found = newest(folder / "checkpoints")
     assert found is not None
-    assert 1 <= found.progress["step"] <= 4, "how many are skipped while one is written is the disk's affair"
+    assert found.progress["step"] <= 4, "how many are skipped while one is written is the disk's affair"
 
 
 def test_gradients_of_one_rank_that_are_no_numbers_are_skipped_by_all(
