@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
 from train import distributed
@@ -229,7 +230,7 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
     device = torch.device(device_type, world.local_rank) if device_type == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store = dist.TCPStore(world.host, world.port, world.size, is_master=world.writes and not world.elastic)
+    store = TCPStore(world.host, world.port, world.size, is_master=world.writes and not world.elastic)
     begin(store, "references", world, device)
     names = [name.partition(":") for name in cells.split(",")]
     chosen = [cell for module, _, attribute in names for cell in getattr(importlib.import_module(module), attribute)]
@@ -251,10 +252,10 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
         out.write_text(json.dumps(rows))
 
 
-def begin(store: dist.Store, name: str, world: World, device: torch.device) -> None:
+def begin(store: Store, name: str, world: World, device: torch.device) -> None:
     """Meet the other ranks for one cell."""
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=world.rank, world_size=world.size)
+    dist.init_process_group(backend, store=PrefixStore(name, store), rank=world.rank, world_size=world.size)
 
 
 def end() -> None:
