@@ -25,7 +25,7 @@ from train.spec.config import RuntimeConfig
 FAILED = 1
 GRACE = 10.0
 """How long ranks wait for one another's stacks once there is an alarm [s]."""
-_ALARM = "alarm"
+_ALARM, _TOLD = "alarm", "told"
 
 
 class Store(Protocol):
@@ -132,10 +132,15 @@ class Watchdog:
                 time.sleep(0.1)
             there = [self._store.check([key]) for key in keys]
             if there.index(True) != self._rank:
+                # Should this rank go now, the first one's messages fail, and it ends before it has told.
+                while not self._store.check([_TOLD]) and time.monotonic() < limit:
+                    time.sleep(0.1)
                 return
             for rank, key in enumerate(keys):
                 said = self._store.get(key).decode() if there[rank] else "says nothing: it is stopped or gone"
                 print(f"rank {rank}: {said}", file=sys.stderr)
+            sys.stderr.flush()
+            self._store.set(_TOLD, "")
         except Exception as error:
             print(f"the other ranks cannot be asked: {error}", file=sys.stderr)
 
