@@ -285,9 +285,11 @@ def _said(ends: Sequence[End]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for end in ends:
         groups.setdefault(end.why, []).append(end.key)
-    shown = {why: " ".join(keys[:SHOWN_KEYS]) for why, keys in groups.items()}
-    more = {why: f" and {len(keys) - SHOWN_KEYS:,} more" for why, keys in groups.items() if len(keys) > SHOWN_KEYS}
-    return [f"{keys}{more.get(why, '')}: {why}" for why, keys in shown.items()]
+    lines = []
+    for why, keys in groups.items():
+        more = f" and {len(keys) - SHOWN_KEYS:,} more" if len(keys) > SHOWN_KEYS else ""
+        lines.append(f"{' '.join(keys[:SHOWN_KEYS])}{more}: {why}")
+    return lines
 
 
 def _base(batch: Batch, known: Ledger) -> Shape:

@@ -15,9 +15,9 @@ from study.classify import INTERRUPTED, Ending, Seen, by_words, classify, headli
 from study.files import last_lines, read_json, tail, write_json
 from study.hang import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
 from study.layout import AttemptFolder, RunFolder, StudyFolder
-from study.meeting import Round, kill
+from study.meeting import Round
 from study.place import Place
-from study.supervise import PEERS_GRACE, Signals, memory_kills, spawn, trainer_command, wait_together
+from study.supervise import PEERS_GRACE, Signals, kill, memory_kills, spawn, trainer_command, wait_together
 
 WORDS_BYTES = 65536
 PEERS_MARGIN = 60.0

@@ -6,7 +6,7 @@ the trainer to say, which hashes it when it loads: that may be minutes for a lar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,22 +32,20 @@ class Saved:
 
 def saved(run: RunFolder) -> list[Saved]:
     """Return a run's checkpoints, oldest first; those without a manifest are not checkpoints yet."""
-    found = []
-    for folder in sorted(run.checkpoints.glob(f"{PREFIX}*")):
-        manifest = read_json(folder / MANIFEST)
-        if manifest is not None and folder.name.removeprefix(PREFIX).isdigit():
-            progress = manifest["progress"]
-            found.append(Saved(int(progress["tokens"]), folder, dict(progress.get("seconds") or {})))
-    return found
+    return list(_newest_first(run))[::-1]
 
 
 def reached(run: RunFolder) -> int:
     """Return the tokens of a run's newest checkpoint; 0 where it has none."""
+    return next((one.tokens for one in _newest_first(run)), 0)
+
+
+def _newest_first(run: RunFolder) -> Iterator[Saved]:
     for folder in sorted(run.checkpoints.glob(f"{PREFIX}*"), reverse=True):
         manifest = read_json(folder / MANIFEST)
         if manifest is not None and folder.name.removeprefix(PREFIX).isdigit():
-            return int(manifest["progress"]["tokens"])
-    return 0
+            progress = manifest["progress"]
+            yield Saved(int(progress["tokens"]), folder, dict(progress.get("seconds") or {}))
 
 
 def pin(run: RunFolder, tokens: int) -> bool:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 DIVERGED, INTERRUPTED = 3, 75
 """Exit codes of the trainer beside 0 and 1: the loss diverged; it saved because it was told to stop."""
 
+HELD = 76
+"""Exit code of a job that left its run to another attempt, which still had it."""
+
 STATES: Mapping[str, str] = {
     "completed": "completed",
     "paused": "paused",

@@ -15,11 +15,11 @@ from typing import Self
 
 from study import lineage, outcomes
 from study.again import again_here, carry_on
+from study.classify import HELD
 from study.config import ClusterConfig
 from study.executors.local import Slots, estimated_flops, slot_count, write_batch
 from study.feed import send_waiting
 from study.files import last_lines, locked
-from study.job import HELD
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus, latest_attempt
 from study.progress import Display, JsonLines, Pace, closing, display

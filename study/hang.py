@@ -22,6 +22,7 @@ from pathlib import Path
 
 from study.files import read_json, tail, write_json
 from study.layout import AttemptFolder, RunFolder
+from study.supervise import kill
 
 LOOK_SECONDS = 1.0
 MEDIANS = 10.0
@@ -162,9 +163,7 @@ class Watch:
             self._attempt.stacks(rank).write_text(text, encoding="utf-8")
         if first:
             self._wait_for_peers()
-        for process in living.values():
-            with contextlib.suppress(ProcessLookupError):  # it leads a session of its own
-                os.killpg(process.pid, signal.SIGKILL)
+        kill(living)
         keep_flight_records(self._run, self._attempt)
 
     def _wait_for_peers(self) -> None:

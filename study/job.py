@@ -33,7 +33,7 @@ from study.attempt import (
     wait_for_first,
 )
 from study.checkpoints import pin
-from study.classify import Ending
+from study.classify import HELD, Ending
 from study.files import Reserve, RunLock, read_json, write_atomic, write_json
 from study.layout import AttemptFolder, RunFolder, StudyFolder
 from study.lineage import has_branches
@@ -43,7 +43,7 @@ from study.supervise import Signals
 
 __all__ = ["HELD", "NOT_WANTED", "Work", "find_config", "join", "lead", "main"]
 
-HELD, NOT_WANTED = 76, 77
+NOT_WANTED = 77
 LOCK_SECONDS = 60.0
 PEERS_SECONDS = 300.0
 POLL_SECONDS = 0.2
@@ -131,7 +131,7 @@ def lead(work: Work, signals: Signals) -> int:
         print(f"{work.key}: another attempt holds {run.lock}: leaving the run to it", file=sys.stderr)
         if not signals.received:  # else somebody has told it to end before it could know
             place = work.place
-            write_json(run.held, {"name": work.batch.name, "job_id": place.job_id, "time": round(time.time(), 3)})
+            write_json(run.held, {"name": work.batch.name, "job_id": place.job_id, "time": time.time()})
         return HELD
     done = finished(run)
     if done is not None:

@@ -7,11 +7,7 @@ the next round of the same attempt, and every rank's process starts its trainer 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,14 +70,6 @@ class Round:
                 return job
             time.sleep(0.2)
         return None
-
-
-def kill(processes: Mapping[int, subprocess.Popen[bytes]]) -> None:
-    """Kill trainers that wait for a rank which is not coming; each leads a session of its own."""
-    for process in processes.values():
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _size(attempt: AttemptFolder, rank: int) -> int:

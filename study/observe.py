@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from study import ledger
-from study.classify import by_words, headline
+from study.classify import HELD, by_words, headline
 from study.executors import query
 from study.files import RunLock, last_lines, read_json, tail
 from study.freeze import load_points
@@ -23,8 +23,8 @@ from study.policy import ENDED_BADLY
 from study.remembered import Remembered
 from study.standing import ENDED, Attempt, Evidence, Standing, judge
 
-HELD_CODE = "exit code 76:0"
-"""What sacct says of a job that left its run to another attempt (study.job.HELD)."""
+HELD_CODE = f"exit code {HELD}:0"
+"""What sacct says of a job that left its run to another attempt."""
 Look = Callable[[Sequence[str]], query.View]
 
 

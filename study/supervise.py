@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -141,6 +142,14 @@ def spawn(
             pass_fds=tuple(inherit),
             preexec_fn=die_with_parent(),  # noqa: PLW1509 - its callers have one thread
         )
+
+
+def kill(processes: Mapping[int, subprocess.Popen[bytes]]) -> None:
+    """Kill those of the processes from :func:`spawn` that still run, with all that they started."""
+    for process in processes.values():
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def die_with_parent() -> Callable[[], None]:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study import checkpoints, ledger
-from study.classify import DIVERGED, INTERRUPTED
+from study.classify import DIVERGED, HELD, INTERRUPTED
 from study.files import read_json
-from study.job import HELD, NOT_WANTED, Work, find_config, join, lead
+from study.job import NOT_WANTED, Work, find_config, join, lead
 from study.layout import RunFolder, StudyFolder
 from study.observe import latest_attempt
 from study.place import Place, find_place, local_world
