@@ -23,7 +23,7 @@ GPU_PIPELINES = pipelines.PIPELINES
 
 @pytest.mark.parametrize("chosen", ["GPU", "GPU_COMPILED", "GPU_PIPELINES"])
 def test_every_layout_trains_as_one_gpu_does(chosen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = table(f"{__name__}:{chosen}", tmp_path, "cuda")
+    rows = table(f"tests.gpu.test_gpu_parallel:{chosen}", tmp_path, "cuda")
     with capsys.disabled():
         print("\n" + "\n".join(line(row) for row in rows))
     assert not failures(globals()[chosen], rows, slack=10.0)
