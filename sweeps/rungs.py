@@ -65,10 +65,6 @@ class Rung:
             _remove(self.open, self.of[trial])
         self.promoted.add(trial)
 
-    def promotable(self, eta: int) -> int | None:
-        """Return the best trial that has not gone on and is in the top floor(n/eta) of all n recorded here."""
-        return next(self.promotables(eta), None)
-
     def promotables(self, eta: int) -> Iterator[int]:
         """Yield all trials that have not gone on and are in the top floor(n/eta) of all n recorded here, best first."""
         for entry in self.open:

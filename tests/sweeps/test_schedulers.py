@@ -72,18 +72,19 @@ def test_a_report_fills_only_the_rungs_crossed_since_the_last(before: int, now: 
 @pytest.mark.parametrize(
     ("values", "promotable"),
     [
-        ([0.5, 0.4], None),  # floor(2/3) = 0
-        ([0.5, 0.4, 0.6], 1),
-        ([math.nan, math.inf, math.nan], None),  # the worst is never promoted, not even as the best of its rung
-        ([0.5, math.nan, 0.6], 0),  # but it counts
-        ([0.5, 0.5, 0.5, 0.5, 0.5, 0.5], 0),
+        ([0.5, 0.4], []),  # floor(2/3) = 0
+        ([0.5, 0.4, 0.6], [1]),
+        ([math.nan, math.inf, math.nan], []),  # the worst is never promoted, not even as the best of its rung
+        ([0.5, math.nan, 0.6], [0]),  # but it counts
+        ([0.5, 0.5, 0.5, 0.5, 0.5, 0.5], [0, 1]),  # of equal ones those that came first
+        ([0.9, 0.3, 0.8, 0.1, 0.7, 0.6], [3, 1]),  # best first
     ],
 )
-def test_promotion_table(values: list[float], promotable: int | None) -> None:
+def test_promotion_table(values: list[float], promotable: list[int]) -> None:
     rung = Rung(1)
     for trial, value in enumerate(values):
         rung.record(trial, value)
-    assert rung.promotable(3) == promotable
+    assert list(rung.promotables(3)) == promotable
 
 
 def test_a_retried_trial_replaces_its_entry() -> None:
@@ -92,7 +93,7 @@ def test_a_retried_trial_replaces_its_entry() -> None:
         rung.record(trial, value)
     rung.record(2, 0.9)
     assert len(rung.entries) == 3
-    assert rung.promotable(3) == 1
+    assert list(rung.promotables(3)) == [1]
 
 
 @pytest.mark.parametrize("make", [AshaPromotion, AshaStopping])
@@ -124,8 +125,8 @@ def test_ties_promote_no_more_than_their_share(values: list[float]) -> None:
     rung, promoted = Rung(1), 0
     for trial, value in enumerate(values):
         rung.record(trial, value)
-    while (trial_ := rung.promotable(3)) is not None:
-        rung.promote(trial_)
+    while (best := next(rung.promotables(3), None)) is not None:
+        rung.promote(best)
         promoted += 1
     assert promoted == len(values) // 3
 
