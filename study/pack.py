@@ -33,7 +33,7 @@ def lead(study: StudyFolder, batch: ledger.Batch, index: int, signals: Signals) 
     shape = batch.resources
     gpus = devices(os.environ.get(DEVICES), len(keys), int(shape.get("gpus_per_node") or 0), shape.get("pack_gpus"))
     cores = shares(sorted(os.sched_getaffinity(0)), batch.pack, int(shape.get("cpus_per_task") or 1))
-    with _multi_process_service(shape.get("pack_gpus") == "mps") as variables:
+    with multi_process_service(shape.get("pack_gpus") == "mps") as variables:
         processes = {}
         for slot, key in enumerate(keys):
             command = [sys.executable, "-u", "-m", "study.job", str(study.path), "--name", batch.name]
@@ -112,7 +112,7 @@ def _wait(study: StudyFolder, processes: Mapping[str, subprocess.Popen[bytes]]) 
 
 
 @contextmanager
-def _multi_process_service(wanted: bool) -> Iterator[dict[str, str]]:
+def multi_process_service(wanted: bool) -> Iterator[dict[str, str]]:
     """Run NVIDIA's multi-process service for this job, if wanted; yield the variables by which processes find it."""
     if not wanted:
         yield {}
