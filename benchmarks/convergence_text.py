@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from train.data.sources import list_environment
+from train.data.text import digest, left_out_by_content
 
 WORDS, RULES = 96, 6
 _MASK = (1 << 64) - 1
@@ -48,17 +49,26 @@ def _mixed(*numbers: int) -> int:
 
 
 def write_environment(folder: Path, megabytes: float) -> int:
-    """Copy the environment's texts into a folder and an archive beside it, up to a size; return the bytes of text."""
+    """Write texts of the environment into a folder and an archive beside it, up to a size; return the bytes of text.
+
+    Which of them is decided by a hash of their names: some of every package, and the same ones wherever the same
+    packages are installed. What is generated or data is left out, as where the environment is prepared itself.
+    """
     folder.mkdir(parents=True)
-    total = 0
-    for number, file in enumerate(list_environment().files):
+    chosen, total = dict[str, bytes](), 0
+    for file in sorted(list_environment().files, key=lambda file: digest(file.name.encode())):
         content = Path(file.path).read_bytes()
+        if left_out_by_content(content):
+            continue
         if total + len(content) > megabytes * 1e6:
             break
-        (folder / f"{number:06d}.txt").write_bytes(content)
+        chosen[file.name] = content
         total += len(content)
-    with tarfile.open(folder.with_name(folder.name + ".tar.xz"), "w:xz", preset=6) as archive:
-        archive.add(folder, folder.name)
+    with tarfile.open(folder.with_name(folder.name + ".tar.xz"), "w:xz", preset=9) as archive:
+        for number, name in enumerate(sorted(chosen)):  # neighbours are alike, which the compression lives on
+            path = folder / f"{number:06d}.txt"
+            path.write_bytes(chosen[name])
+            archive.add(path, f"{folder.name}/{path.name}")
     return total
 
 
@@ -67,7 +77,7 @@ if __name__ == "__main__":
         prog="python -m benchmarks.convergence_text", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("folder", type=Path, help="a new folder; FOLDER.tar.xz is written beside it")
-    parser.add_argument("megabytes", type=float, nargs="?", default=250.0, help="most text to write [MB]")
+    parser.add_argument("megabytes", type=float, nargs="?", default=150.0, help="most text to write [MB]")
     options = parser.parse_args()
     written = write_environment(options.folder, options.megabytes)
     print(f"{written / 1e6:.1f} MB of text in {options.folder} and {options.folder}.tar.xz")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.convergence import Point, curve, recorded, table
 from benchmarks.convergence_text import invented
 from train.data.prepare import prepare
 from train.distributed import World
@@ -84,3 +86,27 @@ def test_a_preset_converges_to_its_recorded_loss(tmp_path: Path, name: str) -> N
     assert loop.run(120 * 16 * 64) is End.REACHED
     loop.close()
     assert loop.progress.validation_loss == pytest.approx(wanted, abs=0.02)
+
+
+def test_a_curve_is_read_from_a_killed_run_and_compared_with_a_written_one(tmp_path: Path) -> None:
+    events = [
+        ("train", 10, 5.0),
+        ("train", 20, 4.0),
+        ("validation", 20, 4.4),
+        ("validation", 25, 4.1),
+        ("train", 30, 3.0),
+    ]
+    lines = [
+        json.dumps({"kind": kind, "tokens": 1000 * step, "metrics": {"loss": loss, "bits_per_byte": loss / 2}}) + "\n"
+        for kind, step, loss in events
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines) + lines[2][:30])
+    found = curve(tmp_path)
+    assert found == [Point(20_000, 4.4, 2.2, 4.5), Point(25_000, 4.1, 2.05, None)]
+    written = tmp_path / "curve.txt"
+    written.write_text("\n".join(["2026-11-21, of text (fingerprint 0123456789ab of the corpus)", *table(found, {})]))
+    assert recorded(written) == ("0123456789ab", {20_000: 4.4, 25_000: 4.1})
+    again = table([Point(20_000, 4.41, 2.2, None), Point(25_000, 4.2, 2.1, None)], recorded(written)[1])
+    assert again[-2].endswith("recorded 4.4000, +0.0100")
+    assert again[-1].endswith("recorded 4.1000, +0.1000 DIFFERS")
+    assert recorded(tmp_path / "none.txt") == ("", {})
