@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from train.model.attend import attend
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
@@ -53,3 +54,36 @@ def test_a_gpu_attends_as_a_cpu_does(name: str, masked: bool) -> None:
     assert loss == pytest.approx(wanted, rel=1e-5)
     for weight, grad in theirs.items():
         assert float((ours[weight] - grad).norm()) < 2e-3 * float(grad.norm()), weight
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "kv_heads", "size", "bound"),
+    [
+        # bf16 rounds by up to 2**-9: scores' weights, the output, and the gradients that come of them.
+        (torch.bfloat16, 8, 64, 2e-2),
+        (torch.bfloat16, 2, 60, 2e-2),
+        (torch.float32, 8, 4, 2e-3),
+        (torch.float32, 2, 64, 2e-3),
+    ],
+)
+def test_the_last_queries_attend_as_the_formula_says(
+    dtype: torch.dtype, kv_heads: int, size: int, bound: float, compiled: bool
+) -> None:
+    """Output and gradients of 40 queries at the end of 100 keys, as a CPU has them from the same numbers in fp64."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.manual_seed(0)
+    shapes = ((2, 40, 8, size), (2, 100, kv_heads, size), (2, 100, kv_heads, size))
+    given = [torch.randn(shape).to(dtype) for shape in shapes]
+    exact = [tensor.double().requires_grad_() for tensor in given]
+    wanted = attend(*exact)
+    slope = torch.randn(wanted.shape).to(dtype)
+    torch.autograd.backward(wanted, slope.double())
+    ours = [tensor.cuda().requires_grad_() for tensor in given]
+    call = torch.compile(attend, fullgraph=True, dynamic=False) if compiled else attend
+    found = call(*ours)
+    torch.autograd.backward(found, slope.cuda())
+    pairs = [(found.detach(), wanted.detach()), *((a.grad, b.grad) for a, b in zip(ours, exact, strict=True))]
+    for a, b in pairs:
+        assert a is not None and b is not None
+        assert float((a.double().cpu() - b).norm()) < bound * float(b.norm())

@@ -26,4 +26,5 @@ def test_every_layout_trains_as_one_gpu_does(chosen: str, tmp_path: Path, capsys
     rows = table(f"tests.gpu.test_gpu_parallel:{chosen}", tmp_path, "cuda")
     with capsys.disabled():
         print("\n" + "\n".join(line(row) for row in rows))
-    assert not failures(globals()[chosen], rows, slack=10.0)
+    bad = failures(globals()[chosen], rows, slack=10.0)
+    assert not bad, "\n".join(bad)

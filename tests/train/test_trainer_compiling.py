@@ -90,3 +90,23 @@ def test_the_cache_folder_is_told_to_torch(tmp_path: Path, monkeypatch: pytest.M
     use_cache(str(tmp_path / "shared"))
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "shared" / "inductor")
     assert (tmp_path / "shared").is_dir()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_attention_of_the_last_queries_is_one_graph_on_a_gpu(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As context parallelism has it; no GPU is needed to see what is traced. tests/gpu compares the numbers."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from train.model.attend import attend
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    compiled = torch.compile(attend, fullgraph=True, dynamic=False, backend="eager")
+    with FakeTensorMode():
+        q, k, v = (torch.empty(2, length, heads, 16, device="cuda", dtype=dtype) for length, heads in SIZES)
+        assert compiled(q, k, v).shape == q.shape
+
+
+SIZES = ((8, 4), (24, 2), (24, 2))
+"""Length and heads of queries, keys and values."""

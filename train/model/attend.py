@@ -65,22 +65,55 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, rule: Rule = PLAI
     elif rule.alibi_heads:
         bias = _bias(q, k, rule).masked_fill(~_seen(q, k, mask), float("-inf")).to(q.dtype)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=grouped)
+    elif mask is None and q.shape[2] != k.shape[2] and q.device.type == "cuda":
+        mixed = _last_queries(q, k, v)
     elif mask is not None or q.shape[2] != k.shape[2]:
-        mask = _lower_right(q, k) if mask is None else mask
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_seen(q, k, mask), enable_gqa=grouped)
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     return mixed.transpose(1, 2)
 
 
-def _lower_right(q: Tensor, k: Tensor) -> Tensor:
-    """Return which keys each query sees, as a mask; on CUDA in the form that its fused kernels know."""
-    if q.device.type == "cuda":
-        from torch.nn.attention.bias import causal_lower_right
+def _last_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention of queries that are the last positions of the keys, by CUDA's fused kernels.
 
-        bias: Tensor = causal_lower_right(q.shape[2], k.shape[2])
-        return bias
-    return dense(q.shape[2], k.shape[2], None, None, q.device)
+    The kernels know this mask, but torch's function for attention takes `is_causal` to mean the first positions, and
+    the tensor by which torch says the other meaning cannot be made within a compiled block.
+    """
+    size = q.shape[-1]
+    if q.dtype.itemsize == 2 and size <= _FLASH_LARGEST and _has_flash():
+        if size % 8:
+            q, k, v = (F.pad(x, (0, -size % 8)) for x in (q, k, v))
+        found: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(
+            q, k, v, 0.0, is_causal=True, return_debug_mask=False, scale=size**-0.5
+        )[0]
+        return found[..., :size] if size % 8 else found
+    times = q.shape[1] // k.shape[1]
+    k, v = (x if times == 1 else x.repeat_interleave(times, 1) for x in (k, v))
+    mixed: Tensor = torch.ops.aten._efficient_attention_forward(
+        *(x.transpose(1, 2) for x in (q, k, v)),
+        bias=None,
+        cu_seqlens_q=None,
+        cu_seqlens_k=None,
+        max_seqlen_q=None,
+        max_seqlen_k=None,
+        dropout_p=0.0,
+        custom_mask_type=_FROM_BOTTOM_RIGHT,
+        compute_log_sumexp=torch.is_grad_enabled(),
+    )[0]
+    return mixed.transpose(1, 2)
+
+
+_FLASH_LARGEST = 256
+"""The widest head that FlashAttention takes."""
+_FROM_BOTTOM_RIGHT = 2
+"""The number of this mask among those of memory-efficient attention (as torch.nn.attention.bias.CausalVariant)."""
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_flash() -> bool:
+    """Say whether this process's GPU is new enough for FlashAttention (compute capability 8.0)."""
+    return torch.cuda.get_device_capability() >= (8, 0)
 
 
 def _seen(q: Tensor, k: Tensor, mask: Mask) -> Tensor:

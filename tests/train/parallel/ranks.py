@@ -216,12 +216,18 @@ def merged(cell: Cell, ranks: list[dict[str, Any]]) -> dict[str, Any]:
 def line(row: dict[str, Any]) -> str:
     """Return a row as a line of the table."""
     if "error" in row:
-        return f"| {row['name']} | {row['error'].strip().splitlines()[-1]} |"
+        return f"| {row['name']} | {reason(row['error'])} |"
     same = " same bits" if row["bitwise"] else ""
     return (
         f"| {row['name']} | gradient {row['gradient']:.1e} ({row['weight']}) | loss {row['loss']:.1e}{same} "
         f"| norm {row['norm']:.1e} | {row['seconds']:.1f} s |"
     )
+
+
+def reason(trace: str) -> str:
+    """Return the line of a traceback that names the error; what follows it may be advice of many lines."""
+    lines = trace.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    return next((line for line in lines if line and not line.startswith(" ")), lines[-1] if lines else "no traceback")
 
 
 def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
