@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
+from tests.forked import USED
+from tests.warm import Started, fresh, warm
 from train.spec.config import RunConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 300.0
 """What takes seconds is waited for so long: a machine that is busy elsewhere or syncs slowly is not wrong."""
+LOADED = ("tests.train.faults", "train.checkpoint", "train.distributed", "train.saving", "train.setup")
+"""What every trainer imports once it runs."""
 
 
 def write_config(folder: Path, config: RunConfig) -> Path:
@@ -27,28 +30,24 @@ def write_config(folder: Path, config: RunConfig) -> Path:
     return path
 
 
-def start(config: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(config: Path, *arguments: str, env: dict[str, str] | None = None) -> Started:
     """Start `python -m train.run` on a config."""
     return _started("train.run", "--config", str(config), *arguments, env=env)
 
 
-def faulty(config: Path, *fault: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def faulty(config: Path, *fault: str, env: dict[str, str] | None = None) -> Started:
     """Start the same with a fault of `tests.train.faults`."""
     return _started("tests.train.faults", *fault, "--config", str(config), env=env)
 
 
-def _started(module: str, *arguments: str, env: dict[str, str] | None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _started(module: str, *arguments: str, env: dict[str, str] | None) -> Started:
+    whole = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    if torch.cuda.is_available():  # a process that was forked has no GPU
+        return fresh(module, *arguments, cwd=REPOSITORY, env=whole)
+    return warm(*USED, *LOADED).start(module, *arguments, cwd=REPOSITORY, env=whole)
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+def finish(process: Started, code: int = 0) -> str:
     """Wait for a run; return what it printed after checking its exit code."""
     out, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == code, err

@@ -27,6 +27,7 @@ from tests.train.runs import (
     with_runtime,
     write_config,
 )
+from tests.warm import Started
 from train import run
 from train.checkpoint import newest
 from train.saving import given_up
@@ -50,7 +51,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, sharded: RunConfig) -> P
     return folder
 
 
-def begin(config: Path, *arguments: str) -> list[subprocess.Popen[str]]:
+def begin(config: Path, *arguments: str) -> list[Started]:
     return [start(config, *arguments, env=env) for env in environments(2)]
 
 
@@ -58,11 +59,11 @@ def together(config: Path, *arguments: str, code: int = 0) -> list[str]:
     return [finish(process, code) for process in begin(config, *arguments)]
 
 
-def faulties(config: Path, *fault: str) -> list[subprocess.Popen[str]]:
+def faulties(config: Path, *fault: str) -> list[Started]:
     return [faulty(config, *fault, env=env) for env in environments(2)]
 
 
-def wait_for_step(processes: Sequence[subprocess.Popen[str]], folder: Path, step: int) -> None:
+def wait_for_step(processes: Sequence[Started], folder: Path, step: int) -> None:
     while not (folder / "metrics.jsonl").exists() or max((r["step"] for r in records(folder)), default=0) < step:
         assert processes[0].poll() is None, processes[0].communicate()
         time.sleep(0.01)

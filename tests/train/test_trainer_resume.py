@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.train.faults import BRAKE
 from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
+from tests.warm import Started
 from train import run
 from train.spec.config import RunConfig
 
@@ -26,7 +26,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> Path
     return folder
 
 
-def signalled(config: Path, step: int, number: signal.Signals, saved: bool = False) -> subprocess.Popen[str]:
+def signalled(config: Path, step: int, number: signal.Signals, saved: bool = False) -> Started:
     """Start the run and send it a signal once metrics reach `step` and, if `saved`, a checkpoint is whole.
 
     It takes no step after the next two until it has the signal: on a busy machine it would be over before that comes.

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import filelock
 import pytest
 
+from study.tracking.mlflow_store import ENVIRONMENT
+from tests.warm import Started, warm
+
 REPOSITORY = Path(__file__).parents[3]
+Start = Callable[..., Started]
+USED = (
+    *("mlflow.tracking.client", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.tracking.rest_store"),
+    *("study.tracking.follow", "study.tracking.syncer"),
+)
+"""What a syncer imports once it runs: seconds of a core, most of them MLflow's."""
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +30,23 @@ def no_secrets_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
 
 
+def begun(module: str, *words: str, cwd: Path) -> Started:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    return warm(*USED, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR").start(module, *words, cwd=cwd, env=env)
+
+
+def creating(path: Path, artifacts: str) -> Started:
+    """Start a process that makes a database, and prints whether it did."""
+    return begun("tests.study.tracking.creating", str(path), artifacts, cwd=REPOSITORY)
+
+
 @pytest.fixture(scope="session")
 def template(session_folder: Path) -> Path:
     path = session_folder / "template" / "mlflow.db"
     with filelock.FileLock(path.parent.with_suffix(".lock")):
         if not path.exists():
-            code = "import sys; from pathlib import Path; from study.tracking.database import create_database as c; "
-            code += "assert c(Path(sys.argv[1]), sys.argv[2])"
-            subprocess.run([sys.executable, "-c", code, str(path), f"file://{path.parent}"], check=True, cwd=REPOSITORY)
+            said, trouble = creating(path, f"file://{path.parent}").communicate()
+            assert said == "True\n", trouble
             assert [p.name for p in path.parent.iterdir()] == ["mlflow.db"]
     return path
 
@@ -40,22 +56,14 @@ def database(template: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(template, tmp_path / "mlflow.db"))
 
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start `python -m study.tracking sync ...` in a process that ends with the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Started] = []
 
-    def begin(*arguments: object, **environment: str) -> subprocess.Popen[str]:
-        line = [sys.executable, "-m", "study.tracking", "sync", *map(str, arguments)]
-        env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **environment}
-        process = subprocess.Popen(
-            line, cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        started.append(process)
-        return process
+    def begin(*arguments: object) -> Started:
+        started.append(begun("study.tracking", "sync", *map(str, arguments), cwd=tmp_path))
+        return started[-1]
 
     yield begin
     for process in started:

@@ -36,6 +36,7 @@ from tests.study.tracking.made import (
     stored,
     wait_for,
 )
+from tests.warm import Started
 
 SMALL = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
@@ -114,7 +115,7 @@ def backing(request: pytest.FixtureRequest) -> Iterator[postgres.Postgres | Sqli
         yield Sqlite(request.getfixturevalue("database"))
 
 
-def killed(process: subprocess.Popen[str]) -> str:
+def killed(process: Started) -> str:
     """Kill a process outright; return what it has said on stderr."""
     process.kill()
     return process.communicate()[1]

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.study.tracking.conftest import REPOSITORY, Start
+from tests.study.tracking.conftest import REPOSITORY, Start, creating
 from tests.study.tracking.made import (
     LIMIT_SECONDS,
     append,
@@ -153,11 +153,8 @@ def grown(path: Path) -> int:
 def test_killed_while_the_database_is_made(tmp_path: Path) -> None:
     """The file is there whole or not at all, and who comes later makes it."""
     path = tmp_path / "mlflow.db"
-    code = "import sys; from pathlib import Path; from study.tracking.database import create_database as c; "
-    code += "print(c(Path(sys.argv[1]), ''))"
-    line = [sys.executable, "-c", code, str(path)]
     for size in (1, 200_000):  # of the 700 kB that it gets, step by step
-        process = subprocess.Popen(line, cwd=REPOSITORY)
+        process = creating(path, "")
         wait_for(lambda size=size: any(grown(p) >= size for p in tmp_path.iterdir()), every=0.002)
         process.kill()
         process.wait()
@@ -166,7 +163,7 @@ def test_killed_while_the_database_is_made(tmp_path: Path) -> None:
     assert left
     for file in left:
         os.utime(file, (0, 0))
-    both = [subprocess.Popen(line, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [creating(path, "") for _ in range(2)]
     assert sorted(process.communicate()[0] for process in both) == ["False\n", "True\n"]
     assert [row[0] for row in query(path, "pragma integrity_check")] == ["ok"]
     assert query(path, "select count(*) from experiments") == [(1,)]

@@ -1,0 +1,203 @@
+"""Processes that begin as forks of one that has imported what they need: `Warm("train.loop").start("train.run", …)`.
+
+A fresh interpreter takes seconds of a core to import torch or MLflow; tests that start dozens of them would do little
+else. What is started is a real process with a pid, signals, pipes and an exit code of its own, that runs the module as
+`python -m` does and ends as an interpreter ends. Not for tests of what a start itself loads or costs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any, NoReturn
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MOST = 1 << 17
+"""Size of a request, nearly all of it an environment [bytes]."""
+READY, THREADED = b"ready", b"threaded"
+HARMLESS = {"jemalloc_bg_thd"}
+"""Threads that mind forks by themselves: an allocator's."""
+
+
+class Process:
+    """A process that was started warm: what tests use of `subprocess.Popen[str]`, by the same names."""
+
+    def __init__(self, args: list[str], pid: int, stdout: IO[str], stderr: IO[str], status: int) -> None:
+        self.args, self.pid, self.stdout, self.stderr = args, pid, stdout, stderr
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        """Return its exit code, a signal's as a negative one; None while it runs."""
+        return self._ended(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code once it has ended; subprocess.TimeoutExpired if that takes longer [s]."""
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Return what it printed to stdout and stderr once it has ended."""
+        found: dict[IO[str], str] = {}
+        readers = [Thread(target=_drain, args=(file, found), daemon=True) for file in (self.stdout, self.stderr)]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:  # a process of its own may still hold the pipe
+            reader.join(timeout)
+        return found.get(self.stdout, ""), found.get(self.stderr, "")
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            waiting = select.poll()
+            waiting.register(self._status, select.POLLIN)
+            if waiting.poll(None if timeout is None else timeout * 1000):
+                said = os.read(self._status, 100)
+                assert said, "the process that started this one has gone"
+                os.close(self._status)
+                self.returncode = int(said)
+        return self.returncode
+
+
+Started = Process | subprocess.Popen[str]
+"""A process that was started warm, or a fresh one."""
+
+
+def _drain(file: IO[str], found: dict[IO[str], str]) -> None:
+    if not file.closed:
+        found[file] = file.read()
+
+
+def fresh(module: str, *words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start the same in an interpreter of its own."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *words], cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+class Warm:
+    """A process that has imported `modules` and forks itself on request; it ends with this one, and ends its forks."""
+
+    def __init__(self, modules: Iterable[str], environment: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *modules],
+                cwd=REPOSITORY,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        said = self._socket.recv(100)
+        assert said, f"{modules} cannot be imported: exit code {self._server.wait()}"
+        self._forks = said == READY
+
+    def start(self, module: str, *words: str, cwd: Path, env: Mapping[str, str]) -> Started:
+        """Start `python -m module words…` in a folder with this environment, its output in pipes."""
+        if not self._forks:
+            return fresh(module, *words, cwd=cwd, env=env)
+        (out, out_end), (err, err_end), (status, status_end) = os.pipe(), os.pipe(), os.pipe()
+        request = {"module": module, "words": words, "cwd": str(cwd), "env": dict(env)}
+        ends = [out_end, err_end, status_end]
+        socket.send_fds(self._socket, [json.dumps(request).encode()], ends)
+        for end in ends:
+            os.close(end)
+        said = self._socket.recv(100)
+        assert said, f"no process to fork: it ended with exit code {self._server.wait()}"
+        return Process([module, *words], int(said), os.fdopen(out), os.fdopen(err), status)
+
+
+@functools.cache
+def warm(*modules: str, **environment: str) -> Warm:
+    """Return the one of this process that has imported these, with these variables; started when first asked for."""
+    return Warm(modules, environment)
+
+
+def serve(connection: socket.socket) -> dict[str, Any]:
+    """Fork for every request; return it in the fork. What asked has gone: end the forks and leave."""
+    running: dict[int, tuple[int, int]] = {}  # pid and status pipe by pidfd
+    while True:
+        waiting = select.poll()
+        for descriptor in (connection.fileno(), *running):
+            waiting.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in waiting.poll()}
+        for descriptor in ready & running.keys():
+            pid, status = running.pop(descriptor)
+            os.write(status, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+            os.close(status)
+            os.close(descriptor)
+        if connection.fileno() not in ready:
+            continue
+        asked, ends, _, _ = socket.recv_fds(connection, MOST, 3)
+        if not asked:
+            _leave(pid for pid, _ in running.values())
+        out, err, status = ends
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            for descriptor in (*ends, connection.detach(), *running, *(end for _, end in running.values())):
+                os.close(descriptor)
+            return dict(json.loads(asked))
+        os.close(out)
+        os.close(err)
+        running[os.pidfd_open(pid)] = pid, status
+        connection.send(str(pid).encode())
+
+
+def _leave(forks: Iterable[int]) -> NoReturn:
+    for pid in forks:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def main() -> None:
+    """Import, serve, and in each fork run what was asked for."""
+    connection, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this
+    for name in modules:
+        importlib.import_module(name)
+    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if {*threads[1:]} - HARMLESS:  # others hold locks that nobody would let go of in a fork
+        connection.send(THREADED)
+        return
+    connection.send(READY)
+    asked = serve(connection)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.argv = [asked["module"], *asked["words"]]
+    sys.modules.pop(asked["module"], None)  # what is run is __main__
+    runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
