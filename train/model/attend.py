@@ -110,10 +110,13 @@ _FROM_BOTTOM_RIGHT = 2
 """The number of this mask among those of memory-efficient attention (as torch.nn.attention.bias.CausalVariant)."""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_flash() -> bool:
     """Say whether this process's GPU is new enough for FlashAttention (compute capability 8.0)."""
     return torch.cuda.get_device_capability() >= (8, 0)
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler for runs that have nothing compiled.
+_has_flash._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _seen(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
