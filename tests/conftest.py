@@ -14,6 +14,9 @@ from tests.slurm.install import unavailable
 
 # Several workers share the cores: threads of each only get in each other's way. Before anything imports torch or NumPy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# For a CPU torch compiles with g++ in its own process; the others that it starts for Triton would import torch only.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # Machines that run tests are shared and slow now and then: an example's time says nothing about the code.
 hypothesis.settings.register_profile("shared-machine", deadline=None)

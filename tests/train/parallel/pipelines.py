@@ -11,16 +11,16 @@ from train.spec.pipeline import SCHEDULES, can_split
 DEEP = replace(MODEL, layers=8)
 DEEP_TIED = replace(DEEP, tied_embeddings=True)
 SHALLOW, SHALLOW_TIED = replace(DEEP, layers=4), replace(DEEP_TIED, layers=4)
-"""A layer for each stage of two ranks with two stages."""
+"""A layer for each stage of four: those of four ranks, or of two ranks with two."""
 FEW = {"micro_batch_sequences": 2}
 FP16 = PrecisionConfig(name="fp16", loss_scale=2.0**12, loss_scale_steps=1)
 """The factor doubles at every step until a gradient overflows: from then on every second step is skipped."""
 
 ALL = (
-    Cell("pp 4, gpipe", parallel(pp=4, pp_schedule="gpipe", **FEW), DEEP, masked=True),
-    Cell("pp 4, 1f1b, tied, clipped hard", parallel(pp=4, **FEW), DEEP_TIED, masked=True, clip=0.05),
+    Cell("pp 4, gpipe", parallel(pp=4, pp_schedule="gpipe", **FEW), SHALLOW, masked=True),
+    Cell("pp 4, 1f1b, tied, clipped hard", parallel(pp=4, **FEW), SHALLOW_TIED, masked=True, clip=0.05),
     Cell("pp 4, 1f1b, uneven layers", parallel(pp=4, pp_layers=(1, 4, 2, 1), micro_batch_sequences=1), DEEP),
-    Cell("pp 4, 1f1b, accumulated", parallel(pp=4, pp_micro_batches=4, micro_batch_sequences=1), DEEP, masked=True),
+    Cell("pp 4, 1f1b, accumulated", parallel(pp=4, pp_micro_batches=4, micro_batch_sequences=1), SHALLOW, masked=True),
     Cell("pp 4, interleaved, tied", parallel(pp=4, pp_schedule="interleaved", **FEW), DEEP_TIED, masked=True),
     Cell("pp 4, zb1p", parallel(pp=4, pp_schedule="zb1p", micro_batch_sequences=1), DEEP, masked=True),
     Cell("pp 4, zb1p, tied", parallel(pp=4, pp_schedule="zb1p", **FEW), DEEP_TIED),
@@ -44,7 +44,7 @@ ALL = (
     Cell(
         "pp 4, 1f1b, tied, fp16",
         parallel(pp=4, **FEW),
-        DEEP_TIED,
+        SHALLOW_TIED,
         precision=FP16,
         overflows=True,
         gradient=2e-3,
