@@ -108,10 +108,16 @@ def may_requeue(work: Work) -> bool:
     return bool(work.resources.get("requeue", True)) and work.batch.pack == 1
 
 
-def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Outside | None = None) -> int:
+def follow_up(
+    folder: StudyFolder,
+    statuses: Sequence[PointStatus],
+    outside: Outside | None = None,
+    observer: Observer | None = None,
+) -> int:
     """Write down the ends among what a command has just seen, and submit what is due again; return how many went out.
 
-    Costs nothing where nothing is due. Does nothing while another process submits: that one does it.
+    Costs nothing where nothing is due. Does nothing while another process submits: that one does it. observer: who saw
+    them, and looks again.
     """
     outside = outside or Outside()
     known = ledger.read(folder)
@@ -121,7 +127,7 @@ def follow_up(folder: StudyFolder, statuses: Sequence[PointStatus], outside: Out
     try:
         with locked(folder.submitting, 0):
             # Looked at anew: what has been seen may have been submitted again since.
-            observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
+            observer = observer or Observer(folder, lambda ids: query.look(ids, outside.runner))
             observer.refresh()
             fresh, known = certain(observer.statuses(), observer.view), ledger.read(folder)
             ends = _pending(folder, known, fresh, rules, outside)
@@ -156,7 +162,7 @@ def carry_on(
         return statuses
     before = observer.known
     try:
-        follow_up(observer.folder, statuses, Outside(say=say))
+        follow_up(observer.folder, statuses, Outside(say=say), observer)
     except (OSError, ValueError) as error:
         say(str(error))
     if observer.known is before:

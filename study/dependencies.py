@@ -19,7 +19,7 @@ def split(waiting: Mapping[str, str], known: Ledger) -> tuple[dict[str, str], di
         if batch is None or batch.job_id is None or batch.executor != "slurm" or parent in known.cancelled:
             held[key] = f"parent {parent} has not completed"
         else:
-            after[key] = f"afterok:{batch.job_id}_{batch.task(parent)}"
+            after[key] = f"afterok:{batch.job(batch.task(parent))}"
     return after, held
 
 

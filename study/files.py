@@ -34,7 +34,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(value, indent=1) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path | str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None where the file is absent or not (yet) one whole object."""
     try:
         value = json.loads(_read(path))
@@ -43,7 +43,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _read(path: Path) -> str:
+def _read(path: Path | str) -> str:
     """Return a text file's content, by bare system calls: a look at a study reads tens of thousands of small files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

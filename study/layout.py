@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+ATTEMPTS, JOB, OUTCOME = "attempts", "job.json", "outcome.json"
+"""Names for a look at thousands of runs, which joins them as text: to build a Path takes as long as to read a file."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -30,7 +33,7 @@ class RunFolder:
     @property
     def outcome(self) -> Path:
         """What the trainer reached, written once by atomic rename when the budget is reached."""
-        return self.path / "outcome.json"
+        return self.path / OUTCOME
 
     @property
     def reserve(self) -> Path:
@@ -50,7 +53,7 @@ class RunFolder:
     @property
     def attempts(self) -> Path:
         """Numbered attempts, one job each."""
-        return self.path / "attempts"
+        return self.path / ATTEMPTS
 
     def attempt(self, number: int) -> AttemptFolder:
         """Return the folder of attempt `number`, counted from 1."""
@@ -66,12 +69,12 @@ class AttemptFolder:
     @property
     def job(self) -> Path:
         """Job id, executor, node list, process ids, start time: written when the attempt begins."""
-        return self.path / "job.json"
+        return self.path / JOB
 
     @property
     def outcome(self) -> Path:
         """How the attempt ended, by atomic rename; absent while it runs or when it was killed outright."""
-        return self.path / "outcome.json"
+        return self.path / OUTCOME
 
     @property
     def pause(self) -> Path:

@@ -19,7 +19,10 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Batch:
-    """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `pack` each."""
+    """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `pack` each.
+
+    array: False where it is one job and no array, as all are on sites that take no arrays.
+    """
 
     name: str
     executor: str
@@ -30,6 +33,7 @@ class Batch:
     job_id: str | None = None
     abandoned: str | None = None
     throttle: int | None = None
+    array: bool = True
 
     @property
     def ambiguous(self) -> bool:
@@ -44,6 +48,14 @@ class Batch:
     def task(self, key: str) -> int:
         """Return the array index of the job that a key belongs to."""
         return self.keys.index(key) // self.pack
+
+    def job(self, index: int) -> str:
+        """Return SLURM's name of the job with this array index: `7_3`, or `7` where it is no array."""
+        return f"{self.job_id}_{index}" if self.array else str(self.job_id)
+
+    def places(self) -> dict[str, str]:
+        """Return SLURM's name of the job of each key."""
+        return {key: self.job(index // self.pack) for index, key in enumerate(self.keys)}
 
     def of_task(self, index: int) -> tuple[str, ...]:
         """Return the keys of the job with this array index; none where there is no such job."""
@@ -88,14 +100,17 @@ class Ledger:
         return None if name is None else self.batches[name]
 
     def unwanted_jobs(self, keys: Iterable[str]) -> dict[str, list[int]]:
-        """Return, by job id, the array indices of these points' SLURM jobs in which no other point is wanted."""
+        """Return, by job id, the array indices of these points' SLURM jobs in which no other point is wanted.
+
+        A job that is no array's has no index.
+        """
         found: dict[str, list[int]] = {}
         for name, places in self._tasks(keys).items():
             batch = self.batches[name]
             for index in sorted(places):
                 others = (key for key in batch.of_task(index) if key not in self.cancelled)
                 if batch.job_id is not None and not any(self.current.get(key) == name for key in others):
-                    found.setdefault(batch.job_id, []).append(index)
+                    found.setdefault(batch.job_id, []).extend([index] if batch.array else [])
         return found
 
     def _tasks(self, keys: Iterable[str]) -> dict[str, set[int]]:
@@ -289,4 +304,5 @@ def _batch(event: Event) -> Batch:
         resources=event.get("resources") or {},
         code=event.get("code"),
         throttle=event.get("throttle"),
+        array=bool(event.get("array", True)),
     )

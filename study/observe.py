@@ -17,7 +17,7 @@ from study.executors import query
 from study.files import RunLock, last_lines, read_json, tail
 from study.freeze import load_points
 from study.hang import read_beat, slow_rank
-from study.layout import RunFolder, StudyFolder
+from study.layout import ATTEMPTS, JOB, OUTCOME, RunFolder, StudyFolder
 from study.point import Point
 from study.policy import ENDED_BADLY
 from study.remembered import Remembered
@@ -109,9 +109,9 @@ class Observer:
         state = self.known
         remembered = self._recall()
         places = {
-            name: {key: index // batch.pack for index, key in enumerate(batch.keys)}
+            name: batch.places()
             for name, batch in state.batches.items()
-            if batch.executor == "slurm"
+            if batch.executor == "slurm" and batch.job_id is not None
         }
         started = _subfolders(self.folder.path)
         self._no_room = str((read_json(self.folder.feed) or {}).get("why") or "") if state.waiting else ""
@@ -132,21 +132,19 @@ class Observer:
         return self._remembered
 
     def _status(
-        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, int]], problem: str, started: bool
+        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, str]], problem: str, started: bool
     ) -> PointStatus:
         key, batch = point.key, state.batch(point.key)
         settled = self._settled.get(key)
         if settled is not None and settled.batch == (batch and batch.name):
             return settled
-        run = self.folder.run(key)
-        outcome = read_json(run.outcome) if started else None
-        attempt = latest_attempt(run) if started else None
+        outcome, attempt = _read_run(f"{self.folder.path}/{key}") if started else (None, None)
         alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
         if alive is False:  # it may have written how it ended since its files were read: now it writes no more
-            outcome, attempt = read_json(run.outcome), latest_attempt(run)
+            outcome, attempt = _read_run(f"{self.folder.path}/{key}")
         job, name = None, ""
         if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
-            name = f"{batch.job_id}_{places[batch.name][key]}"
+            name = places[batch.name][key]
             job = self.view.jobs.get(name)
         seen = Evidence(
             batch=batch,
@@ -159,9 +157,11 @@ class Observer:
             queue_complete=self.view.queue_complete,
             waiting=_why_waiting(state.waiting.get(key), self._no_room),
             again=_decided(state, key, attempt),
-            owned=_owned(run, batch, attempt, job, self.view.queue_complete) if started and outcome is None else None,
+            owned=_owned(self.folder.run(key), batch, attempt, job, self.view.queue_complete)
+            if started and outcome is None
+            else None,
         )
-        status = _describe(point, run, seen, judge(seen), outcome)
+        status = _describe(point, self.folder, seen, judge(seen), outcome)
         if status.state == "queued" and job is not None:
             status = replace(status, job_id=name)  # what an earlier attempt had says nothing of now
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
@@ -202,13 +202,24 @@ def observe(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
 
 def latest_attempt(run: RunFolder) -> Attempt | None:
     """Return the latest attempt that wrote its job.json; a folder without one belongs to a job that died."""
-    numbers = sorted((int(name) for name in _subfolders(run.attempts) if name.isdigit()), reverse=True)
-    for number in numbers:
-        folder = run.attempt(number)
-        job = read_json(folder.job)
+    return _latest(str(run.attempts))
+
+
+def _latest(attempts: str) -> Attempt | None:
+    try:
+        names = os.listdir(attempts)  # noqa: PTH208 - see study.layout.ATTEMPTS
+    except OSError:
+        return None
+    for number in sorted(map(int, filter(str.isdigit, names)), reverse=True):
+        job = read_json(f"{attempts}/{number}/{JOB}")
         if job is not None:
-            return Attempt(number, job, read_json(folder.outcome))
+            return Attempt(number, job, read_json(f"{attempts}/{number}/{OUTCOME}"))
     return None
+
+
+def _read_run(path: str) -> tuple[dict[str, Any] | None, Attempt | None]:
+    """Return the outcome and the latest attempt of the run in a folder."""
+    return read_json(f"{path}/{OUTCOME}"), _latest(f"{path}/{ATTEMPTS}")
 
 
 def is_alive(job: Mapping[str, Any]) -> bool | None:
@@ -238,7 +249,7 @@ def last_metrics(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _describe(
-    point: Point, run: RunFolder, seen: Evidence, standing: Standing, outcome: Mapping[str, Any] | None
+    point: Point, folder: StudyFolder, seen: Evidence, standing: Standing, outcome: Mapping[str, Any] | None
 ) -> PointStatus:
     attempt = seen.attempt
     job: Mapping[str, Any] = attempt.job if attempt else {}
@@ -247,11 +258,11 @@ def _describe(
         step, tokens = outcome.get("step"), int(outcome.get("tokens") or 0)
         loss = (outcome.get("loss") or {}).get("validation_nats_per_token")
     elif attempt is not None:
-        record = last_metrics(run)
+        record = last_metrics(folder.run(point.key))
         if record:
             step, tokens = record.get("step"), int(record.get("tokens") or 0)
             loss = (record.get("metrics") or {}).get("loss")
-    error = _error(run, seen) if standing.state in ("failed", "unknown") else ()
+    error = _error(folder.run(point.key), seen) if standing.state in ("failed", "unknown") else ()
     return PointStatus(
         key=point.key,
         state=standing.state,
@@ -269,7 +280,7 @@ def _describe(
         error=error,
         kind=_told_by(error) if standing.kind == "unknown" else standing.kind,
         headline=_headline(seen, error) if standing.state == "failed" else "",
-        slow=_slow(run, attempt) if standing.state == "running" else None,
+        slow=_slow(folder.run(point.key), attempt) if standing.state == "running" else None,
     )
 
 
@@ -313,7 +324,7 @@ def job_log(folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:
     """Return where a point's job writes before and after its attempt: the job's own log."""
     if batch.executor == "local":
         return folder.jobs / "local.log"
-    return folder.jobs / f"{batch.job_id}_{batch.task(key)}_0_log.out"
+    return folder.jobs / f"{batch.job(batch.task(key))}_0_log.out"
 
 
 def _seconds(attempt: Attempt | None) -> float | None:

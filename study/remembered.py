@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from study.files import read_json, write_atomic
-from study.layout import StudyFolder
+from study.layout import OUTCOME, StudyFolder
 
 if TYPE_CHECKING:
     from study.observe import PointStatus
@@ -75,7 +75,7 @@ class Remembered:
 
     def _mark(self, key: str) -> Mark | None:
         try:
-            seen = os.stat(f"{self._path}/{key}/outcome.json")  # noqa: PTH116 - a Path costs more than the call
+            seen = os.stat(f"{self._path}/{key}/{OUTCOME}")  # noqa: PTH116 - a Path costs more than the call
         except OSError:
             return None
         return seen.st_size, seen.st_mtime_ns

@@ -49,7 +49,7 @@ class Source:
         if self._changed(self.folder.events) or self._changed(self.folder.search):
             self._labels.refresh()
         if time.monotonic() - self._asked > LOOK_SECONDS:
-            jobs = {self._places[key].rpartition("_")[0] for key in self._places.keys() - set(settled)}
+            jobs = {self._places[key].partition("_")[0] for key in self._places.keys() - set(settled)}
             self._view = self._ask(sorted(jobs)) if jobs else View()
             self._asked = time.monotonic()
 
@@ -132,13 +132,11 @@ class Source:
 
 
 def _places(state: ledger.Ledger) -> dict[str, str]:
-    """Return SLURM's name of the current job of every key that has one: `<array job>_<index>`."""
+    """Return SLURM's name of the current job of every key that has one."""
     places: dict[str, str] = {}
     for batch in state.batches.values():
         if batch.executor == "slurm" and batch.job_id is not None:
-            for index, key in enumerate(batch.keys):
-                if state.current.get(key) == batch.name:
-                    places[key] = f"{batch.job_id}_{index}"
+            places |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
     return places
 
 
