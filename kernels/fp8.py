@@ -37,12 +37,13 @@ def cast_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
     by: Literal["row", "tensor"] = "row",
     transposed: bool = False,
-    scale: Tensor | None = None,
+    largest: Tensor | None = None,
 ) -> Fp8:
     """Return x (rows, columns), fp32, bf16 or fp16, in an 8-bit format with its scale; values saturate, NaN stays.
 
-    `transposed` adds the copy (columns, rows). A `scale` () given with by="tensor" saves the pass that finds it. Not
-    differentiable. Raises ValueError for shapes or formats that do not fit.
+    `transposed` adds the copy (columns, rows). A size () given as `largest` with by="tensor" counts as that of the
+    largest number, and saves the pass that finds it. Not differentiable. Raises ValueError for shapes or formats that
+    do not fit.
     """
     if x.dim() != 2 or not x.is_floating_point():
         raise ValueError(f"x {tuple(x.shape)} of {x.dtype}: must be (rows, columns) of floats")
@@ -50,26 +51,30 @@ def cast_fp8(
         raise ValueError(f"dtype={dtype}: must be one of {', '.join(map(str, FORMATS))}")
     if by not in {"row", "tensor"}:
         raise ValueError(f"by={by!r}: must be row or tensor")
-    if scale is not None and (by == "row" or scale.numel() != 1):
-        raise ValueError(f"scale {tuple(scale.shape)} with by={by!r}: only one number, and with by='tensor'")
+    if largest is not None and (by == "row" or largest.numel() != 1):
+        raise ValueError(f"largest {tuple(largest.shape)} with by={by!r}: only one number, and with by='tensor'")
     refusal = "" if x.numel() else "an empty tensor"
     run = _by_triton if use_triton("cast_fp8", x, refusal=refusal) else _reference
-    values, scales, copy, copy_scale = run(x.detach(), dtype, by == "row", transposed, scale)
+    values, scales, copy, copy_scale = run(x.detach(), dtype, by == "row", transposed, largest)
     return Fp8(values, scales, copy, copy_scale) if transposed else Fp8(values, scales, None, None)
 
 
-def _inverse(scale: Tensor, dtype: torch.dtype, size: Tensor | None) -> Tensor:
-    """Return 1 / scale, from the size it was made of if there is one, which rounds once less."""
-    return scale.reciprocal() if size is None else size.reciprocal() * torch.finfo(dtype).max
-
-
-def _scale(size: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return size over the format's largest number: a product, which rounds alike on every device."""
+def scale_of(size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the scale of numbers up to `size`, at least `LEAST`: a product, which rounds alike on every device."""
     return size * torch.finfo(dtype).max ** -1
 
 
+def _inverse(size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 1 / scale from the size that the scale is made of, which rounds once less."""
+    return size.reciprocal() * torch.finfo(dtype).max
+
+
+def _given(largest: Tensor) -> Tensor:
+    return largest.float().reshape(()).clamp(min=LEAST)
+
+
 def _reference(
-    x: Tensor, dtype: torch.dtype, by_row: bool, transposed: bool, scale: Tensor | None
+    x: Tensor, dtype: torch.dtype, by_row: bool, transposed: bool, largest: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     wide, most = x.float(), torch.finfo(dtype).max
 
@@ -82,54 +87,43 @@ def _reference(
     nothing = x.new_empty((0, 0), dtype=dtype), x.new_empty((0, 0), dtype=torch.float32)
     if by_row:
         size = size_of(1)
-        values = cast(_inverse(size, dtype, size))
+        values = cast(_inverse(size, dtype))
         if not transposed:
-            return values, _scale(size, dtype), *nothing
+            return values, scale_of(size, dtype), *nothing
         other = size_of(0)
-        copy = cast(_inverse(other, dtype, other)).t().contiguous()
-        return values, _scale(size, dtype), copy, _scale(other, dtype).t().contiguous()
-    if scale is not None:
-        found = scale.float().reshape(()).clone()
-        values = cast(_inverse(found, dtype, None))
-    else:
-        largest = wide.abs().amax().clamp(min=LEAST)
-        found = _scale(largest, dtype)
-        values = cast(_inverse(found, dtype, largest))
+        copy = cast(_inverse(other, dtype)).t().contiguous()
+        return values, scale_of(size, dtype), copy, scale_of(other, dtype).t().contiguous()
+    size = wide.abs().amax().clamp(min=LEAST) if largest is None else _given(largest)
+    values, found = cast(_inverse(size, dtype)), scale_of(size, dtype)
     return (values, found, values.t().contiguous(), found.clone()) if transposed else (values, found, *nothing)
 
 
 @define(
-    "cast_fp8(Tensor x, ScalarType dtype, bool by_row, bool transposed, Tensor? scale)"
+    "cast_fp8(Tensor x, ScalarType dtype, bool by_row, bool transposed, Tensor? largest)"
     " -> (Tensor, Tensor, Tensor, Tensor)"
 )
 def _by_triton(
-    x: Tensor, dtype: torch.dtype, by_row: bool, transposed: bool, scale: Tensor | None
+    x: Tensor, dtype: torch.dtype, by_row: bool, transposed: bool, largest: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from kernels.jit import fp8
 
     x = x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
-    values, scales, copy, copy_scale = _room(x, dtype, by_row, transposed, scale)
+    values, scales, copy, copy_scale = _room(x, dtype, by_row, transposed, largest)
     if by_row and not transposed and x.shape[1] <= WIDEST:
         fp8.rowwise(x, values, scales, LEAST)
         return values, scales, copy, copy_scale
     goal = copy if transposed else None
-    if scale is not None:
-        scales.copy_(scale.reshape(()))
-        fp8.tiles(x, _inverse(scales, dtype, None), None, values, goal)
-        if transposed:
-            copy_scale.copy_(scales)
-        return values, scales, copy, copy_scale
-    by_rows, by_columns = (size.clamp_(min=LEAST) for size in fp8.sizes(x, by_row and transposed))
     if by_row:
-        scales.view(-1).copy_(_scale(by_rows, dtype))
-        others = _inverse(by_columns, dtype, by_columns) if transposed else None
-        fp8.tiles(x, _inverse(by_rows, dtype, by_rows), others, values, goal)
+        by_rows, by_columns = (size.clamp_(min=LEAST) for size in fp8.sizes(x, transposed))
+        scales.view(-1).copy_(scale_of(by_rows, dtype))
+        others = _inverse(by_columns, dtype) if transposed else None
+        fp8.tiles(x, _inverse(by_rows, dtype), others, values, goal)
         if transposed:
-            copy_scale.view(-1).copy_(_scale(by_columns, dtype))
+            copy_scale.view(-1).copy_(scale_of(by_columns, dtype))
         return values, scales, copy, copy_scale
-    size = by_rows.amax()
-    scales.copy_(_scale(size, dtype))
-    fp8.tiles(x, _inverse(size, dtype, size), None, values, goal)
+    size = fp8.sizes(x, False)[0].amax().clamp_(min=LEAST) if largest is None else _given(largest)
+    scales.copy_(scale_of(size, dtype))
+    fp8.tiles(x, _inverse(size, dtype), None, values, goal)
     if transposed:
         copy_scale.copy_(scales)
     return values, scales, copy, copy_scale
@@ -137,7 +131,7 @@ def _by_triton(
 
 @fake(_by_triton)
 def _room(
-    x: Tensor, dtype: torch.dtype, by_row: bool, transposed: bool, scale: Tensor | None
+    x: Tensor, dtype: torch.dtype, by_row: bool, transposed: bool, largest: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows, columns = x.shape
     scales = x.new_empty((rows, 1) if by_row else (), dtype=torch.float32)

@@ -44,8 +44,8 @@ class Attention(nn.Module):
         self.query_scale = mup.query_scale(config)
         self.rule = rule_of(config)
         """How scores are made; train.parallel.tensor says in it which of the model's heads are here."""
-        self.linear: Product = F.linear
-        """How weights are applied; set by train.precision.fp8."""
+        self.linear: dict[str, Product] = {"qkv": F.linear, "out": F.linear}
+        """How each weight is applied; set by train.precision.fp8."""
         self.across: Callable[[Attend, Tensor, Tensor, Tensor], Tensor] | None = None
         """How attention runs where the sequence is cut over ranks; set by train.parallel.context."""
 
@@ -56,7 +56,7 @@ class Attention(nn.Module):
         the pieces that attention runs on, see train.model.masks.
         """
         batch, length, _ = x.shape
-        heads = self.linear(x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
+        heads = self.linear["qkv"](x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
         q, k, v = torch.split(heads, [self.group, 1, 1], dim=3)
         k, v = k.squeeze(3), v.squeeze(3)
         if self.query_norm is not None and self.key_norm is not None:
@@ -73,4 +73,4 @@ class Attention(nn.Module):
             return attend(q, k, v, masks.get((q.shape[1], k.shape[1])), self.rule)
 
         mixed = mix(q, k, v) if self.across is None else self.across(mix, q, k, v)
-        return self.linear(mixed.reshape(batch, length, -1), local(self.out))
+        return self.linear["out"](mixed.reshape(batch, length, -1), local(self.out))

@@ -25,15 +25,15 @@ class MLP(nn.Module):
         hidden = mlp_width(config)
         self.gate_up = nn.Parameter(torch.empty(2, hidden, config.width))
         self.down = nn.Parameter(torch.empty(config.width, hidden))
-        self.linear: Product = F.linear
-        """How weights are applied; set by train.precision.fp8."""
+        self.linear: dict[str, Product] = {"gate_up": F.linear, "down": F.linear}
+        """How each weight is applied; set by train.precision.fp8."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for x (..., width)."""
-        weight = local(self.gate_up)
-        if torch.compiler.is_compiling() and x.device.type != "cpu" and self.linear is F.linear:
-            return self.linear(swiglu(*both(x, weight)), local(self.down))
-        return self.linear(swiglu(self.linear(x, weight.flatten(0, 1)), fuse=False), local(self.down))
+        weight, first, second = local(self.gate_up), self.linear["gate_up"], self.linear["down"]
+        if torch.compiler.is_compiling() and x.device.type != "cpu" and first is F.linear:
+            return second(swiglu(*both(x, weight)), local(self.down))
+        return second(swiglu(first(x, weight.flatten(0, 1)), fuse=False), local(self.down))
 
 
 def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

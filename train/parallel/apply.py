@@ -14,6 +14,7 @@ from train.model.transformer import Part, Transformer
 from train.parallel.mesh import Mesh
 from train.parallel.stage import Stage
 from train.precision.fp8 import convert
+from train.precision.policy import formats
 from train.spec.config import RunConfig
 from train.spec.mesh import strategy
 
@@ -82,6 +83,10 @@ def _data_parallel(module: Transformer, config: RunConfig, mesh: Mesh, device: t
 
         stage = shard(module, config, mesh)
         _filled(module, device, fill)
+        if config.precision.fp8_gather:
+            from train.parallel.gather import gather_in_fp8
+
+            gather_in_fp8(module, mesh.group("fsdp"), formats(config.precision).compute)
         return stage
     _filled(module, device, fill)
     if how == "fsdp1":

@@ -44,8 +44,8 @@ def narrowed(x: Tensor, dtype: torch.dtype, dim: int | None = None) -> Narrowed:
 def convert(blocks: Mapping[int, nn.Module], layers: int, config: PrecisionConfig) -> int:
     """Give the products of these blocks, by their number in a model of `layers`, to fp8; return how many took it.
 
-    `fp8_keep_blocks` at each end of the model stay as they are. A layer takes part by having an attribute `linear`.
-    ValueError where no block of the model would be left to convert.
+    `fp8_keep_blocks` at each end of the model stay as they are. A layer takes part by having an attribute `linear`, its
+    products by the name of their weight. ValueError where no block of the model would be left to convert.
     """
     keep = config.fp8_keep_blocks
     if not 0 <= 2 * keep < layers:
@@ -53,12 +53,22 @@ def convert(blocks: Mapping[int, nn.Module], layers: int, config: PrecisionConfi
             f"precision.fp8_keep_blocks={keep} of {layers} blocks at each end leaves none in fp8: "
             f"use 0 to {(layers - 1) // 2}, or precision=bf16"
         )
-    product: Product = rowwise if config.fp8_scaling == "rowwise" else tensorwise
     inner = [block for number, block in blocks.items() if keep <= number < layers - keep]
-    changed = [module for block in inner for module in block.modules() if hasattr(module, "linear")]
-    for layer in changed:
-        layer.linear = product  # type: ignore[assignment]
+    changed = [(layer, name) for block in inner for layer, name in products(block)]
+    for layer, name in changed:
+        layer.linear[name] = _product_of(config)  # type: ignore[index, operator, assignment]
     return len(changed)
+
+
+def products(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Return the layers within a module whose products can be changed, each with the name of one of its weights."""
+    return [(layer, name) for layer in module.modules() for name in getattr(layer, "linear", ())]
+
+
+def _product_of(config: PrecisionConfig) -> Product:
+    if config.fp8_gather:
+        return Received()
+    return rowwise if config.fp8_scaling == "rowwise" else tensorwise
 
 
 def tensorwise(x: Tensor, weight: Tensor) -> Tensor:
@@ -71,13 +81,32 @@ def rowwise(x: Tensor, weight: Tensor) -> Tensor:
     return _apply(_Rowwise, x, weight)
 
 
-def _apply(function: Any, x: Tensor, weight: Tensor) -> Tensor:
+class Received:
+    """The tensorwise product of a weight that comes to this rank in fp8, with one factor (see train.parallel.gather).
+
+    `values` (rows, columns) e4m3 and `factor` are there whenever the weight is; the weight itself stands for both where
+    gradients are concerned, and its numbers are not read.
+    """
+
+    def __init__(self) -> None:
+        self.values: Tensor | None = None
+        self.factor: Tensor | None = None
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return x @ weight.T, x (..., columns)."""
+        assert self.values is not None, "no weight has come in fp8"
+        assert self.factor is not None, "no weight has come in fp8"
+        assert _compute_dtype(x) is not torch.float16, "refused by train.spec.precision"
+        return _apply(_Received, x, weight, self.values, self.factor)
+
+
+def _apply(function: Any, x: Tensor, weight: Tensor, *more: Tensor) -> Tensor:
     """Apply to x as rows, in the compute format; products outside of a format that fp8 widens to are not narrowed."""
     dtype = _compute_dtype(x)
     if dtype is torch.float16:
         return F.linear(x, weight)
     with torch.autocast(x.device.type, enabled=False):
-        out: Tensor = function.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight)
+        out: Tensor = function.apply(x.reshape(-1, x.shape[-1]).to(dtype), weight, *more)
     return out.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -116,14 +145,41 @@ class _Tensorwise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x8, x_factor, w8, w_factor = ctx.saved_tensors
-        g8 = cast_fp8(grads[0], dtype=BACKWARD, by="tensor", transposed=ctx.needs_input_grad[1])
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_x = _product((g8.values, g8.scale), (w8.t(), w_factor), ctx.dtypes[0], fast=False)
-        if ctx.needs_input_grad[1]:
-            assert g8.transposed is not None
-            grad_weight = _product((g8.transposed, g8.scale), (x8.t(), x_factor), ctx.dtypes[1], fast=False)
-        return grad_x, grad_weight
+        return _gradients(ctx, grads[0], (x8, x_factor), (w8, w_factor))
+
+
+class _Received(torch.autograd.Function):
+    """The same, its weight in fp8 already. The layout that the backward pass reads is made there, from what is there:
+    so nothing of a weight is kept between the passes but what sharding frees and brings again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, values: Tensor, factor: Tensor) -> Tensor:
+        x8 = cast_fp8(x, dtype=FORWARD, by="tensor", transposed=ctx.needs_input_grad[1])
+        ctx.save_for_backward(x8.transposed, x8.scale, values, factor)
+        ctx.dtypes = x.dtype, weight.dtype
+        return _product((x8.values, x8.scale), (values.t(), factor), x.dtype, fast=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x8, x_factor, w8, w_factor = ctx.saved_tensors
+        copy = w8.t().contiguous() if ctx.needs_input_grad[0] else None
+        return *_gradients(ctx, grads[0], (x8, x_factor), (copy, w_factor)), None, None
+
+
+def _gradients(
+    ctx: Any, grad: Tensor, x: Narrowed, weight: tuple[Tensor | None, Tensor]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of x and weight, from both in fp8 and transposed; of weight where x has one."""
+    g8 = cast_fp8(grad, dtype=BACKWARD, by="tensor", transposed=ctx.needs_input_grad[1])
+    grad_x = grad_weight = None
+    if ctx.needs_input_grad[0]:
+        assert weight[0] is not None
+        grad_x = _product((g8.values, g8.scale), (weight[0].t(), weight[1]), ctx.dtypes[0], fast=False)
+    if ctx.needs_input_grad[1]:
+        assert g8.transposed is not None
+        grad_weight = _product((g8.transposed, g8.scale), (x[0].t(), x[1]), ctx.dtypes[1], fast=False)
+    return grad_x, grad_weight
 
 
 class _Rowwise(torch.autograd.Function):

@@ -117,7 +117,8 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True) 
     _check_sharded_tensor(config, shape)
     _check_context(config)
     check_pipeline(config, shape is not None and strategy(parallel, shape) == "fsdp")
-    precision.check(config, sharded=shape is None or strategy(parallel, shape) == "fsdp")
+    sharded = shape is None or strategy(parallel, shape) == "fsdp"
+    precision.check(config, sharded, None if shape is None else shape.fsdp)
 
 
 def _check_strategy(parallel: ParallelConfig) -> None:

@@ -8,9 +8,14 @@ from train.spec.config import RunConfig
 from train.spec.counts import kv_heads, mlp_width
 
 
-def check(config: RunConfig, sharded: bool) -> None:
-    """Raise ValueError, with the reason and a way out, for settings that cannot be; `sharded`: FSDP2 cuts weights."""
+def check(config: RunConfig, sharded: bool, shards: int | None = None) -> None:
+    """Raise ValueError, with the reason and a way out, for settings that cannot be.
+
+    sharded: FSDP2 holds the weights. shards: over how many ranks it cuts them; None: as the config says, as far as it
+    does.
+    """
     _check_precision(config)
+    _check_gather(config, sharded, shards or (config.parallel.dp_shard or 2) * config.parallel.cp)
     _check_memory(config, sharded)
     _check_compile(config)
 
@@ -33,13 +38,30 @@ def _check_precision(config: RunConfig) -> None:
         raise ValueError(
             f"precision.fp8_history={precision.fp8_history} is not there yet: scaling is by the tensor itself; use 0"
         )
-    if precision.fp8_gather:
-        raise ValueError(
-            "precision.fp8_gather=true is not there yet: sharded weights are gathered in bf16 and narrowed after it; "
-            "use fp8_gather=false"
-        )
     if precision.name == "fp8":
         _check_fp8(config)
+
+
+def _check_gather(config: RunConfig, sharded: bool, shards: int) -> None:
+    precision, parallel = config.precision, config.parallel
+    if not precision.fp8_gather:
+        return
+    if precision.name != "fp8":
+        why = f"precision.name={precision.name} has no products that take fp8; use precision=fp8"
+    elif precision.fp8_scaling != "tensorwise":
+        why = (
+            f"precision.fp8_scaling={precision.fp8_scaling} narrows weights along the other axis for the backward "
+            "pass, from all their digits; use fp8_scaling=tensorwise"
+        )
+    elif not sharded or shards == 1:
+        why = "no weights are gathered here; use parallel.strategy=fsdp with parallel.dp_shard above 1"
+    elif parallel.pp > 1:
+        why = f"parallel.pp={parallel.pp} gathers weights ahead of the pass that finds their factors; use parallel.pp=1"
+    elif config.memory.offload == "parameters":
+        why = "memory.offload=parameters sends shards from the CPU, in bf16; use memory.offload=optimizer or none"
+    else:
+        return
+    raise ValueError(f"precision.fp8_gather=true is refused: {why}, or fp8_gather=false")
 
 
 def _check_fp8(config: RunConfig) -> None:

@@ -152,10 +152,10 @@ def test_fp8(by: Any, transposed: bool, dtype: torch.dtype) -> None:
     x[4] = 0.0
     x[5] *= 1e4
     with override("fp8_tiles", Launch(block=32, rows=16)):
-        for scale in (None, torch.tensor(0.01, device=DEVICE)) if by == "tensor" else (None,):
-            ours = kernels.cast_fp8(x, dtype=dtype, by=by, transposed=transposed, scale=scale)
+        for largest in (None, torch.tensor(4.5, device=DEVICE)) if by == "tensor" else (None,):
+            ours = kernels.cast_fp8(x, dtype=dtype, by=by, transposed=transposed, largest=largest)
             with kernels.use("reference"):
-                theirs = kernels.cast_fp8(x, dtype=dtype, by=by, transposed=transposed, scale=scale)
+                theirs = kernels.cast_fp8(x, dtype=dtype, by=by, transposed=transposed, largest=largest)
             for a, b in zip(ours, theirs, strict=True):
                 assert (a is None) == (b is None)
                 if a is None or b is None:

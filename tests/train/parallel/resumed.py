@@ -2,6 +2,7 @@
 
 Started once, as importing torch takes longer than all of it. Every run takes `BEFORE` steps, saves, and takes `AFTER`
 more; then a new set-up of the same or another mesh, with other initial weights, is restored and takes the same steps.
+The same ranks then compare the two ways of gathering weights (tests.train.parallel.gathered).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.train.parallel import gathered
 from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.pipelines import DEEP
 from tests.train.parallel.ranks import config_of
@@ -141,8 +143,9 @@ def main(folder: Path, out: Path) -> None:
             row |= {key: max(rank[key] for rank in every) for key in ("loss", "norm")}
             row |= {key: all(rank[key] for rank in every) for key in ("bitwise", "data")}
         rows.append(row)
+    others = world.gather(gathered.rows(folder, world, torch.device("cpu")))
     if world.writes:
-        out.write_text(json.dumps(rows))
+        out.write_text(json.dumps({"pairs": rows, "gathered": others}))
     distributed.leave(world)
 
 

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.fake_corpus import write_corpus
 from tests.forked import run_ranks
-from tests.train.parallel import cells, resumed
+from tests.train.parallel import cells, gathered, resumed
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What four ranks, started once, found."""
+    folder = tmp_path_factory.mktemp("resumed")
+    write_corpus(folder, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
+    out = folder / "rows.json"
+    run_ranks(4, "tests.train.parallel.resumed", folder, out)
+    rows: dict[str, Any] = json.loads(out.read_text())
+    return rows
+
+
+@pytest.mark.slow
+def test_weights_gathered_in_fp8_give_the_same_bits_as_in_bf16_and_go_on_from_each_other(found: dict[str, Any]) -> None:
+    assert len(found["gathered"]) == 4 and len(found["gathered"][0]) == len(gathered.CELLS[4])
+    bad = gathered.failures(found["gathered"], fixed=True)
+    assert not bad, "\n".join(bad)
 
 
 @pytest.mark.slow
 def test_every_mesh_is_resumed_on_itself_bitwise_and_on_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_corpus(tmp_path, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
-    out = tmp_path / "rows.json"
-    run_ranks(4, "tests.train.parallel.resumed", tmp_path, out)
-    rows = json.loads(out.read_text())
+    rows = found["pairs"]
     assert [tuple(row["pair"]) for row in rows] == list(resumed.PAIRS)
     for row in rows:
         source, target, optimizer = row["pair"]

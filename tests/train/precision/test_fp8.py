@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from train.precision.fp8 import BACKWARD, FORWARD, convert, narrowed, rowwise, tensorwise
+from kernels import cast_fp8
+from train.model.weights import Product
+from train.parallel.gather import Way
+from train.precision.fp8 import BACKWARD, FORWARD, Received, convert, narrowed, rowwise, tensorwise
 from train.spec.config import PrecisionConfig
 
 FP8 = PrecisionConfig(name="fp8")
@@ -70,26 +75,67 @@ def test_zeros_stay_zeros() -> None:
 
 
 class Layer(nn.Module):
+    linear: dict[str, Product]
+
     def __init__(self) -> None:
         super().__init__()
-        self.linear = F.linear
+        self.linear = {"a": F.linear, "b": F.linear}
 
 
 def test_blocks_at_the_ends_keep_their_products() -> None:
-    blocks = [nn.Sequential(Layer(), Layer()) for _ in range(4)]
-    assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_keep_blocks=1)) == 4
-    assert [block[0].linear is tensorwise for block in blocks] == [False, True, True, False]
-    assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_scaling="rowwise")) == 8
-    assert all(layer.linear is rowwise for block in blocks for layer in block)
+    layers = [(Layer(), Layer()) for _ in range(4)]
+    blocks = [nn.Sequential(*pair) for pair in layers]
+    assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_keep_blocks=1)) == 8
+    assert [first.linear["b"] is tensorwise for first, _ in layers] == [False, True, True, False]
+    assert convert(dict(enumerate(blocks)), 4, replace(FP8, fp8_scaling="rowwise")) == 16
+    assert all(layer.linear == {"a": rowwise, "b": rowwise} for pair in layers for layer in pair)
 
 
 def test_a_stage_of_a_pipeline_keeps_only_the_ends_of_the_model() -> None:
     last = {2: Layer(), 3: Layer()}
-    assert convert(last, 4, replace(FP8, fp8_keep_blocks=1)) == 1
-    assert last[2].linear is tensorwise and last[3].linear is F.linear
+    assert convert(last, 4, replace(FP8, fp8_keep_blocks=1)) == 2
+    assert set(last[2].linear.values()) == {tensorwise} and set(last[3].linear.values()) == {F.linear}
 
 
 @pytest.mark.parametrize("keep", [-1, 2])
 def test_keeping_all_blocks_is_refused_with_what_would_do(keep: int) -> None:
     with pytest.raises(ValueError, match=rf"fp8_keep_blocks={keep} of 4 blocks.*use 0 to 1"):
         convert({0: Layer()}, 4, replace(FP8, fp8_keep_blocks=keep))
+
+
+def test_a_weight_that_comes_in_fp8_gives_the_same_bits_as_one_narrowed_here() -> None:
+    torch.manual_seed(2)
+    weight = torch.randn(40, 32).bfloat16()
+    narrow = cast_fp8(weight, by="tensor")
+    results = []
+    for product, stand in ((Received(), torch.empty_like(weight)), (tensorwise, weight)):
+        if isinstance(product, Received):
+            product.values, product.factor = narrow.values, narrow.scale
+            stand.untyped_storage().resize_(0)  # its numbers are not read
+        x = torch.arange(48 * 32.0).view(48, 32).sin().bfloat16().requires_grad_()
+        stand.requires_grad_()
+        y = product(x, stand)
+        y.backward(y.detach().square())  # type: ignore[no-untyped-call]
+        results.append((y, x.grad, stand.grad))
+    for ours, theirs in zip(*results, strict=True):
+        assert ours is not None and theirs is not None and torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("rows", [(14, 14, 12), (1, 1, 0)])
+def test_shards_of_different_sizes_are_sent_alike_and_come_as_one_weight(rows: tuple[int, ...]) -> None:
+    whole = torch.randn(sum(rows), 16, generator=torch.Generator().manual_seed(3))
+    largest = whole.bfloat16().abs().amax().float()
+    policy, mesh = MixedPrecisionPolicy(param_dtype=torch.bfloat16), SimpleNamespace(size=lambda: len(rows))
+    product, sent = Received(), []
+    for shard in torch.split(whole, list(rows)):
+        way = Way(product, shard)
+        way.start(largest, torch.ones(()))
+        (part,), size = shard.fsdp_pre_all_gather(mesh, whole.shape, whole.stride(), nn.Identity(), policy)  # type: ignore[attr-defined]
+        assert part.dtype is torch.uint8 and part.shape == (rows[0], 16)
+        sent.append(part)
+    stand, inner = shard.fsdp_post_all_gather((torch.cat(sent),), size, torch.bfloat16)  # type: ignore[attr-defined]
+    wanted = cast_fp8(whole.bfloat16(), by="tensor").values
+    assert product.values is not None and torch.equal(product.values.view(torch.uint8), wanted.view(torch.uint8))
+    weight = torch.as_strided(stand, whole.shape, whole.stride(), storage_offset=0)
+    assert weight.shape == whole.shape and weight.dtype is torch.bfloat16 and not weight.untyped_storage().size()
+    assert inner == []

@@ -17,6 +17,9 @@ def config(**sections: dict[str, Any]) -> RunConfig:
     return read(RunConfig, {"model": model, "budget": {"tokens": 1 << 20}, **sections})
 
 
+GATHER = {"name": "fp8", "fp8_gather": True}
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
@@ -27,7 +30,8 @@ def config(**sections: dict[str, Any]) -> RunConfig:
         ({"precision": {"name": "fp8"}, "model": {"mlp_width": 168}}, r"mlp_width / parallel\.tp = 168.*16"),
         ({"precision": {"name": "fp8"}, "parallel": {"tp": 8}}, "multiples of 16"),
         ({"precision": {"fp8_history": 16}}, "fp8_history=16"),
-        ({"precision": {"fp8_gather": True}}, "fp8_gather=true"),
+        ({"precision": {"fp8_gather": True}}, r"fp8_gather=true is refused: precision\.name=fp32"),
+        ({"precision": GATHER}, "fp8_gather=true is refused: no weights are gathered here"),
         ({"memory": {"every": 0}}, r"memory\.every=0"),
         ({"memory": {"budget_gib": 0.0}}, r"memory\.budget_gib=0"),
         ({"memory": {"offload": "parameters"}}, "offload=parameters.*FSDP2"),
@@ -44,7 +48,29 @@ def test_refused_with_the_reason(sections: dict[str, Any], message: str) -> None
         check(config(**sections), sharded=False)
 
 
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"precision": GATHER, "parallel": {"dp_shard": 1}}, r"no weights are gathered here.*dp_shard above 1"),
+        ({"precision": {**GATHER, "fp8_scaling": "rowwise"}}, r"fp8_scaling=rowwise narrows weights"),
+        ({"precision": {**GATHER, "name": "bf16"}}, r"precision\.name=bf16"),
+        ({"precision": {**GATHER, "name": "fp16"}}, r"precision\.name=fp16"),
+        ({"precision": GATHER, "parallel": {"dp_shard": 2, "pp": 2}}, r"parallel\.pp=2 gathers weights ahead"),
+        ({"precision": GATHER, "memory": {"offload": "parameters"}}, r"memory\.offload=parameters.*optimizer or none"),
+    ],
+)
+def test_gathering_in_fp8_is_refused_where_nothing_or_something_else_is_gathered(
+    sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"fp8_gather=true is refused: .*{message}"):
+        check(config(**({"parallel": {"dp_shard": 4}} | sections)), sharded=True)
+
+
 def test_what_can_be_passes() -> None:
     fp8: dict[str, Any] = {"name": "fp8", "fp8_keep_blocks": 1}
     check(resolve(config(precision=fp8, memory={"offload": "parameters"})), sharded=True)
+    check(resolve(config(precision=GATHER, parallel={"dp_shard": 2, "zero": 1})), sharded=True)
+    check(resolve(config(precision=GATHER, parallel={"dp_shard": None})), sharded=True)
+    with pytest.raises(ValueError, match="no weights are gathered here"):
+        check(resolve(config(precision=GATHER, parallel={"dp_shard": None})), sharded=True, shards=1)
     check(resolve(config(precision={"name": "fp16"}, compile={"blocks": True})), sharded=False)
