@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from kernels.library import define, fake
+from kernels.sharding import local
 from kernels.switch import use_triton
-from kernels.vocabulary import is_dtensor
 
 
 def adamw_step(
@@ -44,7 +44,7 @@ def adamw_step(
     lists or tensors that do not fit.
     """
     columns = [weights, gradients, means, squares] + ([] if masters is None else [masters])
-    arrays = [[x.to_local() if is_dtensor(x) else x for x in column] for column in columns]
+    arrays = [[local(x) for x in column] for column in columns]
     _check(arrays, step)
     scalars = _scalars(lr, betas, step, arrays)
     beta1, beta2 = betas

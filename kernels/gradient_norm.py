@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kernels.library import define, fake
+from kernels.sharding import local
 from kernels.switch import use_triton
-from kernels.vocabulary import is_dtensor
 
 
 def gradient_norm(tensors: Sequence[Tensor], *, squared: bool = False) -> Tensor:
@@ -18,15 +18,15 @@ def gradient_norm(tensors: Sequence[Tensor], *, squared: bool = False) -> Tensor
     Tensors on one device, of any shapes and float dtypes; of DTensors the local parts, whose squares the caller sums
     over the ranks. Raises ValueError if there is no tensor or they are on several devices.
     """
-    local = [x.to_local() if is_dtensor(x) else x for x in tensors]
-    if not local or any(x.device != local[0].device for x in local):
+    parts = [local(x) for x in tensors]
+    if not parts or any(x.device != parts[0].device for x in parts):
         raise ValueError(
-            f"tensors on {sorted({str(x.device) for x in local})}: must be at least one, all on one device"
+            f"tensors on {sorted({str(x.device) for x in parts})}: must be at least one, all on one device"
         )
-    if use_triton("gradient_norm", *local):
-        total = torch.stack([_squares(list(group)) for group in _by_dtype(local)]).sum()
+    if use_triton("gradient_norm", *parts):
+        total = torch.stack([_squares(list(group)) for group in _by_dtype(parts)]).sum()
         return total if squared else total.sqrt()
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([n.to(_exact(local)) for n in _norms(local)]))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([n.to(_exact(parts)) for n in _norms(parts)]))
     return norm.square() if squared else norm
 
 

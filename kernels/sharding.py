@@ -1,4 +1,4 @@
-"""How the operators run on DTensors: row by row, wherever the rows are.
+"""How the operators run on DTensors: row by row, wherever the rows are, or on the local parts.
 
 The rules are registered when the first DTensor is met, for importing them takes most of a second.
 """
@@ -24,6 +24,14 @@ def rowwise(operator: OpOverload, inputs: str, outputs: str) -> None:
     and goes with the rows if not; "-" no tensor.
     """
     _PENDING.append((operator, inputs, outputs))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor: the shard of a DTensor (the same memory), any other tensor itself.
+
+    Gradients flow back into the part that they belong to.
+    """
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def use_dtensor(*tensors: Tensor) -> bool:

@@ -19,6 +19,7 @@ from torch import nn
 
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.rows import SHAPES, Row, find
+from kernels.sharding import local
 from train import distributed
 from train.model.initialise import scale
 from train.progress import Progress
@@ -70,7 +71,7 @@ def fill(module: Any) -> None:
     with torch.no_grad():
         for name, weight in module.named_parameters():
             std = scale(name, module.config)
-            part = weight.to_local() if hasattr(weight, "to_local") else weight
+            part = local(weight)
             nn.init.ones_(part) if std is None else part.normal_(0.0, std)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from kernels.sharding import local
 from train import loop, run
 from train import step as steps
 from train.progress import Progress
@@ -45,7 +46,7 @@ def inject(kind: str, wanted: range, rank: int, folder: Path) -> None:
         if kind == "nan" and now[0] in wanted:
             for _, weight in setup.named_parameters():
                 assert weight.grad is not None
-                (weight.grad.to_local() if hasattr(weight.grad, "to_local") else weight.grad).fill_(torch.nan)
+                local(weight.grad).fill_(torch.nan)
         return loss
 
     def faulty_step(setup: Setup, progress: Progress, **named: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from train.optim.shards import local
+from kernels.sharding import local
 
 
 class Staging:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.sharding import local
 from kernels.vocabulary import is_dtensor
-from train.optim.shards import local
 
 
 class Part(NamedTuple):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.sharding import local
 from train.hub.shards import Shards
 from train.model.initialise import region_of
 from train.model.transformer import Transformer
@@ -24,6 +25,6 @@ def start_from(module: Transformer, place: Path) -> None:
                     f"model.init_from={place}: {name} has shape {shards.shape(name)}, the config wants "
                     f"{tuple(weight.shape)}; take the model and data sections of {place / 'config.yaml'}"
                 )
-            part = weight.to_local() if hasattr(weight, "to_local") else weight
+            part = local(weight)
             if part.numel():
                 part.copy_(shards.read(name, region_of(weight)))

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.sharding import local
 from kernels.vocabulary import is_dtensor
-from train.optim.shards import local
 
 
 class OffloadedState:

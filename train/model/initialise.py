@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from kernels.sharding import local
 from train.model.transformer import Transformer
 from train.spec import mup
 from train.spec.config import ModelConfig
@@ -30,7 +31,7 @@ def fill(named: Iterable[tuple[str, nn.Parameter]], config: ModelConfig, seed: i
     """Fill weights by name; those that are DTensors get the part that belongs to this rank."""
     with torch.no_grad():
         for name, weight in named:
-            part = weight.to_local() if hasattr(weight, "to_local") else weight
+            part = local(weight)
             if part.numel() == 0:
                 continue
             std = scale(name, config)

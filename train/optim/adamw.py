@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from kernels.adamw import adamw_step
+from kernels.sharding import local
 from kernels.switch import use_triton
-from train.optim.shards import local, take_gradient
+from train.optim.shards import take_gradient
 from train.precision.stochastic import copy_rounded_
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from train.optim.shards import Exchange, local, part_of, shard_axis, take_gradient, whole
+from kernels.sharding import local
+from train.optim.shards import Exchange, part_of, shard_axis, take_gradient, whole
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.sharding import local
 from train.optim import adamw, muon, sgd
 from train.optim.adamw import Kernel
-from train.optim.shards import local
 
 
 class Optimizer(torch.optim.Optimizer):

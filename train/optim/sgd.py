@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from train.optim.shards import local, take_gradient
+from kernels.sharding import local
+from train.optim.shards import take_gradient
 
 
 def update(

@@ -1,4 +1,4 @@
-"""Weights that may be shards: their local part, a whole tensor from the parts, and a rank's part of a whole one."""
+"""Weights that may be shards: their gradients, a whole tensor from the parts, and a rank's part of a whole one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kernels.sharding import local
 from kernels.vocabulary import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import Placement
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor: the shard of a DTensor (the same memory), any other tensor itself."""
-    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def take_gradient(weight: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kernels.gradient_norm import gradient_norm
+from kernels.sharding import local
 from train.parallel.mesh import Mesh
 
 
@@ -50,5 +51,4 @@ def local_gradient(weight: nn.Parameter) -> Tensor:
     """Return the gradient of this rank's part of a weight, without a copy."""
     grad = weight.grad
     assert grad is not None
-    part: Tensor = grad.to_local() if hasattr(grad, "to_local") else grad
-    return part
+    return local(grad)

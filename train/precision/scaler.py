@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.optim.shards import local
+from kernels.sharding import local
 
 _STATE = ("scale", "good_steps", "overflows", "smallest")
 
