@@ -15,6 +15,8 @@ from tests.slurm.cluster import LIMIT_SECONDS, REPOSITORY, JobState, ThrowawayCl
 
 TRAINERS = Path(__file__).with_name("trainers")
 COMMAND_SECONDS = 400.0
+LOOK_SECONDS = 2.0
+"""Between commands that ask for a state: each takes most of a second of a core, which what is waited for wants too."""
 WORDS = ("def", "return", "alpha", "beta", "x", "y", "+", "(", ")", ":", "\n", "if", "else", "while", "import")
 
 TEXT = (
@@ -145,7 +147,7 @@ class Lab:
             return bool(seen[-1]["state"] == state)
 
         try:
-            wait_for(f"{study} {state}", there, seconds, every=0.3)
+            wait_for(f"{study} {state}", there, seconds, every=LOOK_SECONDS)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {seen[-1]}") from error
         return seen[-1]

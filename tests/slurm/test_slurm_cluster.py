@@ -133,7 +133,7 @@ def test_make_slurm_runs_a_command_or_waits_for_ctrl_c(slurm_here: None) -> None
     folder = Path(export.strip().partition("=")[2]).parent
     assert processes_of(folder) != []
     staying.send_signal(signal.SIGINT)
-    said, _ = staying.communicate(timeout=30)
+    said, _ = staying.communicate(timeout=START_SECONDS)
     assert staying.returncode == 0
     assert "nothing is left of it" in said
     assert processes_of(folder) == []

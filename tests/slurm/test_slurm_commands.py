@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.slurm.cluster import LIMIT_SECONDS, wait_for
-from tests.slurm.lab import TINY, Lab
+from tests.slurm.lab import LOOK_SECONDS, TINY, Lab
 
 pytestmark = pytest.mark.slurm
 
@@ -37,9 +37,8 @@ def test_failing_point_is_named_everywhere(lab: Lab) -> None:
 def test_cancelled_points_stop_and_carry_on_when_retried(lab: Lab) -> None:
     quick = lab.with_trainer("quick", QUICK_SECONDS=300)
     quick.sweep("study.name=c", *TINY, "seed=1,2,3", "cluster.array_parallelism=1")
-    wait_for(
-        "one running point", lambda: sorted(p["state"] for p in quick.points("c")) == ["queued", "queued", "running"]
-    )
+    one = ["queued", "queued", "running"]
+    wait_for("one running point", lambda: sorted(p["state"] for p in quick.points("c")) == one, every=LOOK_SECONDS)
     quick.study("cancel", "c")
     (begun,) = quick.tasks("c")
     assert begun.state.startswith("CANCELLED")

@@ -14,7 +14,7 @@ import pytest
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.daemons import Daemons, hasty, killing_as_sbatch_is_called
 from tests.slurm.groups import PREFIX, memory_groups
-from tests.slurm.lab import TINY, Lab
+from tests.slurm.lab import LOOK_SECONDS, TINY, Lab
 
 pytestmark = pytest.mark.slurm
 
@@ -157,7 +157,7 @@ def test_while_slurmctld_is_away_jobs_end_and_commands_submit_and_all_goes_on_af
         daemons.start_controller()
     (third / "go").touch()
     for study in ("away", "cut", "late"):
-        wait_for(f"{study} to complete", partial(is_done, late, study), every=1.0)
+        wait_for(f"{study} to complete", partial(is_done, late, study), every=LOOK_SECONDS)
     assert [len(starts(there, "away", key)) for key in there.keys("away")] == [1, 2, 1]
     for study in ("cut", "late"):
         ran = [(late.run_folder(study, key) / "ran").read_text().split() for key in late.keys(study)]

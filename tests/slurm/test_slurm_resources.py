@@ -71,11 +71,13 @@ def test_packed_points_have_gpus_of_their_own_and_one_that_fails_fails_alone(gpu
 
 
 def test_cancelling_one_of_two_packed_points_leaves_the_other(gpus: Lab) -> None:
-    lab = gpus.with_trainer("quick", QUICK_SECONDS=25)
+    lab = gpus.with_trainer("fragile", FRAGILE="1:wait;2:hold")
     lab.sweep("study.name=half", *TINY, *GPU, "cluster.pack=2", "seed=1,2")
-    wait_for("both to run", lambda: [p["state"] for p in lab.points("half")] == ["running"] * 2, every=0.5)
     one, other = lab.keys("half")
+    runs = [lab.run_folder("half", key) for key in (one, other)]
+    wait_for("both to run", lambda: all((run / "waits").exists() for run in runs))
     lab.study("cancel", "half", "--point", one)
+    (runs[1] / "go").touch()
     lab.study("watch", "half")
     states = {point["key"]: point["state"] for point in lab.points("half")}
     assert states == {one: "cancelled", other: "completed"}

@@ -32,15 +32,16 @@ def write_config(folder: Path, config: RunConfig) -> Path:
 
 def start(config: Path, *arguments: str, env: dict[str, str] | None = None) -> Started:
     """Start `python -m train.run` on a config."""
-    return _started("train.run", "--config", str(config), *arguments, env=env)
+    return started("train.run", "--config", str(config), *arguments, env=env)
 
 
 def faulty(config: Path, *fault: str, env: dict[str, str] | None = None) -> Started:
     """Start the same with a fault of `tests.train.faults`."""
-    return _started("tests.train.faults", *fault, "--config", str(config), env=env)
+    return started("tests.train.faults", *fault, "--config", str(config), env=env)
 
 
-def _started(module: str, *arguments: str, env: dict[str, str] | None) -> Started:
+def started(module: str, *arguments: str, env: dict[str, str] | None = None) -> Started:
+    """Start `python -m module` with these variables on top of the environment."""
     whole = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
     if torch.cuda.is_available():  # a process that was forked has no GPU
         return fresh(module, *arguments, cwd=REPOSITORY, env=whole)

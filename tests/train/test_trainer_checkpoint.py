@@ -7,8 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.train.runs import REPOSITORY
+from tests.train.runs import started
 from train.checkpoint import Checkpoint, Retention, SaveError, Saver, collect, newest, pin, read_all, restore
 
 
@@ -186,29 +184,10 @@ def test_no_room_fails_the_save_and_keeps_the_last_one(tmp_path: Path, capfd: py
     assert whole(tmp_path).progress == {"step": 3}
 
 
-SAVER = """
-import sys, torch
-from pathlib import Path
-from train.checkpoint import Saver
-step = int(sys.argv[2])
-saver = Saver(Path(sys.argv[1]))
-while True:
-    step += 1
-    saver.save(step, {"weights": torch.full((200_000,), float(step))}, {"progress": {"step": step}, "identity": {}})
-    saver.wait()
-    print(step, flush=True)
-"""
-
-
 def test_killed_while_saving_the_newest_is_whole_and_none_is_lost(tmp_path: Path) -> None:
     confirmed = 0
     for delay in (0.003, 0.011, 0.017, 0.031):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SAVER, str(tmp_path), str(confirmed)],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        process = started("tests.train.savers", str(tmp_path), str(confirmed))
         assert process.stdout is not None
         for _ in range(3):
             confirmed = int(process.stdout.readline())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +10,11 @@ import pytest
 import torch
 
 from tests.forked import environments
-from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, write_config
+from tests.train.gradients import COUNTS, save_gradients
+from tests.train.runs import finish, read_outcome, records, start, started, write_config
 from train import run
 from train.distributed import World, world_of
-from train.setup import build
 from train.spec.config import RunConfig
-from train.step import accumulate, take
 
 
 def together(config: Path, *arguments: str, code: int = 0) -> None:
@@ -45,47 +41,14 @@ def test_two_processes_train_as_one_also_through_a_change_of_their_number(tmp_pa
     assert read_outcome(two)["world_size"] == 2
 
 
-GRADIENTS = """
-import sys, torch
-from pathlib import Path
-from tests.train.test_trainer_distributed import save_gradients
-from train import distributed
-torch.set_num_threads(1)
-world = distributed.world_of()
-distributed.join(world, torch.device("cpu"))
-save_gradients(Path(sys.argv[1]), Path(sys.argv[2]), world)
-distributed.leave(world)
-"""
-COUNTS = (1, 7)
-"""Sequences of a batch: one of two ranks has none, or they have unlike numbers."""
-
-
-def save_gradients(config: Path, out: Path, world: World) -> None:
-    """Write loss and gradients of a batch of each of COUNTS sequences."""
-    found = {}
-    for sequences in COUNTS:
-        setup = build(run.load(config), Path(), world, torch.device("cpu"))
-        loss = accumulate(setup, take(setup, 5, sequences))
-        grads = {name: weight.grad for name, weight in setup.model.named_parameters()}
-        found[sequences] = {"loss": loss, "grads": grads}
-    if world.writes:
-        torch.save(found, out)
-
-
 def test_gradients_of_two_processes_are_those_of_one(tmp_path: Path, tiny: RunConfig) -> None:
     micro = replace(tiny, parallel=replace(tiny.parallel, micro_batch_sequences=2))
     config = write_config(tmp_path / "run", micro)
-    command = [sys.executable, "-c", GRADIENTS, str(config), str(tmp_path / "2.pt")]
-    processes = [
-        subprocess.Popen(
-            command, cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1", **env}, stderr=subprocess.PIPE
-        )
-        for env in environments(2)
-    ]
+    words = ("tests.train.gradients", str(config), str(tmp_path / "2.pt"))
+    processes = [started(*words, env=env) for env in environments(2)]
     save_gradients(config, tmp_path / "1.pt", World())
     for process in processes:
-        _, err = process.communicate(timeout=LIMIT_SECONDS)
-        assert process.returncode == 0, err.decode()
+        finish(process)
     ones, twos = torch.load(tmp_path / "1.pt"), torch.load(tmp_path / "2.pt")
     for sequences in COUNTS:
         one, two = ones[sequences], twos[sequences]
