@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import platform
 import subprocess
@@ -134,14 +135,26 @@ def about(run: Path, config: RunConfig, ended: str) -> list[str]:
             f"{manifest.bytes_per_token:.2f} bytes (fingerprint {manifest.fingerprint} of the corpus), read "
             f"{config.budget.tokens / train.tokens:.2f} times"
         )
-    speeds, speed = [record["metrics"] for record in records(run, "train")], "no step"
-    if speeds:
-        rates = sorted(metrics["tokens_per_second"] for metrics in speeds)
-        last = speeds[-1]
-        mfu = f", MFU {last['mfu']:.1%}" if "mfu" in last else ""
-        memory = f", {last['peak_memory_gib']:.1f} GiB" if "peak_memory_gib" in last else ""
-        speed = f"{rates[len(rates) // 2]:,.0f} tokens/s (median){mfu}{memory}"
-    return [*lines, f"{speed}; {ended}"]
+    return [*lines, f"{speed(records(run, 'train'))}; {ended}"]
+
+
+def speed(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Return the training speed from the first recorded step, which compiles, to the last, and the memory.
+
+    Not a mean or median of the recorded speeds: around a validation, which waits for the device, one counts the time of
+    a step too many and the next that of one too few.
+    """
+    if len(steps) < 2:
+        return "no speed"
+    tokens = steps[-1]["tokens"] - steps[0]["tokens"]
+    seconds = sum(
+        (after["tokens"] - before["tokens"]) / after["metrics"]["tokens_per_second"]
+        for before, after in itertools.pairwise(steps)
+    )
+    last, rate = steps[-1]["metrics"], tokens / seconds
+    mfu = f", MFU {last['mfu'] * rate / last['tokens_per_second']:.1%}" if "mfu" in last else ""
+    memory = f", {last['peak_memory_gib']:.1f} GiB" if "peak_memory_gib" in last else ""
+    return f"{rate:,.0f} tokens/s{mfu}{memory}"
 
 
 def report(run: Path, config: RunConfig, ended: str, reference: Path) -> str:

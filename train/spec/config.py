@@ -244,7 +244,9 @@ class ParallelConfig:
     pp_micro_batches: int | None = key(
         None, "micro-batches that pass the pipeline together, more are accumulated in turn; null: all of a step's"
     )
-    micro_batch_sequences: int | None = key(None, "sequences per forward pass and rank; null: by memory")
+    micro_batch_sequences: int | None = key(
+        None, "sequences per forward pass and rank; null: by the model, for 8 GiB of activations on a GPU, 1 on a CPU"
+    )
 
 
 @dataclass(frozen=True)
