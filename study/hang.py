@@ -15,6 +15,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,6 +176,11 @@ class Watch:
             time.sleep(0.2)
 
 
+def py_spy() -> str | None:
+    """Return where py-spy is: beside this Python, which a job may run without its folder on PATH, or on PATH."""
+    return shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+
+
 def stacks(pid: int, stderr: Path) -> str:
     """Return where every thread of a process stands: by py-spy where that is installed and may, else by itself.
 
@@ -182,7 +188,7 @@ def stacks(pid: int, stderr: Path) -> str:
     stopped is woken for that; it will be killed anyway.
     """
     kernel = _kernel(pid)
-    spy = shutil.which("py-spy")
+    spy = py_spy()
     if spy is not None:
         try:
             done = subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, timeout=20, check=False)

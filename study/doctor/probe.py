@@ -18,6 +18,7 @@ from typing import Any
 from study.doctor.checks import mount_type, reached
 from study.executors.local import job_environment
 from study.files import RunLock, last_lines, read_json, write_json
+from study.hang import py_spy
 from study.place import Place, find_place, rendezvous
 
 LETTER, LOCK, MEETING = "letter.json", "lock", "meeting.json"
@@ -53,7 +54,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
         "sees_letter": letter is not None,
         "lock_held": not RunLock(folder / LOCK).acquire(),
         "scontrol": shutil.which("scontrol") is not None,
-        "py_spy": shutil.which("py-spy") is not None,
+        "py_spy": py_spy() is not None,
         "tracking": reached(tracking) if tracking else None,
         "time": time.time(),
     }
