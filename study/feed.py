@@ -23,18 +23,24 @@ PACE_SECONDS = 30.0
 """How often the jobs of a study ask for room as they end, all of them together."""
 LOOK_SECONDS = 10.0
 """How often commands that look at a study do, all of them together."""
+SINGLES = 60
+"""Jobs that are no array are submitted so many at a time: a busy controller takes a second for each."""
 FEWEST = 20
 """Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One array that is to be submitted: its keys, at most `throttle` of its jobs at once, after which other job."""
+    """One array that is to be submitted: its keys, at most `throttle` of its jobs at once, after which other job.
+
+    array: False for one job that is no array.
+    """
 
     keys: tuple[str, ...]
     asked: Waiting
     throttle: int
     dependency: str | None = None
+    array: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,16 +59,19 @@ def plan(
     *,
     after: Mapping[str, str] | None = None,
     sparing: bool = False,
+    over: Collection[str] = (),
 ) -> Plan:
     """Return the arrays that fit now. Pure.
 
     `held`: keys that may not go out yet, with why. `after`: keys that go out with a dependency. `sparing`: leave room
     that is too small to be worth a submission, unless little of the study is alive; what its own jobs do as they end.
+    Where the site takes no arrays, whose throttle would hold jobs back, no more jobs go out than may run at once.
+    `over`: jobs that SLURM still has and whose points have all ended.
     """
     from study.executors import slurm
 
-    alive = _alive(state, seen)
-    most, taken = _array_limit(seen), 0
+    alive = _alive(state, seen, over)
+    most, taken = slurm.array_limit(seen.controller.max_array), 0
     fitting: list[tuple[Waiting, str | None, list[tuple[str, ...]]]] = []
     whys = [why for key, why in held.items() if key in state.waiting]
     for asked, job, keys in _kinds(state, held, after or {}):
@@ -71,23 +80,35 @@ def plan(
             whys.append(f"cluster.array_parallelism={asked.parallel:,} is used by the jobs there are")
             continue
         wanted = left = shape.jobs(len(keys))
+        if not most:
+            left, why = _one_by_one(wanted, taken, asked.parallel, alive)
+            whys += [why] * (left < wanted)
         cap = limits.tightest(limits.caps(seen, limits.Asked(user, shape.account, shape.partition, shape.qos)))
         if cap is not None:
-            left = min(left, max(0, cap.left - taken))
-            if sparing and left < min(wanted, cap.most // FEWEST, alive.jobs):
-                left = 0
-            if left < wanted:
+            fits = min(left, max(0, cap.left - taken))
+            if sparing and fits < min(left, cap.most // FEWEST, alive.jobs):
+                fits = 0
+            if fits < left:
+                left = fits
                 whys.append(f"{cap.what} is {cap.most:,}, and {cap.used + taken + left:,} are used")
         taken += left
-        fitting.append((asked, job, list(slurm.chunks(keys[: left * shape.pack], most * shape.pack))))
+        fitting.append((asked, job, list(slurm.chunks(keys[: left * shape.pack], max(1, most) * shape.pack))))
     count = sum(len(arrays) for _, _, arrays in fitting)
     parts = []
     for asked, job, arrays in fitting:
         for array in arrays:
             jobs = Shape.read(asked.resources).jobs(len(array))
             share = jobs if asked.parallel is None else max(1, (asked.parallel - alive.throttles) // count)
-            parts.append(Part(array, asked, min(share, jobs), job))
+            parts.append(Part(array, asked, min(share, jobs), job, array=most > 0))
     return Plan(tuple(parts), whys[0] if whys else "")
+
+
+def _one_by_one(wanted: int, taken: int, parallel: int | None, alive: _Alive) -> tuple[int, str]:
+    """Return how many of these jobs go out now where each is submitted by itself, and why no more."""
+    free = wanted if parallel is None else max(0, parallel - alive.throttles - taken)
+    if free < min(wanted, SINGLES - taken):
+        return free, f"cluster.array_parallelism={parallel:,} is used by the jobs there are"
+    return min(wanted, SINGLES - taken), f"{SINGLES} jobs are submitted at a time where SLURM takes no arrays"
 
 
 def feed(
@@ -116,12 +137,13 @@ def feed(
         why = f"the scheduler gave no answer ({seen.problem})"
         _note(folder, outside, why, len(state.waiting))
         if not sparing:
-            outside.say(f"{len(state.waiting):,} points wait: {why}")
+            outside.say(f"{_waits(len(state.waiting))}: {why}")
         return 0
     gone = {key for key, job in (after or {}).items() if not dependencies.lives(job, seen.queue.alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
-    decided = plan(state, seen, getpass.getuser(), held, after=after, sparing=sparing)
-    out, why = 0, decided.why
+    over = _over(folder, state, seen)
+    decided = plan(state, seen, getpass.getuser(), held, after=after, sparing=sparing, over=over)
+    out, singles, why = 0, 0, decided.why
     purse = budget.purse(folder, outside.runner) if decided.parts else None
     for part in decided.parts:
         shape = Shape.read(part.asked.resources)
@@ -134,22 +156,25 @@ def feed(
             why = refused
             break
         out += len(part.keys)
+        singles += not part.array
+    if singles:
+        outside.say(f"submitted {out:,} points as {singles:,} single jobs: SLURM takes no arrays here")
     left = len(state.waiting) - out
     _note(folder, outside, why, left)
     if left and out:
-        outside.say(f"{left:,} points wait ({why}): any later command and the jobs themselves submit them")
+        outside.say(f"{_waits(left)} ({why}): any later command and the jobs themselves submit them")
     elif left and not sparing:
-        outside.say(f"{left:,} points wait: {why}")
+        outside.say(f"{_waits(left)}: {why}")
     return out
 
 
 def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -> str:
-    """Submit one array; return why it was refused for now, "" where it went out."""
+    """Submit one array or job; return why it was refused for now, "" where it went out."""
     from study.executors import slurm
 
     shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
     name, jobs = slurm.batch_name(folder.name), shape.jobs(len(part.keys))
-    text = slurm.render(folder, shape, name, jobs, part.throttle)
+    text = slurm.render(folder, shape, name, jobs if part.array else None, part.throttle)
     ledger.append(
         folder,
         "intent",
@@ -159,6 +184,7 @@ def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -
         resources=shape.record(),
         code=part.asked.code,
         throttle=part.throttle,
+        **({} if part.array else {"array": False}),
     )
     try:
         job_id = slurm.submit(folder, name, text, outside.runner)
@@ -169,7 +195,8 @@ def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -
         job_id = after_error(folder, name, error, outside, patient=patient)
     else:
         ledger.append(folder, "submitted", name=name, job_id=job_id)
-    outside.say(f"submitted {len(part.keys):,} points as job array {job_id} ({name})")
+    if part.array:
+        outside.say(f"submitted {len(part.keys):,} points as job array {job_id} ({name})")
     return ""
 
 
@@ -216,6 +243,10 @@ def _has_ended(folder: StudyFolder, key: str, batch: str) -> bool:
     return attempt is not None and attempt.batch == batch and attempt.ended is not None
 
 
+def _waits(count: int) -> str:
+    return f"{count:,} points wait" if count != 1 else "1 point waits"
+
+
 def _note(folder: StudyFolder, outside: Outside, why: str, waiting: int) -> None:
     write_json(folder.feed, {"time": outside.clock(), "why": why, "waiting": waiting})
 
@@ -226,10 +257,18 @@ class _Alive:
     throttles: int
 
 
-def _alive(state: Ledger, seen: limits.Room) -> _Alive:
+def _over(folder: StudyFolder, state: Ledger, seen: limits.Room) -> set[str]:
+    """Return the single jobs that live though their points have ended, to submit others: each waits for the rest."""
+    single = [b for b in state.batches.values() if not b.array and seen.queue.alive.get(b.job_id or "", 0)]
+    return {b.job_id or "" for b in single if b.keys and all(_has_ended(folder, key, b.name) for key in b.keys)}
+
+
+def _alive(state: Ledger, seen: limits.Room, over: Collection[str]) -> _Alive:
     """Return how many jobs of the study live, and how many of them may run at once."""
     jobs = throttles = 0
     for batch in state.batches.values():
+        if batch.job_id in over:
+            continue
         count = seen.queue.alive.get(batch.job_id or "", 0) if batch.executor == "slurm" else 0
         jobs += count
         throttles += count if batch.throttle is None else min(count, batch.throttle)
@@ -247,10 +286,3 @@ def _kinds(
             name = json.dumps([asked.resources, asked.code, asked.parallel, job], sort_keys=True)
             groups.setdefault(name, (asked, job, []))[2].append(key)
     yield from groups.values()
-
-
-def _array_limit(seen: limits.Room) -> int:
-    from study.executors import slurm
-
-    most = seen.controller.max_array
-    return slurm.ARRAY_LIMIT if most is None else max(1, min(slurm.ARRAY_LIMIT, most))

@@ -19,12 +19,17 @@ ESTIMATES = 5
 """Arrays that SLURM is asked about: each is a request to the controller."""
 
 
-def scripts(folder: StudyFolder, sized: Sequence[Sized], parallel: int) -> list[str]:
-    """Return the exact sbatch scripts that would be submitted, but for the end of the job name; needs no SLURM."""
+def scripts(folder: StudyFolder, sized: Sequence[Sized], parallel: int, max_array: int | None = None) -> list[str]:
+    """Return the exact sbatch scripts that would be submitted, but for the end of the job name; needs no SLURM.
+
+    max_array: MaxArraySize, where it is known. Single jobs are alike: one script for each shape.
+    """
     from study.executors import slurm
 
     name = slurm.batch_name(folder.name, "dryrun")
-    most = slurm.ARRAY_LIMIT
+    most = slurm.array_limit(max_array)
+    if not most:
+        return [slurm.render(folder, one.shape, name, None) for one in sized]
     arrays = [(one.shape, some) for one in sized for some in slurm.chunks(one.keys, most * one.shape.pack)]
     throttle = max(1, parallel // max(1, len(arrays)))
     return [slurm.render(folder, shape, name, shape.jobs(len(keys)), throttle) for shape, keys in arrays]

@@ -57,7 +57,7 @@ def submit(composed: Sequence[Composed]) -> int:
     sized = _sized(plan, site)
     _show(plan, at_once, epochs(settled, corpora), console, site)
     if config.dry_run:
-        _show_jobs(plan, sized, console)
+        _show_jobs(plan, sized, console, site)
         return 0
     _write(plan)
     return _execute(plan, console)
@@ -99,13 +99,16 @@ def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.
         console.print(f"The longest run reads the training text {times:.1f} times.")
 
 
-def _show_jobs(plan: Plan, sized: Sequence[sizing.Sized], console: Console) -> None:
+def _show_jobs(plan: Plan, sized: Sequence[sizing.Sized], console: Console, site: nodes.Site) -> None:
     """Print what would be submitted, the exact sbatch scripts with what SLURM says of them; or the local commands."""
     if sized:
         from study import preview
 
-        texts = preview.scripts(plan.folder, sized, plan.config.cluster.array_parallelism)
+        most = site.allowed.controller.max_array
+        texts = preview.scripts(plan.folder, sized, plan.config.cluster.array_parallelism, most)
         console.print(f"\n{'This script' if len(texts) == 1 else 'These scripts'} would be submitted with sbatch:\n")
+        if "--array=" not in texts[0]:
+            console.print("SLURM takes no arrays here: once for each job.\n")
         sys.stdout.write("\n".join(text.rstrip() + "\n" for text in texts) + "\n")
         sys.stdout.write("\n".join([preview.asked(sized), *preview.outlook(plan, sized, texts)]) + "\n")
     for cluster, points in plan.batches():

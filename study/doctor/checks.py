@@ -244,7 +244,7 @@ def _limits(found: Slurm, problem: str) -> Iterator[Check]:
         "account": found.account,
         "caps": [{"what": c.what, "most": c.most, "used": c.used} for c in found.caps],
     }
-    parts = [f"arrays of up to {found.max_array - 1:,}"] if found.max_array else []
+    parts = _arrays(found.max_array)
     parts += [f"{cap.what}: {cap.most:,} ({cap.used:,} used)" for cap in found.caps]
     parts += [f"account {found.account}"] if found.account else []
     if problem:
@@ -256,6 +256,12 @@ def _limits(found: Slurm, problem: str) -> Iterator[Check]:
         yield Check("gpus", "ok", said, {"types": dict(found.gpus)})
     elif found.site.nodes:
         yield Check("gpus", "ok", "no node has any", {"types": {}})
+
+
+def _arrays(most: int | None) -> list[str]:
+    if most is None:
+        return []
+    return [f"arrays of up to {most - 1:,}"] if most > 1 else ["no arrays: jobs are submitted one by one"]
 
 
 def _sacct(history: query.Answer) -> Check:

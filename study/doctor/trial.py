@@ -1,4 +1,4 @@
-"""The test job: two ranks that look around where runs will run. On SLURM as an array of one, else on this machine."""
+"""The test job: two ranks that look around where runs will run. On SLURM as a job, else on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def on_slurm(folder: Path, shape: Shape, tracking: str, seconds: float, say: Say
     lock = _prepare(folder, tracking)
     name = f"doctor.{uuid.uuid4().hex[:10]}"
     try:
-        job_id = slurm.submit(study, name, slurm.render(study, shape, name, 1, module=MODULE))
+        job_id = slurm.submit(study, name, slurm.render(study, shape, name, None, module=MODULE))
     except slurm.SchedulerError as error:
         lock.close()
         return Trial(problem=str(error))
@@ -159,7 +159,7 @@ def _wait(folder: Path, job_id: str, world: int, seconds: float, say: Say) -> tu
             told = standing
             say(f"{standing}, {duration(now - began)}")
         if state not in ("queued", "running", "unknown"):
-            log = last_lines(folder / "jobs" / f"{job_id}_0_0_log.out")[-3:]
+            log = last_lines(folder / "jobs" / f"{job_id}_0_log.out")[-3:]
             found = _read(folder, world)
             problem = "" if len(found) == world else f"{standing}: {'; '.join(log) or 'it printed nothing'}"
             return Trial(found, job_id, (started or now) - began, now - (started or now), problem), True

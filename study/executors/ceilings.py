@@ -30,11 +30,6 @@ class Ceiling:
 
 def beyond(shape: Shape, allowed: Room) -> str | None:
     """Return why a job of this shape can never start for what accounting allows it, and what would fit. Pure."""
-    if allowed.controller.max_array == 0:
-        return (
-            "this cluster has MaxArraySize=0: it takes no job arrays, and all jobs of a study are submitted as arrays: "
-            "ask its administrators for MaxArraySize=2 or more"
-        )
     over = _over(shape, allowed)
     if not over:
         return None

@@ -1,4 +1,4 @@
-"""SLURM: one job array per resource shape, whose tasks are `python -m study.job`.
+"""SLURM: one job array per resource shape, whose tasks are `python -m study.job`; single jobs where none are taken.
 
 submitit renders the script; of its private parts only `_make_sbatch_string` is relied on, and here only. Submitting a
 finished script ourselves leaves no pickles: an array is complete the moment that sbatch returns.
@@ -50,18 +50,27 @@ def chunks(keys: Sequence[str], limit: int = ARRAY_LIMIT) -> Iterator[tuple[str,
         yield tuple(keys[start : start + limit])
 
 
+def array_limit(most: int | None) -> int:
+    """Return how many jobs one array has at most where MaxArraySize is `most`; 0: jobs are submitted one by one.
+
+    Sites switch arrays off by 0, and an array of the one job that 1 allows is no better than that job.
+    """
+    return ARRAY_LIMIT if most is None else 0 if most < 2 else min(ARRAY_LIMIT, most)
+
+
 def render(
     folder: StudyFolder,
     shape: Shape,
     name: str,
-    count: int,
+    count: int | None,
     parallel: int | None = None,
     *,
     module: str = "study.job",
 ) -> str:
     """Return the exact sbatch script of an array of `count` jobs, at most `parallel` at once. Needs no SLURM.
 
-    Each task runs `python -m study.job`, or another module that takes the study's folder and --name.
+    count: None for one job that is no array. Each task runs `python -m study.job`, or another module that takes the
+    study's folder and --name.
     """
     python = shape.python or sys.executable
     job = [*shape.prefix, python, "-u", "-m", module, str(folder.path.absolute()), "--name", name]
@@ -79,7 +88,7 @@ def render(
             folder=folder.jobs.absolute(),
             job_name=name,
             map_count=count,
-            array_parallelism=parallel or count,
+            array_parallelism=parallel or count or 1,
             time=shape.time_minutes,
             nodes=shape.nodes,
             ntasks_per_node=shape.tasks_per_node,
@@ -129,8 +138,8 @@ def submit(folder: StudyFolder, name: str, script: str, runner: query.Runner = q
 
 
 def cancel(indices: Mapping[str, Iterable[int]], runner: query.Runner = query.run) -> None:
-    """Cancel these tasks of these arrays (by job id) with one scancel. Raises SchedulerError."""
-    ids = [f"{job_id}_[{query.compress(places)}]" for job_id, places in indices.items()]
+    """Cancel these tasks of these arrays (by job id), or jobs without any, by one scancel. Raises SchedulerError."""
+    ids = [f"{job_id}_[{said}]" if (said := query.compress(places)) else job_id for job_id, places in indices.items()]
     answer = runner(["scancel", *ids])
     if answer.code != 0:
         raise SchedulerError(f"scancel failed: {answer.error or 'no answer'}", True)

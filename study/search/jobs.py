@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from study import budget, code_version, ledger
 from study.config import ClusterConfig
@@ -88,7 +89,7 @@ def gone(batch: ledger.Batch | None, seen: query.View) -> str | None:
         return f"its job was not submitted: {batch.abandoned}"
     if batch.job_id is None:
         return None
-    job = seen.jobs.get(f"{batch.job_id}_0")
+    job = seen.jobs.get(batch.job(0))
     if job is None:
         return "SLURM knows no such job" if seen.queue_complete else None
     if job.state in ("queued", "running", "unknown"):
@@ -123,11 +124,12 @@ def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
         with office.transaction():
             office.lose(claim, str(error), 0.0, begun=False)
         raise
-    text = slurm.render(folder, shape, name, 1, module=MODULE)
+    text = slurm.render(folder, shape, name, None, module=MODULE)
     version = code_version.current()
     code_version.save(version, folder)
     asked = {**shape.record(), UNIT: claim.key}
-    ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=asked, code=version.id)
+    said: dict[str, Any] = {"resources": asked, "code": version.id, "array": False}
+    ledger.append(folder, "intent", name=name, executor="slurm", keys=[], **said)
     try:
         job = slurm.submit(folder, name, text, outside.runner)
     except slurm.SchedulerError as error:

@@ -19,7 +19,7 @@ from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import corpus_of, gather
 from study.execute import SUBMITTER_SECONDS, Outside, after_error
 from study.execute import settle as settle_submissions
-from study.executors import query
+from study.executors import query, room
 from study.executors.local import job_environment, tasks
 from study.files import locked, write_atomic
 from study.follow import INTERRUPTED, Stop
@@ -69,7 +69,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         if not _local(config):
             from study.executors import slurm
 
-            size = count if config.search.shape == "pool" else 1
+            size = count if config.search.shape == "pool" else None
             print("\n" + slurm.render(folder, Shape.of(config.cluster), "dryrun", size, module=MODULE).rstrip())
         print("\ndry_run=true: nothing was submitted, nothing was written.")
         return 0
@@ -178,7 +178,6 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
         if missing <= 0:
             print(f"{count} workers are queued or running already.")
         else:
-            name = slurm.batch_name(folder.name)
             shape = Shape.of(cluster)
             if shape.pack > 1:
                 raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
@@ -186,19 +185,32 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
             short = purse.take(shape, missing) if purse is not None else ""
             if short:
                 raise ValueError(f"{missing} workers: {short}")
-            text = slurm.render(folder, shape, name, missing, module=MODULE)
-            version = code_version.current()
-            code_version.save(version, folder)
-            asked = shape.record()
-            ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=asked, code=version.id)
-            try:
-                job = slurm.submit(folder, name, text)
-            except slurm.SchedulerError as error:
-                job = after_error(folder, name, error, outside)
+            there = room.site(outside.runner, folder.limits, outside.clock())
+            if slurm.array_limit(there.allowed.controller.max_array):
+                print(f"submitted {missing} workers as job array {_send(folder, shape, missing, outside)}")
             else:
-                ledger.append(folder, "submitted", name=name, job_id=job)
-            print(f"submitted {missing} workers as job array {job} ({name})")
+                names = [_send(folder, shape, None, outside) for _ in range(missing)]
+                print(f"submitted {missing} workers as jobs {', '.join(names)}")
     _say_next(folder)
+
+
+def _send(folder: StudyFolder, shape: Shape, count: int | None, outside: Outside) -> str:
+    """Submit an array of workers, or one as a job that is no array; return its id and name."""
+    from study.executors import slurm
+
+    name = slurm.batch_name(folder.name)
+    text = slurm.render(folder, shape, name, count, module=MODULE)
+    version = code_version.current()
+    code_version.save(version, folder)
+    said: dict[str, Any] = {"resources": shape.record(), "code": version.id, **({} if count else {"array": False})}
+    ledger.append(folder, "intent", name=name, executor="slurm", keys=[], **said)
+    try:
+        job = slurm.submit(folder, name, text)
+    except slurm.SchedulerError as error:
+        job = after_error(folder, name, error, outside)
+    else:
+        ledger.append(folder, "submitted", name=name, job_id=job)
+    return f"{job} ({name})"
 
 
 def _say_next(folder: StudyFolder) -> None:

@@ -1,18 +1,21 @@
-"""A cluster that takes few jobs, small arrays, and is spoken to from an environment that says the wrong things."""
+"""Clusters that take few jobs, small arrays or none, spoken to from an environment that says the wrong things."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from study.files import locked, write_atomic
+from study.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.lab import TINY, Lab
 
 pytestmark = pytest.mark.slurm
 
-POINTS = 14
+POINTS = 11
 POISON = {
     "SLURM_JOB_ID": "999",
     "SLURM_ARRAY_TASK_ID": "3",
@@ -60,7 +63,7 @@ def test_what_accounting_never_lets_start_is_refused(narrow: ThrowawayCluster, t
 def test_everything_runs_once_though_little_fits(narrow: ThrowawayCluster, tmp_path: Path, corpus: Path) -> None:
     lab = Lab(tmp_path, corpus, narrow, tuple(POISON.items())).with_trainer("quick", QUICK_SECONDS=1)
     said = lab.sweep("study.name=n", *TINY, f"seed=range({POINTS})")
-    assert "8 points wait (MaxSubmitJobs of root is 6, and 6 are used)" in said.replace("\n", " ")
+    assert "5 points wait (MaxSubmitJobs of root is 6, and 6 are used)" in said.replace("\n", " ")
     waiting = [point for point in lab.points("n") if point["state"] == "waiting"]
     assert 0 < len(waiting) <= POINTS - 6
     assert waiting[0]["why"].startswith("queued later: MaxSubmitJobs")
@@ -103,3 +106,34 @@ def test_a_job_has_nothing_of_the_environment_that_it_was_submitted_from(
     assert not (away / "called").exists(), "a job needs no scontrol"
     script = next((lab.folder / "runs" / "e" / "jobs").glob("*.sh")).read_text(encoding="utf-8")
     assert all(word in script for word in ("#SBATCH --export=ALL", "--kill-on-bad-exit=1", "--wait=60", "--export=ALL"))
+
+
+def test_a_cluster_without_arrays_is_given_single_jobs(slurm_here: None, tmp_path: Path, corpus: Path) -> None:
+    with ThrowawayCluster(extra=("MaxArraySize=0",)) as cluster:
+        lab = Lab(tmp_path, corpus, cluster).with_trainer("quick", QUICK_SECONDS=1)
+        said = lab.sweep("study.name=s", *TINY, "seed=range(3)", "cluster.array_parallelism=2")
+        assert "submitted 2 points as 2 single jobs: SLURM takes no arrays here" in said
+        assert "1 point waits (cluster.array_parallelism=2 is used by the jobs there are)" in said.replace("\n", " ")
+        first = _forget_submission(StudyFolder(lab.folder / "runs" / "s"))
+        # No command any more: the jobs that end find that job by its name or its attempts, and submit the rest.
+        outcomes = [lab.run_folder("s", key) / "outcome.json" for key in lab.keys("s")]
+        wait_for("all points", lambda: all(path.exists() for path in outcomes), every=1)
+        notes = [(lab.run_folder("s", key) / "ran").read_text(encoding="utf-8").split() for key in lab.keys("s")]
+        assert notes == [["None_None"]] * 3, "each ran once, in a job that is no array's"
+        assert (len(set(lab.job_ids("s"))), lab.job_ids("s").count(first)) == (3, 1)
+        assert {point["job_id"] for point in lab.points("s")} == set(lab.job_ids("s"))
+        assert {task.job_id: task.state for task in lab.tasks("s")} == dict.fromkeys(lab.job_ids("s"), "COMPLETED")
+        endless = lab.with_trainer("quick", QUICK_SECONDS=3600)
+        endless.sweep("study.name=c", *TINY)
+        wait_for("its point to run", (endless.run_folder("c") / "ran").exists)
+        endless.study("cancel", "c")
+        wait_for("the queue to be empty", lambda: not cluster.queue())
+
+
+def _forget_submission(study: StudyFolder) -> str:
+    """Take the confirmation of a study's first submission out of its ledger, as after a kill; return its job id."""
+    with locked(study.lock):
+        lines = study.ledger.read_text(encoding="utf-8").splitlines(keepends=True)
+        place = next(number for number, line in enumerate(lines) if json.loads(line)["event"] == "submitted")
+        write_atomic(study.ledger, "".join([*lines[:place], *lines[place + 1 :]]))  # jobs read it meanwhile
+        return str(json.loads(lines[place])["job_id"])

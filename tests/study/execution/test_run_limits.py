@@ -310,8 +310,7 @@ def test_a_job_beyond_what_accounting_allows_is_refused_with_what_would_fit(
         (Shape(nodes=2, gpus_per_node=8), replace(TIGHT, user="bob"), None),
         (Shape(cpus_per_task=8), replace(ROOT, partitions=Partitions("main", {"main": "small"})), "MaxTRES of QOS sm"),
         (Shape(cpus_per_task=8), replace(ROOT, accounts=LIVE), None),
-        (Shape(), Room(Controller(0)), "MaxArraySize=0: it takes no job arrays"),
-        (Shape(), Room(Controller(1)), None),
+        (Shape(), Room(Controller(0)), None),
         (Shape(), Room(), None),
     ],
 )  # fmt: skip
@@ -355,7 +354,11 @@ def under(most: int, used: int = 0, array: int = 1001) -> Room:
         (waiting(2300, 90), Room(), [1000, 1000, 300], [30, 30, 30]),
         (waiting(10, pack=3), Room(), [10], [4]),
         (waiting(10, pack=3), under(2), [6], [2]),
-        (waiting(3), Room(Controller(1)), [1, 1, 1], [1, 1, 1]),
+        (waiting(3), Room(Controller(1)), [1] * 3, [1] * 3),
+        (waiting(9, pack=4), Room(Controller(0)), [4, 4, 1], [1] * 3),
+        (waiting(10, 4), Room(Controller(0)), [1] * 4, [1] * 4),
+        (waiting(10, 4), under(3, array=0), [1] * 3, [1] * 3),
+        (waiting(100, 90), Room(Controller(0)), [1] * 60, [1] * 60),
         (waiting(10), Room(Controller(1001, 5)), [4], [4]),
         (waiting(10), Room(Controller(1001, 1)), [], []),
         (waiting(10), Room(Controller(1001, 8), queue=Queue({"1": 2}, 5), everybody=3), [1], [1]),
@@ -365,6 +368,7 @@ def test_arrays_that_fit(state: ledger.Ledger, seen: Room, sizes: list[int], thr
     found = plan(state, seen, "ann", {})
     assert [len(part.keys) for part in found.parts] == sizes
     assert [part.throttle for part in found.parts] == throttles
+    assert all(part.array == (seen.controller.max_array not in (0, 1)) for part in found.parts)
     assert (found.why != "") == (sum(sizes) < len(state.waiting))
 
 
@@ -387,6 +391,23 @@ def test_the_throttle_holds_over_arrays_submitted_at_different_times(alive: int,
     found = plan(state, Room(queue=Queue({"7": alive} if alive else {}, alive)), "ann", {})
     assert [len(part.keys) for part in found.parts] == sizes
     assert sum(part.throttle for part in found.parts) <= 20 - min(alive, 20)
+
+
+@pytest.mark.parametrize(
+    ("alive", "over", "out"), [(8, "", 0), (7, "", 0), (6, "", 2), (0, "", 8), (8, "01", 2), (2, "01", 8)]
+)
+def test_single_jobs_go_out_as_many_as_may_run_at_once(alive: int, over: str, out: int) -> None:
+    """What still lives only to submit others is not counted, or several that do would wait for each other."""
+    events = []
+    for n in range(8):
+        about = {"time": 0.0, "name": f"b{n}"}
+        events.append({"event": "intent", "executor": "slurm", "keys": [f"old{n}"], "array": False, **about})
+        events.append({"event": "submitted", "job_id": str(n), **about})
+    asked = {"event": "waiting", "time": 0.0, "keys": [f"k{n}" for n in range(10)], "parallel": 8}
+    seen = Room(Controller(0), queue=Queue({str(n): 1 for n in range(alive)}, 8))
+    found = plan(ledger.fold([*events, asked]), seen, "ann", {}, over=over)
+    assert len(found.parts) == out
+    assert found.why == "cluster.array_parallelism=8 is used by the jobs there are"
 
 
 @pytest.mark.parametrize(("used", "alive", "out"), [(98, 60, 0), (90, 60, 10), (98, 1, 2)])

@@ -92,6 +92,14 @@ def test_many_points_are_several_arrays_that_count_from_0_and_share_the_throttle
     assert [key for array in slurm.chunks(keys, 7) for key in array] == keys
 
 
+def test_where_no_arrays_are_taken_a_job_is_none_and_is_shown_once() -> None:
+    sized = [Sized(Shape(), ("a", "b", "c"))]
+    (text,) = scripts(StudyFolder(Path("/s")), sized, 2, max_array=0)
+    assert "--array" not in text
+    assert "#SBATCH --output=/s/jobs/%j_0_log.out" in text
+    assert "srun --unbuffered --output /s/jobs/%j_%t_log.out" in text
+
+
 def test_what_an_outer_job_left_in_the_environment_is_scrubbed() -> None:
     kept = {"SLURM_CONF": "/c", "PATH": "/bin", "HOME": "/root", "PMIPE": "no", "CUDA_VISIBLE_DEVICES": "0"}
     scrubbed = ("SBATCH_QOS", "SRUN_X", "PMI_RANK", "PMIX_RANK", "SLURMD_NODENAME", "SQUEUE_FORMAT", "SLURM_CPU_BIND")
@@ -134,8 +142,8 @@ def test_cancel_names_tasks_as_ranges() -> None:
         asked.append(list(command))  # type: ignore[call-overload]
         return Answer(0)
 
-    slurm.cancel({"7": [0, 1, 2, 9], "8": [4]}, runner)
-    assert asked == [["scancel", "7_[0-2,9]", "8_[4]"]]
+    slurm.cancel({"7": [0, 1, 2, 9], "8": [4], "9": []}, runner)
+    assert asked == [["scancel", "7_[0-2,9]", "8_[4]", "9"]], "9 is no array"
 
 
 def test_submission_leaves_one_script_and_runs_sbatch_without_inherited_variables(

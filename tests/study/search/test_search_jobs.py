@@ -45,9 +45,9 @@ class Cluster:
             return Answer(0, f"Submitted batch job {job}\n")
         live = {j: s for j, s in self.states.items() if s in ("PENDING", "RUNNING")}
         if command[0] == "squeue":
-            return Answer(0, "".join(f"{j}|0|{s}|None|{self.names[j]}\n" for j, s in live.items()))
+            return Answer(0, "".join(f"{j}|N/A|{s}|None|{self.names[j]}\n" for j, s in live.items()))
         if command[0] == "sacct":
-            return Answer(0, "".join(f"{j}_0|{s}|0:0|n1|{self.names[j]}\n" for j, s in self.states.items()))
+            return Answer(0, "".join(f"{j}|{s}|0:0|n1|{self.names[j]}\n" for j, s in self.states.items()))
         return Answer(0, "")
 
 
