@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,10 +143,10 @@ def stored(run: RunFolder) -> list[Stored]:
     return [_stored(folder) for folder in sorted(folders)]
 
 
-def prune(run: RunFolder, policy: Policy, needed: Needs | Fence, really: bool) -> Pruning:
+def prune(run: RunFolder, policy: Policy, fence: Fence, really: bool) -> Pruning:
     """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held.
 
-    needed: what others go on from, or what says it at that moment and lets nobody add to it until the names are gone.
+    fence: says what others go on from at that moment, and lets nobody add to it until the names are gone.
     """
     key = run.path.name
     if not run.checkpoints.is_dir():
@@ -161,7 +161,7 @@ def prune(run: RunFolder, policy: Policy, needed: Needs | Fence, really: bool) -
         if really:
             for place in left:  # first: an earlier removal that was killed may have left a name that is needed
                 shutil.rmtree(place)
-        with nullcontext(needed) if isinstance(needed, Needs) else needed() as now:
+        with fence() as now:
             stays = keep(found, policy, now.tokens.get(key, frozenset()), not run.outcome.exists())
             stays |= {one.folder: "another run goes on from it" for one in found if one.folder in now.folders}
             gone = tuple(one for one in found if one.folder not in stays)
