@@ -15,6 +15,7 @@ import datetime
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 import kernels
 from benchmarks._kernels_timing import Case, Timed, Variant, Witness, measure, tensors
+from kernels.tuning import Launch, override
 
 BYTES, FLOPS = 4.3e12, 790e12
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -409,11 +411,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only cases whose name has this in it; several with |")
     parser.add_argument("--small", action="store_true", help="tiny sizes, on any device: tests the script")
     parser.add_argument("--json", type=Path, help="where the figures go, by default results/kernels.json")
+    parser.add_argument("--launches", type=Path, help="launches that kernels_tuning --best wrote")
     options = parser.parse_args()
     if not (options.small or torch.cuda.is_available()):
         print("no CUDA device here: this benchmark needs one (or --small)", file=sys.stderr)
         return 1
-    wanted = options.only.split("|")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     import triton
 
@@ -424,15 +426,30 @@ def main() -> int:
 
         stamp += f", liger-kernel {version('liger-kernel')}" if liger() is not None else ", no liger-kernel"
     print(stamp)
+    with ExitStack() as stack:
+        for line in options.launches.read_text(encoding="utf-8").splitlines() if options.launches else ():
+            kernel, *values = line.split()
+            print(f"launched otherwise: {line}")
+            numbers = {name: int(value) for name, value in (part.split("=") for part in values)}
+            stack.enter_context(override(kernel, Launch(**numbers)))
+        record = run(options.small, options.only.split("|"), stamp)
+    target = options.json or Path(__file__).parent / "results" / "kernels.json"
+    if not options.small or options.json:
+        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def run(small: bool, wanted: list[str], stamp: str) -> dict[str, Any]:
+    """Time the cases whose names have one of the wanted texts in them; print a table, return what is in it."""
     torch.backends.cuda.matmul.allow_tf32 = False
     ratios = error_ratios()
-    witness = Witness(64 if options.small else 8192)
+    witness = Witness(64 if small else 8192)
     record: dict[str, Any] = {"stamp": stamp, "cases": []}
-    for case in cases(options.small):
+    for case in cases(small):
         if not any(text in case.name for text in wanted):
             continue
         since = len(witness.rates)
-        timed = measure(case, witness, rounds=2 if options.small else 20)
+        timed = measure(case, witness, rounds=2 if small else 20)
         ratio = next((r for name, r in ratios.items() if case.name.startswith(name)), None)
         goal = "" if case.goal is None else f", goal {case.goal * 1e6:.0f} us"
         print(
@@ -446,10 +463,7 @@ def main() -> int:
         })  # fmt: skip
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    target = options.json or Path(__file__).parent / "results" / "kernels.json"
-    if not options.small or options.json:
-        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return 0
+    return record
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Ways to launch each kernel, beside each other: where kernels/tuning.py's table comes from. Needs a GPU.
 
-`python -m benchmarks.kernels_tuning [--only TEXT] [--small]`; timed as in benchmarks.kernels.
+`python -m benchmarks.kernels_tuning [--only TEXT] [--small] [--best FILE]`; timed as in benchmarks.kernels, which takes
+the best of this run with `--launches FILE`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +48,7 @@ def searches(small: bool) -> list[tuple[Case, int, str, list[Launch]]]:
     )
     loss = loss_case(rows, vocabulary, 0.0, None)
     return [
-        (loss, 0, "cross_entropy", grid(block=[4096, 8192, 16384], warps=[8, 16, 32], stages=[1, 2])),
+        (loss, 0, "cross_entropy", grid(block=[8192, 16384], warps=[8, 16, 32])),
         (loss, 1, "cross_entropy_options", grid(block=[4096, 8192], warps=[8, 16, 32], stages=[1, 2])),
         (norm, 0, "rms_norm", forward),
         (norm_both, 0, "rms_norm_backward", backward),
@@ -65,15 +67,17 @@ def searches(small: bool) -> list[tuple[Case, int, str, list[Launch]]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="part of a case's name or a kernel; several with |")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--best", type=Path, help="where the fastest launch of each kernel goes")
     options = parser.parse_args()
     if not (options.small or torch.cuda.is_available()):
         print("no CUDA device here: this benchmark needs one (or --small)", file=sys.stderr)
         return 1
     witness = Witness(64 if options.small else 8192)
+    best: dict[str, Launch] = {}
     for case, number, kernel, launches in searches(options.small):
-        if not any(text in f"{case.name} {kernel}" for text in options.only.split("|")):
+        if not any(text in case.name or text == kernel for text in options.only.split("|")):
             continue
         base = case.variants[number]
         variants = [Variant("table", base.run)]
@@ -86,8 +90,18 @@ def main() -> int:
         )
         for name, timed in sorted(found.items(), key=lambda item: (item[1].median != item[1].median, item[1].median)):
             print(f"  {timed.median * 1e6:9.1f} us  {name}  {timed.failure}", flush=True)
+        fastest = min((name for name in found if not found[name].failure), key=lambda name: found[name].median)
+        for launch in launches:
+            if str(launch)[7:-1] == fastest:
+                best[kernel] = launch
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+    if options.best:
+        lines = [
+            " ".join([kernel, *(f"{field.name}={getattr(launch, field.name)}" for field in fields(launch))])
+            for kernel, launch in best.items()
+        ]
+        options.best.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return 0
 
 

@@ -64,7 +64,7 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
     ),
     "fp8_tiles": ((LARGEST, Launch(block=64, rows=128, warps=4)),),
     "fp8_rows": ((LARGEST, Launch(block=1024, rows=4, warps=4)),),
-    "scaled": ((LARGEST, Launch(block=4096, warps=4)),),
+    "scaled": ((LARGEST, Launch(block=4096, warps=4, programs=32)),),
 }
 """(largest size, launch) in ascending order, by kernel."""
 

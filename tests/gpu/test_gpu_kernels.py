@@ -147,12 +147,35 @@ def test_cross_entropy_of_real_vocabularies(columns: int, dtype: torch.dtype) ->
         check(a, b, c, ulps=8, unit=torch.finfo(dtype).eps)
 
 
+def test_gradients_of_long_rows_in_the_same_pass() -> None:
+    logits, target = 4 * drawn(700, 128256), torch.randint(0, 128256, (700,), device="cuda")
+    target[::10] = -100
+
+    def ours(x: Tensor) -> Any:
+        return kernels.cross_entropy(x, target, z_loss=1e-3)
+
+    ran = run(ours, [logits])
+    theirs = run(lambda a: plain_cross_entropy(a, target, z_loss=1e-3), [logits])
+    exact = run(lambda a: plain_cross_entropy(a, target, z_loss=1e-3), [logits.double()])
+    # The mean's error is that of exponentials of 16-bit logits, 2e-6 at most, which does not average out.
+    assert abs(ran[0].item() / exact[0].item() - 1) < 2e-6
+    check(ran[1], theirs[1], exact[1], ulps=8)
+    assert digest(ran) == digest(run(ours, [logits]))
+    inner = logits.requires_grad_() * 1
+    loss: Any = kernels.cross_entropy(inner, target, z_loss=1e-3, in_place=True)
+    assert torch.equal(torch.autograd.grad(loss, inner)[0], ran[1])
+
+
 def test_more_elements_than_32_bits_count() -> None:
     rows, columns = 17000, 131072  # 2.2e9 logits
     logits = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda").normal_()
     target = torch.randint(0, columns, (rows,), device="cuda")
     last = slice(rows - 5, rows)
     expected = run(lambda a: kernels.cross_entropy(a, target[last], reduction="none"), [logits[last].clone()])
+    of_sum = run(lambda a: kernels.cross_entropy(a, target[last], reduction="sum"), [logits[last].clone()])[1]
+    got = run(lambda a: kernels.cross_entropy(a, target, reduction="sum"), [logits])[1]
+    assert torch.equal(got[last], of_sum)
+    del got
     leaf = logits.requires_grad_()
     losses: Any = kernels.cross_entropy(leaf, target, reduction="none", in_place=True)
     assert torch.equal(losses[last], expected[0])

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import kernels
+from kernels.scaling import scale_
+from kernels.tuning import Launch, override
 from tests.kernels import oracle
 from tests.kernels.oracle import DEVICE, DTYPES, INTERPRETED, OPTIONS, check, compare, digest
 
@@ -88,6 +90,15 @@ def test_whoever_needs_overwritten_logits_hears_of_it() -> None:
     loss: Any = kernels.cross_entropy(inner, target, in_place=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         (loss + squares).backward()
+
+
+def test_scaling_in_place_covers_everything() -> None:
+    x = torch.arange(1000.0, device=DEVICE)
+    with override("scaled", Launch(block=64, warps=1, programs=1)):  # in the interpreter 4 programs for 16 blocks
+        scale_(x, torch.tensor(1.0, device=DEVICE))
+        assert torch.equal(x.cpu(), torch.arange(1000.0))
+        scale_(x, torch.tensor(0.5, device=DEVICE))
+    assert torch.equal(x.cpu(), torch.arange(1000.0) / 2)
 
 
 def test_the_second_backward_pass_is_right_or_refused() -> None:
