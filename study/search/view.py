@@ -19,7 +19,7 @@ from sweeps.correlation import spearman
 from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
 from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_guarded import AshaGuarded, guarded_levels
 from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Integers, Interval
@@ -31,6 +31,8 @@ SHOWN = 8
 def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: str) -> str:
     """Return what is about to be searched."""
     rungs = [settings.R] if settings.scheduler in ("random", "pbt") else levels(settings.r, settings.R, settings.eta)
+    if settings.scheduler == "asha_guarded":
+        rungs = guarded_levels(settings.r, settings.R, settings.eta)
     lines = [
         f"Search {folder.name}: {settings.scheduler} over {', '.join(settings.space)}, {settings.trials} trials, "
         f"{workers} workers on {executor}",
@@ -167,8 +169,17 @@ def _rungs(search: Search) -> list[str]:
             "search.min_tokens, or take search=asha_guarded in a new study"
         )
     if isinstance(search.scheduler, AshaGuarded):
-        lines.append("the rungs are trusted" if search.scheduler.trusted else "not trusted yet: trials run to the end")
+        lines.append(_guard(search.scheduler))
     return lines
+
+
+def _guard(guard: AshaGuarded) -> str:
+    """Return whether early rungs are cut at, and by what."""
+    mean, least, count = guard.agreement()
+    known = f"{count} probes" if mean is None or least is None else f"{mean:.2f} (at least {least:.2f}) over {count}"
+    early = f"rungs up to {guard.levels[guard.early - 1]:,} tokens" if guard.early else "early rungs"
+    does = "are trusted" if guard.trusted else f"let everyone pass until that is at least {guard.threshold:g}"
+    return f"rank correlation of early losses with the outcome: {known}: {early} {does}"
 
 
 def _best(search: Search) -> list[str]:

@@ -1,7 +1,7 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import optuna
 import pytest
@@ -13,7 +13,7 @@ from sweeps.events import Ended, Reported, Started, Unit
 from sweeps.replay.history import decisions, undisturbed
 from sweeps.replay.optuna_peer import OptunaPruned
 from sweeps.rungs import Rung, brackets, crossed, levels
-from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_guarded import AshaGuarded, guarded_levels
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
 from sweeps.schedulers.full import FullRuns
@@ -292,24 +292,101 @@ def test_hyperbands_brackets_get_equal_resource() -> None:
     assert all(len(bracket.trials.at) > 0 for bracket in scheduler.brackets)
 
 
-@pytest.mark.parametrize(("informative", "trusted"), [(True, True), (False, False)])
-def test_the_guard_trusts_rungs_whose_values_tell_the_final_one(informative: bool, trusted: bool) -> None:
-    def value(trial: int, resource: int) -> float:
-        quality = random.Random(trial).random()
-        return quality if informative or resource == 27 else random.Random(hash((trial, resource))).random()
+@pytest.mark.parametrize(
+    ("r", "R", "eta", "expected"),
+    [
+        (1, 81, 3, (1, 3, 9, 27, 54, 81)),
+        (2, 50, 4, (2, 8, 34, 50)),  # 32 is above half
+        (30, 81, 3, (30, 54, 81)),
+        (60, 81, 3, (60, 81)),  # nothing is left to select at two thirds
+        (1, 2, 3, (1, 2)),
+        (5, 5, 2, (5,)),
+    ],
+)
+def test_the_guards_rungs(r: int, R: int, eta: int, expected: tuple[int, ...]) -> None:
+    assert guarded_levels(r, R, eta) == AshaGuarded(r, R, eta).levels == expected
 
-    scheduler = AshaGuarded(1, 27, 3, probes=8, threshold=0.7)
+
+def probed(early: Sequence[float], late: Sequence[float]) -> AshaGuarded:
+    """A guard whose trials had these values at the rungs at 3 and 9, and these at 18, in their order."""
+    guard = AshaGuarded(3, 27, 3, probes=8)
+    for trial, (first, then) in enumerate(zip(early, late, strict=True)):
+        for until, value in ((3, first), (9, first), (18, then)):
+            guard.apply(Started(Unit(trial, until, probe=True)))
+            guard.apply(Reported(trial, until, value))
+            guard.apply(Ended(trial, "reached"))
+    return guard
+
+
+@pytest.mark.parametrize(
+    ("late", "mean", "least", "trusted"),
+    [
+        # A rank correlation x of early with late, and 1 of both early rungs: (1 + 2x) / 3. 0.67 standard errors of
+        # Fisher's z with 8 probes are 0.29963.
+        ([1, 2, 3, 4, 5, 6, 7, 8], 1.0, 0.9998, True),
+        ([1, 2, 3, 4, 5, 6, 8, 7], (1 + 2 * (1 - 6 * 2 / 504)) / 3, 0.9713, True),
+        ([3, 2, 1, 4, 5, 8, 7, 6], (1 + 2 * (1 - 6 * 16 / 504)) / 3, 0.7802, True),
+        ([3, 2, 1, 4, 8, 6, 7, 5], (1 + 2 * (1 - 6 * 26 / 504)) / 3, 0.6536, False),
+        ([8, 7, 6, 5, 4, 3, 2, 1], -1 / 3, -0.5691, False),
+        ([1, 2, 3, 4, 5, 6, 7], 1.0, 0.9998, False),  # one probe is missing
+        ([math.nan] * 8, None, None, False),  # what all share tells nothing
+    ],
+)
+def test_the_guard_trusts_early_rungs_by_a_lower_bound(
+    late: list[float], mean: float | None, least: float | None, trusted: bool
+) -> None:
+    guard = probed(range(1, len(late) + 1), late)
+    found = guard.agreement()
+    assert found == (
+        None if mean is None else pytest.approx(mean),
+        None if least is None else pytest.approx(least, abs=1e-4),
+        len(late),
+    )
+    assert guard.trusted is trusted
+
+
+def test_the_guard_lets_all_pass_early_rungs_and_selects_at_two_thirds_until_it_trusts() -> None:
+    early = [3, 1, 4, 1.5, 5, 9, 2, 6]
+    unsure, sure = probed(early, [8, 1, 7, 2, 6, 3, 5, 4]), probed(early, early)
+    for guard, wanted in ((unsure, [1, 3]), (sure, [1, 3])):
+        assert list(guard.rungs[2].promotables(3)) == wanted  # top floor(8/3) at 18, trusted or not
+    for guard in (unsure, sure):
+        for trial in (1, 3):
+            guard.apply(Started(Unit(trial, 27)))
+        guard.apply(Started(Unit(8, 3)))
+        guard.apply(Reported(8, 3, 7.0))
+        guard.apply(Ended(8, "reached"))
+    assert unsure.decide() == Unit(8, 9, probe=True)  # whatever its value
+    assert sure.decide() == Unit(9, 3)  # trial 8 is among the last
+
+
+@pytest.mark.parametrize("informative", [True, False])
+def test_the_guard_behaves_as_the_curves_are(informative: bool) -> None:
+    def value(trial: int, resource: int) -> float:
+        settled = informative or resource >= 18
+        return random.Random(trial).random() if settled else random.Random(hash((trial, resource))).random()
+
+    scheduler = AshaGuarded(1, 27, 3)
     drive(scheduler, value, 400, workers=4)
-    assert scheduler.trusted is trusted
-    level, found, count = scheduler.correlations()[-1]
-    assert (level, count >= 8) == (9, True)
-    assert found is not None
-    if trusted:
-        assert found == pytest.approx(1.0)
-        assert len(scheduler.rungs[0].of) > 2 * len(scheduler.rungs[-1].of)
+    assert scheduler.trusted is informative
+    started, late, full = (len(scheduler.rungs[k].of) for k in (0, -2, -1))
+    if informative:
+        assert started > 4 * late  # of 400 units, the eight probes among them
     else:
-        full = [trial for trial in scheduler.trials.at if trial in scheduler.rungs[-1].of]
-        assert len(full) >= len(scheduler.trials.at) - 4  # all but what is running were trained to the end
+        assert late >= started - 4  # all but what is running
+        assert late // 3 - 4 <= full <= late // 2  # four are under way, and some were among the best for a while
+
+
+def test_a_guard_that_goes_on_probing_takes_a_wrong_verdict_back() -> None:
+    def value(trial: int, resource: int) -> float:
+        settled = trial < 12 or resource >= 18
+        return random.Random(trial).random() if settled else random.Random(hash((trial, resource))).random()
+
+    lasting, probing = AshaGuarded(1, 27, 3), AshaGuarded(1, 27, 3, share=0.3)
+    for guard in (lasting, probing):
+        drive(guard, value, 600, workers=4)
+    assert lasting.trusted
+    assert not probing.trusted
 
 
 @pytest.mark.parametrize(
