@@ -9,6 +9,7 @@ beside the products of the next. About 30 s on an H200; `--small` runs everythin
 from __future__ import annotations
 
 import argparse
+import datetime
 import shutil
 import subprocess
 import sys
@@ -161,8 +162,11 @@ def main() -> int:
     if not (options.small or GPU):
         print("no CUDA device here: this benchmark needs one (or --small)", file=sys.stderr)
         return 1
+    import triton
+
     device = torch.cuda.get_device_name() if GPU else "cpu"
-    lines = [f"$ python -m benchmarks.kernels_profile\n{device}, torch {torch.__version__}"]
+    stamp = f"{datetime.datetime.now(datetime.UTC).date()}, {device}, torch {torch.__version__}, triton"
+    lines = [f"$ python -m benchmarks.kernels_profile\n{stamp} {triton.__version__}"]
     print(lines[0], flush=True)
     for line in report(options.small):
         lines.append(line)
