@@ -2,9 +2,11 @@
 
 `python -m benchmarks.status_10000 [--points N]`. The study's files are made as jobs leave them: completed, failed,
 running, queued and waiting points, also a study just submitted and one of which all completed. A stand-in for squeue
-lists what lives. The first look at ended points reads three files of each; jobs that look after others as they end, and
-any command, leave what they read for the next.
-Goal for later looks: at most 1.0 s from the start of Python on, at most 200 MB.
+lists what lives. A first look at ended points reads three files of each; jobs that look after others as they end, and
+any command, leave what they read for the next (study.remembered). Before each first look here that is taken away, and
+the ledger is as the jobs left it, without the ends that a look writes down. Files are in the page cache.
+Goal for first and later looks: at most 1.0 s from the start of Python on, at most 200 MB. What was tried for it is in
+benchmarks/status_notes.md.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ SECONDS, MEGABYTES = 1.0, 200.0
 ARRAY = 1000
 SUBMITTED = {"queued": 0.2, "waiting": 0.8}
 MIXED = {"completed": 0.6, "failed": 0.02, "running": 0.03, "queued": 0.15, "waiting": 0.2}
-LOOKS = 5
+LOOKS = 4
+"""How often each is looked at; the quickest counts, since other work only ever adds to it."""
 
 
 @dataclass(frozen=True)
@@ -127,20 +130,27 @@ def look(words: Sequence[str], tools: Path) -> Look:
     return Look(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
-def report(name: str, looks: Sequence[Look]) -> bool:
-    """Print the first look and the best of the others; return whether these reach the goal."""
-    first, rest = looks[0], min(looks[1:], key=lambda one: one.seconds)
-    for what, one in (("first look", first), ("later looks", rest)):
-        print(f"{name:<30}{what:<13}{one.seconds:>7.2f} s{one.cpu:>9.2f} s{one.megabytes:>9.0f} MB")
-    most = max(one.megabytes for one in looks)
-    return rest.seconds <= SECONDS and most <= MEGABYTES
+def report(name: str, study: StudyFolder, words: Sequence[str], tools: Path) -> bool:
+    """Print the best first look and the best later one; return whether both reach the goal."""
+    good, before = True, study.ledger.read_bytes()
+    for what, again in (("first look", False), ("later looks", True)):
+        looks = []
+        for _ in range(LOOKS):
+            if not again:
+                study.remembered.unlink(missing_ok=True)
+                study.ledger.write_bytes(before)
+            looks.append(look(words, tools))
+        best, most = min(looks, key=lambda one: one.seconds), max(one.megabytes for one in looks)
+        print(f"{name:<32}{what:<13}{best.seconds:>6.2f} s{best.cpu:>9.2f} s{most:>9.0f} MB")
+        good &= best.seconds <= SECONDS and most <= MEGABYTES
+    return good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Time status on a study of many points.")
     parser.add_argument("--points", type=int, default=10_000)
     count = parser.parse_args().points
-    print(f"{f'{count:,} points':<43}{'wall':>9}{'CPU':>11}{'memory':>12}")
+    print(f"{f'{count:,} points':<44}{'wall':>9}{'CPU':>11}{'memory':>12}")
     good = True
     with tempfile.TemporaryDirectory() as scratch:
         for name, shares in (("submitted", SUBMITTED), ("mixed", MIXED), ("all completed", {"completed": 1.0})):
@@ -148,9 +158,7 @@ def main() -> int:
             study, lines = make(root / "s", count, shares)
             tools = stand_ins(root / "tools", lines)
             for words in (["status", str(study.path)], ["status", str(study.path), "--json"]):
-                good &= report(
-                    f"{name}: {' '.join([words[0], *words[2:]])}", [look(words, tools) for _ in range(LOOKS)]
-                )
+                good &= report(f"{name}: {' '.join([words[0], *words[2:]])}", study, words, tools)
     print(f"load while measuring: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"goal ({SECONDS:g} s, {MEGABYTES:g} MB): {'reached' if good else 'missed'}")
     return 0

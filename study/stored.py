@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, get_type_hints
 
 from study.point import Point
@@ -42,9 +42,9 @@ class StoredPoint(Point):
     def __hash__(self) -> int:
         return hash(self.key)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
-        """The budget [tokens]; 0 where it says none."""
+        """The budget [tokens]; 0 where it says none. Kept: a look that sees bad ends asks for it three times."""
         found = self._section("budget")
         return super().tokens if found is None else int(json.loads(found).get("tokens") or 0)
 
