@@ -56,7 +56,7 @@ _LAST_WORDS: Sequence[tuple[str, str]] = (
     ),
     (
         "hang",
-        r"TIMEOUT: rank \d+ has not moved|Watchdog caught collective operation timeout|"
+        r"Watchdog caught collective operation timeout|"
         r"^Timeout \(\d+:\d\d:\d\d\)!|DUE TO TIMEOUT of a collective|heartbeat monitor",
     ),
     (
@@ -85,6 +85,8 @@ _LAST_WORDS: Sequence[tuple[str, str]] = (
         r"Timed out waiting \d+ms for (recv|send)|address already in use|EADDRINUSE",
     ),
 )
+_HANG = re.compile(r"^TIMEOUT: rank \d+ has not moved", re.MULTILINE)
+"""The trainer's own word. What its ranks and libraries say while they end, of lost peers mostly, follows from it."""
 _HEADLINE = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Warning)\b.*|^error: .*|^\w[\w.]*: error: .*")
 _LAST_SIGNALS = {signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGTRAP}
 
@@ -159,6 +161,8 @@ def classify(seen: Seen) -> Ending:
 
 def by_words(stderr: str, code: int | None = 1) -> str:
     """Return the kind of a failure by its last words: by the last error's own line first, then by any line."""
+    if _HANG.search(stderr):
+        return "hang"
     text = stderr[-20_000:]
     said = headline(text)
     for where in (said, text):

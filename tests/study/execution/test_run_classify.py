@@ -52,6 +52,12 @@ WORDS = [
     ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", "host_memory"),
     ("\nTIMEOUT: rank 1 has not moved for 600 s; rank 0 is at step 12: in all_reduce (distributed.py:81)\n", "hang"),
     (
+        "\nTIMEOUT: rank 1 has not moved for 600 s; rank 0 is at step 12: in all_reduce (distributed.py:81)\n"
+        "[rank0]:[W1121 ProcessGroupNCCL.cpp:1575] [PG ID 0 PG GUID 0 Rank 0] Failed to check the \"should dump\" flag "
+        "on TCPStore\ntorch.distributed.DistNetworkError: Connection reset by peer\n",
+        "hang",
+    ),
+    (
         "[rank0]:[E1] [PG 0 Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)\n",
         "hang",
     ),
