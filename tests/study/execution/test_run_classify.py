@@ -53,7 +53,7 @@ WORDS = [
     ("\nTIMEOUT: rank 1 has not moved for 600 s; rank 0 is at step 12: in all_reduce (distributed.py:81)\n", "hang"),
     (
         "\nTIMEOUT: rank 1 has not moved for 600 s; rank 0 is at step 12: in all_reduce (distributed.py:81)\n"
-        "[rank0]:[W1121 ProcessGroupNCCL.cpp:1575] [PG ID 0 PG GUID 0 Rank 0] Failed to check the \"should dump\" flag "
+        '[rank0]:[W1121 ProcessGroupNCCL.cpp:1575] [PG ID 0 PG GUID 0 Rank 0] Failed to check the "should dump" flag '
         "on TCPStore\ntorch.distributed.DistNetworkError: Connection reset by peer\n",
         "hang",
     ),
