@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
-from omegaconf import DictConfig, OmegaConf
+from typing import TYPE_CHECKING, Any, Protocol
 
 import study
 from study.config import StudyConfig
 from study.messages import explain, missing_values
 from train.spec.read import read
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
 
 SIMPLE_KEY = re.compile(r"\w+(\.\w+)*")
 
@@ -79,7 +79,7 @@ class Composer:
                 return _resolved(self._source.load(overrides))
             config = changed
             interpolated = interpolated or _has_interpolation(override.value())
-        return _resolved(OmegaConf.create(config)) if interpolated else config
+        return _resolved(config) if interpolated else config
 
     def parsed(self, line: str) -> Override:
         """Return one override as Hydra's grammar reads it."""
@@ -91,6 +91,8 @@ class Composer:
 
     def _base(self, groups: tuple[str, ...]) -> tuple[dict[str, Any], bool]:
         if groups not in self._bases:
+            from omegaconf import OmegaConf
+
             plain = OmegaConf.to_container(self._source.load(groups), resolve=False)
             assert isinstance(plain, dict)
             named: dict[str, Any] = {str(name): value for name, value in plain.items()}
@@ -107,6 +109,8 @@ class HydraSource:
 
     def load(self, overrides: Sequence[str]) -> DictConfig:
         """Return the job's config for a full list of overrides."""
+        from omegaconf import DictConfig, OmegaConf
+
         config = self._loader.load_sweep_config(self._master, list(overrides))
         job = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
         assert isinstance(job, DictConfig)
@@ -129,11 +133,15 @@ def check(plain: Mapping[str, Any]) -> StudyConfig:
 
 
 def _parser() -> Callable[[str], Override]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
     return OverridesParser.create().parse_override
 
 
 def _resolved(config: Any) -> dict[str, Any]:
-    plain = OmegaConf.to_container(config, resolve=True)
+    from omegaconf import OmegaConf
+
+    plain = OmegaConf.to_container(OmegaConf.create(config) if isinstance(config, dict) else config, resolve=True)
     assert isinstance(plain, dict)
     return {str(name): value for name, value in plain.items()}
 
@@ -149,7 +157,7 @@ def _has_interpolation(value: Any) -> bool:
 def _set(config: dict[str, Any], override: Override) -> dict[str, Any] | None:
     """Return the config with one existing leaf changed, sharing the rest; None if it takes more than that."""
     value = override.value()
-    if override.type is not OverrideType.CHANGE or not SIMPLE_KEY.fullmatch(override.key_or_group):
+    if override.type.name != "CHANGE" or not SIMPLE_KEY.fullmatch(override.key_or_group):
         return None
     if isinstance(value, list):
         if any(isinstance(item, list | dict) for item in value):
