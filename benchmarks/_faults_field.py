@@ -150,13 +150,13 @@ class Patient:
         except (AssertionError, ValueError, subprocess.TimeoutExpired):
             return []
 
-    def result(self, fault: str, *, bitwise: bool = True, note: str = "") -> Result:
-        """Return what became of it."""
+    def result(self, fault: str, *, bitwise: bool = True, note: str = "", ends: bool = False) -> Result:
+        """Return what became of it. ends: it ends an attempt; a run in which it did not was not tried."""
         seen = [self._measured(key, seed) for seed, key in enumerate(self._by_seed())]
         return Result(
             fault=fault,
             tried=len(seen),
-            survived=sum(one.survived for one in seen),
+            survived=sum(one.survived and (one.attempts > 1 or not ends) for one in seen),
             kinds=", ".join(sorted({kind for one in seen for kind in one.kinds})) or "-",
             by=", ".join(sorted({*self.by, *(one.by for one in seen if one.by and not self.by)})) or "not needed",
             steps_lost=max((one.steps_lost for one in seen), default=0),
@@ -183,6 +183,7 @@ class Patient:
         after = [r["time"] for r in beyond if r["time"] >= again]
         return Measured(
             survived=outcome.get("state") == "completed",
+            attempts=len(attempts),
             kinds=tuple(sorted(kinds)),
             by="" if len(attempts) < 2 else self._taken_up(attempts),
             steps_lost=sum(done_again(run, attempts)),
@@ -211,6 +212,7 @@ class Measured:
     """One run."""
 
     survived: bool
+    attempts: int
     kinds: tuple[str, ...]
     by: str
     steps_lost: int

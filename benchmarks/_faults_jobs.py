@@ -24,13 +24,13 @@ OUT_OF_MEMORY = "the kernel kills for want of memory"
 
 def trainer_killed(field: Field) -> Result:
     return _disturbed(field, "trainer", lambda patient, key: patient.supervisor(key).children()[0].kill()).result(
-        "kill -9 of the trainer"
+        "kill -9 of the trainer", ends=True
     )
 
 
 def supervisor_killed(field: Field) -> Result:
     return _disturbed(field, "supervisor", lambda patient, key: patient.supervisor(key).kill()).result(
-        "kill -9 of the supervisor"
+        "kill -9 of the supervisor", ends=True
     )
 
 
@@ -40,7 +40,7 @@ def everything_killed(field: Field) -> Result:
         for process in (supervisor, *supervisor.children(recursive=True)):
             process.kill()
 
-    return _disturbed(field, "everything", act).result("kill -9 of all processes of a job")
+    return _disturbed(field, "everything", act).result("kill -9 of all processes of a job", ends=True)
 
 
 def step_killed(field: Field) -> Result:
@@ -65,7 +65,7 @@ def rank_killed(field: Field) -> Result:
     patient.wait_for_step()
     patient.disturb(lambda key: act(patient, key))
     patient.recovered()
-    return patient.result("kill -9 of one rank of 4")
+    return patient.result("kill -9 of one rank of 4", ends=True)
 
 
 def scancelled(field: Field) -> Result:
@@ -77,14 +77,15 @@ def scancelled(field: Field) -> Result:
     wait_for("cancelled", lambda: {p["state"] for p in patient.lab.points("scancel")} == {"cancelled"}, 120, every=2.0)
     patient.retry("cancelled")
     patient.recovered()
-    return patient.result("scancel by somebody", note="stays cancelled until a person says retry --state cancelled")
+    note = "stays cancelled until a person says retry --state cancelled"
+    return patient.result("scancel by somebody", note=note, ends=True)
 
 
 def requeued(field: Field) -> Result:
     def act(patient: Patient, key: str) -> None:
         field.cluster.call("scontrol", "requeue", *_jobs(patient, key))
 
-    return _disturbed(field, "requeue", act).result("scontrol requeue")
+    return _disturbed(field, "requeue", act).result("scontrol requeue", ends=True)
 
 
 def preempted(field: Field) -> Result:
@@ -95,9 +96,12 @@ def preempted(field: Field) -> Result:
         if node not in nodes:
             nodes.append(node)
             urgent = ("--partition=urgent", f"--nodelist={node}", "--exclusive", "--output=/dev/null")
-            field.cluster.call("sbatch", *urgent, "--wrap=sleep 5")
+            job = field.cluster.call("sbatch", "--parsable", *urgent, "--wrap=sleep 5").strip()
+            # Once it takes its normal time, the run would end before SLURM looks at its queue.
+            asked = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
+            wait_for("the preemption", lambda: field.cluster.call(*asked).strip() != "PENDING", 120)
 
-    return _disturbed(field, "preempt", act).result("preemption by a higher partition")
+    return _disturbed(field, "preempt", act).result("preemption by a higher partition", ends=True)
 
 
 def hung(field: Field) -> Result:
@@ -105,7 +109,7 @@ def hung(field: Field) -> Result:
         patient.supervisor(key).children()[0].send_signal(signal.SIGSTOP)
 
     return _disturbed(field, "hang", act, *CAUTIOUS).result(
-        "a trainer that hangs (SIGSTOP)", note="the watchdog's floor is 15 s here"
+        "a trainer that hangs (SIGSTOP)", note="the watchdog's floor is 15 s here", ends=True
     )
 
 
@@ -125,7 +129,7 @@ def node_died(field: Field) -> Result:
     for node in dead:
         field.daemons.start("slurmd", "-D", "-N", node)
     _wait_for_nodes(field)
-    return patient.result("a node dies (slurmd and its job killed)", note="SlurmdTimeout is 10 s here")
+    return patient.result("a node dies (slurmd and its job killed)", note="SlurmdTimeout is 10 s here", ends=True)
 
 
 def slurmd_killed(field: Field) -> Result:
