@@ -64,6 +64,10 @@ class Office:
         for record in self.log.read():
             self.search.apply(record)
 
+    def rehearse(self) -> None:
+        """Decide once without the lock: what a process imports and reads for its first decision is there then."""
+        self.search.decide()
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Hold the log's lock, with the state up to date."""

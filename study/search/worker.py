@@ -84,6 +84,7 @@ def pool(worker: Worker) -> int:
     """Claim and advance units until none is left: the first rank of a worker."""
     office, name = worker.office, f"{worker.batch.name}/{socket.gethostname()}/{_job()}"
     claim: Claim | None = None
+    office.rehearse()
     while claim is not None or not worker.signals.received:
         claim = claim or office.claim(name)
         if claim is not None:

@@ -57,6 +57,28 @@ def make_folder() -> StudyFolder:
     return StudyFolder(Path("nowhere"))
 
 
+def test_a_rehearsal_leaves_nothing_behind_and_is_what_is_claimed_then(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s")
+    office = Office.of(study)
+    office.rehearse()
+    assert not study.events.exists()
+    assert study.points.read_text() == ""
+    claim, other = office.claim("w"), Office.of(make_search(tmp_path / "t")).claim("w")
+    assert claim is not None and other is not None
+    assert (claim.unit, claim.key) == (other.unit, other.key)
+
+
+def test_the_guard_says_what_it_knows() -> None:
+    search, log = Search(search_settings(scheduler="asha_guarded")), list[Record]()
+    while (unit := take(search, log)) is not None:
+        finish(search, log, unit, value=float(unit.trial) + 1e3 / unit.until)
+        if len(search.scheduler.rungs[-2].of) == 8:  # type: ignore[attr-defined]
+            break
+    said = view.text(search, make_folder())
+    assert "rank correlation of early losses with the outcome: 1.00 (at least 1.00) over 8: rungs up to" in said
+    assert said.count("are trusted") == 1
+
+
 def test_a_worker_that_was_given_up_changes_nothing() -> None:
     search, log = Search(search_settings()), list[Record]()
     unit = take(search, log, "first")
