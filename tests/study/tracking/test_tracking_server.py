@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from study.supervise import die_with_parent
 from study.tracking.uri import ui_command
 from tests.slurm.settings import free_ports
 from tests.study.tracking import postgres
@@ -62,11 +63,17 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def served(command: list[str], cwd: Path, url: str) -> Iterator[None]:
-    """Run an MLflow server in a process group of its own and kill all of it in the end."""
+    """Run an MLflow server in a process group of its own; kill all of it in the end, or when this process dies."""
     line = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
     with (cwd / "server.log").open("ab") as log:
         process = subprocess.Popen(
-            line, cwd=cwd, env={**os.environ, **SMALL}, stdout=log, stderr=log, start_new_session=True
+            line,
+            cwd=cwd,
+            env={**os.environ, **SMALL},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),  # a benchmark that is killed leaves none behind  # noqa: PLW1509
         )
     try:
         wait_for(lambda: answers(url) or process.poll() is not None)
