@@ -244,6 +244,8 @@ class Loop:
         self.monitor.load(dict(notes.get("monitor", {})))
         if notes.get("scaler"):
             self.setup.scaler.load_state_dict({name: torch.tensor(v) for name, v in notes["scaler"].items()})
+        if notes.get("fp8"):
+            self.setup.history.load(notes["fp8"])
 
     def _save(self, keep: int | None = None, wait: bool = True) -> None:
         """Save a checkpoint of this step; every rank takes part."""
@@ -261,7 +263,8 @@ class Loop:
 
     def _notes(self) -> Notes:
         scaler = {name: value.item() for name, value in self.setup.scaler.state_dict().items()}
-        return {"monitor": self.monitor.state(), "scaler": scaler, "data": self._data_state()}
+        fp8 = self.setup.history.state()
+        return {"monitor": self.monitor.state(), "scaler": scaler, "fp8": fp8, "data": self._data_state()}
 
     def _data_state(self) -> dict[str, dict[str, int]]:
         """Return where each source of the training rows stands; empty for rows that have no sources."""

@@ -140,7 +140,7 @@ class Saving:
             say(f"branches from {found.folder} at {parent.tokens:,} tokens")
         fresh = Progress(parent.step, parent.tokens, parent.sequences, evaluated=parent.tokens, inherited=parent.tokens)
         same = found.identity["config"]["precision"] == setup.identity["config"]["precision"]
-        return fresh, {"scaler": notes.get("scaler")} if same else {}
+        return fresh, {name: notes.get(name) for name in ("scaler", "fp8")} if same else {}
 
     def _parent(self, named: str) -> Checkpoint:
         """Return the checkpoint that `schedule.parent` names: by a run's key and tokens, or by a folder."""

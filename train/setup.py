@@ -25,6 +25,7 @@ from train.parallel.apply import Fill, make_stages
 from train.parallel.mesh import Mesh, make_mesh
 from train.parallel.stage import Stage
 from train.precision import policy
+from train.precision.history import History
 from train.precision.policy import Formats, formats
 from train.precision.scaler import LossScaler
 from train.reading import Reader, RowSource, make_reader
@@ -57,6 +58,7 @@ class Setup:
     manifest: Manifest
     micro: int
     scaler: LossScaler
+    history: History
     compilation: Compilation
     pipeline: Pipeline | None = None
     filler: Filler | None = None
@@ -163,6 +165,7 @@ def build(
         manifest=manifest,
         micro=micro,
         scaler=LossScaler(device, precision.loss_scale, precision.loss_scale_steps, formats(precision).scaled),
+        history=History([s.module for s in stages], device, precision.fp8_history, shared=world.size > 1),
         compilation=Compilation(config.compile),
         pipeline=pipeline,
         filler=_filler(config, mesh, stages, device) if config.memory.checkpointing == "budget" else None,

@@ -154,6 +154,7 @@ def step(
         setup.optimizer.seed(progress.step)
         setup.optimizer.step(skip=skip, grad_scale=clip)
         setup.scaler.update(skip)
+        setup.history.update(skip)
         if observer is not None:
             observer.updated()
     if setup.filler is not None:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import cast_fp8
+from kernels import Fp8, cast_fp8
 from train.model.weights import Product
 from train.spec.config import PrecisionConfig
 
@@ -68,6 +68,8 @@ def products(module: nn.Module) -> list[tuple[nn.Module, str]]:
 def _product_of(config: PrecisionConfig) -> Product:
     if config.fp8_gather:
         return Received()
+    if config.fp8_history:
+        return Delayed()
     return rowwise if config.fp8_scaling == "rowwise" else tensorwise
 
 
@@ -100,7 +102,26 @@ class Received:
         return _apply(_Received, x, weight, self.values, self.factor)
 
 
-def _apply(function: Any, x: Tensor, weight: Tensor, *more: Tensor) -> Tensor:
+class Delayed:
+    """The tensorwise product by the largest magnitudes of past steps (see train.precision.history).
+
+    `largest` has those of input, weight and gradient, (3,) fp32, 0 where none is known; `seen`, three fp32 scalars,
+    takes this step's.
+    """
+
+    def __init__(self) -> None:
+        self.largest: Tensor | None = None
+        self.seen: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return x @ weight.T, x (..., columns); without gradients, as in an evaluation, nothing is noted."""
+        assert self.largest is not None, "no history"
+        assert self.seen is not None, "no history"
+        seen = self.seen if torch.is_grad_enabled() else (None, None, None)
+        return _apply(_Delayed, x, weight, self.largest, *seen)
+
+
+def _apply(function: Any, x: Tensor, weight: Tensor, *more: Tensor | None) -> Tensor:
     """Apply to x as rows, in the compute format; products outside of a format that fp8 widens to are not narrowed."""
     dtype = _compute_dtype(x)
     if dtype is torch.float16:
@@ -171,7 +192,12 @@ def _gradients(
     ctx: Any, grad: Tensor, x: Narrowed, weight: tuple[Tensor | None, Tensor]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of x and weight, from both in fp8 and transposed; of weight where x has one."""
-    g8 = cast_fp8(grad, dtype=BACKWARD, by="tensor", transposed=ctx.needs_input_grad[1])
+    return _products_of(ctx, cast_fp8(grad, dtype=BACKWARD, by="tensor", transposed=ctx.needs_input_grad[1]), x, weight)
+
+
+def _products_of(
+    ctx: Any, g8: Fp8, x: Narrowed, weight: tuple[Tensor | None, Tensor]
+) -> tuple[Tensor | None, Tensor | None]:
     grad_x = grad_weight = None
     if ctx.needs_input_grad[0]:
         assert weight[0] is not None
@@ -180,6 +206,34 @@ def _gradients(
         assert g8.transposed is not None
         grad_weight = _product((g8.transposed, g8.scale), (x[0].t(), x[1]), ctx.dtypes[1], fast=False)
     return grad_x, grad_weight
+
+
+class _Delayed(torch.autograd.Function):
+    """As `_Tensorwise`, with factors that were known before."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, largest: Tensor, *seen: Tensor | None) -> Tensor:
+        x8 = _by_past(x, FORWARD, ctx.needs_input_grad[1], largest[0], seen[0])
+        w8 = _by_past(weight, FORWARD, ctx.needs_input_grad[0], largest[1], seen[1])
+        ctx.save_for_backward(x8.transposed, x8.scale, w8.transposed, w8.scale, largest)
+        ctx.dtypes, ctx.seen = (x.dtype, weight.dtype), seen[2]
+        return _product((x8.values, x8.scale), (w8.values.t(), w8.scale), x.dtype, fast=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x8, x_factor, w8, w_factor, largest = ctx.saved_tensors
+        g8 = _by_past(grads[0], BACKWARD, ctx.needs_input_grad[1], largest[2], ctx.seen)
+        return *_products_of(ctx, g8, (x8, x_factor), (w8, w_factor)), None, None, None, None
+
+
+def _by_past(x: Tensor, dtype: torch.dtype, transposed: bool, past: Tensor, seen: Tensor | None) -> Fp8:
+    """Return x in fp8 by the largest magnitude of the past, by its own where that is 0, and note its own in `seen`."""
+    own = torch.linalg.vector_norm(x, torch.inf).float()
+    if seen is not None:
+        seen.copy_(torch.maximum(seen, own))
+    # An infinity has to stay one, for the step to be skipped, and would saturate.
+    size = torch.where((past > 0) & own.isfinite(), past, own)
+    return cast_fp8(x, dtype=dtype, by="tensor", transposed=transposed, largest=size)
 
 
 class _Rowwise(torch.autograd.Function):

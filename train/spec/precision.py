@@ -7,6 +7,9 @@ import math
 from train.spec.config import RunConfig
 from train.spec.counts import kv_heads, mlp_width
 
+MOST_STEPS = 1024
+"""The longest history of fp8: a checkpoint keeps it as text."""
+
 
 def check(config: RunConfig, sharded: bool, shards: int | None = None) -> None:
     """Raise ValueError, with the reason and a way out, for settings that cannot be.
@@ -15,6 +18,7 @@ def check(config: RunConfig, sharded: bool, shards: int | None = None) -> None:
     does.
     """
     _check_precision(config)
+    _check_history(config)
     _check_gather(config, sharded, shards or (config.parallel.dp_shard or 2) * config.parallel.cp)
     _check_memory(config, sharded)
     _check_compile(config)
@@ -34,12 +38,32 @@ def _check_precision(config: RunConfig) -> None:
             f"precision.optimizer_state=bf16 with optim.name={config.optim.name} is refused: stochastic rounding is "
             "there for AdamW's moments; use optimizer_state=fp32"
         )
-    if precision.fp8_history:
-        raise ValueError(
-            f"precision.fp8_history={precision.fp8_history} is not there yet: scaling is by the tensor itself; use 0"
-        )
     if precision.name == "fp8":
         _check_fp8(config)
+
+
+def _check_history(config: RunConfig) -> None:
+    precision, steps = config.precision, config.precision.fp8_history
+    if not 0 <= steps <= MOST_STEPS:
+        raise ValueError(
+            f"precision.fp8_history={steps} is not allowed: 0 (scaling by the tensor itself) to {MOST_STEPS} [steps]"
+        )
+    if not steps:
+        return
+    if precision.name != "fp8":
+        why = f"precision.name={precision.name} has no fp8 to scale; use precision=fp8"
+    elif precision.fp8_scaling != "tensorwise":
+        why = (
+            f"precision.fp8_scaling={precision.fp8_scaling} has factors of tokens, which the next step does not have; "
+            "use fp8_scaling=tensorwise"
+        )
+    elif precision.fp8_gather:
+        why = "precision.fp8_gather=true narrows weights by what they are now; use fp8_gather=false"
+    elif config.parallel.pp > 1:
+        why = f"the stages of parallel.pp={config.parallel.pp} have no history in common; use parallel.pp=1"
+    else:
+        return
+    raise ValueError(f"precision.fp8_history={steps} is refused: {why}, or fp8_history=0")
 
 
 def _check_gather(config: RunConfig, sharded: bool, shards: int) -> None:

@@ -18,6 +18,7 @@ def config(**sections: dict[str, Any]) -> RunConfig:
 
 
 GATHER = {"name": "fp8", "fp8_gather": True}
+HISTORY = {"name": "fp8", "fp8_history": 16}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,12 @@ GATHER = {"name": "fp8", "fp8_gather": True}
         ({"precision": {"name": "fp8", "fp8_keep_blocks": 2}}, "fp8_keep_blocks=2 of 4 blocks.*0 to 1"),
         ({"precision": {"name": "fp8"}, "model": {"mlp_width": 168}}, r"mlp_width / parallel\.tp = 168.*16"),
         ({"precision": {"name": "fp8"}, "parallel": {"tp": 8}}, "multiples of 16"),
-        ({"precision": {"fp8_history": 16}}, "fp8_history=16"),
+        ({"precision": {"fp8_history": 16}}, r"fp8_history=16 is refused: precision\.name=fp32"),
+        ({"precision": {**HISTORY, "fp8_history": -1}}, r"fp8_history=-1 is not allowed: 0 .* to 1024"),
+        ({"precision": {**HISTORY, "fp8_history": 1025}}, "fp8_history=1025"),
+        ({"precision": {**HISTORY, "fp8_scaling": "rowwise"}}, "fp8_history=16 .*factors of tokens"),
+        ({"precision": {**HISTORY, "fp8_gather": True}}, "fp8_history=16 .*fp8_gather=false, or fp8_history=0"),
+        ({"precision": HISTORY, "parallel": {"pp": 2}}, "fp8_history=16 .*no history in common"),
         ({"precision": {"fp8_gather": True}}, r"fp8_gather=true is refused: precision\.name=fp32"),
         ({"precision": GATHER}, "fp8_gather=true is refused: no weights are gathered here"),
         ({"memory": {"every": 0}}, r"memory\.every=0"),
@@ -70,6 +76,7 @@ def test_what_can_be_passes() -> None:
     fp8: dict[str, Any] = {"name": "fp8", "fp8_keep_blocks": 1}
     check(resolve(config(precision=fp8, memory={"offload": "parameters"})), sharded=True)
     check(resolve(config(precision=GATHER, parallel={"dp_shard": 2, "zero": 1})), sharded=True)
+    check(resolve(config(precision=HISTORY, parallel={"dp_shard": 2}, compile={"blocks": True})), sharded=True)
     check(resolve(config(precision=GATHER, parallel={"dp_shard": None})), sharded=True)
     with pytest.raises(ValueError, match="no weights are gathered here"):
         check(resolve(config(precision=GATHER, parallel={"dp_shard": None})), sharded=True, shards=1)
