@@ -184,6 +184,8 @@ def _guard(guard: AshaGuarded) -> str:
 
 def _best(search: Search) -> list[str]:
     ranked = sorted(search.trials.values(), key=lambda t: (t.failed, -t.at, t.value))[:SHOWN]
+    if not ranked:
+        return ["no trial has been handed out yet"]
     names = list(search.settings.space)
     rows = [("trial", "point", "tokens", "loss", "verdict", *names)]
     for t in ranked:
