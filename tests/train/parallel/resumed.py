@@ -144,8 +144,9 @@ def main(folder: Path, out: Path) -> None:
             row |= {key: all(rank[key] for rank in every) for key in ("bitwise", "data")}
         rows.append(row)
     others = world.gather(gathered.rows(folder, world, torch.device("cpu")))
+    histories = world.gather(gathered.history(folder, world, torch.device("cpu")))
     if world.writes:
-        out.write_text(json.dumps({"pairs": rows, "gathered": others}))
+        out.write_text(json.dumps({"pairs": rows, "gathered": others, "histories": histories}))
     distributed.leave(world)
 
 

@@ -31,6 +31,13 @@ def test_weights_gathered_in_fp8_give_the_same_bits_as_in_bf16_and_go_on_from_ea
 
 
 @pytest.mark.slow
+def test_ranks_go_on_with_the_largest_that_one_of_them_has_seen(found: dict[str, Any]) -> None:
+    seen = [rank["seen"] for rank in found["histories"]]
+    assert seen[0] != seen[1] and all(seen[0])
+    assert [rank["largest"] for rank in found["histories"]] == [[max(sizes) for sizes in zip(*seen, strict=True)]] * 4
+
+
+@pytest.mark.slow
 def test_every_mesh_is_resumed_on_itself_bitwise_and_on_others(
     found: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
