@@ -91,7 +91,8 @@ def _last_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     times = q.shape[1] // k.shape[1]
     k, v = (x if times == 1 else x.repeat_interleave(times, 1) for x in (k, v))
     mixed: Tensor = torch.ops.aten._efficient_attention_forward(
-        *(x.transpose(1, 2) for x in (q, k, v)),
+        # As the kernel lays out its gradients: a compiler expects those laid out as the inputs.
+        *(x.transpose(1, 2).contiguous() for x in (q, k, v)),
         bias=None,
         cu_seqlens_q=None,
         cu_seqlens_k=None,
