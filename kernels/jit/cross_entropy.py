@@ -1,9 +1,9 @@
 """Softmax, its loss and its gradient, one program a row of logits; the mathematics is that of kernels.vocabulary.
 
 Bytes for N rows of V logits of b bytes: `statistics` reads N V b; `gradient` reads and writes N V b each; `fused`
-reads a row twice and writes its gradient once, but with one or two programs a multiprocessor the rows in flight (132
-of 256 KB at V = 128,256) stay in the cache of 50 MB, so that memory sees one read. A row's largest logit is carried
-from block to block as one number, which costs one exponential a logit where lanes of their own would cost two.
+reads a row twice and writes its gradient once. The second reading goes backward, so that as much of it as the cache
+holds of the rows in flight comes from there. A row's largest logit is carried from block to block as one number, which
+costs one exponential a logit where lanes of their own would cost two.
 """
 
 from __future__ import annotations
@@ -147,15 +147,16 @@ def _row_gradient(
         held = (wanted >= 0) & (wanted < columns)
         chosen = tl.load(row + wanted, mask=held, other=0.0)
         tl.debug_barrier()  # out may be row: nobody writes before all have read
-        for start in tl.range(0, whole, BLOCK, num_stages=STAGES):
-            _block_gradient(
-                row, out, start, columns, base, log_sum, weight, factor * share, scale, softcap,
-                SCALED, CAPPED, False, BLOCK,
-            )  # fmt: skip
+        # From the end: what was read last is in the cache still, and is read again before it is lost as well.
         if whole < columns:
             _block_gradient(
                 row, out, whole, columns, base, log_sum, weight, factor * share, scale, softcap,
                 SCALED, CAPPED, True, BLOCK,
+            )  # fmt: skip
+        for done in tl.range(0, whole, BLOCK, num_stages=STAGES):
+            _block_gradient(
+                row, out, whole - BLOCK - done, columns, base, log_sum, weight, factor * share, scale, softcap,
+                SCALED, CAPPED, False, BLOCK,
             )  # fmt: skip
         t, ratio = _transformed(chosen, scale, softcap, SCALED, CAPPED)
         error = _exp((t - base) - log_sum, chosen.dtype == tl.float32) * weight - factor * (share + (1.0 - smoothing))
