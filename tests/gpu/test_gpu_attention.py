@@ -76,12 +76,14 @@ def test_the_last_queries_attend_as_the_formula_says(
     shapes = ((2, 40, 8, size), (2, 100, kv_heads, size), (2, 100, kv_heads, size))
     given = [torch.randn(shape).to(dtype) for shape in shapes]
     exact = [tensor.double().requires_grad_() for tensor in given]
-    wanted = attend(*exact)
+    q, k, v = exact
+    wanted = attend(q, k, v)
     slope = torch.randn(wanted.shape).to(dtype)
     torch.autograd.backward(wanted, slope.double())
     ours = [tensor.cuda().requires_grad_() for tensor in given]
     call = torch.compile(attend, fullgraph=True, dynamic=False) if compiled else attend
-    found = call(*ours)
+    q, k, v = ours
+    found = call(q, k, v)
     torch.autograd.backward(found, slope.cuda())
     pairs = [(found.detach(), wanted.detach()), *((a.grad, b.grad) for a, b in zip(ours, exact, strict=True))]
     for a, b in pairs:
