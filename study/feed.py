@@ -141,7 +141,7 @@ def feed(
         return 0
     gone = {key for key, job in (after or {}).items() if not dependencies.lives(job, seen.queue.alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
-    over = _over(folder, state, seen)
+    over = settled(folder, state, seen)
     decided = plan(state, seen, getpass.getuser(), held, after=after, sparing=sparing, over=over)
     out, singles, why = 0, 0, decided.why
     purse = budget.purse(folder, outside.runner) if decided.parts else None
@@ -257,10 +257,20 @@ class _Alive:
     throttles: int
 
 
-def _over(folder: StudyFolder, state: Ledger, seen: limits.Room) -> set[str]:
-    """Return the single jobs that live though their points have ended, to submit others: each waits for the rest."""
+def settled(folder: StudyFolder, state: Ledger, seen: limits.Room) -> set[str]:
+    """Return the single jobs that live though nothing runs in them any more, to submit others: each waits for the rest.
+
+    A job that SLURM starts again has attempts that ended, and lives: what counts is how its points ended for good.
+    """
     single = [b for b in state.batches.values() if not b.array and seen.queue.alive.get(b.job_id or "", 0)]
-    return {b.job_id or "" for b in single if b.keys and all(_has_ended(folder, key, b.name) for key in b.keys)}
+    return {b.job_id or "" for b in single if b.keys and all(_is_settled(folder, state, key, b) for key in b.keys)}
+
+
+def _is_settled(folder: StudyFolder, state: Ledger, key: str, batch: ledger.Batch) -> bool:
+    if state.current.get(key) != batch.name or key in state.cancelled or folder.run(key).outcome.exists():
+        return True
+    last = state.ends.get(key, ())[-1:]
+    return bool(last) and last[0].batch == batch.name and last[0].action == "stop"
 
 
 def _alive(state: Ledger, seen: limits.Room, over: Collection[str]) -> _Alive:

@@ -178,7 +178,8 @@ class Watch:
 
 def py_spy() -> str | None:
     """Return where py-spy is: beside this Python, which a job may run without its folder on PATH, or on PATH."""
-    return shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("py-spy")
 
 
 def stacks(pid: int, stderr: Path) -> str:

@@ -24,8 +24,11 @@ REFUSALS = (
     "PartitionMaxSubmitJobs",
     "MaxJobCount",
     "Slurm temporarily unable to accept job",
+    "Invalid job array specification",
 )
-"""Words by which sbatch says that there are too many jobs already, not that anything is wrong with these."""
+"""Words by which sbatch says that there are too many jobs already, not that anything is wrong with these.
+
+Or too many for one array, where the controller did not say how many it takes: points wait until it does."""
 
 
 @dataclass(frozen=True)

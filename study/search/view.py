@@ -168,7 +168,7 @@ def _rungs(search: Search) -> list[str]:
             f"losses at {', '.join(f'{level:,}' for level in doubtful)} tokens say little about the final ones: raise "
             "search.min_tokens, or take search=asha_guarded in a new study"
         )
-    if isinstance(search.scheduler, AshaGuarded):
+    if isinstance(search.scheduler, AshaGuarded) and search.scheduler.early:
         lines.append(_guard(search.scheduler))
     return lines
 
@@ -176,8 +176,9 @@ def _rungs(search: Search) -> list[str]:
 def _guard(guard: AshaGuarded) -> str:
     """Return whether early rungs are cut at, and by what."""
     mean, least, count = guard.agreement()
-    known = f"{count} probes" if mean is None or least is None else f"{mean:.2f} (at least {least:.2f}) over {count}"
-    early = f"rungs up to {guard.levels[guard.early - 1]:,} tokens" if guard.early else "early rungs"
+    known = "" if mean is None or least is None else f"{mean:.2f} (at least {least:.2f}) "
+    known += f"over {count} of {guard.probes} probes" if count < guard.probes else f"over {count} probes"
+    early = f"rungs up to {guard.levels[guard.early - 1]:,} tokens"
     does = "are trusted" if guard.trusted else f"let everyone pass until that is at least {guard.threshold:g}"
     return f"rank correlation of early losses with the outcome: {known}: {early} {does}"
 

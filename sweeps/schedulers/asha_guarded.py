@@ -20,7 +20,10 @@ PAIRS_FROM = 2
 
 
 def guarded_levels(r: int, R: int, eta: int) -> tuple[int, ...]:
-    """Return the rungs of ASHA up to R/2, one at 2R/3 and R [resource]; where r is above 2R/3: those of ASHA."""
+    """Return the rungs of ASHA up to R/2, one at 2R/3 and R [resource]; where r is above 2R/3: those of ASHA.
+
+    Where r is above R/2 the one at 2R/3 is the first.
+    """
     plain, late = levels(r, R, eta), -(-2 * R // 3)
     return (*(level for level in plain if 2 * level <= R), late, R) if r <= late < R else plain
 

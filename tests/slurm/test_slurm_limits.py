@@ -110,7 +110,8 @@ def test_a_job_has_nothing_of_the_environment_that_it_was_submitted_from(
 
 def test_a_cluster_without_arrays_is_given_single_jobs(slurm_here: None, tmp_path: Path, corpus: Path) -> None:
     with ThrowawayCluster(extra=("MaxArraySize=0",)) as cluster:
-        lab = Lab(tmp_path, corpus, cluster).with_trainer("quick", QUICK_SECONDS=1)
+        # Long enough for the first job to be forgotten before the two have ended.
+        lab = Lab(tmp_path, corpus, cluster).with_trainer("quick", QUICK_SECONDS=5)
         said = lab.sweep("study.name=s", *TINY, "seed=range(3)", "cluster.array_parallelism=2")
         assert "submitted 2 points as 2 single jobs: SLURM takes no arrays here" in said
         assert "1 point waits (cluster.array_parallelism=2 is used by the jobs there are)" in said.replace("\n", " ")

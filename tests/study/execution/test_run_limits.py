@@ -13,7 +13,10 @@ from study.executors import limits, room
 from study.executors.ceilings import beyond
 from study.executors.limits import Accounts, Asked, Association, Cap, Controller, Partitions, Qos, Queue, Room
 from study.executors.query import Answer
-from study.feed import plan
+from study.feed import plan, settled
+from study.files import write_json
+from study.layout import StudyFolder
+from study.policy import End
 from study.resources import Shape
 
 ASSOC_MGR = """Current Association Manager state
@@ -408,6 +411,28 @@ def test_single_jobs_go_out_as_many_as_may_run_at_once(alive: int, over: str, ou
     found = plan(ledger.fold([*events, asked]), seen, "ann", {}, over=over)
     assert len(found.parts) == out
     assert found.why == "cluster.array_parallelism=8 is used by the jobs there are"
+
+
+def test_a_job_that_slurm_starts_again_is_not_settled(tmp_path: Path) -> None:
+    """Its attempt has ended, and it holds its place; others live only to submit what waits."""
+    folder = StudyFolder(tmp_path)
+    events: list[dict[str, Any]] = []
+    for n, key in enumerate(("runs", "requeued", "failed", "completed", "cancelled")):
+        about = {"time": 0.0, "name": key}
+        events.append({"event": "intent", "executor": "slurm", "keys": [key], "array": False, **about})
+        events.append({"event": "submitted", "job_id": str(n), **about})
+        attempt = folder.run(key).attempt(1)
+        attempt.path.mkdir(parents=True)
+        write_json(attempt.job, {"batch": key})
+        if key != "runs":
+            write_json(attempt.outcome, {"state": "interrupted"})
+    write_json(folder.run("completed").outcome, {"state": "completed"})
+    for key, action in (("requeued", "again"), ("failed", "stop")):
+        end = End(key, key, 1, "killed", action=action)
+        events.append({"event": "ended", "time": 0.0, **ledger.end_fields(end)})
+    events.append({"event": "cancelled", "time": 0.0, "keys": ["cancelled"]})
+    seen = Room(Controller(0), queue=Queue({str(n): 1 for n in range(5)}, 5))
+    assert settled(folder, ledger.fold(events), seen) == {"2", "3", "4"}
 
 
 @pytest.mark.parametrize(("used", "alive", "out"), [(98, 60, 0), (90, 60, 10), (98, 1, 2)])
