@@ -132,7 +132,7 @@ def about(run: Path, config: RunConfig, ended: str) -> list[str]:
         assert config.budget.tokens is not None
         lines.append(
             f"{train.documents:,} documents, {train.bytes / 1e6:.1f} MB, {train.tokens / 1e6:.2f}M training tokens of "
-            f"{manifest.bytes_per_token:.2f} bytes (fingerprint {manifest.fingerprint} of the corpus), read "
+            f"{train.bytes / train.tokens:.2f} bytes (fingerprint {manifest.fingerprint} of the corpus), read "
             f"{config.budget.tokens / train.tokens:.2f} times"
         )
     return [*lines, f"{speed(records(run, 'train'))}; {ended}"]

@@ -7,6 +7,7 @@ else. What is started is a real process with a pid, signals, pipes and an exit c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
@@ -126,7 +127,9 @@ class Warm:
         (out, out_end), (err, err_end), (status, status_end) = os.pipe(), os.pipe(), os.pipe()
         request = {"module": module, "words": words, "cwd": str(cwd), "env": dict(env)}
         ends = [out_end, err_end, status_end]
-        socket.send_fds(self._socket, [json.dumps(request).encode()], ends)
+        text = json.dumps(request).encode()
+        assert len(text) < MOST, f"{len(text)} bytes of arguments and environment"
+        socket.send_fds(self._socket, [text], ends)
         for end in ends:
             os.close(end)
         said = self._socket.recv(100)
@@ -184,7 +187,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this
     for name in modules:
         importlib.import_module(name)
-    threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    threads = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            threads.append((task / "comm").read_text().strip())
     if {*threads[1:]} - HARMLESS:  # others hold locks that nobody would let go of in a fork
         connection.send(THREADED)
         return

@@ -22,7 +22,7 @@ def scaled_kernel(x, factor, out, size, SAME: tl.constexpr, BLOCK: tl.constexpr)
         needed = scale != 1.0
     if needed:
         first = tl.program_id(0).to(tl.int64) * BLOCK
-        for start in range(first, size, tl.num_programs(0) * BLOCK):
+        for start in range(first, size, tl.num_programs(0).to(tl.int64) * BLOCK):
             offset = start + tl.arange(0, BLOCK)
             inside = offset < size
             value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32) * scale
@@ -35,7 +35,7 @@ def scaled(x: Tensor, factor: Tensor, out: Tensor) -> None:
     chosen = launch_of("scaled", x.numel())
     same = out.data_ptr() == x.data_ptr()
     programs = triton.cdiv(x.numel(), chosen.block)
-    if same:  # the usual factor is 1: half a million programs that end at once would take 0.3 ms
+    if same and chosen.programs:  # the usual factor is 1: half a million programs that end at once would take 0.3 ms
         programs = min(programs, chosen.programs * multiprocessors(x.device))
     launching.launch(
         scaled_kernel, (programs,), x, factor, out, x.numel(), SAME=same, BLOCK=chosen.block, num_warps=chosen.warps

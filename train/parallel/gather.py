@@ -62,11 +62,11 @@ class _Sizes:
     @torch.no_grad()
     def find(self, *_: Any) -> None:
         """Look at the shards as they are now, with all ranks of the group."""
-        here = [i for i, shard in enumerate(self._shards) if shard.numel()]  # the last ranks may have no rows
-        found = torch.zeros_like(self.largest)
-        if here:
-            norms = torch._foreach_norm([self._shards[i] for i in here], torch.inf)
-            found[here] = torch.stack(norms).to(self._dtype).float()
+        filled = [shard for shard in self._shards if shard.numel()]  # the last ranks may have no rows
+        norms = iter(torch._foreach_norm(filled, torch.inf) if filled else ())
+        nothing = self._shards[0].new_zeros(())
+        every = [next(norms) if shard.numel() else nothing for shard in self._shards]
+        found = torch.stack(every).to(self._dtype).float()
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
         found.clamp_(min=LEAST)
         # A backward pass that is still to come, of a pass with the same weights, may have kept the factors: they are

@@ -59,6 +59,8 @@ def _check_history(config: RunConfig) -> None:
         )
     elif precision.fp8_gather:
         why = "precision.fp8_gather=true narrows weights by what they are now; use fp8_gather=false"
+    elif config.compile.cuda_graphs:
+        why = "compile.cuda_graphs=true replays blocks, and these note what they see; use cuda_graphs=false"
     elif config.parallel.pp > 1:
         why = f"the stages of parallel.pp={config.parallel.pp} have no history in common; use parallel.pp=1"
     else:

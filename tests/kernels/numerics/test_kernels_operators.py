@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.jit import adamw, fp8, multi_tensor, rms_norm, rope, swiglu
+from kernels.jit import adamw, fp8, multi_tensor, rms_norm, rope, scaling, swiglu
 from kernels.jit.cross_entropy import Kernels
 from kernels.tuning import TABLE, Launch, launch_of, override
 from kernels.vocabulary import Options
@@ -159,6 +159,15 @@ def test_the_end_of_a_weight_of_more_than_2_to_the_31_elements(tmp_path: Path, m
     with override("adamw", Launch(block=64)):
         kernels.adamw_step(*columns, grad_scale=torch.tensor(0.5), **numbers)
     assert all(torch.equal(x[start:], wanted) for (x,), wanted in zip(columns, last, strict=True))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="tests/gpu holds such tensors")
+def test_scaling_with_so_many_programs_that_their_step_passes_32_bits() -> None:
+    """As many as 2^31 elements are scaled with, out of place, on a hundred of them."""
+    x = drawn(100)
+    out = torch.full_like(x, torch.nan)
+    scaling.scaled_kernel[(2048,)](x, torch.tensor(2.0), out, len(x), SAME=False, BLOCK=1 << 20)
+    assert torch.equal(out, 2 * x)
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="tests/gpu holds such tensors")

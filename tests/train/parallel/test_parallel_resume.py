@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_weights_gathered_in_fp8_give_the_same_bits_as_in_bf16_and_go_on_from_each_other(found: dict[str, Any]) -> None:
     assert len(found["gathered"]) == 4 and len(found["gathered"][0]) == len(gathered.CELLS[4])
     bad = gathered.failures(found["gathered"], fixed=True)
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.slow
+def test_shards_of_different_sizes_and_blocks_that_stay_wide_are_gathered_to_the_same_bits(tmp_path: Path) -> None:
+    write_corpus(tmp_path, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
+    out = tmp_path / "rows.json"
+    run_ranks(3, "tests.train.parallel.gathered", tmp_path, out, "cpu")
+    bad = gathered.failures(json.loads(out.read_text()), fixed=True)
     assert not bad, "\n".join(bad)
 
 

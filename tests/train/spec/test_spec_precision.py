@@ -42,6 +42,7 @@ HISTORY = {"name": "fp8", "fp8_history": 16}
         ({"memory": {"budget_gib": 0.0}}, r"memory\.budget_gib=0"),
         ({"memory": {"offload": "parameters"}}, "offload=parameters.*FSDP2"),
         ({"compile": {"cuda_graphs": True}}, "cuda_graphs=true.*compile.blocks=true"),
+        ({"precision": HISTORY, "compile": {"cuda_graphs": True}}, "fp8_history=.*: compile.cuda_graphs=true"),
         (
             {"compile": {"cuda_graphs": True, "blocks": True}, "parallel": {"dp_shard": 2}},
             "cuda_graphs=true with sharded",
