@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from train.spec.config import RunConfig
 from train.spec.counts import kv_heads, mlp_width
@@ -50,44 +51,60 @@ def _check_history(config: RunConfig) -> None:
         )
     if not steps:
         return
-    if precision.name != "fp8":
-        why = f"precision.name={precision.name} has no fp8 to scale; use precision=fp8"
-    elif precision.fp8_scaling != "tensorwise":
-        why = (
-            f"precision.fp8_scaling={precision.fp8_scaling} has factors of tokens, which the next step does not have; "
-            "use fp8_scaling=tensorwise"
-        )
-    elif precision.fp8_gather:
-        why = "precision.fp8_gather=true narrows weights by what they are now; use fp8_gather=false"
-    elif config.compile.cuda_graphs:
-        why = "compile.cuda_graphs=true replays blocks, and these note what they see; use cuda_graphs=false"
-    elif config.parallel.pp > 1:
-        why = f"the stages of parallel.pp={config.parallel.pp} have no history in common; use parallel.pp=1"
-    else:
-        return
-    raise ValueError(f"precision.fp8_history={steps} is refused: {why}, or fp8_history=0")
+    scaling, pp = precision.fp8_scaling, config.parallel.pp
+    reasons = (
+        (precision.name != "fp8", f"precision.name={precision.name} has no fp8 to scale; use precision=fp8"),
+        (
+            scaling != "tensorwise",
+            f"precision.fp8_scaling={scaling} has factors of tokens, which the next step does not have; "
+            "use fp8_scaling=tensorwise",
+        ),
+        (
+            precision.fp8_gather,
+            "precision.fp8_gather=true narrows weights by what they are now; use fp8_gather=false",
+        ),
+        (
+            config.compile.cuda_graphs,
+            "compile.cuda_graphs=true replays blocks, and these note what they see; use cuda_graphs=false",
+        ),
+        (pp > 1, f"the stages of parallel.pp={pp} have no history in common; use parallel.pp=1"),
+    )
+    _refuse(f"precision.fp8_history={steps}", reasons, "fp8_history=0")
 
 
 def _check_gather(config: RunConfig, sharded: bool, shards: int) -> None:
-    precision, parallel = config.precision, config.parallel
+    precision = config.precision
     if not precision.fp8_gather:
         return
-    if precision.name != "fp8":
-        why = f"precision.name={precision.name} has no products that take fp8; use precision=fp8"
-    elif precision.fp8_scaling != "tensorwise":
-        why = (
-            f"precision.fp8_scaling={precision.fp8_scaling} narrows weights along the other axis for the backward "
-            "pass, from all their digits; use fp8_scaling=tensorwise"
-        )
-    elif not sharded or shards == 1:
-        why = "no weights are gathered here; use parallel.strategy=fsdp with parallel.dp_shard above 1"
-    elif parallel.pp > 1:
-        why = f"parallel.pp={parallel.pp} gathers weights ahead of the pass that finds their factors; use parallel.pp=1"
-    elif config.memory.offload == "parameters":
-        why = "memory.offload=parameters sends shards from the CPU, in bf16; use memory.offload=optimizer or none"
-    else:
-        return
-    raise ValueError(f"precision.fp8_gather=true is refused: {why}, or fp8_gather=false")
+    scaling, pp = precision.fp8_scaling, config.parallel.pp
+    reasons = (
+        (
+            precision.name != "fp8",
+            f"precision.name={precision.name} has no products that take fp8; use precision=fp8",
+        ),
+        (
+            scaling != "tensorwise",
+            f"precision.fp8_scaling={scaling} narrows weights along the other axis for the backward pass, from all "
+            "their digits; use fp8_scaling=tensorwise",
+        ),
+        (
+            not sharded or shards == 1,
+            "no weights are gathered here; use parallel.strategy=fsdp with parallel.dp_shard above 1",
+        ),
+        (pp > 1, f"parallel.pp={pp} gathers weights ahead of the pass that finds their factors; use parallel.pp=1"),
+        (
+            config.memory.offload == "parameters",
+            "memory.offload=parameters sends shards from the CPU, in bf16; use memory.offload=optimizer or none",
+        ),
+    )
+    _refuse("precision.fp8_gather=true", reasons, "fp8_gather=false")
+
+
+def _refuse(setting: str, reasons: Iterable[tuple[bool, str]], instead: str) -> None:
+    """Raise ValueError with the first of the reasons that holds, if one does."""
+    for holds, why in reasons:
+        if holds:
+            raise ValueError(f"{setting} is refused: {why}, or {instead}")
 
 
 def _check_fp8(config: RunConfig) -> None:
