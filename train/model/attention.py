@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.rope import rope
+from kernels.sharding import local
 from train.model.attend import attend, rule_of
 from train.model.masks import Masks
 from train.model.norm import RMSNorm
-from train.model.weights import Product, local
+from train.model.weights import Product
 from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim, kv_heads

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.sharding import local
 from kernels.swiglu import swiglu
-from train.model.weights import Product, local
+from train.model.weights import Product
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.rms_norm import rms_norm
-from train.model.weights import local
+from kernels.sharding import local
 
 
 class RMSNorm(nn.Module):

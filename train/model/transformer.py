@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.linear_cross_entropy import linear_cross_entropy
+from kernels.sharding import local
 from train.data.rows import IGNORED
 from train.model.attention import Attention
 from train.model.masks import Masks, Sizes, make_masks
 from train.model.mlp import MLP
 from train.model.norm import RMSNorm
 from train.model.rope import rotations
-from train.model.weights import local
 from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import window_of

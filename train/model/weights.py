@@ -7,9 +7,5 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from kernels.sharding import local
-
-__all__ = ["Product", "local"]
-
 Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """How a layer applies a weight: x (..., columns) and weight (rows, columns) to (..., rows)."""

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 
+from kernels.sharding import local
 from tests.train.parallel.cells import COMPILE, MODEL, Cell, parallel
 from tests.train.parallel.ranks import config_of, whole_gradients
 from train import checkpoint, distributed
 from train.distributed import World
-from train.model.weights import local
 from train.precision.fp8 import Received, products
 from train.progress import Progress
 from train.setup import Setup, build
