@@ -185,24 +185,24 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
             short = purse.take(shape, missing) if purse is not None else ""
             if short:
                 raise ValueError(f"{missing} workers: {short}")
+            version = code_version.current()
+            code_version.save(version, folder)
             there = room.site(outside.runner, folder.limits, outside.clock())
             if slurm.array_limit(there.allowed.controller.max_array):
-                print(f"submitted {missing} workers as job array {_send(folder, shape, missing, outside)}")
+                print(f"submitted {missing} workers as job array {_send(folder, shape, version.id, missing, outside)}")
             else:
-                names = [_send(folder, shape, None, outside) for _ in range(missing)]
+                names = [_send(folder, shape, version.id, None, outside) for _ in range(missing)]
                 print(f"submitted {missing} workers as jobs {', '.join(names)}")
     _say_next(folder)
 
 
-def _send(folder: StudyFolder, shape: Shape, count: int | None, outside: Outside) -> str:
-    """Submit an array of workers, or one as a job that is no array; return its id and name."""
+def _send(folder: StudyFolder, shape: Shape, code: str, count: int | None, outside: Outside) -> str:
+    """Submit an array of workers, or one as a job that is no array; return its id and name. code: what they run."""
     from study.executors import slurm
 
     name = slurm.batch_name(folder.name)
     text = slurm.render(folder, shape, name, count, module=MODULE)
-    version = code_version.current()
-    code_version.save(version, folder)
-    said: dict[str, Any] = {"resources": shape.record(), "code": version.id, **({} if count else {"array": False})}
+    said: dict[str, Any] = {"resources": shape.record(), "code": code, **({} if count else {"array": False})}
     ledger.append(folder, "intent", name=name, executor="slurm", keys=[], **said)
     try:
         job = slurm.submit(folder, name, text)
