@@ -23,6 +23,8 @@ __all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume",
 
 SUBMITTER_SECONDS = 120.0
 LAST_TRIES, LAST_SECONDS = 12, 3.0
+HAND_OVER_SECONDS = 0.5
+"""How long a last job waits for another one that is about to give up."""
 
 
 def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside | None = None) -> int:
@@ -80,26 +82,54 @@ def advance(
     """
     outside = outside or Outside()
     state = ledger.read(folder)
-    unclear = any(batch.ambiguous for batch in state.batches.values())
-    if not (state.waiting or unclear or dependencies.pending(state)):
+    if not _is_work_left(state):
         return 0
     if not ended:
         return (_try(folder, outside, sparing=False) or 0) if feed.is_time(folder, outside.clock(), every) else 0
-    last = not feed.others_live(folder, state, ended)
-    if not (last or feed.is_time(folder, outside.clock(), feed.PACE_SECONDS) or _opens(folder, state, ended)):
-        return 0
-    for left in range(LAST_TRIES if last else 1, 0, -1):
-        try:
-            submitted = _try(folder, outside, sparing=True)
-        except ValueError:
-            if left == 1:
-                raise
-            submitted = None
-        if submitted or left == 1 or not ledger.read(folder).waiting:
-            return submitted or 0
-        # Others that ended with this one may still count as alive, or hold the lock with a view of before.
-        outside.sleep(LAST_SECONDS)
+    if not feed.others_live(folder, state, ended):
+        return _send_as_the_last(folder, outside, ended)
+    if feed.is_time(folder, outside.clock(), feed.PACE_SECONDS) or _opens(folder, state, ended):
+        return _try(folder, outside, sparing=True) or 0
     return 0
+
+
+def _send_as_the_last(folder: StudyFolder, outside: Outside, ended: Collection[str]) -> int:
+    """Submit what waits, as the last job of a study to end, which tries for a while; return how many points went out.
+
+    Jobs that end together may each be the last. One of them stays and the others leave: they count as alive until
+    they do, and would wait for each other's room.
+    """
+    folder.last.touch()  # tells the one that stays that there will be more room in a moment
+    try:
+        with locked(folder.last, HAND_OVER_SECONDS):
+            left = LAST_TRIES
+            while _is_last(folder, ended):
+                heard = folder.last.stat().st_mtime_ns
+                try:
+                    submitted = _try(folder, outside, sparing=True)
+                except ValueError:
+                    if left <= 1:
+                        raise
+                    submitted = None
+                left = left - 1 if folder.last.stat().st_mtime_ns == heard else LAST_TRIES
+                if submitted or left <= 0:
+                    return submitted or 0
+                # Others that ended with this one still count as alive, or hold the lock with a view of before.
+                outside.sleep(LAST_SECONDS)
+    except TimeoutError:
+        pass
+    return 0
+
+
+def _is_last(folder: StudyFolder, ended: Collection[str]) -> bool:
+    """Whether there is something to submit, and no job of the study left that would do it as it ends."""
+    known = ledger.read(folder)
+    return _is_work_left(known) and not feed.others_live(folder, known, ended)
+
+
+def _is_work_left(known: ledger.Ledger) -> bool:
+    unclear = any(batch.ambiguous for batch in known.batches.values())
+    return bool(known.waiting or unclear or dependencies.pending(known))
 
 
 def _try(folder: StudyFolder, outside: Outside, *, sparing: bool) -> int | None:

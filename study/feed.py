@@ -221,9 +221,12 @@ def send_waiting(folder: StudyFolder, say: Callable[[str], None] = lambda text: 
 
 
 def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:
-    """Whether a submitted point has not ended yet as far as files tell; looks at the last submitted ones first."""
+    """Whether a submitted point has not ended yet as far as files tell; looks at the last submitted ones first.
+
+    Points of a submission that nobody confirmed do not count: it may be refused yet, or its submitter may be dead.
+    """
     for batch in reversed(list(state.batches.values())):
-        if batch.executor != "slurm" or batch.abandoned is not None:
+        if batch.executor != "slurm" or batch.job_id is None or batch.abandoned is not None:
             continue
         for key in reversed(batch.keys):
             if key in ended or key in state.cancelled or state.current.get(key) != batch.name:

@@ -149,6 +149,11 @@ class StudyFolder:
         return self.path / "submit.lock"
 
     @property
+    def last(self) -> Path:
+        """Held by the one job that tries for a while to submit what waits, all others of the study having ended."""
+        return self.path / "last.lock"
+
+    @property
     def feed(self) -> Path:
         """When the scheduler was last asked for room, and why points still wait; it may be deleted."""
         return self.path / "feed.json"

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,41 @@ def test_what_does_not_fit_goes_out_as_jobs_end(tools: Path, tmp_path: Path) -> 
     assert advance(study, outside([]), ended={second.keys[-1]}) == 3, "the last one to end looks for the others"
     assert len(live(study)) == 10
     assert not ledger.read(study).waiting
+
+
+def test_jobs_that_end_together_do_not_wait_for_each_others_room(tools: Path, tmp_path: Path) -> None:
+    (tools / "scontrol").write_text("#!/bin/bash\necho 'MaxArraySize = 9'\necho 'MaxJobCount = 8'\n")
+    (tools / "squeue").write_text(FINISHING.format(folder=tools).replace("NR == 1 ? 4 : 3", "7"))
+    study, keys = make_study(tmp_path / "s", range(10))
+    submit(study, keys)
+    (batch,) = ledger.read(study).batches.values()
+    assert len(batch.keys) == 7
+    finish(study, batch)
+
+    def end(key: str) -> int:
+        sent = advance(study, Outside(sleep=lambda seconds: time.sleep(seconds / 5)), ended={key})
+        if not sent:  # SLURM counts a job until its process has ended
+            with (tools / "left").open("a") as note:
+                note.write("x\n")
+            if (tools / "left").read_text().count("x") == 6:
+                (tools / "ended").write_text("7")
+        return sent
+
+    with ThreadPoolExecutor(7) as jobs:
+        assert sorted(jobs.map(end, batch.keys)) == [0] * 6 + [3], "one stays until the others have left"
+
+
+def test_a_submission_that_nobody_confirmed_does_not_relieve_the_last_job(tools: Path, tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    submit(study, {1: keys[1]})
+    (first,) = ledger.read(study).batches.values()
+    finish(study, first)
+    asked = dict(first.resources)
+    ledger.append(study, "waiting", keys=[keys[2]], resources=asked, code=first.code, parallel=None)
+    ledger.append(study, "intent", name="s.killed", executor="slurm", keys=[keys[2]], resources=asked)
+    (tools / "squeue").write_text("#!/bin/bash\n")
+    assert advance(study, outside([]), ended={keys[1]}) == 1, "given up after a while, and submitted"
+    assert ledger.read(study).batches["s.killed"].abandoned
 
 
 FINISHING = """#!/bin/bash
