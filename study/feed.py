@@ -17,7 +17,7 @@ from study.files import read_json, write_json
 from study.layout import StudyFolder
 from study.ledger import Ledger, Waiting
 from study.resources import Shape
-from study.settling import Outside, after_error
+from study.settling import Outside, Request, send
 
 PACE_SECONDS = 30.0
 """How often the jobs of a study ask for room as they end, all of them together."""
@@ -173,31 +173,12 @@ def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -
     from study.executors import slurm
 
     shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
-    name, jobs = slurm.batch_name(folder.name), shape.jobs(len(part.keys))
-    text = slurm.render(folder, shape, name, jobs if part.array else None, part.throttle)
-    ledger.append(
-        folder,
-        "intent",
-        name=name,
-        executor="slurm",
-        keys=list(part.keys),
-        resources=shape.record(),
-        code=part.asked.code,
-        throttle=part.throttle,
-        **({} if part.array else {"array": False}),
-    )
-    try:
-        job_id = slurm.submit(folder, name, text, outside.runner)
-    except slurm.SchedulerError as error:
-        if error.full:
-            ledger.append(folder, "abandoned", name=name, why=str(error))
-            return str(error)
-        job_id = after_error(folder, name, error, outside, patient=patient)
-    else:
-        ledger.append(folder, "submitted", name=name, job_id=job_id)
-    if part.array:
-        outside.say(f"submitted {len(part.keys):,} points as job array {job_id} ({name})")
-    return ""
+    jobs = shape.jobs(len(part.keys)) if part.array else None
+    request = Request(slurm.batch_name(folder.name), shape, jobs, part.keys, part.asked.code, part.throttle)
+    sent = send(folder, request, outside, patient=patient)
+    if part.array and not sent.full:
+        outside.say(f"submitted {len(part.keys):,} points as job array {sent.job_id} ({request.name})")
+    return sent.full
 
 
 def is_time(folder: StudyFolder, now: float, every: float) -> bool:

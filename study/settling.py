@@ -1,15 +1,17 @@
-"""Finding out what became of submissions of which nobody wrote down whether they reached the scheduler."""
+"""Submitting one job or array, and finding out what became of submissions of which nobody wrote down what did."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from study import ledger
 from study.executors import query
 from study.layout import StudyFolder
 from study.reconcile import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
+from study.resources import Shape
 
 RETRY_SECONDS = 2.0
 
@@ -26,6 +28,67 @@ class Outside:
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     say: Callable[[str], None] = _say
+
+
+@dataclass(frozen=True)
+class Request:
+    """One array, or one job that is no array, as it is to be submitted and written into the ledger.
+
+    jobs: of the array; None: it is none. keys: the points of its jobs. code: the version that they run. throttle: how
+    many may run at once. module: what each task runs. also: what the ledger says of its resources besides the shape.
+    """
+
+    name: str
+    shape: Shape
+    jobs: int | None
+    keys: tuple[str, ...] = ()
+    code: str | None = None
+    throttle: int | None = None
+    module: str = "study.job"
+    also: Mapping[str, Any] = field(default_factory=dict)
+
+    def script(self, folder: StudyFolder) -> str:
+        """Return its sbatch script; needs no SLURM."""
+        from study.executors import slurm
+
+        return slurm.render(folder, self.shape, self.name, self.jobs, self.throttle, module=self.module)
+
+    def intent(self) -> dict[str, Any]:
+        """Return the event that says that it is about to be submitted."""
+        asked: dict[str, Any] = {"resources": {**self.shape.record(), **self.also}, "code": self.code}
+        if self.throttle is not None:
+            asked["throttle"] = self.throttle
+        if self.jobs is None:
+            asked["array"] = False
+        return {"event": "intent", "name": self.name, "executor": "slurm", "keys": list(self.keys), **asked}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A submission's job id; without one, why SLURM has no room for it now."""
+
+    job_id: str | None
+    full: str = ""
+
+
+def send(folder: StudyFolder, request: Request, outside: Outside, *, patient: bool = True) -> Sent:
+    """Submit: the intent first, then sbatch, then what became of it. For the submit lock's holder.
+
+    Raises ValueError (a SchedulerError) where SLURM refuses for good, or nobody knows whether it accepted.
+    """
+    from study.executors import slurm
+
+    text = request.script(folder)  # what cannot be rendered leaves no intent
+    ledger.extend(folder, [request.intent()])
+    try:
+        job_id = slurm.submit(folder, request.name, text, outside.runner)
+    except slurm.SchedulerError as error:
+        if error.full:
+            ledger.append(folder, "abandoned", name=request.name, why=str(error))
+            return Sent(None, str(error))
+        return Sent(after_error(folder, request.name, error, outside, patient=patient))
+    ledger.append(folder, "submitted", name=request.name, job_id=job_id)
+    return Sent(job_id)
 
 
 def settle(folder: StudyFolder, outside: Outside, *, patient: bool = True, force: bool = False) -> list[Leave]:

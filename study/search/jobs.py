@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from study import budget, code_version, ledger
 from study.config import ClusterConfig
-from study.execute import Outside, after_error, settle
 from study.executors import query
 from study.files import locked, read_json
 from study.freeze import load_points
@@ -22,6 +20,7 @@ from study.resources import Shape
 from study.search import pins
 from study.search.claims import JOB, Office
 from study.search.state import Claim
+from study.settling import Outside, Request, send, settle
 from study.submission import load_submission
 
 LOCK_SECONDS = 60.0
@@ -111,8 +110,6 @@ def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, outside: Out
 
 def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
     """Submit the job of a claim; False where there is no room now: then the unit is handed out again later."""
-    from study.executors import slurm
-
     folder, name = office.folder, claim.worker.removeprefix(JOB)
     try:
         shape = shape_of(folder, claim.key, load_submission(folder).cluster, outside)
@@ -124,24 +121,15 @@ def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
         with office.transaction():
             office.lose(claim, str(error), 0.0, begun=False)
         raise
-    text = slurm.render(folder, shape, name, None, module=MODULE)
     version = code_version.current()
     code_version.save(version, folder)
-    asked = {**shape.record(), UNIT: claim.key}
-    said: dict[str, Any] = {"resources": asked, "code": version.id, "array": False}
-    ledger.append(folder, "intent", name=name, executor="slurm", keys=[], **said)
-    try:
-        job = slurm.submit(folder, name, text, outside.runner)
-    except slurm.SchedulerError as error:
-        if error.full:
-            ledger.append(folder, "abandoned", name=name, why=str(error))
-            with office.transaction():
-                office.lose(claim, str(error), 0.0, begun=False)
-            return False
-        job = after_error(folder, name, error, outside)
-    else:
-        ledger.append(folder, "submitted", name=name, job_id=job)
-    outside.say(f"trial {claim.unit.trial} to {claim.unit.until:,} tokens: job {job} ({name})")
+    request = Request(name, shape, None, code=version.id, module=MODULE, also={UNIT: claim.key})
+    sent = send(folder, request, outside)
+    if sent.full:
+        with office.transaction():
+            office.lose(claim, sent.full, 0.0, begun=False)
+        return False
+    outside.say(f"trial {claim.unit.trial} to {claim.unit.until:,} tokens: job {sent.job_id} ({name})")
     return True
 
 

@@ -17,8 +17,7 @@ from study import budget, code_version, ledger, locks, outcomes
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import corpus_of, gather
-from study.execute import SUBMITTER_SECONDS, Outside, after_error
-from study.execute import settle as settle_submissions
+from study.execute import SUBMITTER_SECONDS
 from study.executors import query, room
 from study.executors.local import job_environment, tasks
 from study.files import locked, write_atomic
@@ -32,6 +31,8 @@ from study.search.claims import Office, frozen
 from study.search.define import WORKERS, enqueued, settings_of
 from study.search.jobs import MODULE
 from study.search.settings import Settings, save
+from study.settling import Outside, Request, send
+from study.settling import settle as settle_submissions
 from study.submission import reference
 from study.submit import settings as study_settings
 from study.supervise import spawn
@@ -67,10 +68,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
     if config.dry_run:
         if not _local(config):
-            from study.executors import slurm
-
-            size = count if config.search.shape == "pool" else None
-            print("\n" + slurm.render(folder, Shape.of(config.cluster), "dryrun", size, module=MODULE).rstrip())
+            _show_job(config, folder, count)
         print("\ndry_run=true: nothing was submitted, nothing was written.")
         return 0
     _write(folder, config, wanted)
@@ -167,6 +165,22 @@ def _is_worker(pid: int, folder: StudyFolder) -> bool:
     return MODULE in words and str(folder.path) in words
 
 
+def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
+    """Print the sbatch script that would be submitted, or that of each job where they go out one by one."""
+    from study.executors import slurm
+
+    single = config.search.shape == "jobs"
+    arrays = not single and slurm.array_limit(room.site().allowed.controller.max_array)
+    name = slurm.batch_name(folder.name, "dryrun")
+    text = Request(name, Shape.of(config.cluster), count if arrays else None, module=MODULE).script(folder)
+    print("\nThis script would be submitted with sbatch:\n")
+    if single:
+        print("Once for each step of a trial.\n")
+    elif not arrays:
+        print(f"SLURM takes no arrays here: once for each of {count} workers.\n")
+    print(text.rstrip())
+
+
 def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
     """Submit as many workers as are missing, as one array; safe to be killed and repeated, as any submission."""
     from study.executors import slurm
@@ -188,29 +202,35 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
             version = code_version.current()
             code_version.save(version, folder)
             there = room.site(outside.runner, folder.limits, outside.clock())
-            if slurm.array_limit(there.allowed.controller.max_array):
-                print(f"submitted {missing} workers as job array {_send(folder, shape, version.id, missing, outside)}")
-            else:
-                names = [_send(folder, shape, version.id, None, outside) for _ in range(missing)]
-                print(f"submitted {missing} workers as jobs {', '.join(names)}")
+            arrays = slurm.array_limit(there.allowed.controller.max_array)
+            print(_send(folder, shape, version.id, missing, outside, arrays=arrays > 0))
     _say_next(folder)
 
 
-def _send(folder: StudyFolder, shape: Shape, code: str, count: int | None, outside: Outside) -> str:
-    """Submit an array of workers, or one as a job that is no array; return its id and name. code: what they run."""
+def _send(folder: StudyFolder, shape: Shape, code: str, count: int, outside: Outside, *, arrays: bool) -> str:
+    """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
+
+    Raises ValueError where one is refused; what went out before is said then too.
+    """
     from study.executors import slurm
 
-    name = slurm.batch_name(folder.name)
-    text = slurm.render(folder, shape, name, count, module=MODULE)
-    said: dict[str, Any] = {"resources": shape.record(), "code": code, **({} if count else {"array": False})}
-    ledger.append(folder, "intent", name=name, executor="slurm", keys=[], **said)
+    names: list[str] = []
     try:
-        job = slurm.submit(folder, name, text)
-    except slurm.SchedulerError as error:
-        job = after_error(folder, name, error, outside)
-    else:
-        ledger.append(folder, "submitted", name=name, job_id=job)
-    return f"{job} ({name})"
+        for _ in range(1 if arrays else count):
+            name = slurm.batch_name(folder.name)
+            request = Request(name, shape, count if arrays else None, code=code, module=MODULE)
+            sent = send(folder, request, outside)
+            if sent.full:
+                raise ValueError(sent.full)
+            names.append(f"{sent.job_id} ({name})")
+    except ValueError as error:
+        if not names:
+            raise
+        raise ValueError(
+            f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; they work on "
+            "without the others, and the same command submits these later"
+        ) from error
+    return f"submitted {count} workers as {'job array' if arrays else 'jobs'} {', '.join(names)}"
 
 
 def _say_next(folder: StudyFolder) -> None:

@@ -1,0 +1,64 @@
+"""Workers of a search on SLURM: one array, or single jobs where a site takes none."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from study import ledger
+from study.config import ClusterConfig
+from study.executors.limits import Controller, Room
+from study.executors.nodes import Site
+from study.search import pool
+from study.sweep import main
+from tests.study.search.searches import make_search
+
+SBATCH = """#!/bin/bash
+echo x >> {folder}/sent
+[ $(wc -l < {folder}/sent) -gt {most} ] && {{ echo "sbatch: error: {words}" >&2; exit 1; }}
+echo "Submitted batch job $(wc -l < {folder}/sent)"
+"""
+SLURM = ClusterConfig(executor="slurm")
+
+
+@pytest.fixture
+def no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool.room, "site", lambda *_: Site(allowed=Room(Controller(max_array=0))))
+
+
+def tools(folder: Path, most: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    (folder / "sbatch").write_text(SBATCH.format(folder=folder, most=most, words=words))
+    (folder / "sbatch").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize(
+    "words", ["Batch job submission failed: Invalid account", "QOSMaxSubmitJobPerUserLimit: job submit limit"]
+)
+def test_a_refused_worker_does_not_hide_those_that_were_submitted(
+    no_arrays: None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools(tmp_path / "bin", 2, words, monkeypatch)
+    study = make_search(tmp_path / "s")
+    with pytest.raises(ValueError, match="2 of 4 workers were submitted, as jobs 1 ") as refused:
+        pool._submit(study, SLURM, 4)
+    batches = list(ledger.read(study).batches.values())
+    assert [(b.job_id, b.abandoned is not None) for b in batches] == [("1", False), ("2", False), (None, True)]
+    assert all(word in str(refused.value) for word in (words, f"1 ({batches[0].name})", f"2 ({batches[1].name})"))
+
+
+def test_a_dry_run_shows_the_jobs_that_would_be_submitted(
+    no_arrays: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["search=asha", "budget.tokens=65536", "cluster=slurm", "search.workers=3", "dry_run=true", "-m"]
+    words.append("optim.lr=interval(1e-4,1e-2)")
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "SLURM takes no arrays here: once for each of 3 workers." in said
+    assert "--array=" not in said
+    monkeypatch.setattr(pool.room, "site", Site)
+    assert main(words) == 0
+    assert "#SBATCH --array=0-2%3" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
