@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from study.executors.local import job_environment
-from study.files import last_lines
 from study.layout import StudyFolder
 from study.submission import load_submission, reference
 from study.supervise import spawn
 
 END_SECONDS = 15.0
 FINAL_SECONDS = 900.0
+TAIL_BYTES = 4096
 
 
 class Stoppable(Protocol):
@@ -33,6 +34,7 @@ class SyncProcess:
         self._folder = folder
         self._enabled = load_submission(folder).tracking.enabled and find_spec("study.tracking") is not None
         self._process: subprocess.Popen[bytes] | None = None
+        self._said_before = 0  # bytes of the log that earlier processes wrote
 
     def __enter__(self) -> Self:
         if self._enabled:
@@ -55,21 +57,40 @@ class SyncProcess:
             self._process.terminate()
         else:
             self._process = self._spawn()
-        limit = time.monotonic() + FINAL_SECONDS
-        while self._process.poll() is None and time.monotonic() < limit and not stop.requests:
-            time.sleep(0.05)
-        code = self._process.poll()
+        code = self._wait(stop)
+        if code == -signal.SIGTERM and not stop.requests:
+            # It was told to end before it could listen, as in a study that was over from the start: nothing was sent.
+            self._process = self._spawn()
+            code = self._wait(stop)
         self._end()
         if code != 0:
-            said = "; ".join(last_lines(self._log)[-2:])
+            said = "; ".join(self._said()[-2:])
             print(
                 f"MLflow is not up to date ({said or 'stopped'}): the run folders hold everything, and "
                 f"python -m study sync {reference(self._folder)} brings it up to date",
                 flush=True,
             )
 
+    def _wait(self, stop: Stoppable) -> int | None:
+        """Wait for the process, but not for ever, nor through a request to stop; return its exit code, if any."""
+        assert self._process is not None
+        limit = time.monotonic() + FINAL_SECONDS
+        while self._process.poll() is None and time.monotonic() < limit and not stop.requests:
+            time.sleep(0.05)
+        return self._process.poll()
+
+    def _said(self) -> list[str]:
+        """Return what the last process wrote into the log; others, of other days, wrote before it."""
+        with self._log.open("rb") as log:
+            log.seek(max(self._said_before, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return [line.rstrip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+
     def _spawn(self, *options: str) -> subprocess.Popen[bytes]:
         self._folder.jobs.mkdir(parents=True, exist_ok=True)
+        self._said_before = self._log.stat().st_size if self._log.exists() else 0
+        return self._start(options)
+
+    def _start(self, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "study.tracking", "sync", str(self._folder.path.absolute()), *options]
         return spawn(command, job_environment(os.environ), self._log, self._log)
 
