@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from study import budget, code_version, dependencies, feed, ledger, lineage, sizing
+from study import budget, dependencies, feed, frozen, ledger, lineage, sizing
 from study.config import ClusterConfig
 from study.executors import query, room
 from study.executors.local import longest_first, tasks, write_batch
@@ -86,7 +86,7 @@ def advance(
         return 0
     if not ended:
         return (_try(folder, outside, sparing=False) or 0) if feed.is_time(folder, outside.clock(), every) else 0
-    if not feed.others_live(folder, state, ended):
+    if not feed.others_live(folder, state, ended, outside.runner):
         return _send_as_the_last(folder, outside, ended)
     if feed.is_time(folder, outside.clock(), feed.PACE_SECONDS) or _opens(folder, state, ended):
         return _try(folder, outside, sparing=True) or 0
@@ -102,16 +102,17 @@ def _send_as_the_last(folder: StudyFolder, outside: Outside, ended: Collection[s
     folder.last.touch()  # tells the one that stays that there will be more room in a moment
     try:
         with locked(folder.last, HAND_OVER_SECONDS):
-            left = LAST_TRIES
-            while _is_last(folder, ended):
-                heard = folder.last.stat().st_mtime_ns
+            left, heard = LAST_TRIES, folder.last.stat().st_mtime_ns
+            while _is_last(folder, outside, ended):
                 try:
                     submitted = _try(folder, outside, sparing=True)
                 except ValueError:
                     if left <= 1:
                         raise
                     submitted = None
-                left = left - 1 if folder.last.stat().st_mtime_ns == heard else LAST_TRIES
+                left, before, heard = left - 1, heard, folder.last.stat().st_mtime_ns
+                if heard != before:  # also what came while this one slept
+                    left = LAST_TRIES
                 if submitted or left <= 0:
                     return submitted or 0
                 # Others that ended with this one still count as alive, or hold the lock with a view of before.
@@ -121,10 +122,10 @@ def _send_as_the_last(folder: StudyFolder, outside: Outside, ended: Collection[s
     return 0
 
 
-def _is_last(folder: StudyFolder, ended: Collection[str]) -> bool:
+def _is_last(folder: StudyFolder, outside: Outside, ended: Collection[str]) -> bool:
     """Whether there is something to submit, and no job of the study left that would do it as it ends."""
     known = ledger.read(folder)
-    return _is_work_left(known) and not feed.others_live(folder, known, ended)
+    return _is_work_left(known) and not feed.others_live(folder, known, ended, outside.runner)
 
 
 def _is_work_left(known: ledger.Ledger) -> bool:
@@ -201,11 +202,10 @@ def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
     unknown = [key for key in keys if key not in points]
     if unknown:
         raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
-    version = code_version.current()
-    code_version.save(version, folder)
+    version = frozen.take(folder, cluster.code)
     ordered = longest_first(keys, points)
     if cluster.executor == "local":
-        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster)})
+        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code})
         return len(ordered)
     known = ledger.read(folder).waiting
     asked = {"code": version.id, "parallel": cluster.array_parallelism}

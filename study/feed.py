@@ -7,12 +7,13 @@ as they end. So nothing has to stay alive on the login node.
 from __future__ import annotations
 
 import getpass
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from study import budget, dependencies, ledger
-from study.executors import limits, room
+from study.executors import limits, query, room
 from study.files import read_json, write_json
 from study.layout import StudyFolder
 from study.ledger import Ledger, Waiting
@@ -27,6 +28,8 @@ SINGLES = 60
 """Jobs that are no array are submitted so many at a time: a busy controller takes a second for each."""
 FEWEST = 20
 """Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
+FEW = 20
+"""So many points that may still run are asked after one by one: by a job that may be the last."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def plan(
     `held`: keys that may not go out yet, with why. `after`: keys that go out with a dependency. `sparing`: leave room
     that is too small to be worth a submission, unless little of the study is alive; what its own jobs do as they end.
     Where the site takes no arrays, whose throttle would hold jobs back, no more jobs go out than may run at once.
-    `over`: jobs that SLURM still has and whose points have all ended.
+    `over`: jobs and arrays of which SLURM still has one, and whose points have all ended.
     """
     from study.executors import slurm
 
@@ -201,8 +204,25 @@ def send_waiting(folder: StudyFolder, say: Callable[[str], None] = lambda text: 
         say(str(error))
 
 
-def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:
-    """Whether a submitted point has not ended yet as far as files tell; looks at the last submitted ones first.
+def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: query.Runner = query.run) -> bool:
+    """Whether a job of the study is left that submits what waits as it ends.
+
+    Where files leave only a few points of which that may be true, SLURM is asked: a job that was killed outright, or
+    cancelled before it began, wrote nothing. Where it gives no answer they may all live.
+    """
+    left = list(itertools.islice(_open(folder, state, ended), FEW + 1))
+    if not 0 < len(left) <= FEW:
+        return bool(left)
+    places = {batch.job(batch.task(key)) for key, batch in left}
+    ids = sorted({str(batch.job_id) for _, batch in left})
+    view = query.read_squeue(runner(query.squeue_command(ids)))
+    jobs = (view.jobs[place] for place in places if place in view.jobs)
+    # What SLURM clears away has written its end, or never will.
+    return not view.complete or any(job.state in ("queued", "running") and job.word != "COMPLETING" for job in jobs)
+
+
+def _open(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> Iterator[tuple[str, ledger.Batch]]:
+    """Yield the submitted points that have not ended as far as files tell, and their batches; the last ones first.
 
     Points of a submission that nobody confirmed do not count: it may be refused yet, or its submitter may be dead.
     """
@@ -210,19 +230,14 @@ def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> b
         if batch.executor != "slurm" or batch.job_id is None or batch.abandoned is not None:
             continue
         for key in reversed(batch.keys):
-            if key in ended or key in state.cancelled or state.current.get(key) != batch.name:
-                continue
-            if not _has_ended(folder, key, batch.name):
-                return True
-    return False
+            if key not in ended and not (_is_settled(folder, state, key, batch) or _has_ended(folder, key, batch.name)):
+                yield key, batch
 
 
 def _has_ended(folder: StudyFolder, key: str, batch: str) -> bool:
     from study.observe import latest_attempt
 
     run = folder.run(key)
-    if run.outcome.exists():
-        return True
     attempt = latest_attempt(run) if run.attempts.is_dir() else None
     return attempt is not None and attempt.batch == batch and attempt.ended is not None
 
@@ -242,12 +257,13 @@ class _Alive:
 
 
 def settled(folder: StudyFolder, state: Ledger, seen: limits.Room) -> set[str]:
-    """Return the single jobs that live though nothing runs in them any more, to submit others: each waits for the rest.
+    """Return the last jobs of their submissions that live though nothing runs in them any more, to submit others.
 
-    A job that SLURM starts again has attempts that ended, and lives: what counts is how its points ended for good.
+    Each would wait for the rest. A job that SLURM starts again has attempts that ended, and lives: what counts is how
+    its points ended for good.
     """
-    single = [b for b in state.batches.values() if not b.array and seen.queue.alive.get(b.job_id or "", 0)]
-    return {b.job_id or "" for b in single if b.keys and all(_is_settled(folder, state, key, b) for key in b.keys)}
+    last = [b for b in state.batches.values() if seen.queue.alive.get(b.job_id or "", 0) == 1]
+    return {b.job_id or "" for b in last if b.keys and all(_is_settled(folder, state, key, b) for key in b.keys)}
 
 
 def _is_settled(folder: StudyFolder, state: Ledger, key: str, batch: ledger.Batch) -> bool:

@@ -1,0 +1,130 @@
+"""The last job of a study: whoever ends last submits what waits, also where others ended without a word."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from study import ledger
+from study.config import ClusterConfig
+from study.execute import LAST_TRIES, Outside, advance, start
+from study.executors.query import Answer
+from study.layout import StudyFolder
+from tests.study.execution.studies import make_study
+
+OFF = Answer(1, error="sacct: error: Slurm accounting storage is disabled")
+
+
+@dataclass
+class Slurm:
+    """Answers as SLURM would that takes `most` jobs; jobs stay PENDING until a test says otherwise."""
+
+    most: int = 100
+    tasks: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    now: float = field(default_factory=time.time)
+    asleep: Callable[[], None] = lambda: None
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        if command[0] == "sbatch":
+            text = Path(command[1]).read_text()
+            job = str(1 + len(self.names))
+            self.names[job] = Path(command[1]).stem
+            found = re.search(r"--array=0-(\d+)", text)
+            self.tasks |= {f"{job}_{index}": "PENDING" for index in range(int(found[1]) + 1 if found else 1)}
+            return Answer(0, f"Submitted batch job {job}\n")
+        if command[0] == "squeue":
+            rows = ((*task.split("_"), word) for task, word in self.tasks.items())
+            return Answer(0, "".join(f"{job}|{index}|{word}|None|{self.names[job]}\n" for job, index, word in rows))
+        if command[:3] == ["scontrol", "show", "config"]:
+            return Answer(0, f"MaxArraySize = 1001\nMaxJobCount = {self.most + 1}\n")
+        return OFF if command[0] == "sacct" else Answer(0)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.asleep()
+
+    @property
+    def outside(self) -> Outside:
+        return Outside(runner=self, clock=lambda: self.now, sleep=self.sleep, say=lambda text: None)
+
+
+@dataclass
+class World:
+    study: StudyFolder
+    keys: list[str]
+    slurm: Slurm
+
+    def start(self, **cluster: int) -> list[str]:
+        """Submit; return the keys that are out, in the order of their jobs."""
+        start(self.study, self.keys, ClusterConfig(executor="slurm", **cluster), self.slurm.outside)
+        return [key for batch in ledger.read(self.study).batches.values() for key in batch.keys]
+
+    def complete(self, *keys: str) -> None:
+        for key in keys:
+            self.study.run(key).path.mkdir()
+            self.study.run(key).outcome.write_text("{}")
+
+    def end(self, key: str) -> int:
+        """Submit what waits, as the job of a key does when its point is done; return how many points went out."""
+        return advance(self.study, self.slurm.outside, ended={key})
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[int, int], World]:
+    def made(points: int, most: int) -> World:
+        study, keys = make_study(tmp_path / "s", range(points))
+        return World(study, list(keys.values()), Slurm(most))
+
+    return made
+
+
+def test_who_stays_hears_of_one_that_leaves_while_it_sleeps(make: Callable[[int, int], World]) -> None:
+    world = make(3, 2)
+    first, second = world.start()
+    world.complete(first, second)
+    naps = []
+
+    def nap() -> None:
+        naps.append(1)
+        if len(naps) == LAST_TRIES - 1:
+            world.study.last.touch()  # the other one leaves, and its process ends a while after
+        if len(naps) == LAST_TRIES + 1:
+            world.slurm.tasks.popitem()
+
+    world.slurm.asleep = nap
+    assert world.end(first) == 1
+
+
+def test_of_jobs_that_run_one_by_one_the_last_makes_room_for_the_rest(make: Callable[[int, int], World]) -> None:
+    world = make(4, 3)
+    out = world.start(array_parallelism=1)
+    assert len(out) == 3
+    world.complete(*out)
+    world.slurm.tasks = {"1_2": "RUNNING"}  # the one that submits
+    assert world.end(out[-1]) == 1
+    assert [batch.throttle for batch in ledger.read(world.study).batches.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("left", ["nothing", "COMPLETING", "CANCELLED"])
+def test_a_job_that_ended_without_a_word_does_not_relieve_the_last(
+    make: Callable[[int, int], World], left: str
+) -> None:
+    world = make(3, 2)
+    first, second = world.start()
+    assert world.end(first) == 0, "the second one waits in the queue, and the scheduler was asked just now"
+    world.complete(second)
+    world.slurm.tasks = {"1_1": "RUNNING"} | ({} if left == "nothing" else {"1_0": left})
+
+    def nap() -> None:
+        world.slurm.tasks.pop("1_0", None)
+
+    world.slurm.asleep = nap
+    assert world.end(second) == 1
+    assert json.loads(world.study.feed.read_text())["waiting"] == 0
