@@ -122,7 +122,8 @@ class Loop:
     def _judge(self, everything: bool = False) -> End | None:
         """Take in the losses that have arrived: record them, and see what follows from them."""
         for stamp, (loss, norm, *others) in self.late.arrived(everything):
-            self.progress.train_loss = loss
+            if math.isfinite(loss):  # an outcome says numbers, also where the last step was skipped
+                self.progress.train_loss = loss
             if stamp.record:
                 self.heartbeat.alone(stamp.times.seconds())
             judged = self.monitor.judge(stamp.step, loss, norm)

@@ -11,7 +11,7 @@ class Progress:
 
     sequences: training sequences consumed by all ranks, which is the whole state of the data. evaluated: tokens at the
     latest validation. inherited: tokens that the weights had seen when this run branched off. Losses are in nats per
-    token. seconds: time spent, by kind, summed over attempts.
+    token; train_loss is the latest that is finite. seconds: time spent, by kind, summed over attempts.
     """
 
     step: int = 0

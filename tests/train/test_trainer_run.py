@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from torch import Tensor
 
 from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
-from train import run
+from train import run, step
 from train.signals import StopFlag
 from train.spec.config import RunConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
@@ -97,6 +99,23 @@ def test_divergence_is_an_outcome(tmp_path: Path, tiny: RunConfig, main: Main) -
     assert outcome["step"] < 30
     assert outcome["loss"]["validation_nats_per_token"] is None
     assert "already diverged" in main(config, run.DIVERGED)
+
+
+def test_a_last_step_without_a_finite_loss_ends_a_run_as_any_other(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, accumulate, seen = tmp_path / "run", step.accumulate, []
+
+    def no_number_at_last(*arguments: Any) -> Tensor:
+        seen.append(accumulate(*arguments))
+        return seen[-1] if len(seen) < 30 else seen[-1] * math.nan
+
+    monkeypatch.setattr(step, "accumulate", no_number_at_last)
+    main(write_config(folder, tiny), 0)
+    outcome = read_outcome(folder)
+    assert (outcome["state"], outcome["step"]) == ("completed", 30)
+    assert outcome["health"]["skipped_steps"] == 1
+    assert outcome["loss"]["train_nats_per_token"] == float(seen[-2])
 
 
 def test_bf16_trains_to_about_the_same_loss(tmp_path: Path, tiny: RunConfig, main: Main) -> None:

@@ -98,13 +98,17 @@ def commit(root: Path, step: int, manifest: Mapping[str, Any], files: Mapping[st
         shutil.rmtree(place)
     staging.rename(place)
     sync_folder(root)
-    prune(root, retention)
+    prune(root, retention, step)
     return place
 
 
-def prune(root: Path, retention: Retention) -> None:
-    """Remove the checkpoints that retention does not keep."""
-    folders = {_step(folder): folder for folder in _folders(root)}
+def prune(root: Path, retention: Retention, newest: int) -> None:
+    """Remove the checkpoints that retention does not keep, as of the one of step `newest`, which was just saved.
+
+    Later ones are torn, as the run went on from before them. They neither count nor go: counted they would cost whole
+    ones their place, and the next save of their step replaces them.
+    """
+    folders = {step: folder for folder in _folders(root) if (step := _step(folder)) <= newest}
     kept = retention.kept(folders, (s for s, folder in folders.items() if (folder / PIN).exists()))
     for step in folders.keys() - kept:
         shutil.rmtree(folders[step])
