@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
-from study import budget, dependencies, feed, frozen, ledger, lineage, sizing
+from study import budget, code_version, dependencies, feed, ledger, lineage, sizing
 from study.config import ClusterConfig
 from study.executors import query, room
 from study.executors.local import longest_first, tasks, write_batch
 from study.files import locked, read_json
 from study.follow import follow
 from study.freeze import load_points
+from study.last import as_the_last
 from study.layout import StudyFolder
 from study.observe import Observer
 from study.reconcile import Submit, decide
@@ -22,9 +24,6 @@ from study.submission import reference
 __all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume", "settle", "start"]
 
 SUBMITTER_SECONDS = 120.0
-LAST_TRIES, LAST_SECONDS = 12, 3.0
-HAND_OVER_SECONDS = 0.5
-"""How long a last job waits for another one that is about to give up."""
 
 
 def start(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outside: Outside | None = None) -> int:
@@ -87,38 +86,10 @@ def advance(
     if not ended:
         return (_try(folder, outside, sparing=False) or 0) if feed.is_time(folder, outside.clock(), every) else 0
     if not feed.others_live(folder, state, ended, outside.runner):
-        return _send_as_the_last(folder, outside, ended)
+        is_last, send = partial(_is_last, folder, outside, ended), partial(_try, folder, outside, sparing=True)
+        return as_the_last(folder, outside, is_last, send)
     if feed.is_time(folder, outside.clock(), feed.PACE_SECONDS) or _opens(folder, state, ended):
         return _try(folder, outside, sparing=True) or 0
-    return 0
-
-
-def _send_as_the_last(folder: StudyFolder, outside: Outside, ended: Collection[str]) -> int:
-    """Submit what waits, as the last job of a study to end, which tries for a while; return how many points went out.
-
-    Jobs that end together may each be the last. One of them stays and the others leave: they count as alive until
-    they do, and would wait for each other's room.
-    """
-    folder.last.touch()  # tells the one that stays that there will be more room in a moment
-    try:
-        with locked(folder.last, HAND_OVER_SECONDS):
-            left, heard = LAST_TRIES, folder.last.stat().st_mtime_ns
-            while _is_last(folder, outside, ended):
-                try:
-                    submitted = _try(folder, outside, sparing=True)
-                except ValueError:
-                    if left <= 1:
-                        raise
-                    submitted = None
-                left, before, heard = left - 1, heard, folder.last.stat().st_mtime_ns
-                if heard != before:  # also what came while this one slept
-                    left = LAST_TRIES
-                if submitted or left <= 0:
-                    return submitted or 0
-                # Others that ended with this one still count as alive, or hold the lock with a view of before.
-                outside.sleep(LAST_SECONDS)
-    except TimeoutError:
-        pass
     return 0
 
 
@@ -202,10 +173,11 @@ def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
     unknown = [key for key in keys if key not in points]
     if unknown:
         raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
-    version = frozen.take(folder, cluster.code)
+    version = code_version.current()
+    code_version.save(version, folder)
     ordered = longest_first(keys, points)
     if cluster.executor == "local":
-        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code})
+        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster)})
         return len(ordered)
     known = ledger.read(folder).waiting
     asked = {"code": version.id, "parallel": cluster.array_parallelism}

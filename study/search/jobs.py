@@ -15,6 +15,7 @@ from study.config import ClusterConfig
 from study.executors import query
 from study.files import locked, read_json
 from study.freeze import load_points
+from study.last import as_the_last
 from study.layout import StudyFolder
 from study.resources import Shape
 from study.search import pins
@@ -59,6 +60,34 @@ def advance_quietly(folder: StudyFolder) -> None:
             advance(folder)
     except (ValueError, TimeoutError, OSError) as error:
         print(f"{folder.name}: jobs were not submitted: {error}", file=sys.stderr, flush=True)
+
+
+def advance_at_end(folder: StudyFolder, outside: Outside | None = None) -> None:
+    """Submit what is wanted, as a job whose unit is over; the last one of the search tries for a while.
+
+    SLURM still counts jobs that end together with it, and itself. Says what went wrong and goes on, as above.
+    """
+    outside = outside or Outside()
+    try:
+        if not advance(folder, outside) and _is_last(folder):
+            as_the_last(
+                folder,
+                outside,
+                lambda: _is_last(folder),
+                lambda: advance(folder, outside),
+                is_final=lambda error: getattr(error, "ambiguous", True) is False,
+            )
+    except (ValueError, TimeoutError, OSError) as error:
+        print(f"{folder.name}: jobs were not submitted: {error}", file=sys.stderr, flush=True)
+
+
+def _is_last(folder: StudyFolder) -> bool:
+    """Whether there is work left and no job in which a unit is advanced: none that was confirmed."""
+    search, batches = Office.of(folder).search, ledger.read(folder).batches
+    names = [c.worker.removeprefix(JOB) for c in search.claims.values() if c.worker.startswith(JOB)]
+    if search.stopped or any(batches[name].job_id is not None for name in names if name in batches):
+        return False
+    return bool(names) or not search.over
 
 
 def give_up(office: Office, outside: Outside) -> None:

@@ -122,7 +122,10 @@ def one(worker: Worker) -> int:
         return join(worker.work(claim.key, claim.number, _until(office, claim)), worker.signals)
     advance = Advance(worker, claim)
     advance.run()
-    jobs.advance_quietly(office.folder)
+    if worker.signals.received:
+        jobs.advance_quietly(office.folder)
+    else:
+        jobs.advance_at_end(office.folder)
     return advance.code
 
 

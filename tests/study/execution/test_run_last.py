@@ -13,8 +13,9 @@ import pytest
 
 from study import ledger
 from study.config import ClusterConfig
-from study.execute import LAST_TRIES, Outside, advance, start
+from study.execute import Outside, advance, start
 from study.executors.query import Answer
+from study.last import TRIES
 from study.layout import StudyFolder
 from tests.study.execution.studies import make_study
 
@@ -61,9 +62,10 @@ class World:
     keys: list[str]
     slurm: Slurm
 
-    def start(self, **cluster: int) -> list[str]:
+    def start(self, parallel: int = 10) -> list[str]:
         """Submit; return the keys that are out, in the order of their jobs."""
-        start(self.study, self.keys, ClusterConfig(executor="slurm", **cluster), self.slurm.outside)
+        cluster = ClusterConfig(executor="slurm", array_parallelism=parallel)
+        start(self.study, self.keys, cluster, self.slurm.outside)
         return [key for batch in ledger.read(self.study).batches.values() for key in batch.keys]
 
     def complete(self, *keys: str) -> None:
@@ -93,9 +95,9 @@ def test_who_stays_hears_of_one_that_leaves_while_it_sleeps(make: Callable[[int,
 
     def nap() -> None:
         naps.append(1)
-        if len(naps) == LAST_TRIES - 1:
+        if len(naps) == TRIES - 1:
             world.study.last.touch()  # the other one leaves, and its process ends a while after
-        if len(naps) == LAST_TRIES + 1:
+        if len(naps) == TRIES + 1:
             world.slurm.tasks.popitem()
 
     world.slurm.asleep = nap
@@ -104,7 +106,7 @@ def test_who_stays_hears_of_one_that_leaves_while_it_sleeps(make: Callable[[int,
 
 def test_of_jobs_that_run_one_by_one_the_last_makes_room_for_the_rest(make: Callable[[int, int], World]) -> None:
     world = make(4, 3)
-    out = world.start(array_parallelism=1)
+    out = world.start(parallel=1)
     assert len(out) == 3
     world.complete(*out)
     world.slurm.tasks = {"1_2": "RUNNING"}  # the one that submits

@@ -19,6 +19,7 @@ from study.search.claims import JOB, Office
 from study.search.state import Claim
 from tests.study.search.searches import environment, make_search
 
+FULL = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed"
 BATCH = ledger.Batch("s.1", "slurm", (), 0.0, job_id="7")
 
 
@@ -159,12 +160,31 @@ def test_a_submitter_that_is_killed_leaves_nothing_twice_and_nothing_lost(world:
 
 
 def test_a_full_scheduler_costs_nothing_and_the_unit_comes_again(world: World) -> None:
-    world.cluster.refuse = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed"
+    world.cluster.refuse = FULL
     assert world.advance() == 0
     search = Office.of(world.study).search
     assert (search.spent, search.lost_units, search.claims) == (0.0, 0, {})
     world.cluster.refuse = ""
     assert world.advance() == 3
+
+
+def test_of_jobs_that_end_together_and_fill_the_scheduler_the_last_tries_until_they_have_left(world: World) -> None:
+    world.advance()
+    for claim in world.claims():
+        world.tell(claim.number, "reached", 1.0)
+    world.cluster.refuse = FULL
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            world.cluster.refuse = ""
+
+    jobs.advance_at_end(world.study, Outside(runner=world.cluster, sleep=nap, say=lambda _: None))
+    assert len(world.claims()) == 3
+    assert len(naps) == 2
+    jobs.advance_at_end(world.study, Outside(runner=world.cluster, sleep=nap, say=lambda _: None))
+    assert len(naps) == 2, "others are there to do it"
 
 
 def test_a_job_whose_unit_was_given_up_does_nothing(world: World) -> None:
