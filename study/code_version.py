@@ -1,4 +1,8 @@
-"""Which code a submission ran: the git commit, and what was changed since as a patch. Works without git too."""
+"""Which code a submission runs: the git commit, and what was changed since as a patch. Works without git too.
+
+Beside it stands a fingerprint of the sources that jobs import, by which a job tells without git whether they have
+changed since.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import study
-from study.files import write_atomic, write_json
+from study.files import read_json, write_atomic, write_json
 from study.layout import StudyFolder
 from study.tracking.redact import code_redactor
 
@@ -22,16 +27,24 @@ SOURCE_SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".cfg", ".txt", ".sh", ".jso
 MAX_SOURCE_BYTES = 1 << 20
 GIT_SECONDS = 60.0
 PACKAGES = ("study", "train", "sweeps", "kernels", "analysis", "hydra_plugins", "conf")
+IN_JOBS = ("study", "train", "sweeps", "kernels")
+"""What jobs import: a config that is edited afterwards, or the analysis, changes no run."""
+MARKER = ".frozen.json"
+"""In a copy of the code (see study.frozen): the version that it is of, and where that came from."""
 
 
 @dataclass(frozen=True)
 class CodeVersion:
-    """A version of the code: `sha` is the commit, or none/no-git; `patch` what differs from it, new files included."""
+    """A version of the code: `sha` is the commit, or none/no-git; `patch` what differs from it, new files included.
+
+    sources: the fingerprint of what jobs import.
+    """
 
     sha: str
     digest: str
     patch: str
     note: str = ""
+    sources: Mapping[str, str] | None = None
 
     @property
     def id(self) -> str:
@@ -44,15 +57,45 @@ class CodeVersion:
         return bool(self.patch)
 
 
+def home() -> Path:
+    """Return the checkout or site-packages of this package; in a copy of the code, those that it was taken from."""
+    root = Path(study.__file__).resolve().parents[1]
+    marker = read_json(root / MARKER)
+    return root if marker is None else Path(str(marker["home"]))
+
+
 def current(root: Path | None = None) -> CodeVersion:
-    """Return the version of the code below `root` (the checkout or site-packages that holds this package)."""
-    root = root or Path(study.__file__).resolve().parents[1]
+    """Return the version of the code below `root`, by default of the checkout (see :func:`home`)."""
+    root = root or home()
+    sources = fingerprint(root)
     if not _in_git(root):
         digest = _hash(b"".join(_sources(root)))
-        return CodeVersion("no-git", digest, "", "not a git checkout: the hash is of the packages' source files")
+        note = "not a git checkout: the hash is of the packages' source files"
+        return CodeVersion("no-git", digest, "", note, sources)
     head = _git(root, "rev-parse", "--short=12", "HEAD", check=False).strip()
     patch = _patch(root, head)
-    return CodeVersion(head or "no-commit", _hash(patch.encode(errors="surrogateescape")) if patch else "clean", patch)
+    digest = _hash(patch.encode(errors="surrogateescape")) if patch else "clean"
+    return CodeVersion(head or "no-commit", digest, patch, sources=sources)
+
+
+def fingerprint(root: Path) -> dict[str, str]:
+    """Return what tells the sources that jobs import from others: `times` (and sizes), seen fast, and `content`."""
+    return {"times": _times(root), "content": _content(root)}
+
+
+def is_same(root: Path, sources: Mapping[str, object]) -> bool:
+    """Whether the sources below `root` are those of this fingerprint; reads them only where a time or size differs."""
+    return sources.get("times") == _times(root) or sources.get("content") == _content(root)
+
+
+def files(root: Path) -> list[str]:
+    """Return the files of the packages that are code: what git tracks, and new sources that it does not ignore."""
+    if not _in_git(root):
+        return [str(path.relative_to(root)) for path in _source_paths(root)]
+    tracked = _git(root, "ls-files", "-z", "--", *PACKAGES).split("\0")
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *PACKAGES).split("\0")
+    found = {name for name in tracked if name and (root / name).is_file()}
+    return sorted(found | {name for name in new if name and _is_new_source(root / name)})
 
 
 def save(version: CodeVersion, folder: StudyFolder) -> Path:
@@ -78,6 +121,7 @@ def save(version: CodeVersion, folder: StudyFolder) -> Path:
             "patch": f"{version.id}.patch" if version.patch else None,
             "redacted": patch != version.patch,
             "note": version.note,
+            "sources": version.sources,
             "python": platform.python_version(),
         },
     )
@@ -107,9 +151,12 @@ def _patch(root: Path, head: str) -> str:
 def _untracked(root: Path, env: Mapping[str, str]) -> Iterator[str]:
     listed = _git(root, "ls-files", "--others", "--exclude-standard", "-z", env=env)
     for name in filter(None, listed.split("\0")):
-        path = root / name
-        if path.suffix in SOURCE_SUFFIXES and path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
+        if _is_new_source(root / name):
             yield f":(literal){name}"
+
+
+def _is_new_source(path: Path) -> bool:
+    return path.suffix in SOURCE_SUFFIXES and path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES
 
 
 def _in_git(root: Path) -> bool:
@@ -122,10 +169,38 @@ def _in_git(root: Path) -> bool:
 
 
 def _sources(root: Path) -> Iterator[bytes]:
+    for path in _source_paths(root):
+        yield str(path.relative_to(root)).encode() + b"\0" + path.read_bytes()
+
+
+def _source_paths(root: Path) -> Iterator[Path]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
             if path.suffix in SOURCE_SUFFIXES and path.is_file():
-                yield str(path.relative_to(root)).encode() + b"\0" + path.read_bytes()
+                yield path
+
+
+def _times(root: Path) -> str:
+    """Return a hash of what jobs import by name, size and time: a millisecond or two, where `Path.rglob` takes ten."""
+    return _hash(repr(sorted((name, s.st_size, s.st_mtime_ns) for name, s in _walk(str(root)))).encode())
+
+
+def _content(root: Path) -> str:
+    found = ((name.encode(), (root / name).read_bytes()) for name, _ in sorted(_walk(str(root))))
+    return _hash(b"".join(b"%b\0%d\0%b" % (name, len(data), data) for name, data in found))
+
+
+def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    folders, suffixes = list(IN_JOBS), tuple(SOURCE_SUFFIXES)
+    while folders:
+        folder = folders.pop()
+        with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}"
+                if entry.is_dir():
+                    folders.append(name)
+                elif entry.name.endswith(suffixes):
+                    yield name, entry.stat()
 
 
 def _hash(data: bytes) -> str:

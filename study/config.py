@@ -59,6 +59,11 @@ class SearchConfig:
     seed: int = key(0, "seed of the trials that are drawn")
     quantile: float = key(0.2, "pbt: share of members at the bottom that copy, and at the top that are copied")
     resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")
+    explore: str = key(
+        "perturb",
+        "pbt: what a copy varies; perturb: as above; pb2: real numbers by what settings have gained so far (bandit)",
+        ("perturb", "pb2"),
+    )
     burn_in_tokens: int = key(0, "pbt: members do not copy before this [tokens]")
     budget_flops: float | None = key(None, "compute of all trials of a search [FLOPs]; null: no limit")
     budget_gpu_hours: float | None = key(
@@ -105,6 +110,11 @@ class ClusterConfig:
     margin: float = key(1.5, "auto: how much more time and memory is asked than is expected")
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
     array_parallelism: int = key(256, "jobs of one submission that may run at once")
+    code: str = key(
+        "live",
+        "what jobs run; live: the checkout as it is when they start; frozen: a copy of it, made as they are submitted",
+        ("live", "frozen"),
+    )
     setup: tuple[str, ...] = key((), "shell lines run in the job before Python starts (modules, exports)")
     master_addr: str | None = key(None, "rendezvous address of multi-node runs; null: the first node")
     poll_seconds: float = key(10.0, "shortest time between two looks at the scheduler [s]")

@@ -99,7 +99,7 @@ class Controller:
         batch = self._observer.known.batch(status.key)
         assert batch is not None
         self._batches[status.key] = batch.name
-        self.slots.start(status.key, batch.name, batch.keys.index(status.key))
+        self.slots.start(status.key, batch)
 
     def _carry_on(self, seen: Sequence[PointStatus], busy: AbstractSet[str]) -> list[str]:
         """Write down a new try of runs that an earlier process left behind and that have saved; return their keys."""

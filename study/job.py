@@ -14,11 +14,11 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from study import ledger
+from study import frozen, ledger
 from study.attempt import (
     Ran,
     Work,
@@ -142,7 +142,7 @@ def lead(work: Work, signals: Signals) -> int:
     job = describe(work, started)
     write_json(attempt.job, job)
     reserve = Reserve(run.reserve)
-    print(f"{work.key}: attempt {number} on {job['host']}", flush=True)
+    print(f"{work.key}: attempt {number} on {job['host']}{_said_of_code(job)}", flush=True)
     # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
     too_often = _accounted(work, number)
     if too_often is not None:
@@ -278,6 +278,7 @@ def describe(work: Work, started: float) -> dict[str, Any]:
         "host": socket.gethostname(),
         "started": round(started, 3),
         "code": work.batch.code,
+        "source": frozen.ran(work.study, work.batch.code, work.resources.get("code")),
         "world": place.world,
         "unit": work.unit,
         "memory_gb": memory_gb(os.environ) if place.executor == "slurm" else None,
@@ -285,6 +286,16 @@ def describe(work: Work, started: float) -> dict[str, Any]:
     if place.world > 1:
         job["address"], job["port"] = _meeting_place(work)
     return job
+
+
+def _said_of_code(job: Mapping[str, Any]) -> str:
+    """Return which code an attempt runs, for its log."""
+    said = {
+        "frozen": f", code {job['code']}, frozen in {Path(__file__).resolve().parents[1]}",
+        "live": f", code {job['code']}",
+        "other": f", with other code than was recorded for it ({job['code']})",
+    }
+    return said.get(str(job["source"]), "")
 
 
 def _meeting_place(work: Work, again: int = 0) -> tuple[str, int]:

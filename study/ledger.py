@@ -82,7 +82,7 @@ class Ledger:
 
     waiting: keys that are wanted and not in a batch yet, in the order in which they are to be submitted. ends: bad ends
     of each point since somebody last asked to try it again; history: all there ever were. excluded: nodes that the
-    latest submission left out, with why.
+    latest submission left out, with why. code: the version that later units of a search run, where it is frozen.
     """
 
     batches: Mapping[str, Batch] = field(default_factory=dict)
@@ -93,6 +93,7 @@ class Ledger:
     excluded: Mapping[str, str] = field(default_factory=dict)
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     ever_excluded: frozenset[str] = frozenset()
+    code: str | None = None
 
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
@@ -140,6 +141,8 @@ def fold(events: Iterable[Event]) -> Ledger:
                 state.retry(event)
             case "ended":
                 state.end(event)
+            case "code":
+                state.code = event["code"]
             case "excluded":
                 state.excluded = dict(event["nodes"])
                 state.ever_excluded.update(event["nodes"])
@@ -159,6 +162,7 @@ class _Folding:
         self.history: dict[tuple[str, str, int], End] = {}
         self.excluded: Mapping[str, str] = {}
         self.ever_excluded: set[str] = set()
+        self.code: str | None = None
 
     def want(self, event: Event) -> None:
         asked = Waiting(
@@ -220,6 +224,7 @@ class _Folding:
             self.excluded,
             self.waiting,
             frozenset(self.ever_excluded),
+            self.code,
         )
 
 

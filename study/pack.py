@@ -17,7 +17,7 @@ from pathlib import Path
 from study import ledger
 from study.classify import INTERRUPTED
 from study.layout import StudyFolder
-from study.supervise import Signals, die_with_parent
+from study.supervise import Signals, die_with_parent, interpreter
 
 POLL_SECONDS = 0.5
 LEDGER_SECONDS = 5.0
@@ -36,7 +36,7 @@ def lead(study: StudyFolder, batch: ledger.Batch, index: int, signals: Signals) 
     with multi_process_service(shape.get("pack_gpus") == "mps") as variables:
         processes = {}
         for slot, key in enumerate(keys):
-            command = [sys.executable, "-u", "-m", "study.job", str(study.path), "--name", batch.name]
+            command = [*interpreter(), "-m", "study.job", str(study.path), "--name", batch.name]
             command += ["--index", str(index), "--slot", str(slot)]
             environment = {**os.environ, **variables}
             if gpus is not None:

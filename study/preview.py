@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from study import budget, cost
+from study import budget, cost, frozen
 from study.executors import query
 from study.layout import StudyFolder
 from study.observe import Observer
@@ -26,13 +26,20 @@ def scripts(folder: StudyFolder, sized: Sequence[Sized], parallel: int, max_arra
     """
     from study.executors import slurm
 
+    frozen_one = any(one.shape.code == "frozen" for one in sized)
+    copy = frozen.would_be(folder, "frozen") if frozen_one else None
+
+    def script(shape: Shape, count: int | None, throttle: int | None = None) -> str:
+        own = copy if shape.code == "frozen" else None
+        return slurm.render(folder, shape, name, count, throttle, copy=own)
+
     name = slurm.batch_name(folder.name, "dryrun")
     most = slurm.array_limit(max_array)
     if not most:
-        return [slurm.render(folder, one.shape, name, None) for one in sized]
+        return [script(one.shape, None) for one in sized]
     arrays = [(one.shape, some) for one in sized for some in slurm.chunks(one.keys, most * one.shape.pack)]
     throttle = max(1, parallel // max(1, len(arrays)))
-    return [slurm.render(folder, shape, name, shape.jobs(len(keys)), throttle) for shape, keys in arrays]
+    return [script(shape, shape.jobs(len(keys)), throttle) for shape, keys in arrays]
 
 
 def asked(sized: Sequence[Sized]) -> str:

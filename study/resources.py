@@ -41,6 +41,7 @@ class Shape:
     """What a job asks, said for one point: `pack` points share a job, which asks for all of them.
 
     nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_gb [GB a node]: of one point. time_minutes: of the job.
+    code: whether it runs the checkout (`live`) or the copy of its code version (`frozen`).
     dependency: jobs that must have succeeded (`afterok:12_3`). sbatch: further options, as pairs.
     """
 
@@ -62,6 +63,7 @@ class Shape:
     container_mounts: str | None = None
     prefix: tuple[str, ...] = ()
     python: str | None = None
+    code: str = "live"
     setup: tuple[str, ...] = ()
     signal_seconds: int = 90
     master_addr: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from study import ledger
+from study import frozen, ledger
 from study.executors import query
 from study.layout import StudyFolder
 from study.reconcile import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
@@ -48,10 +48,11 @@ class Request:
     also: Mapping[str, Any] = field(default_factory=dict)
 
     def script(self, folder: StudyFolder) -> str:
-        """Return its sbatch script; needs no SLURM."""
+        """Return its sbatch script; needs no SLURM. ValueError where the copy of the code that it runs is gone."""
         from study.executors import slurm
 
-        return slurm.render(folder, self.shape, self.name, self.jobs, self.throttle, module=self.module)
+        copy = frozen.source(folder, self.shape.code, self.code)
+        return slurm.render(folder, self.shape, self.name, self.jobs, self.throttle, module=self.module, copy=copy)
 
     def intent(self) -> dict[str, Any]:
         """Return the event that says that it is about to be submitted."""

@@ -116,6 +116,15 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
+def interpreter() -> list[str]:
+    """Return how this process starts Python, unbuffered.
+
+    Where it does not import from the working directory, what it starts does not either: else a job that runs a copy of
+    the code (see study.frozen) would start a trainer of the checkout.
+    """
+    return [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-u"]
+
+
 def trainer_command(config: Path, until: int | None = None) -> list[str]:
     """Return the command that advances the run of a config, to `until` tokens if that is given.
 
@@ -123,7 +132,7 @@ def trainer_command(config: Path, until: int | None = None) -> list[str]:
     launcher or a profiler around it.
     """
     given = os.environ.get("STUDY_TRAINER")
-    start = shlex.split(given) if given else [sys.executable, "-u", "-m", "train.run"]
+    start = shlex.split(given) if given else [*interpreter(), "-m", "train.run"]
     return [*start, "--config", str(config), *([] if until is None else ["--until", str(until)])]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from study import retention
+from study import frozen, retention
 from study.commands import add_json, add_selection, add_study, emit
 from study.files import locked
 from study.freeze import load_points
+from study.frozen import Copy
 from study.layout import StudyFolder
 from study.observe import Observer
 from study.retention import Needs, Pruning
@@ -60,16 +62,18 @@ def run(options: argparse.Namespace) -> int:
             done.append(Pruning(status.key, skipped=why))
         else:
             done.append(retention.prune(folder.run(status.key), policy, fence, options.yes))
+    copies = frozen.collect(folder.path.parent, time.time(), options.yes)
     if options.json:
-        emit("gc", folder, as_json(done, options.keep, options.yes))
+        emit("gc", folder, as_json(done, copies, options.keep, options.yes))
     else:
-        print("\n".join(as_text(folder, done, options)))
+        print("\n".join([*as_text(folder, done, options), *code_lines(copies, options.yes)]))
     return 0
 
 
-def as_json(done: Sequence[Pruning], keep: str, really: bool) -> dict[str, Any]:
+def as_json(done: Sequence[Pruning], copies: Sequence[Copy], keep: str, really: bool) -> dict[str, Any]:
     """Return what was (or would be) removed, for machines."""
     return {
+        "code": [{"version": one.version, "bytes": one.bytes, "keep": one.kept or None} for one in copies],
         "removed": really,
         "keep": keep,
         "bytes": sum(one.bytes for one in done),
@@ -110,6 +114,18 @@ def as_text(folder: StudyFolder, done: Sequence[Pruning], options: argparse.Name
         return [*lines, f"{folder.name}: {number:,} checkpoints removed, {size(total)} freed"]
     lines.append(f"{folder.name}: {number:,} checkpoints would be removed, which frees {size(total)}")
     return [*lines, f"python -m study gc {reference(folder)} --keep {options.keep} --yes    # removes them"]
+
+
+def code_lines(copies: Sequence[Copy], really: bool) -> list[str]:
+    """Return what was (or would be) removed of the code that the studies of this folder have frozen."""
+    gone = [one for one in copies if not one.kept]
+    lines = [f"code {one.version}: kept: {one.kept}" for one in copies if one.kept]
+    if gone:
+        names = ", ".join(one.version for one in gone)
+        freed = size(sum(one.bytes for one in gone))
+        said = f"removed, {freed} freed" if really else f"would be removed (--yes), which frees {freed}"
+        lines.append(f"code that no study here needs: {names}: {said}")
+    return lines
 
 
 def size(count: float) -> str:

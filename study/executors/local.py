@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from study import ledger
+from study import code_version, frozen, ledger
 from study.config import ClusterConfig
 from study.layout import StudyFolder
 from study.lineage import own_flops
@@ -35,13 +35,15 @@ class Slots:
         """Keys whose process runs now."""
         return frozenset(self._running)
 
-    def start(self, key: str, batch: str, index: int) -> None:
-        """Start the process that advances this key."""
+    def start(self, key: str, batch: ledger.Batch) -> None:
+        """Start the process that advances this key. ValueError where the copy of the code that it is to run is gone."""
         self._folder.jobs.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-u", "-m", "study.job", str(self._folder.path.absolute())]
+        copy = frozen.source(self._folder, batch.resources.get("code"), batch.code)
+        words = [str(self._folder.path.absolute()), "--name", batch.name, "--index", str(batch.keys.index(key))]
         log = self._folder.jobs / "local.log"
-        command += ["--name", batch, "--index", str(index)]
-        self._running[key] = spawn(command, job_environment(os.environ), log, log)
+        self._running[key] = spawn(
+            [*python(copy), "-m", "study.job", *words], job_environment(os.environ, copy), log, log
+        )
 
     def reap(self) -> dict[str, int]:
         """Return the keys whose process has ended since the last call, with its exit code."""
@@ -59,15 +61,16 @@ class Slots:
 
 def write_batch(
     folder: StudyFolder, keys: Sequence[str], code: str | None, resources: Mapping[str, Any] | None = None
-) -> None:
-    """Write down that these keys are to be run on this machine, by whoever holds the controller's lock.
+) -> str:
+    """Write down that these keys are to be run on this machine, by whoever holds the controller's lock; return a name.
 
-    `resources` may have `tasks`, the processes of each run; without it a run gets what its mesh needs.
+    `resources` may have `tasks`, the processes of each run (without it a run gets what its mesh needs), and `code`.
     """
     name = f"local.{uuid.uuid4().hex[:10]}"
     about = dict(resources or {})
     ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources=about, code=code)
     ledger.append(folder, "submitted", name=name, job_id="local")
+    return name
 
 
 def slot_count(cluster: ClusterConfig, runs: Iterable[RunConfig]) -> int:
@@ -95,7 +98,16 @@ def longest_first(keys: Sequence[str], points: Mapping[str, Point]) -> list[str]
     return sorted(keys, key=lambda key: -estimated_flops(points[key].config) if key in points else 0.0)
 
 
-def job_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a local run: this one, with this package importable from any directory."""
-    root = str(Path(__file__).resolve().parents[2])
-    return {**environment, "PYTHONPATH": os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)}
+def python(copy: Path | None = None) -> list[str]:
+    """Return how Python is started for a local run of the checkout, or of a copy of the code and nothing beside it."""
+    return [sys.executable, "-u"] if copy is None else [sys.executable, "-P", "-u"]
+
+
+def job_environment(environment: Mapping[str, str], copy: Path | None = None) -> dict[str, str]:
+    """Return the environment of a local run: this one, with this package importable from any directory.
+
+    copy: of the code, which then is imported; what else the working directory and the checkout hold comes after it.
+    """
+    home = [] if copy is None else [str(copy), str(Path.cwd())]
+    folders = [*home, str(code_version.home()), environment.get("PYTHONPATH")]
+    return {**environment, "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}

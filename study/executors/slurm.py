@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import site
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
+from study import frozen
 from study.executors import limits, query
 from study.files import write_atomic
 from study.layout import StudyFolder
@@ -66,14 +66,17 @@ def render(
     parallel: int | None = None,
     *,
     module: str = "study.job",
+    copy: Path | None = None,
 ) -> str:
     """Return the exact sbatch script of an array of `count` jobs, at most `parallel` at once. Needs no SLURM.
 
     count: None for one job that is no array. Each task runs `python -m study.job`, or another module that takes the
-    study's folder and --name.
+    study's folder and --name. copy: the folder that it imports this code from; None: the checkout.
     """
     python = shape.python or sys.executable
-    job = [*shape.prefix, python, "-u", "-m", module, str(folder.path.absolute()), "--name", name]
+    # Without -P the working directory, which may be the checkout, would come before all others.
+    options = ["-u"] if copy is None else ["-P", "-u"]
+    job = [*shape.prefix, python, *options, "-m", module, str(folder.path.absolute()), "--name", name]
     again = "requeue" if shape.requeue else "no-requeue"
     extra: dict[str, Any] = {"export": "ALL", again: True, "reservation": shape.reservation, "nice": shape.nice}
     if shape.dependency:
@@ -102,7 +105,7 @@ def render(
             exclude=shape.exclude,
             # A job shorter than the notice would be told to stop as it starts: at most a quarter of its time.
             signal_delay_s=min(shape.signal_seconds, 15 * shape.time_minutes),
-            setup=[*_import_path(), *shape.setup] or None,
+            setup=[*_import_path(copy), *shape.setup] or None,
             stderr_to_stdout=True,
             wckey=None,  # type: ignore[arg-type] # null leaves it out; submitit's own default is refused by some sites
             srun_args=[
@@ -159,12 +162,18 @@ def refused(said: str) -> bool:
     return "error" in said and not any(word.lower() in said.lower() for word in unsure)
 
 
-def _import_path() -> list[str]:
-    """Return the line that makes this package importable in a job, unless it is installed for this Python."""
-    root = str(Path(__file__).resolve().parents[2])
-    if root in site.getsitepackages():
+def _import_path(copy: Path | None) -> list[str]:
+    """Return the line that makes this package importable in a job, unless it is installed for this Python.
+
+    From a copy of the code only its packages come: what else lies in the working directory and in the checkout is
+    found as it is without one.
+    """
+    folders = [shlex.quote(folder) for folder in frozen.import_path(copy)]
+    if not folders:
         return []
-    return [f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    if copy is not None:
+        folders.insert(1, '"$PWD"')
+    return [f"export PYTHONPATH={':'.join(folders)}${{PYTHONPATH:+:$PYTHONPATH}}"]
 
 
 def _last_line(text: str) -> str:

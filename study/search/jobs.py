@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from study import budget, code_version, ledger
+from study import budget, frozen, ledger
 from study.config import ClusterConfig
 from study.executors import query
 from study.files import locked, read_json
@@ -51,6 +51,14 @@ def advance(folder: StudyFolder, outside: Outside | None = None) -> int:
         if office.search.over:
             pins.release_all(folder, office.search)
     return submitted
+
+
+def choose_code(folder: StudyFolder, mode: str) -> None:
+    """Write down, where the code is frozen, that later units run it as it is now, whoever submits them."""
+    if mode == "frozen":
+        version = frozen.take(folder, mode)
+        if ledger.read(folder).code != version.id:
+            ledger.append(folder, "code", code=version.id)
 
 
 def advance_quietly(folder: StudyFolder) -> None:
@@ -150,9 +158,7 @@ def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
         with office.transaction():
             office.lose(claim, str(error), 0.0, begun=False)
         raise
-    version = code_version.current()
-    code_version.save(version, folder)
-    request = Request(name, shape, None, code=version.id, module=MODULE, also={UNIT: claim.key})
+    request = Request(name, shape, None, code=_code(folder, shape), module=MODULE, also={UNIT: claim.key})
     sent = send(folder, request, outside)
     if sent.full:
         with office.transaction():
@@ -160,6 +166,12 @@ def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
         return False
     outside.say(f"trial {claim.unit.trial} to {claim.unit.until:,} tokens: job {sent.job_id} ({name})")
     return True
+
+
+def _code(folder: StudyFolder, shape: Shape) -> str:
+    """Return the version of the code that a unit runs: as it is now, or as it was frozen by the search's command."""
+    chosen = ledger.read(folder).code if shape.code == "frozen" else None
+    return chosen or frozen.take(folder, shape.code).id
 
 
 def _lasted(folder: StudyFolder, claim: Claim) -> tuple[float, float]:

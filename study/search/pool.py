@@ -7,19 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from study import budget, code_version, ledger, locks, outcomes
+from study import budget, ledger, locks, outcomes
+from study import frozen as frozen_code
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import corpus_of, gather
 from study.execute import SUBMITTER_SECONDS
 from study.executors import query, room
-from study.executors.local import job_environment, tasks
+from study.executors.local import job_environment, python, tasks, write_batch
 from study.files import locked, write_atomic
 from study.follow import INTERRUPTED, Stop
 from study.freeze import one_budget, settle
@@ -76,8 +76,9 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     office.enqueue([enqueued(point, office.search.space) for point in config.search.enqueue])
     office.say("resumed")
     if _local(config):
-        return stay(folder, count)
+        return stay(folder, count, config.cluster.code)
     if config.search.shape == "jobs":
+        jobs.choose_code(folder, config.cluster.code)
         print(f"submitted {jobs.advance(folder)} jobs")
         _say_next(folder)
     else:
@@ -85,15 +86,18 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     return 0
 
 
-def stay(folder: StudyFolder, count: int) -> int:
+def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
     """Run `count` workers on this machine until nothing is left; Ctrl-C lets them save and end.
 
+    mode: what code they run, as `cluster.code` has it.
     Returns 0 when the search is over, 130 after Ctrl-C, 1 where every worker ended and work is left.
     """
     office = Office.of(folder)
-    name = f"local.{uuid.uuid4().hex[:10]}"
+    version = frozen_code.take(folder, mode)
+    copy = frozen_code.source(folder, mode, version.id)
+    name = write_batch(folder, [], version.id, {"code": mode})
     with locked(folder.controller, 1.0), Stop() as stop, SyncProcess(folder) as syncer:
-        workers = [_spawn(folder, name) for _ in range(count)]
+        workers = [_spawn(folder, name, copy) for _ in range(count)]
         shown, told = 0.0, 0
         while any(worker.poll() is None for worker in workers):
             if stop.requests > told:
@@ -172,7 +176,8 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     single = config.search.shape == "jobs"
     arrays = not single and slurm.array_limit(room.site().allowed.controller.max_array)
     name = slurm.batch_name(folder.name, "dryrun")
-    text = Request(name, Shape.of(config.cluster), count if arrays else None, module=MODULE).script(folder)
+    shape, copy = Shape.of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
+    text = slurm.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
     print("\nThis script would be submitted with sbatch:\n")
     if single:
         print("Once for each step of a trial.\n")
@@ -199,8 +204,7 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
             short = purse.take(shape, missing) if purse is not None else ""
             if short:
                 raise ValueError(f"{missing} workers: {short}")
-            version = code_version.current()
-            code_version.save(version, folder)
+            version = frozen_code.take(folder, shape.code)
             there = room.site(outside.runner, folder.limits, outside.clock())
             arrays = slurm.array_limit(there.allowed.controller.max_array)
             print(_send(folder, shape, version.id, missing, outside, arrays=arrays > 0))
@@ -249,11 +253,11 @@ def _living(folder: StudyFolder) -> int:
     return sum(job.state in ("queued", "running") for job in seen.jobs.values())
 
 
-def _spawn(folder: StudyFolder, name: str) -> subprocess.Popen[bytes]:
+def _spawn(folder: StudyFolder, name: str, copy: Path | None) -> subprocess.Popen[bytes]:
     folder.jobs.mkdir(parents=True, exist_ok=True)
     log = folder.jobs / "workers.log"
-    command: Sequence[str] = [sys.executable, "-u", "-m", MODULE, str(folder.path.absolute()), "--name", name]
-    return spawn(command, job_environment(os.environ), log, log)
+    command = [*python(copy), "-m", MODULE, str(folder.path.absolute()), "--name", name]
+    return spawn(command, job_environment(os.environ, copy), log, log)
 
 
 def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:

@@ -89,6 +89,12 @@ def code_redactor(environment: Mapping[str, str]) -> Redact:
     return redact
 
 
+def secret_finder(environment: Mapping[str, str]) -> Callable[[str], bool]:
+    """Return what tells whether a text holds a secret for certain: a value of these variables, or a token's shape."""
+    values = secret_values(environment)
+    return lambda text: any(value in text for value in values) or _SHAPES.search(text) is not None
+
+
 def secret_values(environment: Mapping[str, str]) -> list[str]:
     """Return the secrets that these variables hold, in every form in which text may show them, the longest first."""
     found: set[str] = set()

@@ -1,0 +1,266 @@
+"""Copies of the code that jobs run instead of the checkout: one for each code version, beside the studies that need it.
+
+With `cluster.code=frozen` a submission copies the packages' sources into `<paths.runs>/.code/<version>/`, and its jobs
+import them from there, however often they are started again. A copy is made under another name and renamed once it is
+whole. Processes that run in a copy know so by its marker, which also names the checkout that it was taken from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import study
+from study import code_version, ledger, locks
+from study.code_version import MARKER, CodeVersion
+from study.files import locked, read_json, write_json
+from study.layout import StudyFolder
+from study.tracking.redact import secret_finder
+
+SHELF = ".code"
+STAGING = ".staging-"
+TRIES = 3
+LOCK_SECONDS = 300.0
+GRACE_SECONDS = 3600.0
+"""A copy that was asked for, or whose last point ended, so lately may still be needed."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy, or what a killed process left of one: its version, its folder, its size [bytes], why it is kept."""
+
+    version: str
+    folder: Path
+    bytes: int
+    kept: str = ""
+
+
+def place(folder: StudyFolder, version: str) -> Path:
+    """Return where the copy of a version lies, which all studies in one folder share."""
+    return folder.path.absolute().parent / SHELF / version
+
+
+def is_whole(copy: Path) -> bool:
+    """Whether a copy is there: its marker is written last, and its name is given last."""
+    return (copy / MARKER).is_file()
+
+
+def take(folder: StudyFolder, mode: str) -> CodeVersion:
+    """Return the version of the code as it is now, written down for a study and, where mode is `frozen`, copied.
+
+    Raises ValueError where the sources go on changing meanwhile, or hold a secret.
+    """
+    version = code_version.current()
+    if mode == "frozen":
+        version = _copied(folder, version)
+    code_version.save(version, folder)
+    return version
+
+
+def would_be(folder: StudyFolder, mode: str) -> Path | None:
+    """Return the copy that a submission would make of the code as it is now; None where it would make none."""
+    return place(folder, code_version.current().id) if mode == "frozen" else None
+
+
+def source(folder: StudyFolder, mode: object, version: str | None) -> Path | None:
+    """Return the copy that jobs of this version are to import from; None where they run the checkout.
+
+    Raises ValueError where the copy is gone.
+    """
+    if mode != "frozen" or version is None:
+        return None
+    copy = place(folder, version)
+    if not is_whole(copy):
+        raise ValueError(
+            f"{copy}, the code that was frozen for these points, is gone: cancel them (python -m study cancel), "
+            "then give the study's command again, which takes the code as it is now"
+        )
+    return copy
+
+
+def import_path(copy: Path | None) -> list[str]:
+    """Return the folders that a job is to import from first: a copy, then the checkout unless that is installed."""
+    home = code_version.home()
+    live = [] if str(home) in site.getsitepackages() else [str(home)]
+    return live if copy is None else [str(copy), *live]
+
+
+def ran(folder: StudyFolder, version: str | None, mode: object) -> str | None:
+    """Return which code this process runs, beside what its submission recorded.
+
+    frozen: the copy of that version. live: the checkout, which still is that version. other: neither. None: nothing
+    was recorded, or by an older version, so that nobody can tell. Costs no git call.
+    """
+    root = Path(study.__file__).resolve().parents[1]
+    marker = read_json(root / MARKER)
+    if marker is not None:
+        return "frozen" if marker.get("id") == version else "other"
+    if version is None:
+        return None
+    if mode == "frozen":
+        return "other"
+    recorded = (read_json(folder.code / f"{version}.json") or {}).get("sources")
+    if not isinstance(recorded, dict):
+        return None
+    return "live" if code_version.is_same(root, recorded) else "other"
+
+
+def _copied(folder: StudyFolder, version: CodeVersion) -> CodeVersion:
+    """Copy the code, and return the version that was copied: it may have changed since it was looked at."""
+    shelf = folder.path.absolute().parent / SHELF
+    shelf.mkdir(parents=True, exist_ok=True)
+    if locks.kind_of(folder.lock) == "link":
+        locks.choose(shelf, "link")
+    with locked(shelf / "lock", LOCK_SECONDS):
+        for _ in range(TRIES):
+            copy = place(folder, version.id)
+            if is_whole(copy):
+                with suppress(PermissionError):  # somebody else's, and theirs to remove
+                    os.utime(copy / MARKER)
+                return version
+            staged = _stage(shelf, version)
+            again = code_version.current()
+            if again == version:
+                staged.rename(copy)
+                return version
+            _remove(staged)
+            version = again
+    raise ValueError(
+        f"cluster.code=frozen: the sources in {code_version.home()} change while they are copied: give the command "
+        "again when they do not"
+    )
+
+
+def _stage(shelf: Path, version: CodeVersion) -> Path:
+    """Copy the sources under a name that nobody takes for a copy; return that folder. For the lock's holder."""
+    for left in shelf.glob(f"{STAGING}*"):
+        _remove(left)
+    home, staged = code_version.home(), shelf / f"{STAGING}{uuid.uuid4().hex[:10]}"
+    holds_secret = secret_finder(os.environ)
+    try:
+        for name in code_version.files(home):
+            data = (home / name).read_bytes()
+            if holds_secret(data.decode(errors="replace")):
+                raise ValueError(
+                    f"cluster.code=frozen copies the sources as they are, and {home / name} holds a secret (a value "
+                    "of your environment's, or a token): read it from the environment where it is used, or take "
+                    "cluster.code=live"
+                )
+            _write(home / name, staged / name, data)
+        marker = {"format": 1, "id": version.id, "home": str(home), "time": round(time.time(), 3)}
+        write_json(staged / MARKER, marker)
+    except BaseException:
+        _remove(staged)
+        raise
+    return staged
+
+
+def _write(original: Path, path: Path, data: bytes) -> None:
+    """Write one file durably, with the original's time, for those to read who may read the original."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = original.stat()
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        os.fchmod(file.fileno(), about.st_mode & 0o555)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def copies(runs: Path, now: float) -> list[Copy]:
+    """Return the copies beside the studies of a folder, each with why it is kept, if it is."""
+    shelf = runs.absolute() / SHELF
+    if not shelf.is_dir():
+        return []
+    wanted = dict(_wanted(runs, now))
+    found = []
+    for folder in sorted(p for p in shelf.iterdir() if p.is_dir() and p.name != locks.MARKER):
+        why = wanted.get(folder.name, "")
+        if is_whole(folder) and now - (folder / MARKER).stat().st_mtime < GRACE_SECONDS:
+            why = why or "it was asked for a moment ago"
+        found.append(Copy(folder.name, folder, _size(folder), why))
+    return found
+
+
+def collect(runs: Path, now: float, really: bool) -> list[Copy]:
+    """Remove the copies that nothing needs, or say with `really` False which those are; return all that were there.
+
+    Raises ValueError while another process copies.
+    """
+    shelf = runs.absolute() / SHELF
+    if not shelf.is_dir():
+        return []
+    try:
+        with locked(shelf / "lock", 1.0):
+            found = copies(runs, now)
+            for one in found:
+                if really and not one.kept:
+                    away = one.folder
+                    if not away.name.startswith(STAGING):
+                        away = away.rename(away.with_name(f"{STAGING}{away.name}"))
+                    _remove(away)
+    except TimeoutError:
+        raise ValueError(f"{shelf}: another process is copying code: give the command again in a moment") from None
+    return found
+
+
+def _wanted(runs: Path, now: float) -> Iterator[tuple[str, str]]:
+    """Yield the versions whose copies studies of this folder may still start jobs from, with why."""
+    for path in runs.glob("*/ledger.jsonl"):
+        with suppress(OSError):
+            if b'"code":"frozen"' not in path.read_bytes():
+                continue
+            folder = StudyFolder(path.parent)
+            late = now - path.stat().st_mtime < GRACE_SECONDS
+            for version in _needs(folder, ledger.read(folder), now, late):
+                yield version, f"study {folder.name} needs it"
+
+
+def _needs(folder: StudyFolder, known: ledger.Ledger, now: float, late: bool) -> Iterator[str]:
+    """Yield the versions that a study needs: of what waits, and of jobs that may run or be started again.
+
+    late: something was submitted, ended or cancelled so lately that its jobs may still run.
+    """
+    if known.code is not None and (late or _goes_on(folder)):
+        yield known.code
+    for asked in known.waiting.values():
+        if asked.resources.get("code") == "frozen" and asked.code is not None:
+            yield asked.code
+    for batch in known.batches.values():
+        if batch.resources.get("code") != "frozen" or batch.code is None:
+            continue
+        its = [key for key in batch.keys if known.current.get(key) == batch.name]
+        open_ = any(not _is_over(folder, known, key, now) for key in its)
+        if late or open_ or (not batch.keys and _goes_on(folder)):
+            yield batch.code
+
+
+def _is_over(folder: StudyFolder, known: ledger.Ledger, key: str, now: float) -> bool:
+    try:
+        return now - folder.run(key).outcome.stat().st_mtime >= GRACE_SECONDS
+    except OSError:
+        return key in known.cancelled
+
+
+def _goes_on(folder: StudyFolder) -> bool:
+    """Whether a search may still hand out units."""
+    if not folder.search.exists():
+        return False
+    from study.search.claims import Office
+
+    return not Office.of(folder).search.over
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file())
