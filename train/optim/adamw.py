@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -89,12 +90,15 @@ def common(steps: list[Tensor]) -> Tensor:
 class Rounded:
     """AdamW with moments in bf16 that are rounded stochastically, so that updates below their last bit are not lost.
 
-    One weight at a time goes through fp32, which is all the memory it takes. The random bits are a function of `step`:
-    the same on ranks that hold copies, and after a restart.
+    One weight at a time goes through fp32, which is all the memory it takes. The random bits are a function of `step`
+    and of the weight's name, whatever lies beside it here: the same for all copies, also those of a tied embedding in
+    two stages of a pipeline, and after a restart.
     """
 
     def __init__(self) -> None:
         self.step = 0
+        self.names: list[str] = []
+        """Of the weights of the next call."""
 
     def __call__(
         self,
@@ -108,8 +112,10 @@ class Rounded:
         """Change weights and moments."""
         if (scale := options.pop("grad_scale")) is not None:
             torch._foreach_mul_(grads, scale)
-        generator = torch.Generator(weights[0].device).manual_seed(self.step)
-        for weight, grad, first, second, step in zip(weights, grads, exp_avgs, exp_avg_sqs, steps, strict=True):
+        generator = torch.Generator(weights[0].device)
+        every = zip(self.names, weights, grads, exp_avgs, exp_avg_sqs, steps, strict=True)
+        for name, weight, grad, first, second, step in every:
+            generator.manual_seed(zlib.crc32(f"{name} {self.step}".encode()))
             moments = first.float(), second.float()
             fused([weight], [grad], [moments[0]], [moments[1]], [step], **options)
             copy_rounded_(first, moments[0], generator)
@@ -141,6 +147,9 @@ def update(
         # A rank may hold nothing of a short weight; its step counts all the same, as any rank's count may be the saved.
         held = [weight for weight in members if local(weight).numel()]
         if held:
+            if isinstance(kernel, Rounded):
+                names = dict(zip(group["params"], group["names"], strict=True))
+                kernel.names = [names[weight] for weight in held]
             kernel(
                 [local(weight) for weight in held],
                 [take_gradient(weight).to(weight.dtype) for weight in held],

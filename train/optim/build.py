@@ -28,9 +28,9 @@ def make_optimizer(
     iteration_dtype: format of Muon's Newton-Schulz products. state_dtype: format of moments and momentum. kernel: what
     takes AdamW's step; None: the fastest, and torch's with stochastic rounding where moments are bf16.
     """
-    members: dict[Rule, list[nn.Parameter]] = {}
+    members: dict[Rule, list[tuple[str, nn.Parameter]]] = {}
     for name, weight in named:
-        members.setdefault(rule_of(name, model, optim), []).append(weight)
+        members.setdefault(rule_of(name, model, optim), []).append((name, weight))
     groups = [_group(rule, weights, optim, iteration_dtype, state_dtype) for rule, weights in members.items()]
     made = Optimizer(groups, kernel or (Rounded() if state_dtype is torch.bfloat16 else fastest))
     assert optim.lr is not None, "the config is resolved"
@@ -40,13 +40,14 @@ def make_optimizer(
 
 def _group(
     rule: Rule,
-    weights: list[nn.Parameter],
+    weights: list[tuple[str, nn.Parameter]],
     optim: OptimConfig,
     iteration_dtype: torch.dtype,
     state_dtype: torch.dtype,
 ) -> dict[str, Any]:
     group: dict[str, Any] = {
-        "params": weights,
+        "params": [weight for _, weight in weights],
+        "names": [name for name, _ in weights],
         "algorithm": rule.algorithm,
         "lr_scale": rule.lr_scale,
         "weight_decay": rule.decay,

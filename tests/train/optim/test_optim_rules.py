@@ -236,6 +236,27 @@ def test_adamw_with_rounded_moments_stays_near_and_repeats() -> None:
     assert (rounded - exact).norm() < 0.02 * moved.norm()
 
 
+def test_rounded_moments_of_copies_are_equal_whatever_weights_lie_beside_them() -> None:
+    tied = replace(MODEL, tied_embeddings=True)
+    # As on the ranks of an interleaved pipeline, where the last stage comes after another, and of one in a V.
+    beside = (("blocks.0", "blocks.2"), ("blocks.1", "embedding", "blocks.3"), ("embedding", "blocks.0", "embedding"))
+    copies = []
+    for names in beside:
+        named = [(f"{name}.weight", weights()["embedding.weight"]) for name in names]
+        named.insert(len(names) // 2, ("embedding.weight", weights()["embedding.weight"]))
+        optimizer = make_optimizer(named, tied, OptimConfig(lr=0.01), state_dtype=torch.bfloat16)
+        for step in range(3):
+            for _, weight in named:
+                weight.grad = weights(step)["embedding.weight"].detach()
+            optimizer.seed(step)
+            optimizer.step()
+        copies += [[w, *optimizer.state[w].values()] for name, w in named if name == "embedding.weight"]
+        others = [optimizer.state[w]["exp_avg"] for name, w in named if name != "embedding.weight"]
+        assert not any(torch.equal(other, copies[-1][2]) for other in others)
+    assert len(copies) == 6
+    assert all(torch.equal(a, b) for copy in copies for a, b in zip(copy, copies[0], strict=True))
+
+
 def test_moments_keep_the_format_that_the_config_gives_them() -> None:
     named = {"blocks.0.mlp.down": weights()["blocks.0.mlp.down"]}
     optim = OptimConfig(name="muon", lr=0.01)
