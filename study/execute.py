@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from study import budget, code_version, dependencies, feed, ledger, lineage, sizing
+from study import budget, dependencies, feed, frozen, ledger, lineage, sizing
 from study.config import ClusterConfig
 from study.executors import query, room
 from study.executors.local import longest_first, tasks, write_batch
@@ -173,11 +173,10 @@ def _want(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, outs
     unknown = [key for key in keys if key not in points]
     if unknown:
         raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
-    version = code_version.current()
-    code_version.save(version, folder)
+    version = frozen.take(folder, cluster.code)
     ordered = longest_first(keys, points)
     if cluster.executor == "local":
-        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster)})
+        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code})
         return len(ordered)
     known = ledger.read(folder).waiting
     asked = {"code": version.id, "parallel": cluster.array_parallelism}

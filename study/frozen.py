@@ -183,7 +183,8 @@ def copies(runs: Path, now: float) -> list[Copy]:
     found = []
     for folder in sorted(p for p in shelf.iterdir() if p.is_dir() and p.name != locks.MARKER):
         why = wanted.get(folder.name, "")
-        if is_whole(folder) and now - (folder / MARKER).stat().st_mtime < GRACE_SECONDS:
+        named = not folder.name.startswith(STAGING) and is_whole(folder)
+        if named and now - (folder / MARKER).stat().st_mtime < GRACE_SECONDS:
             why = why or "it was asked for a moment ago"
         found.append(Copy(folder.name, folder, _size(folder), why))
     return found
