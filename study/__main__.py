@@ -11,11 +11,13 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from study import terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 2 for what the user can put right, else the command's own."""
+    terminal.spell_out()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Self
 
-from study import lineage, outcomes
+from study import lineage, outcomes, terminal
 from study.again import again_here, carry_on
 from study.classify import HELD
 from study.config import ClusterConfig
@@ -179,7 +179,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
         outcomes.export(folder)
         with redirect_stdout(sys.stderr if machine else sys.stdout):
             for line in closing(statuses, folder.name, reference(folder)):
-                print(line, flush=True)
+                terminal.show(line)
             if stop.requests:
                 print(_come_back(folder, statuses), flush=True)
                 return INTERRUPTED

@@ -313,11 +313,16 @@ def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
 
 def _error(run: RunFolder, seen: Evidence) -> tuple[str, ...]:
     """Return the last lines that say why: of the attempt, or of the job where that ended before one began."""
+    # A traceback's ^^^^ point at a line that is shown folded, or without them.
+    return tuple(line for line in _last_said(run, seen) if line.strip(" ~^"))
+
+
+def _last_said(run: RunFolder, seen: Evidence) -> Sequence[str]:
     attempt, batch = seen.attempt, seen.batch
     if attempt is not None and (batch is None or attempt.batch == batch.name):
         written = (attempt.ended or {}).get("error")
-        return tuple(str(written).splitlines() if written else last_lines(run.attempt(attempt.number).stderr(0)))
-    return tuple(last_lines(job_log(StudyFolder(run.path.parent), batch, run.path.name))) if batch else ()
+        return str(written).splitlines() if written else last_lines(run.attempt(attempt.number).stderr(0))
+    return last_lines(job_log(StudyFolder(run.path.parent), batch, run.path.name)) if batch else ()
 
 
 def job_log(folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from study.cost import Cost
 from study.observe import PointStatus
 from study.point import Point
-from study.progress import duration
 from study.standing import RESUMABLE, STATES
+from study.terminal import WIDTH, cut
+from study.units import duration
 
-WIDTH = 80
 BAR = 30
+CONFIG = 12
+"""Columns that a point's overrides get at least: rather than fewer, columns of less weight are left out."""
+WEIGHT = ("job", "try", "done")
 FULL_ROWS = 30
 SHOWN_KEYS = 3
 FAILING = frozenset({"failed", "unknown", "diverged"})
@@ -31,14 +34,14 @@ class Failure:
     line: str
 
 
-def bars(counts: Mapping[str, int], total: int) -> list[str]:
+def bars(counts: Mapping[str, int], total: int, width: int = WIDTH) -> list[str]:
     """Return one line a state: its name, a bar as long as its share of the points, count and share."""
-    lines = []
+    lines, longest = [], min(BAR, width - 30)
     for state in STATES:
         count = counts.get(state, 0)
         if count:
-            filled = max(1, round(BAR * count / total))
-            lines.append(f"  {state:<12}{'█' * filled:<{BAR}} {count:>9,}  {_percent(count / total):>4}")
+            filled = max(1, round(longest * count / total))
+            lines.append(f"  {state:<12}{'█' * filled:<{longest}} {count:>9,}  {_percent(count / total):>4}")
     return lines
 
 
@@ -62,9 +65,9 @@ def failure_lines(found: Sequence[Failure]) -> list[str]:
     lines = []
     for one in found:
         more = f" and {len(one.keys) - SHOWN_KEYS:,} more" if len(one.keys) > SHOWN_KEYS else ""
-        lines.append(_cut(f"  {len(one.keys):,} {one.kind}: {' '.join(one.keys[:SHOWN_KEYS])}{more}"))
+        lines.append(cut(f"  {len(one.keys):,} {one.kind}: {' '.join(one.keys[:SHOWN_KEYS])}{more}"))
         if one.line:
-            lines.append(_cut(f"    | {one.line}"))
+            lines.append(cut(f"    | {one.line}"))
     return lines
 
 
@@ -119,15 +122,19 @@ def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
 
 
 def table(statuses: Sequence[PointStatus], width: int = WIDTH) -> list[str]:
-    """Return the points as a table; overrides are cut where they would go beyond `width` columns."""
+    """Return the points as a table of `width` columns: overrides are cut, and what weighs less is left out before."""
     rows = [("point", "state", "done", "loss", "try", "job", "config")]
     for s in statuses:
         share = f"{min(1.0, s.tokens / s.budget_tokens):.0%}" if s.budget_tokens and s.tokens else ""
         loss = "" if s.loss is None else f"{s.loss:.4f}"
         rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", " ".join(s.overrides)))
-    widths = [max(len(row[i]) for row in rows) for i in range(6)]
-    lead = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)) for row in rows]
-    return [_cut(f"{text}  {row[6]}".rstrip(), width) for text, row in zip(lead, rows, strict=True)]
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
+    kept = list(range(len(widths)))
+    for name in WEIGHT:
+        if sum(widths[i] for i in kept) + CONFIG > width:
+            kept.remove(rows[0].index(name))
+    lead = ["".join(row[i].ljust(widths[i]) for i in kept) for row in rows]
+    return [cut(f"{text}{row[-1]}".rstrip(), width) for text, row in zip(lead, rows, strict=True)]
 
 
 def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:
@@ -192,7 +199,3 @@ def _amount(hours: float) -> str:
     if hours and hours < 0.005:
         return "<0.01"
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.{max(0, 2 - int(math.log10(max(hours, 1))))}f}"
-
-
-def _cut(text: str, width: int = WIDTH) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

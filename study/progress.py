@@ -10,13 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
+from study import terminal
 from study.observe import PointStatus
+from study.units import duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 LINE_SECONDS = 10.0
 SHOWN_RUNS = 12
+BARS = ((72, 20), (60, 10))
+"""From so many columns on, a run has a bar of such a length in the panel."""
 SHOWN_SLOW = 3
 BAD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
 
@@ -129,7 +133,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        print(text, flush=True)
+        terminal.show(text)
 
 
 class JsonLines:
@@ -177,6 +181,7 @@ class Panel:
         self._name = name
         self._begun = time.time()
         self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._drawn: object = None
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -186,17 +191,21 @@ class Panel:
         self._live.__exit__(None, None, None)
 
     def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
-        """Draw the panel again."""
+        """Draw the panel again, unless it would look the same."""
         summary = summarise(statuses, self._pace, self._begun, time.time())
-        self._live.update(self._draw(summary, statuses, stage), refresh=True)
+        width = self._live.console.width
+        running = [(s.key, round(_share(s), 2), s.loss, s.slow) for s in statuses if s.state == "running"]
+        new = (width, summary.line(stage), running)
+        if new != self._drawn:
+            self._drawn = new
+            self._live.update(self._draw(summary, statuses, stage, width), refresh=True)
 
     def say(self, text: str) -> None:
         """Print a line above the panel."""
         self._live.console.print(text, markup=False, highlight=False)
 
-    def _draw(self, summary: Summary, statuses: Sequence[PointStatus], stage: str) -> RenderableType:
+    def _draw(self, summary: Summary, statuses: Sequence[PointStatus], stage: str, width: int) -> RenderableType:
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
@@ -204,11 +213,12 @@ class Panel:
         for gives_way in (False, True, False, False, False):  # one line a run: overrides are cut where it is narrow
             rows.add_column(no_wrap=not gives_way)
         running = [s for s in statuses if s.state == "running"]
+        bar = next((length for columns, length in BARS if width >= columns), 0)
         for status in running[:SHOWN_RUNS]:
             rows.add_row(
                 Text(status.key, style="cyan"),
                 Text(" ".join(status.overrides), style="dim", no_wrap=True, overflow="ellipsis"),
-                ProgressBar(total=1.0, completed=_share(status), width=20),
+                Text(_bar(_share(status), bar), style="magenta"),
                 Text(f"{_share(status):4.0%}"),
                 Text("" if status.loss is None else f"loss {status.loss:.3f}"),
             )
@@ -219,26 +229,13 @@ class Panel:
             notes.add_row(Text(text, style="yellow"))
         bad = summary.counts.get("failed", 0)
         head = Text(f"{self._name}  ", style="bold") + Text(summary.line(stage), style="red" if bad else "")
-        whole = Table.grid()
-        whole.add_row(ProgressBar(total=1.0, completed=summary.share, width=72))
+        whole = Text(_bar(summary.share, min(72, width)), style="magenta")
         return Group(head, whole, rows, notes)
 
 
 def display(pace: Pace, name: str) -> Display:
     """Return the display that suits where the output goes."""
-    return Panel(pace, name) if sys.stdout.isatty() else Lines(pace)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as a person says them: 8 s, 4 min 05 s, 2 h 10 min, 3 d 4 h."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    return Panel(pace, name) if terminal.redraws() else Lines(pace)
 
 
 def slow_lines(statuses: Sequence[PointStatus]) -> list[str]:
@@ -256,8 +253,14 @@ def closing(statuses: Sequence[PointStatus], name: str, called: str) -> list[str
         lines.append(f"  {status.key} {status.state}" + (f" ({status.why})" if status.why else ""))
         lines += [f"      {line}" for line in status.error[-3:]]
     if any(s.state in BAD for s in statuses):
-        lines.append(f"look:  python -m study logs {called} KEY      again:  python -m study retry {called}")
+        lines += [f"look:   python -m study logs {called} KEY", f"again:  python -m study retry {called}"]
     return lines
+
+
+def _bar(share: float, width: int) -> str:
+    """Return a bar as text: it tells as much without colours."""
+    filled = round(width * share)
+    return "█" * filled + "░" * (width - filled)
 
 
 def _share(status: PointStatus) -> float:

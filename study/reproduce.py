@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO
 
 from study.layout import StudyFolder
-from study.progress import duration
 from study.submission import load_submission
 from study.tracking.uri import ui_command
+from study.units import duration
 
 LOCK = Path(".dvc/tmp/reproduce.lock")
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study import terminal
+
 WITH_VALUE = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd", "--package", "-p", "--cfg", "-c")
 HYDRAS_OWN = ("--hydra-help", "--version", "--shell-completion", "-sc", "--info", "-i")
 OURS = ("--help", "-h", "--multirun", "-m", "--run", "-r", "--resolve")
@@ -62,6 +64,7 @@ def split(argv: Sequence[str]) -> Arguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 with one or two lines on stderr for what a person got wrong."""
     words = sys.argv[1:] if argv is None else argv
+    terminal.spell_out()
     try:
         arguments = split(words)
         if arguments.has("--help", "-h"):

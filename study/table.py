@@ -15,6 +15,7 @@ from study.config import ClusterConfig
 from study.executors.local import slot_count
 from study.layout import StudyFolder
 from study.point import Point
+from study.units import estimate, human
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 
@@ -202,20 +203,3 @@ def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]
 def _span(values: Sequence[float]) -> str:
     low, high = human(min(values)), human(max(values))
     return low if low == high else f"{low} … {high}"
-
-
-def human(count: float) -> str:
-    """Return a count with three digits and K, M, B or T."""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if count >= size * 0.9995:
-            return f"{count / size:#.3g}".rstrip(".") + unit
-    return f"{count:.3g}"
-
-
-def estimate(seconds: float) -> str:
-    """Return an estimated duration to two digits, for more would be made up: 8 s, 3 min, 2.5 h, 4.1 d."""
-    for limit, size, unit in ((100, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
-            value = seconds / size
-            return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{seconds / 86400:.3g} d"

@@ -13,11 +13,14 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from study import terminal
 from study.commands import add_json, add_runs, emit
 from study.doctor.checks import Check
 
 MARKS = {"ok": "ok", "warning": "!", "failed": "FAILED", "skipped": "-"}
 TRIAL_MINUTES = 5
+BESIDE = 60
+"""Columns from which on what a check says stands beside its name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
     def tell(new: Sequence[Check]) -> None:
         done.extend(new)
         if not options.json:
-            print("\n".join(line for check in new for line in lines(check)), flush=True)
+            terminal.show(
+                "\n".join(line for check in new for line in lines(check, min(terminal.WIDTH, terminal.columns())))
+            )
 
     runs = options.runs.absolute()
     scratch = runs / f".doctor-{uuid.uuid4().hex[:8]}"
@@ -75,14 +80,17 @@ def run(options: argparse.Namespace) -> int:
         rows = [dataclasses.asdict(check) for check in done]
         emit("doctor", None, {"site": name, "checks": rows, "cluster": said, "file": str(path), "written": written})
     else:
-        print("\n".join(_closing(path, name, written, code)))
+        terminal.show("\n".join(_closing(path, name, written, code)))
     return code
 
 
-def lines(check: Check) -> list[str]:
-    """Return a check for a person, in 80 columns."""
+def lines(check: Check, width: int = terminal.WIDTH) -> list[str]:
+    """Return a check for a person, in so many columns; below its name where there is no room beside it."""
     head = f"{MARKS[check.state]:>6}  {check.name:<15} "
-    return textwrap.wrap(check.said, 80, initial_indent=head, subsequent_indent=" " * 24, break_on_hyphens=False)
+    indent = " " * (len(head) if width >= BESIDE else 8)
+    first = head if width >= BESIDE else indent
+    found = textwrap.wrap(check.said, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return found if width >= BESIDE else [head.rstrip(), *found]
 
 
 def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Namespace, slurm: bool) -> list[Check]:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from study import overview
+from study import overview, terminal
 from study.commands import add_json, add_runs, emit
 from study.executors import query
 from study.layout import StudyFolder
 from study.observe import Observer
-from study.progress import duration
+from study.units import duration
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     elif not found:
         print(f"there are no studies in {options.runs} (--runs DIR names another folder)")
     else:
-        print("\n".join(lines(found, time.time())))
+        terminal.show("\n".join(lines(found, time.time())))
     return 1 if any(entry.problem for entry in found) else 0
 
 
@@ -77,7 +77,7 @@ def entries(runs: Path, look: query.Runner = query.run) -> list[Entry]:
 
 
 def lines(found: Sequence[Entry], now: float) -> list[str]:
-    """Return a line a study, for 80 columns."""
+    """Return a line a study."""
     width = max(len(entry.study) for entry in found)
     shown = []
     for entry in found:

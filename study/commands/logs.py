@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from study import ledger
+from study import ledger, terminal
 from study.commands import add_json, add_study, emit
 from study.layout import AttemptFolder, StudyFolder
 from study.observe import PointStatus, job_log, latest_attempt, observe
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             emit("logs", folder, {"points": [_entry(folder, s) for s in statuses if s.attempt]})
         else:
-            print(_listing(folder, statuses))
+            terminal.show(_listing(folder, statuses))
         return 0
     status = by_key(statuses, options.point)
     if status.state == "failed" and options.attempt is None and not _began(folder, status):

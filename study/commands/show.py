@@ -10,16 +10,16 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from study import lineage, retention
+from study import lineage, retention, terminal
 from study.commands import add_json, add_study, emit
 from study.commands.gc import size
 from study.files import read_json
 from study.layout import RunFolder, StudyFolder
 from study.observe import Observer, PointStatus
 from study.point import Point
-from study.progress import duration
 from study.selection import by_key
 from study.submission import find_study, load_section, reference
+from study.units import duration
 from study.where import flat, said
 from train.spec.config import RunConfig
 from train.spec.read import read
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         emit("show", folder, found)
     else:
-        print("\n".join(as_text(folder, status, found)))
+        terminal.show("\n".join(as_text(folder, status, found)))
     return 1 if status.state == "failed" else 0
 
 
@@ -159,7 +159,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
 def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
     if not found:
         return ["no attempt yet"]
-    lines = ["attempts:"]
+    lines, rows = ["attempts:"], []
     for one in found:
         took = one["seconds"]
         if took is None and one["started"] is not None:
@@ -168,9 +168,11 @@ def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
         end += f" ({one['kind'].replace('_', ' ')})" if one["kind"] and one["kind"] != one["ended"] else ""
         nodes = ",".join(one["nodes"][:4]) + ("…" if len(one["nodes"]) > 4 else "")
         spent = "" if took is None else duration(float(took))
-        lines.append(f"  {one['number']:>3}  job {one['job_id'] or '?':<14} on {nodes or '?':<10} {spent:>12}  {end}")
+        rows.append((f"job {one['job_id'] or '?'}", f"on {nodes or '?'}", spent, end))
+    for one, row in zip(found, terminal.aligned(rows, right=[2]), strict=True):
+        lines.append(f"  {one['number']:>3}  {row}")
         if one["error"]:
-            lines.append(f"       | {one['error']}"[:80])
+            lines.append(terminal.cut(f"       | {one['error']}"))
     return lines
 
 
@@ -179,10 +181,11 @@ def _checkpoints(found: Sequence[Mapping[str, Any]]) -> list[str]:
         return ["no checkpoint"]
     total = sum(one["bytes"] for one in found)
     lines = [f"checkpoints: {len(found)}, {size(total)}"]
+    rows = []
     for one in found[-SHOWN_CHECKPOINTS:]:
         marks = [] if one["whole"] else ["not whole"]
         marks += ["pinned"] if one["pinned"] else []
-        loss = "" if one["loss"] is None else f"  loss {one['loss']:.4f}"
-        mark = f"  ({', '.join(marks)})" if marks else ""
-        lines.append(f"  step {one['step']:>9,}  {one['tokens']:>14,} tokens  {size(one['bytes']):>9}{loss}{mark}")
-    return lines
+        loss = "" if one["loss"] is None else f"loss {one['loss']:.4f}"
+        mark = f"({', '.join(marks)})" if marks else ""
+        rows.append((f"step {one['step']:,}", f"{one['tokens']:,} tokens", size(one["bytes"]), loss, mark))
+    return lines + [f"  {row}" for row in terminal.aligned(rows, right=[0, 1, 2])]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
-from study import cost, overview
+from study import cost, overview, terminal
 from study.commands import add_json, add_study, emit
 from study.feed import send_waiting
 from study.layout import StudyFolder
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         emit("status", folder, as_json(folder, statuses, points), compact=True)
     else:
-        print(as_text(folder, statuses, points, options.all))
+        terminal.show(as_text(folder, statuses, points, options.all, terminal.columns()))
     return 1 if any(status.state == "failed" for status in statuses) else 0
 
 
@@ -62,7 +61,7 @@ def _search(folder: StudyFolder, machine: bool) -> int:
     if machine:
         emit("status", folder, {"search": True, **view.as_json(search, folder, time.time())})
     else:
-        print(view.text(search, folder, time.time()))
+        terminal.show(view.text(search, folder, time.time()))
     return 1 if any(trial.failed for trial in search.trials.values()) else 0
 
 
@@ -80,19 +79,26 @@ def as_json(folder: StudyFolder, statuses: Sequence[PointStatus], points: Mappin
 
 
 def as_text(
-    folder: StudyFolder, statuses: Sequence[PointStatus], points: Mapping[str, Point], everything: bool = False
+    folder: StudyFolder,
+    statuses: Sequence[PointStatus],
+    points: Mapping[str, Point],
+    everything: bool = False,
+    width: int = terminal.WIDTH,
 ) -> str:
-    """Return heading, bars, table, failures by class and one by one, cost, time left and what to do next."""
+    """Return heading, bars, table, failures by class and one by one, cost, time left and what to do next.
+
+    width [columns]: that of the table; the rest has 80 at most.
+    """
     counts = overview.count(statuses)
     shown = list(statuses) if everything else overview.interesting(statuses)
-    lines = [overview.heading(folder.name, counts, len(statuses)), *overview.bars(counts, len(statuses)), ""]
-    lines += overview.table(shown, max(overview.WIDTH, shutil.get_terminal_size((overview.WIDTH, 24)).columns))
+    lines = [overview.heading(folder.name, counts, len(statuses)), *overview.bars(counts, len(statuses), width), ""]
+    lines += overview.table(shown, width)
     if len(shown) < len(statuses):
         lines.append(f"… and {len(statuses) - len(shown):,} more (--all shows them)")
     found = overview.failures(statuses)
     lines += ["", *overview.failure_lines(found)] if found else []
     for status in overview.unlike(statuses, SHOWN_FAILURES):
-        lines += _failure(status)
+        lines += _failure(status, min(width, terminal.WIDTH))
     spent = cost.quick(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []
     after += slow_lines(statuses) + overview.waiting_lines(statuses)
@@ -101,19 +107,19 @@ def as_text(
     return "\n".join([*lines, *(["", *after] if after else []), *(["", action] if action else [])])
 
 
-def _failure(status: PointStatus) -> list[str]:
+def _failure(status: PointStatus, width: int) -> list[str]:
     where = f"attempt {status.attempt}" if status.attempt else "no attempt"
     head = f"{status.key} {status.state}, {where}" + (f": {status.why}" if status.why else "")
-    lines = ["", *_wrapped(head, "", "    ")]
-    lines += _wrapped(" ".join(status.overrides), "    ", "    ")
+    lines = ["", *_wrapped(head, "", "    ", width)]
+    lines += _wrapped(" ".join(status.overrides), "    ", "    ", width)
     for line in status.error[-ERROR_LINES:]:
-        lines += _wrapped(line, "    | ", "    |   ")
-    return lines + _wrapped(status.next, "    ", "    ")
+        lines += _wrapped(line, "    | ", "    |   ", width)
+    return lines + _wrapped(status.next, "    ", "    ", width)
 
 
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    """Return a text in lines of 80 columns; nothing of it is left out."""
+def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
+    """Return a text in lines of so many columns; nothing of it is left out."""
     indent = text[: len(text) - len(text.lstrip())]
     return textwrap.wrap(
-        text, overview.WIDTH, initial_indent=first + indent, subsequent_indent=rest + indent, break_on_hyphens=False
+        text, width, initial_indent=first + indent, subsequent_indent=rest + indent, break_on_hyphens=False
     )

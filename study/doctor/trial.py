@@ -18,9 +18,9 @@ from study.executors import query
 from study.executors.local import job_environment
 from study.files import RunLock, last_lines, read_json, write_json
 from study.layout import StudyFolder
-from study.progress import duration
 from study.resources import Shape
 from study.tracking.uri import is_server
+from study.units import duration
 
 MODULE = "study.doctor.probe"
 POLL_SECONDS = 1.0

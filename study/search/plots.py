@@ -213,7 +213,7 @@ def _place(trial: Trial, name: str) -> float | str:
 
 
 def _tokens(count: int) -> str:
-    from study.table import human
+    from study.units import human
 
     return human(count)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from study.layout import StudyFolder
-from study.progress import duration
 from study.search import ancestry
 from study.search.forecast import forecast
 from study.search.pareto import front_of, values_at
 from study.search.settings import Settings
 from study.search.state import Search, Trial
+from study.terminal import aligned
+from study.units import duration
 from sweeps.correlation import spearman
 from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
@@ -39,9 +39,10 @@ def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: s
         f"  rungs at {' '.join(f'{level:,}' for level in rungs)} tokens; new trials: {settings.sampler}",
     ]
     if settings.scheduler == "pbt":
+        how = "varied" if settings.explore == "perturb" else "chosen by what settings have gained so far"
         lines[1] = (
             f"  members are compared every {settings.r:,} of {settings.R:,} tokens; the bottom {settings.quantile:.0%} "
-            f"go on from one of the top {settings.quantile:.0%} with its settings varied"
+            f"go on from one of the top {settings.quantile:.0%} with its settings {how}"
         )
     if settings.budget is not None:
         lines.append(f"  budget {settings.budget:.3g} FLOPs of training")
@@ -162,7 +163,7 @@ def _rungs(search: Search) -> list[str]:
             doubtful.append(rung.level)
         best = f"{rung.entries[0][0]:.4f}" if rung.entries else ""
         rows.append((f"{rung.level:,}", str(len(rung.entries)), "" if last else str(len(rung.promoted)), best, said))
-    lines = _aligned(rows)
+    lines = aligned(rows)
     if doubtful:
         lines.append(
             f"losses at {', '.join(f'{level:,}' for level in doubtful)} tokens say little about the final ones: raise "
@@ -194,7 +195,7 @@ def _best(search: Search) -> list[str]:
         settings = [_short(t.config.get(name, "")) for name in names]
         rows.append((str(t.number), t.key, f"{t.at:,}", loss, verdict(search, t), *settings))
     counts = Counter(verdict(search, t) for t in search.trials.values())
-    return [*_aligned(rows), "all: " + ", ".join(f"{n} {word}" for word, n in counts.most_common())]
+    return [*aligned(rows), "all: " + ", ".join(f"{n} {word}" for word, n in counts.most_common())]
 
 
 def _front(search: Search) -> list[str]:
@@ -208,7 +209,7 @@ def _front(search: Search) -> list[str]:
     return [
         "",
         f"at {best.at:,} tokens no trial is lower in one objective than these and as low in the others",
-        *_aligned(rows),
+        *aligned(rows),
     ]
 
 
@@ -262,9 +263,3 @@ def _start_up(search: Search) -> list[str]:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    rows = list(rows)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -9,7 +9,8 @@ from study.config import ClusterConfig, StudyConfig
 from study.freeze import freeze
 from study.layout import StudyFolder
 from study.point import Point
-from study.table import FULL_ROWS, Speed, estimate, human, rows, slots, speed, table
+from study.table import FULL_ROWS, Speed, rows, slots, speed, table
+from study.units import estimate, human
 from train.spec.config import BudgetConfig, ModelConfig, RunConfig, RuntimeConfig
 from train.spec.counts import flops_per_token, params
 

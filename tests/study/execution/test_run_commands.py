@@ -17,8 +17,9 @@ from study.commands import COMMANDS
 from study.files import last_lines
 from study.layout import StudyFolder
 from study.observe import PointStatus, observe
-from study.progress import Pace, Panel, closing, duration, summarise
+from study.progress import Pace, Panel, closing, summarise
 from study.selection import by_key, choose, parse_states
+from study.units import duration
 from tests.study.execution.studies import FAILS, REPOSITORY, environment, make_study, run_to_end, study_command
 from tests.study.search.searches import make_search
 
@@ -131,8 +132,8 @@ def test_the_point_may_stand_behind_the_folder_of_all_studies(ended: tuple[Study
 
 def test_the_commands_that_are_named_work_from_anywhere_also_with_spaces_in_the_path(tmp_path: Path) -> None:
     study, keys = make_study(tmp_path / "all my runs" / "s", [FAILS])
-    said = run_to_end(study)[1].splitlines()[-1]
-    named = said.removeprefix("look:  python -m study ").partition("      again:")[0].replace("KEY", keys[FAILS])
+    said = run_to_end(study)[1].splitlines()[-2]
+    named = said.removeprefix("look:   python -m study ").replace("KEY", keys[FAILS])
     done = study_command(*shlex.split(named), cwd="/")
     assert (done.returncode, "the sun was in my eyes" in done.stdout) == (0, True), done.stderr
 

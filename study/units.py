@@ -1,0 +1,32 @@
+"""Numbers as people say them: durations, estimates of durations, counts."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float) -> str:
+    """Return seconds that were measured or counted: 8 s, 4 min 05 s, 2 h 10 min, 3 d 4 h."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def estimate(seconds: float) -> str:
+    """Return a duration that is estimated to two digits, for more would be made up: 8 s, 3 min, 2.5 h, 4.1 d."""
+    for limit, size, unit in ((100, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / size
+            return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.3g} d"
+
+
+def human(count: float) -> str:
+    """Return a count with three digits and K, M, B or T."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if count >= size * 0.9995:
+            return f"{count / size:#.3g}".rstrip(".") + unit
+    return f"{count:.3g}"
