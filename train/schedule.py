@@ -30,7 +30,7 @@ def factor(schedule: ScheduleConfig, tokens: int, horizon: int) -> float:
         start = 1.0 - schedule.decay_fraction
         if progress <= start:
             return 1.0
-        share = (progress - start) / schedule.decay_fraction
+        share = min(1.0, (progress - start) / schedule.decay_fraction)  # rounding may go past 1, to rates below 0
         return 1.0 - (1.0 - final) * (share if schedule.decay_shape == "linear" else math.sqrt(share))
     return 1.0
 

@@ -42,6 +42,12 @@ def test_table(name: str, tokens: int, wanted: float) -> None:
     assert factor(schedule, tokens, 1000) == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.parametrize("decay", [0.05, 0.01, 1e-3, 1e-5])
+def test_a_cooldown_to_nothing_ends_there_and_not_below(decay: float) -> None:
+    assert factor(ScheduleConfig("wsd", 0.0, decay, 0.0), 1000, 1000) == pytest.approx(0.0, abs=1e-9)
+    assert factor(ScheduleConfig("wsd", 0.0, decay, 0.0), 1000, 1000) >= 0.0
+
+
 @pytest.mark.parametrize(("tokens", "wanted"), [(800, 1.0), (850, 0.55), (900, 1 - 0.9 * 0.5**0.5), (1000, 0.1)])
 def test_a_cooldown_may_fall_as_one_minus_the_root(tokens: int, wanted: float) -> None:
     schedule = ScheduleConfig("wsd", 0.1, 0.2, 0.1, decay_shape="sqrt")

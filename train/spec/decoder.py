@@ -13,8 +13,9 @@ SCALED_FROM_A_LENGTH = ("yarn", "llama3")
 
 def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
     """Return the model section with every derivable None filled; ValueError where values contradict each other."""
-    for name in ("width", "layers"):
-        _check_positive(name, getattr(model, name))
+    for name in ("width", "layers", "mlp_width", "rope_theta", "norm_eps", "init_std"):
+        if (value := getattr(model, name)) is not None:
+            _check_positive(name, value)
     head = head_dim(model)
     _check_positive("head_dim", head)
     if head % 2 and model.position == "rope":

@@ -108,6 +108,11 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True) 
         raise ValueError(f"parallel.zero={parallel.zero} is not allowed: choose 1, 2 or 3")
     shape = None if world_size is None else axes(parallel, world_size)
     _check_strategy(parallel)
+    if parallel.zero < 3 and "ddp" in (parallel.strategy, shape and strategy(parallel, shape)):
+        raise ValueError(
+            f"parallel.zero={parallel.zero} cuts moments over ranks, and here each has the whole model (ddp): use "
+            "parallel.dp_shard or parallel.strategy=fsdp, or leave parallel.zero=3"
+        )
     if saves and parallel.strategy == "fsdp1":
         raise ValueError(
             "parallel.strategy=fsdp1 cannot save checkpoints: its flat weights do not say which part of what they are; "

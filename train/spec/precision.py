@@ -22,7 +22,7 @@ def check(config: RunConfig, sharded: bool, shards: int | None = None) -> None:
     _check_history(config)
     _check_gather(config, sharded, shards or (config.parallel.dp_shard or 2) * config.parallel.cp)
     _check_memory(config, sharded)
-    _check_compile(config)
+    _check_compile(config, sharded and shards is not None)
 
 
 def _check_precision(config: RunConfig) -> None:
@@ -34,6 +34,11 @@ def _check_precision(config: RunConfig) -> None:
         )
     if precision.loss_scale_steps < 1:
         raise ValueError(f"precision.loss_scale_steps={precision.loss_scale_steps} is not allowed: at least one step")
+    if precision.reduce == "bf16" and precision.name == "fp32":
+        raise ValueError(
+            "precision.reduce=bf16 with precision.name=fp32 is refused: gradients of fp32 products are summed in fp32; "
+            "use precision.reduce=fp32, or precision=bf16"
+        )
     if precision.optimizer_state == "bf16" and config.optim.name != "adamw":
         raise ValueError(
             f"precision.optimizer_state=bf16 with optim.name={config.optim.name} is refused: stochastic rounding is "
@@ -143,11 +148,13 @@ def _check_memory(config: RunConfig, sharded: bool) -> None:
         )
 
 
-def _check_compile(config: RunConfig) -> None:
+def _check_compile(config: RunConfig, sharded: bool) -> None:
+    """`sharded`: weights are, for certain; without the number of ranks parallel.dp_shard=null may still be one."""
     compiled = config.compile
+    sharded = sharded or (config.parallel.dp_shard or 1) > 1
     if compiled.cuda_graphs and not compiled.blocks:
         raise ValueError("compile.cuda_graphs=true replays compiled blocks: set compile.blocks=true as well")
-    if compiled.cuda_graphs and (config.parallel.dp_shard or 1) * config.parallel.tp * config.parallel.pp > 1:
+    if compiled.cuda_graphs and (sharded or config.parallel.tp * config.parallel.pp > 1):
         raise ValueError(
             "compile.cuda_graphs=true with sharded weights, tensor parallelism or a pipeline is refused: a graph "
             "replays fixed addresses, and gathered weights and messages come at new ones; use cuda_graphs=false"

@@ -67,6 +67,21 @@ def check_checkpoints(config: RunConfig) -> None:
         )
 
 
+def check_running(config: RunConfig) -> None:
+    """Raise ValueError where evaluation or process settings are no such numbers: a job would find out too late."""
+    runtime, evaluation = config.runtime, config.eval
+    for name in ("threads", "log_steps", "timeout_seconds", "start_seconds"):
+        _positive(f"runtime.{name}", getattr(runtime, name))
+    _positive("eval.sequences", evaluation.sequences)
+    for name, value in (
+        ("runtime.checkpoint_seconds", runtime.checkpoint_seconds),
+        ("runtime.prefetch_batches", runtime.prefetch_batches or 0),
+        ("eval.by_position", evaluation.by_position),
+    ):
+        if value < 0:
+            raise ValueError(f"{name}={value} is not allowed: it is 0 or positive")
+
+
 def check_ramp(config: RunConfig, batch_tokens: int) -> None:
     """Raise ValueError where the batch cannot grow as asked."""
     first, length = config.batch.ramp_from, config.data.sequence_length

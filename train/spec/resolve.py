@@ -36,6 +36,7 @@ def resolve(config: RunConfig) -> RunConfig:
     recipe.check_ramp(config, min(batch, tokens))
     recipe.check_watching(config)
     recipe.check_checkpoints(config)
+    recipe.check_running(config)
     resolved = replace(
         config,
         model=model,
@@ -52,6 +53,8 @@ def resolve(config: RunConfig) -> RunConfig:
 def _resolve_data(data: DataConfig) -> DataConfig:
     for name in ("vocab_size", "sequence_length"):
         _check_positive(f"data.{name}", getattr(data, name))
+    if data.max_bytes is not None:
+        _check_positive("data.max_bytes", data.max_bytes)
     if not 0 < data.validation_fraction < 1:
         raise ValueError(f"data.validation_fraction={data.validation_fraction} is not between 0 and 1")
     for source in data.sources:

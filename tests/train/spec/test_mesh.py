@@ -44,6 +44,7 @@ def test_axes_make_up_the_world_and_an_open_one_takes_what_is_left(sizes: tuple[
         (ParallelConfig(strategy="ddp", tp=2), 2, ["strategy=ddp", "tp=2", "plain weights"]),
         (ParallelConfig(strategy="fsdp1", pp=2, dp_replicate=1), 2, ["strategy=fsdp1", "pp=2"]),
         (ParallelConfig(strategy="fsdp1", zero=1), 2, ["parallel.zero=1", "fsdp1"]),
+        (ParallelConfig(dp_replicate=2, zero=1), 2, ["parallel.zero=1", "ddp", "strategy=fsdp"]),
         (ParallelConfig(strategy="fsdp1"), 2, ["strategy=fsdp1", "cannot save checkpoints"]),
         (ParallelConfig(tp=3), 3, ["parallel.tp=3", "model.kv_heads=8"]),
         (ParallelConfig(async_tp=True), 1, ["async_tp", "without tensor parallelism"]),

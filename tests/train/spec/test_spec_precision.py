@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from train.spec import mesh
 from train.spec.config import RunConfig
 from train.spec.precision import check
 from train.spec.read import read
@@ -26,6 +27,7 @@ HISTORY = {"name": "fp8", "fp8_history": 16}
     [
         ({"precision": {"loss_scale": 1000.0}}, r"loss_scale=1000\.0.*power of two"),
         ({"precision": {"loss_scale_steps": 0}}, "loss_scale_steps=0"),
+        ({"precision": {"reduce": "bf16"}}, "reduce=bf16 .*precision.name=fp32"),
         ({"precision": {"optimizer_state": "bf16"}, "optim": {"name": "muon"}}, "optimizer_state=bf16 .*muon"),
         ({"precision": {"name": "fp8", "fp8_keep_blocks": 2}}, "fp8_keep_blocks=2 of 4 blocks.*0 to 1"),
         ({"precision": {"name": "fp8"}, "model": {"mlp_width": 168}}, r"mlp_width / parallel\.tp = 168.*16"),
@@ -71,6 +73,14 @@ def test_gathering_in_fp8_is_refused_where_nothing_or_something_else_is_gathered
 ) -> None:
     with pytest.raises(ValueError, match=rf"fp8_gather=true is refused: .*{message}"):
         check(config(**({"parallel": {"dp_shard": 4}} | sections)), sharded=True)
+
+
+def test_cuda_graphs_are_refused_once_it_is_known_that_weights_are_sharded() -> None:
+    replayed = config(compile={"cuda_graphs": True, "blocks": True}, parallel={"dp_replicate": 1, "dp_shard": None})
+    check(replayed, sharded=True)  # with one rank they are not
+    mesh.check(replayed, world_size=1)
+    with pytest.raises(ValueError, match="cuda_graphs=true with sharded"):
+        mesh.check(replayed, world_size=2)
 
 
 def test_what_can_be_passes() -> None:
