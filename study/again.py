@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from study import ledger
-from study.attempt import Work, looked_lately
+from study.attempt import Work, is_time_to_look
 from study.checkpoints import reached
 from study.classify import Ending, by_slurm
 from study.executors import query
@@ -38,7 +38,7 @@ from study.policy import (
 )
 from study.resources import Shape
 from study.settling import Outside
-from study.standing import SAYS
+from study.standing import NEVER_BEGAN, SAYS
 from study.submission import load_submission
 
 NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
@@ -70,7 +70,7 @@ def after(work: Work, number: int, ending: Ending, job: Mapping[str, Any], outsi
     try:
         if ending.kind not in NOTHING_FOLLOWS:
             _own_end(work, number, ending, job, outside)
-        if not looked_lately(work.study):
+        if is_time_to_look(work.study, work.key):
             _look_after_others(work.study, outside)
     except Exception as error:  # whatever it is, the attempt has ended as it did
         outside.say(f"{work.key}: what follows is left to the next command: {type(error).__name__}: {error}")
@@ -117,13 +117,15 @@ def follow_up(
     """Write down the ends among what a command has just seen, and submit what is due again; return how many went out.
 
     Costs nothing where nothing is due. Does nothing while another process submits: that one does it. observer: who saw
-    them, and looks again.
+    them, and looks again. Branches that SLURM gave up with their parent's job are submitted again as well.
     """
     outside = outside or Outside()
     known = ledger.read(folder)
     rules = load_submission(folder).retry.rules()
+    from study.execute import advance
+
     if _pending(folder, known, statuses, rules, outside) is None:
-        return 0
+        return advance(folder, outside) if any(s.why == NEVER_BEGAN for s in statuses) else 0
     try:
         with locked(folder.submitting, 0):
             # Looked at anew: what has been seen may have been submitted again since.
@@ -135,8 +137,6 @@ def follow_up(
                 return 0
     except TimeoutError:
         return 0
-    from study.execute import advance
-
     return advance(folder, outside)
 
 
@@ -158,7 +158,7 @@ def carry_on(
 
     For commands that look at a study: nothing stops it, and it costs nothing where no point ended badly.
     """
-    if not any(s.state in ENDED_BADLY and s.kind for s in statuses):
+    if not any((s.state in ENDED_BADLY and s.kind) or s.why == NEVER_BEGAN for s in statuses):
         return statuses
     before = observer.known
     try:

@@ -268,6 +268,15 @@ def wait_for_first(attempt: AttemptFolder, seconds: float = 2 * PEERS_GRACE + 30
     return True
 
 
+def is_time_to_look(study: StudyFolder, key: str) -> bool:
+    """Whether a job whose point has ended looks after the others: once in a while, and always as one of the last."""
+    if not looked_lately(study):
+        return True
+    from study import feed
+
+    return feed.few_left(study, {key})
+
+
 def looked_lately(study: StudyFolder) -> bool:
     """Whether a job has looked after the others a moment ago: thousands that end at once need not all do so."""
     try:

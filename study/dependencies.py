@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from study.ledger import Ledger
 
 
-def split(waiting: Mapping[str, str], known: Ledger) -> tuple[dict[str, str], dict[str, str]]:
+def split(
+    waiting: Mapping[str, str], known: Ledger, over: Collection[str] = ()
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return, of the points that wait for a parent, sbatch's dependency where that has a job, else why they wait. Pure.
 
-    `waiting`: the parent of each. A point stays while its parent is in no job: asked again once that is submitted,
-    this names the job.
+    `waiting`: the parent of each. `over`: parents whose latest attempt has ended. A point stays while its parent is in
+    no job that may still succeed: asked again once there is one, this names it.
     """
     after, held = {}, {}
     for key, parent in waiting.items():
         batch = known.batch(parent)
-        if batch is None or batch.job_id is None or batch.executor != "slurm" or parent in known.cancelled:
+        gone = batch is None or batch.job_id is None or parent in known.cancelled or parent in over
+        if batch is None or gone or batch.executor != "slurm":
             held[key] = f"parent {parent} has not completed"
         else:
             after[key] = f"afterok:{batch.job(batch.task(parent))}"

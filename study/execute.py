@@ -200,7 +200,9 @@ def _relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
         return {}, {}
     points, known = load_points(folder), ledger.read(folder)
     completed = {key for key in lineage.parents(points.values()) if _completed(folder, key)}
-    return dependencies.split(lineage.waiting(points, completed), known)
+    waiting = lineage.waiting(points, completed)
+    over = {parent for parent in waiting.values() if feed.has_ended(folder, parent, known)}
+    return dependencies.split(waiting, known, over)
 
 
 def _completed(folder: StudyFolder, key: str) -> bool:

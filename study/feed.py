@@ -29,7 +29,7 @@ SINGLES = 60
 FEWEST = 20
 """Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
 FEW = 20
-"""So many points that may still run are asked after one by one: by a job that may be the last."""
+"""Jobs that leave at most so many points ask SLURM after these: they may be the last to ask."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,12 @@ def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runn
     return not view.complete or any(job.state in ("queued", "running") and job.word != "COMPLETING" for job in jobs)
 
 
+def few_left(folder: StudyFolder, ended: Collection[str]) -> bool:
+    """Whether some points have not ended as far as files tell, but only a few, and none waits to be submitted."""
+    state = ledger.read(folder)
+    return not state.waiting and 0 < len(list(itertools.islice(_open(folder, state, ended), FEW + 1))) <= FEW
+
+
 def _open(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> Iterator[tuple[str, ledger.Batch]]:
     """Yield the submitted points that have not ended as far as files tell, and their batches; the last ones first.
 
@@ -230,16 +236,17 @@ def _open(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> Iterato
         if batch.executor != "slurm" or batch.job_id is None or batch.abandoned is not None:
             continue
         for key in reversed(batch.keys):
-            if key not in ended and not (_is_settled(folder, state, key, batch) or _has_ended(folder, key, batch.name)):
+            if key not in ended and not (_is_settled(folder, state, key, batch) or has_ended(folder, key, state)):
                 yield key, batch
 
 
-def _has_ended(folder: StudyFolder, key: str, batch: str) -> bool:
+def has_ended(folder: StudyFolder, key: str, state: Ledger) -> bool:
+    """Whether the latest attempt of a point's present submission has written its end."""
     from study.observe import latest_attempt
 
-    run = folder.run(key)
+    run, name = folder.run(key), state.current.get(key)
     attempt = latest_attempt(run) if run.attempts.is_dir() else None
-    return attempt is not None and attempt.batch == batch and attempt.ended is not None
+    return attempt is not None and attempt.batch == name and attempt.ended is not None
 
 
 def _waits(count: int) -> str:

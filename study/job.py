@@ -26,7 +26,7 @@ from study.attempt import (
     conclude,
     conclude_rank,
     finished,
-    looked_lately,
+    is_time_to_look,
     not_run,
     record,
     told_to_end,
@@ -73,13 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
         code = pack.lead(study, batch, index, signals)
     else:
         code = run(study, state, batch, keys[given.slot or 0], signals)
-    if (
-        batch.executor == "slurm"
-        and given.slot is None
-        and not signals.received
-        and os.environ.get("SLURM_PROCID", "0") == "0"
-    ):
-        send_next(study, keys)
+    if batch.executor == "slurm" and given.slot is None and os.environ.get("SLURM_PROCID", "0") == "0":
+        send_next(study, keys, told_to_end=bool(signals.received))
     return code
 
 
@@ -109,9 +104,14 @@ def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
     return None
 
 
-def send_next(study: StudyFolder, ended: Sequence[str]) -> None:
-    """Submit points that wait for room, now that these have ended; whatever comes of it, this job is done."""
+def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = False) -> None:
+    """Submit points that wait for room, now that these have ended; whatever comes of it, this job is done.
+
+    told_to_end: then only where they were cancelled, which says nothing of those that wait.
+    """
     state = ledger.read(study)
+    if told_to_end and not state.cancelled.issuperset(ended):
+        return
     if not state.waiting and not any(batch.ambiguous for batch in state.batches.values()):
         return
     from study.execute import advance as submit_waiting
@@ -161,7 +161,7 @@ def lead(work: Work, signals: Signals) -> int:
         pin(run, int(config["budget"]["tokens"]))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
-    if work.place.executor == "slurm" and (ending.code or not looked_lately(work.study)):
+    if work.place.executor == "slurm" and work.unit is None and (ending.code or is_time_to_look(work.study, work.key)):
         from study import again
 
         again.after(work, number, ending, job)

@@ -312,6 +312,19 @@ def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) 
     assert not scheduler.did("requeue")
 
 
+def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_done(tmp_path: Path) -> None:
+    study, (mine, other) = submitted(tmp_path, (1, 2))
+    study.looked.touch()
+    attempt(study, mine, ended={"state": "completed"})
+    attempt(study, other, job_id="7_1")
+    scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), sacct=sacct("7_1|NODE_FAIL|0:0|n1|b"))
+    after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
+    assert [(e["key"], e["kind"]) for e in events(study, "ended")] == [(other, "node_failure")]
+    asked = len(scheduler.asked)
+    after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
+    assert len(scheduler.asked) == asked, "what waits has jobs that look"
+
+
 def test_nothing_of_what_follows_can_fail_a_job(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
     study.study.write_text("retry: {hang: maybe}\n")

@@ -184,6 +184,20 @@ def test_a_point_that_is_cancelled_while_its_job_begins_is_not_trained(
     assert (ending(study, key)["state"], diary(study, key)) == ("cancelled", [])
 
 
+@pytest.mark.parametrize(("told", "cancelled", "sends"), [(False, False, 1), (True, False, 0), (True, True, 1)])
+def test_a_cancelled_job_submits_what_waits_and_an_interrupted_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool, cancelled: bool, sends: int
+) -> None:
+    study, key = prepared(tmp_path, 1)
+    ledger.append(study, "waiting", keys=["another"])
+    if cancelled:
+        ledger.append(study, "cancelled", keys=[key])
+    calls: list[Any] = []
+    monkeypatch.setattr("study.execute.advance", lambda folder, ended: calls.append(ended))
+    job.send_next(study, [key], told_to_end=told)
+    assert calls == [[key]] * sends
+
+
 def test_a_trainer_that_cannot_be_run_is_a_failure_that_says_so(tmp_path: Path) -> None:
     study, key = prepared(tmp_path, 1)
     code, _ = run_job(study, STUDY_TRAINER="/no/such/launcher")

@@ -6,18 +6,26 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from study import ledger
+from study.again import follow_up
 from study.config import ClusterConfig
 from study.execute import Outside, advance, start
+from study.executors import query
 from study.executors.query import Answer
+from study.files import write_json
+from study.freeze import append_points, load_points
 from study.last import TRIES
 from study.layout import StudyFolder
+from study.observe import Observer
+from study.point import point
 from tests.study.execution.studies import make_study
+from train.spec.config import BudgetConfig
+from train.spec.resolve import resolve
 
 OFF = Answer(1, error="sacct: error: Slurm accounting storage is disabled")
 
@@ -29,6 +37,7 @@ class Slurm:
     most: int = 100
     tasks: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
     now: float = field(default_factory=time.time)
     asleep: Callable[[], None] = lambda: None
 
@@ -45,6 +54,8 @@ class Slurm:
             return Answer(0, "".join(f"{job}|{index}|{word}|None|{self.names[job]}\n" for job, index, word in rows))
         if command[:3] == ["scontrol", "show", "config"]:
             return Answer(0, f"MaxArraySize = 1001\nMaxJobCount = {self.most + 1}\n")
+        if command[0] == "sacct" and self.ended:
+            return Answer(0, "".join(f"{task}|{word}|0:0|n1|x\n" for task, word in self.ended.items()))
         return OFF if command[0] == "sacct" else Answer(0)
 
     def sleep(self, seconds: float) -> None:
@@ -130,3 +141,54 @@ def test_a_job_that_ended_without_a_word_does_not_relieve_the_last(
     world.slurm.asleep = nap
     assert world.end(second) == 1
     assert json.loads(world.study.feed.read_text())["waiting"] == 0
+
+
+def with_branch(world: World, parent: str) -> str:
+    """Add a point that goes on from another one, and return its key."""
+    base = load_points(world.study)[parent].config
+    config = replace(
+        base,
+        schedule=replace(base.schedule, parent=f"{parent}@{base.budget.tokens}"),
+        budget=BudgetConfig(tokens=2 * (base.budget.tokens or 0)),
+    )
+    branch = point(resolve(config), ("branch",))
+    append_points(world.study, [branch])
+    world.keys.append(branch.key)
+    return branch.key
+
+
+def test_a_branch_that_slurm_gave_up_with_its_trunks_job_goes_out_when_somebody_sees_it(
+    make: Callable[[int, int], World],
+) -> None:
+    world = make(1, 100)
+    trunk = world.keys[0]
+    branch = with_branch(world, trunk)
+    assert world.start() == [trunk, branch]
+    first, second = ledger.read(world.study).batches.values()
+    assert second.resources["dependency"] == "afterok:1_0"
+    ledger.append(world.study, "waiting", keys=[trunk], resources=dict(first.resources), code=None, parallel=None)
+    assert advance(world.study, world.slurm.outside) == 1, "the trunk again, its branch still waits for the first job"
+    world.slurm.tasks = {}
+    world.slurm.ended = {"1_0": "TIMEOUT", "2_0": "CANCELLED", "3_0": "COMPLETED"}
+    world.complete(trunk)
+    seen = Observer(world.study, lambda ids: query.look(ids, world.slurm))
+    seen.refresh()
+    assert follow_up(world.study, seen.statuses(), world.slurm.outside) == 1
+    last = list(ledger.read(world.study).batches.values())[-1]
+    assert (last.keys, last.resources.get("dependency")) == ((branch,), None)
+
+
+def test_a_branch_does_not_go_out_again_and_again_for_a_trunk_that_failed(make: Callable[[int, int], World]) -> None:
+    world = make(2, 100)
+    trunk = world.keys[0]
+    branch = with_branch(world, trunk)
+    assert branch in world.start()
+    attempt = world.study.run(trunk).attempt(1)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.job, {"name": ledger.read(world.study).current[trunk], "job_id": "1_0", "executor": "slurm"})
+    write_json(attempt.outcome, {"state": "failed", "kind": "code_error"})
+    world.slurm.tasks = {"1_1": "RUNNING"}  # another trunk of the same array
+    world.slurm.ended = {"2_0": "CANCELLED"}
+    for _ in range(3):
+        assert advance(world.study, world.slurm.outside) == 0
+    assert list(ledger.read(world.study).waiting) == [branch]
