@@ -33,7 +33,8 @@ class PointStatus:
     """One point as a person wants to see it. `loss` [nats per token] is the validation loss once completed.
 
     kind: of which kind its end was (study.classify), headline: the line that says most of an error, next: what follows
-    by itself and why, or why nothing does. slow: the rank that the others wait for, and its node.
+    by itself and why, or why nothing does. slow: the rank that the others wait for, and its node. source: which code
+    the latest attempt ran, beside what was recorded for it (study.frozen.ran); None where nobody can tell.
     """
 
     key: str
@@ -54,6 +55,7 @@ class PointStatus:
     headline: str = ""
     next: str = ""
     slow: str | None = None
+    source: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -281,6 +283,7 @@ def _describe(
         kind=_told_by(error) if standing.kind == "unknown" else standing.kind,
         headline=_headline(seen, error) if standing.state == "failed" else "",
         slow=_slow(folder.run(point.key), attempt) if standing.state == "running" else None,
+        source=job.get("source"),
     )
 
 

@@ -121,6 +121,16 @@ def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
     return [*lines, "jobs that end send them, and any status or watch"] if lines else []
 
 
+def code_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return one line on points that ran other code than their submission recorded; none where none did."""
+    keys = [s.key for s in statuses if s.source == "other"]
+    if not keys:
+        return []
+    more = f" and {len(keys) - SHOWN_KEYS:,} more" if len(keys) > SHOWN_KEYS else ""
+    said = f"other code than was recorded: {' '.join(keys[:SHOWN_KEYS])}{more} (cluster.code=frozen prevents it)"
+    return textwrap.wrap(said, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
 def table(statuses: Sequence[PointStatus], width: int = WIDTH) -> list[str]:
     """Return the points as a table of `width` columns: overrides are cut, and what weighs less is left out before."""
     rows = [("point", "state", "done", "loss", "try", "job", "config")]

@@ -106,6 +106,8 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
                 "host": job.get("host"),
                 "world": job.get("world"),
                 "restart": job.get("restart"),
+                "code": job.get("code"),
+                "source": job.get("source"),
                 "started": job.get("started"),
                 "seconds": None if ended is None else ended.get("seconds"),
                 "ended": None if ended is None else ended.get("state"),
@@ -171,6 +173,8 @@ def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.append((f"job {one['job_id'] or '?'}", f"on {nodes or '?'}", spent, end))
     for one, row in zip(found, terminal.aligned(rows, right=[2]), strict=True):
         lines.append(f"  {one['number']:>3}  {row}")
+        if one["source"] == "other":
+            lines.append(f"       | ran other code than was recorded for it ({one['code']})")
         if one["error"]:
             lines.append(terminal.cut(f"       | {one['error']}"))
     return lines

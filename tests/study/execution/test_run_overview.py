@@ -12,6 +12,7 @@ from study.observe import PointStatus
 from study.overview import (
     Failure,
     bars,
+    code_lines,
     cost_line,
     failure_lines,
     failures,
@@ -102,6 +103,9 @@ def test_lines_about_time_and_cost() -> None:
     assert waiting_lines(running)[0] == "1 wait: MaxSubmitJobs is 2"
     assert waiting_lines([]) == []
     assert max(map(len, waiting_lines([status("w", "waiting", why="no answer " * 30)]))) <= 80
+    ran = [status(f"p{n}", "running", source=source) for n, source in enumerate(["other", "live", None, "frozen"])]
+    assert code_lines(ran) == ["other code than was recorded: p0 (cluster.code=frozen prevents it)"]
+    assert code_lines(ran[1:]) == []
     said = cost_line(Cost("GPU-hours", asked=1200.0, used=12.345, lost=0.001))
     assert said == "GPU-hours: 12.3 used of 1,200 asked for, <0.01 of them lost to failed attempts"
 
