@@ -124,6 +124,11 @@ def settings_of(
         value = getattr(search, name)
         if value is not None and value <= 0:
             raise ValueError(f"search.{name}={value} is not allowed: it must be positive")
+    if search.explore != "perturb" and search.name != "pbt":
+        raise ValueError(
+            f"search.explore={search.explore} says what members of a population vary: it needs search=pbt, and "
+            f"search.name is {search.name}"
+        )
     if search.shape == "jobs" and config.cluster.executor != "slurm":
         raise ValueError(
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
@@ -147,6 +152,7 @@ def settings_of(
         quantile=search.quantile,
         resample=search.resample,
         burn_in=search.burn_in_tokens,
+        explore=search.explore,
         gpu_hours=search.budget_gpu_hours,
         devices=max(1, config.cluster.nodes * config.cluster.gpus_per_node),
         shape=search.shape,

@@ -54,6 +54,7 @@ class Settings:
     quantile: float = 0.2
     resample: float = 0.25
     burn_in: int = 0
+    explore: str = "perturb"
     gpu_hours: float | None = None
     devices: int = 1
     shape: str = "pool"
@@ -64,7 +65,7 @@ class Settings:
         if self.scheduler == "random":
             return FullRuns(self.R, limit=self.trials)
         if self.scheduler == "pbt":
-            rules = Rules(self.r, self.burn_in, self.quantile, self.resample)
+            rules = Rules(self.r, self.burn_in, self.quantile, self.resample, explore=self.explore)
             return PopulationBased(self.make_space(), self.trials, self.R, rules, self.seed)
         kinds: dict[str, Callable[..., Scheduler]] = {
             "asha": AshaAuto,

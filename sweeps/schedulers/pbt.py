@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweeps.events import Config, Ended, Event, Reported, Setting, Started, Unit, rank_value
+from sweeps.schedulers import pb2
 from sweeps.schedulers.scheduler import Scheduler, Trials
 from sweeps.space import Space
 
 DRAWS = 16
+EXPLORES = ("perturb", "pb2")
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Rules:
 
     interval: resource between two looks at a member; burn_in: resource before the first; quantile: share at the bottom
     that copies and share at the top that is copied; resample: probability that a hyper-parameter is drawn anew instead
-    of being multiplied by one of `factors`.
+    of being multiplied by one of `factors`. explore: "pb2" chooses real numbers by :mod:`sweeps.schedulers.pb2` once
+    it has seen enough, "perturb" varies them like all others.
     """
 
     interval: int
@@ -29,6 +32,7 @@ class Rules:
     quantile: float = 0.2
     resample: float = 0.25
     factors: tuple[float, float] = (0.8, 1.2)
+    explore: str = "perturb"
 
     def __post_init__(self) -> None:
         if self.interval < 1 or self.burn_in < 0:
@@ -38,6 +42,8 @@ class Rules:
                 f"quantile={self.quantile}, resample={self.resample}: the share copied is above 0 and at most 0.5, "
                 "the probability between 0 and 1"
             )
+        if self.explore not in EXPLORES:
+            raise ValueError(f"explore={self.explore!r} is not allowed: {', '.join(EXPLORES)}")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class PopulationBased(Scheduler):
             raise ValueError(f"members={members} is not allowed: a population has at least 2")
         if rules.interval > R:
             raise ValueError(f"interval={rules.interval} is above the full resource R={R}: no one is looked at")
+        if rules.explore == "pb2" and not pb2.real(space):
+            raise ValueError("explore=pb2 chooses real numbers, of which there are none: take explore=perturb")
         self.space, self.members, self.R, self.rules, self.seed = space, members, R, rules, seed
         self.trials = Trials(members)
         self.config: dict[int, dict[str, Setting]] = {}
@@ -74,18 +82,24 @@ class PopulationBased(Scheduler):
         self.first: dict[int, Config] = {}
         self.lineage: list[Copy] = []
         self.used = 0
+        self.seen: list[pb2.Stretch] = []
+        self._events = 0
+        self._chosen: tuple[int, int, dict[str, Setting]] | None = None
 
     def apply(self, event: Event) -> None:
         """Take notice of an event."""
+        self._events += 1
         match event:
             case Started(unit):
                 self._start(unit)
             case Reported(trial, resource, value):
+                self._see(trial, resource, value)
                 self.used += resource - self.at[trial]
                 self.at[trial] = resource
                 self.value[trial] = rank_value(value)
                 self.looks[trial] += 1
             case Ended(trial, "failed"):
+                self._see(trial, self.at[trial], math.nan)
                 self.value[trial] = math.inf
                 self.looks[trial] += 1
             case _:
@@ -141,6 +155,18 @@ class PopulationBased(Scheduler):
             self.first.setdefault(unit.trial, unit.config)
             self.config[unit.trial] = dict(unit.config)
 
+    def _see(self, member: int, resource: int, value: float) -> None:
+        """Keep what a stretch has gained; of a first one, before which there is no value, only that it went wrong."""
+        if not math.isfinite(value):
+            self.seen.append(self._stretch(member))
+        elif member in self.value and resource > self.at[member]:
+            # What is cut short by the end of training gains less by that alone.
+            share = (resource - self.at[member]) / self.rules.interval
+            self.seen.append(self._stretch(member, (self.value[member] - value) / share))
+
+    def _stretch(self, member: int, gain: float = math.nan) -> pb2.Stretch:
+        return pb2.Stretch(self.config.get(member, {}), self.at[member] / self.rules.interval, gain)
+
     def _next(self, start: int) -> int:
         return min(start + self.rules.interval, self.R)
 
@@ -159,7 +185,15 @@ class PopulationBased(Scheduler):
         return top[int(random.integers(len(top)))]
 
     def _varied(self, member: int, donor: int) -> dict[str, Setting]:
-        """Return the donor's config varied as no other copy of the same weights has it, where draws find one."""
+        """Return the donor's config varied as no other copy of the same weights has it, where draws find one.
+
+        Asked once between events.
+        """
+        if self._chosen is None or self._chosen[:2] != (self._events, member):
+            self._chosen = self._events, member, self._newly_varied(member, donor)
+        return self._chosen[2]
+
+    def _newly_varied(self, member: int, donor: int) -> dict[str, Setting]:
         random = np.random.default_rng([self.seed, member, self.looks[member], 1])
         taken = [c.config for c in self.lineage if (c.donor, c.resource) == (donor, self.at[donor])]
         found = self._explored(random, self.config[donor])
@@ -167,7 +201,18 @@ class PopulationBased(Scheduler):
             if found not in taken:
                 break
             found = self._explored(random, self.config[donor])
-        return found
+        return found if self.rules.explore == "perturb" else self._chosen_by_gain(member, donor, found, taken)
+
+    def _chosen_by_gain(
+        self, member: int, donor: int, found: dict[str, Setting], taken: list[Config]
+    ) -> dict[str, Setting]:
+        """Return a varied config with its real numbers as PB2 chooses them, if it can."""
+        out = sorted({*self.trials.running, *self.trials.lost} - {member})
+        under_way = [self._stretch(other) for other in out]
+        random = np.random.default_rng([self.seed, member, self.looks[member], 2])
+        now = self.at[donor] / self.rules.interval
+        chosen = pb2.chosen(self.space, found, now, self.seen, under_way, taken=taken, random=random)
+        return found if chosen is None else chosen
 
     def _explored(self, random: np.random.Generator, config: Mapping[str, Setting]) -> dict[str, Setting]:
         """Return a donor's config with every hyper-parameter multiplied by a factor or drawn anew, in its domain."""

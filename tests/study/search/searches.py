@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -10,7 +12,10 @@ from pathlib import Path
 
 from study.config import StudyConfig, plain
 from study.layout import StudyFolder
+from study.search.claims import Office
+from study.search.log import Record
 from study.search.settings import Settings, described, save
+from study.search.state import ended, reported, started
 from sweeps.space import Choice, Domain, Interval
 from tests.study.execution.studies import REPOSITORY
 from train.spec.config import BudgetConfig
@@ -43,6 +48,36 @@ def make_search(folder: Path, **changes: object) -> StudyFolder:
     study.points.touch()
     study.study.write_text("cluster: {executor: local}\ntracking: {enabled: false}\n")
     return study
+
+
+def advance(study: StudyFolder, units: int, seed: int = 0, lose: float = 0.1) -> Office:
+    """Let one worker take and end units: some fail, some diverge, the rest come to a loss that falls with tokens."""
+    office, rng = Office.of(study), random.Random(seed)
+
+    def tell(*records: Record) -> None:
+        office.log.append(records)
+        for record in records:
+            office.search.apply(record)
+
+    for _ in range(units):
+        unit = office.search.decide()
+        if unit is None:
+            break
+        now, number = float(len(office.log.records)), len(office.log.records)
+        key = (
+            f"{unit.trial:06x}{number:06x}"
+            if not office.search.is_begun(unit)
+            else office.search.trials[unit.trial].key
+        )
+        tell(started(unit, key, "w", 1.0, now))
+        claim = office.search.claims[number]
+        draw = rng.random()
+        if draw < lose:
+            tell(ended(claim, "failed", "it broke", now + 1))
+            continue
+        loss = math.inf if draw < 2 * lose else draw + 1e3 / unit.until
+        tell(reported(claim, unit.until, loss, now + 1), ended(claim, "reached", "", now + 1))
+    return office
 
 
 def environment(seconds: float = 0.0) -> dict[str, str]:

@@ -23,7 +23,7 @@ from study.search.state import Search
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Interval
 from tests.study.execution.studies import wait_until
-from tests.study.search.searches import begin_worker, make_search, run_worker, search_settings
+from tests.study.search.searches import advance, begin_worker, make_search, run_worker, search_settings
 from train.checkpoint import layout
 from train.spec.config import BudgetConfig
 from train.spec.lineage import parse
@@ -124,13 +124,14 @@ def test_a_member_that_copied_and_has_not_moved_is_copied_from_where_its_weights
 
 
 def test_what_a_copy_cannot_take_over_is_refused() -> None:
-    config = StudyConfig(search=SearchConfig(name="pbt", trials=4), budget=BudgetConfig(tokens=27_008))
     run = search_settings().base
 
-    def define(space: Mapping[str, Domain]) -> Any:
+    def define(space: Mapping[str, Domain], name: str = "pbt", explore: str = "perturb") -> Any:
         from study.compose import check
         from study.freeze import settle
 
+        search = SearchConfig(name=name, trials=4, explore=explore)
+        config = StudyConfig(search=search, budget=BudgetConfig(tokens=27_008))
         return settings_of(config, settle(check(dict(run))), dict(run), dict(space))
 
     assert define({"optim.lr": Interval(1e-3, 1e-1, log=True)}).r == 1351
@@ -138,6 +139,30 @@ def test_what_a_copy_cannot_take_over_is_refused() -> None:
         define({"model.layers": Choice((1, 2, 3, 4))})
     with pytest.raises(ValueError, match=r"search.trials=4 members, but the space has 2"):
         define({"optim.lr": Choice((0.1, 0.2))})
+    rates = {"optim.lr": Interval(1e-3, 1e-1, log=True)}
+    assert define(rates, explore="pb2").explore == "pb2"
+    with pytest.raises(ValueError, match="explore=pb2 chooses real numbers, of which there are none"):
+        define({"optim.lr": Choice((0.1, 0.2, 0.3, 0.4))}, explore="pb2")
+    with pytest.raises(ValueError, match=r"it needs search=pbt, and search.name is asha"):
+        define(rates, name="asha", explore="pb2")
+
+
+def test_settings_chosen_by_what_they_gained_are_those_of_the_log(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s", **{**PBT, "r": 1_500, "explore": "pb2"})
+    office = advance(study, 70)
+    assert isinstance(office.search.scheduler, PopulationBased)
+    lineage = office.search.scheduler.lineage
+    plain = make_search(tmp_path / "p", **{**PBT, "r": 1_500})
+    search = advance(plain, 70).search
+    assert isinstance(search.scheduler, PopulationBased)
+    same = [ours.config == theirs.config for ours, theirs in zip(lineage, search.scheduler.lineage, strict=False)]
+    assert not all(same)
+    again = Office.of(study).search
+    assert isinstance(again.scheduler, PopulationBased)
+    assert again.scheduler.lineage == lineage
+    assert again.scheduler.seen == office.search.scheduler.seen
+    assert again.decide() == office.search.decide()
+    assert f"copied {lineage[0].donor}" in view.text(again, study)
 
 
 def test_names_of_files_agree_with_the_trainers() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from pathlib import Path
 
 import optuna
@@ -14,46 +13,14 @@ from study.executors.query import View
 from study.layout import StudyFolder
 from study.search.claims import Office
 from study.search.labels import Labels
-from study.search.log import Record
 from study.search.optuna_storage import fill, url
 from study.search.plots import draw, survivors
 from study.search.settings import load, save
-from study.search.state import ended, reported, started
 from study.search.view import verdict
 from study.tracking.facts import Facts
 from study.tracking.project import run_card
 from study.tracking.source import Source
-from tests.study.search.searches import make_search
-
-
-def advance(study: StudyFolder, units: int, seed: int = 0, lose: float = 0.1) -> Office:
-    """Let one worker take and end units: some fail, some diverge, the rest come to a loss that falls with tokens."""
-    office, rng = Office.of(study), random.Random(seed)
-
-    def tell(*records: Record) -> None:
-        office.log.append(records)
-        for record in records:
-            office.search.apply(record)
-
-    for _ in range(units):
-        unit = office.search.decide()
-        if unit is None:
-            break
-        now, number = float(len(office.log.records)), len(office.log.records)
-        key = (
-            f"{unit.trial:06x}{number:06x}"
-            if not office.search.is_begun(unit)
-            else office.search.trials[unit.trial].key
-        )
-        tell(started(unit, key, "w", 1.0, now))
-        claim = office.search.claims[number]
-        draw = rng.random()
-        if draw < lose:
-            tell(ended(claim, "failed", "it broke", now + 1))
-            continue
-        loss = math.inf if draw < 2 * lose else draw + 1e3 / unit.until
-        tell(reported(claim, unit.until, loss, now + 1), ended(claim, "reached", "", now + 1))
-    return office
+from tests.study.search.searches import advance, make_search
 
 
 def stored(study: StudyFolder) -> optuna.Study:
