@@ -97,8 +97,7 @@ def curves(frame: pd.DataFrame) -> tuple[Curve, ...]:
         if name not in frame or frame[name].isna().all():
             raise ValueError(f"form=multi_power reads curves: there is no column {name!r} (columns={name}:COLUMN)")
     step, lr, loss = (observations.column(frame, name) for name in NEEDS)
-    sizes = _labels(frame, ("size_group", "params"))
-    runs = _labels(frame, ("run", "schedule", "key") if _named(frame, "run", "schedule") else ("run",))
+    sizes, runs = labels(frame)
     made = []
     for (size, run), index in pd.Series(range(len(step))).groupby([sizes, runs], sort=False):
         rows = index.to_numpy()[np.argsort(step[index], kind="stable")]
@@ -111,6 +110,12 @@ def curves(frame: pd.DataFrame) -> tuple[Curve, ...]:
         rates = np.where(every < at[0], lr[rows][0] * every / max(int(at[0]), 1), rates)
         made.append(Curve(str(run), str(size), at, loss[rows], rates))
     return tuple(made)
+
+
+def labels(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Return the size and the run of every row: rows that share both are one curve."""
+    named = ("run", "schedule", "key") if _named(frame, "run", "schedule") else ("run",)
+    return _labels(frame, ("size_group", "params")), _labels(frame, named)
 
 
 def _named(frame: pd.DataFrame, *names: str) -> bool:

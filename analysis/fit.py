@@ -127,14 +127,14 @@ def act(options: Mapping[str, Any]) -> int:
 
 def _print(result: Fit, folder: Path, page: Path | None) -> None:
     """Print the findings, what was written, and last the law and the recommendation."""
-    from analysis.summary import summary
+    from analysis.summary import summary, used
 
     for check in result.checks:
         option = "=" in check.advice.split(" ", 1)[0]  # what to type stays as it is typed
         advice = check.advice if option else check.advice[:1].upper() + check.advice[1:]
         print(f"{check.level:<8} {check.code}: {check.message}. {advice}.")
     also = "" if page is None else f", {page.name}"
-    print(f"wrote    {folder / 'fit.json'}, runs.csv{also} ({result.runs.used} of {result.runs.total} runs used)\n")
+    print(f"wrote    {folder / 'fit.json'}, runs.csv{also} ({used(result)})\n")
     fields: Mapping[str, object] = to_json(result)
     print(summary(fields))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from analysis.results import Block, Fit, Fits, Frontier, Runs, Valleys
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from analysis.curvelaws import Score
 
 SWEEP = ("swept_settings", "optimum_on_edge", "lr_not_tuned")
 """Findings about raw sweeps, which the optima are not."""
@@ -45,7 +47,9 @@ def settings_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     block = dataclasses.replace(block, checks=(*checks, *(c for c in block.checks if c.code not in SWEEP)))
     table = cells[["params", "tokens", "lr", "batch_tokens", "loss", "points", "status", "reason"]]
     optima = [{str(k): _plain(v) for k, v in line.items()} for line in table.to_dict("records")]
-    return _alone(cells, asked, block, {**extra, "optima": to_json(optima), "runs_swept": int(frame["used"].sum())})
+    swept = int(frame["used"].sum())
+    runs = Runs(len(frame), swept, len(frame) - swept, int((frame["state"] == "completed").sum()), 0)
+    return _alone(cells, asked, block, {**extra, "optima": to_json(optima), "runs_swept": swept}, runs)
 
 
 def curves_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
@@ -62,7 +66,17 @@ def curves_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     scores = [dataclasses.asdict(score) for score in found.scores]
     extra = {"curves": to_json(scores), "interval": "none: too few curves" if few else "bootstrap over curves"}
     curve = frame.assign(used=kept, drop_code=frame["drop_code"].where(~kept, ""))
-    return _alone(curve, asked, found.block(), extra)
+    return _alone(curve, asked, found.block(), extra, _runs(curve, found.scores))
+
+
+def _runs(frame: pd.DataFrame, scores: Sequence[Score]) -> Runs:
+    """Return how many curves there are, are fitted, have no row to use, and were read to the end of their run."""
+    from analysis import curvelaws
+
+    every = list(zip(*curvelaws.labels(frame), strict=True))
+    ended = {label for label, state in zip(every, frame["state"], strict=True) if state == "completed"}
+    total, fitted = len(set(every)), sum(score.fitted for score in scores)
+    return Runs(total, fitted, total - len(scores), len(ended), 0)
 
 
 def _plain(value: Any) -> Any:
@@ -71,8 +85,10 @@ def _plain(value: Any) -> Any:
     return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
-def _alone(frame: pd.DataFrame, asked: Mapping[str, Any], block: Block, extra: Mapping[str, Any]) -> Fit:
-    """Return what fit.json holds where one law is all there is."""
+def _alone(
+    frame: pd.DataFrame, asked: Mapping[str, Any], block: Block, extra: Mapping[str, Any], runs: Runs | None = None
+) -> Fit:
+    """Return what fit.json holds where one law is all there is; `runs` where a row of the frame is not a run."""
     from analysis import bootstrap
     from analysis.tables import versions
 
@@ -100,7 +116,7 @@ def _alone(frame: pd.DataFrame, asked: Mapping[str, Any], block: Block, extra: M
         resamples=int(asked["resamples"]),
         seed=int(asked["seed"]),
         versions=versions(),
-        runs=Runs(len(frame), used, len(left), int((frame["state"] == "completed").sum()), 0),
+        runs=runs or Runs(len(frame), used, len(left), int((frame["state"] == "completed").sum()), 0),
         fits=Fits(valleys, surface, front, block, None),
         record=record_of(asked, extra, frame),
     )

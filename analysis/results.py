@@ -15,7 +15,9 @@ Top level (:class:`Fit`)::
                         `params` is empty when it could not be fitted.
     kinds               {params: matmul|total|non_embedding|given, flops: rule, loss: unit, tokens, tokenizer}
     interval_method, confidence, resamples, seed, versions
-    runs                {total, used, dropped, completed, budgets}
+    runs                {total, used, dropped, completed, budgets}: runs of the table, those that the fit reads, those
+                        left out; of form=multi_power a run is a curve: `used` are those fitted, those held out are
+                        neither used nor dropped, `completed` those read to the end of their run
     fits                {valleys, surface, frontier, law, envelope}: one block an approach; `law` is the fit of another
                         form than the surface (form=), else null; `envelope` approach 1, null where it was not asked for
     backtest            null with fewer than three budgets
@@ -35,7 +37,9 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
     identified          name -> {identified, reason, side, limit}; not identified: `side` ("upper"|"lower"|null) and
                         `limit` give the one-sided bound that the data do support: upper means "at most limit"
     checks              [{code, message, advice, level}]; level is "note" | "warning" | "error"
-    rows_used           number of rows
+    rows_used           number of values that the law was fitted to: runs (the minima of approach 2 read several each);
+                        of form=multi_power points of the fitted curves, at most 60 a curve; of form=learning_rate and
+                        batch the optima of the sweeps where the runs are sweeps
     rows_dropped        [{key, code, reason}]
     optimizer           {method, starts, agree_share, gradient_norm, converged, basins: [{objective, share, params}]}
 

@@ -9,9 +9,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis import human
+
+if TYPE_CHECKING:
+    from analysis.results import Fit
 
 USAGE = "usage: python -m analysis.summary fit=reports/STUDY/fit.json [report=reports/STUDY/report.html]"
 
@@ -32,6 +35,14 @@ def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
         lines.append(("report", report))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines).translate(human.ASCII)
+
+
+def used(fit: Fit) -> str:
+    """Return what the law was fitted to, in a few words."""
+    of, rows = f"{fit.runs.used} of {fit.runs.total}", human.count(fit.rows_used)
+    if fit.approach == "curves":
+        return f"{of} curves used, {rows} points of them"
+    return f"{of} runs used" + (f", {rows} optima of them" if "optima" in fit.record else "")
 
 
 def law_text(block: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from analysis import human
+from analysis import human, summary
 from analysis.figures.data import Row
 from analysis.figures.valleys import STATUS
 from analysis.report import maths
@@ -173,7 +173,7 @@ def method(fit: Fit) -> Html:
         *((name, f"{b.form}; {b.loss_function}") for name, b in beside if b.form),
         ("intervals", f"{human.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
         ("seed", str(fit.seed)),
-        ("rows", f"{fit.rows_used} used by the law; {fit.runs.completed} of {fit.runs.total} runs completed"),
+        ("fitted to", f"{summary.used(fit)}; {fit.runs.completed} completed"),
         ("parameters", "as given in the source" if fit.kinds.params == "given" else fit.kinds.params),
         ("compute", _rule(fit)),
         ("loss", fit.kinds.loss),

@@ -40,6 +40,7 @@ def test_the_optima_of_sweeps_give_the_laws_they_were_made_from(tmp_path: Path, 
     found = fitted(tmp_path, sweep(), "form=learning_rate", f"optimum={how}", "resamples=0")
     assert (found["params"]["p"], found["params"]["q"]) == pytest.approx((-0.4, 0.1), abs=1e-3)
     assert found["rows_used"] == 5
+    assert (found["runs"]["total"], found["runs"]["used"]) == (210, 210), "runs of the sweeps, not their optima"
     assert len(found["rows_dropped"]) == 1
     assert found["rows_dropped"][0]["code"] in ("edge", "saddle", "too_few"), "the cell whose sweep misses its optimum"
     assert {"optimum_on_edge", "window_matters"} <= {check["code"] for check in found["checks"]}
@@ -70,7 +71,16 @@ def test_curves_under_schedules_predict_a_schedule_that_was_not_fitted(
     shown = ("cosine_24000", "constant_24000", "wsdcon_9")
     given = ["form=multi_power", "columns=run:schedule,size_group:model_millions", f"train={'|'.join(shown)}"]
     found = fitted(tmp_path, table, *given)
-    assert "held out" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    # 60 points of each of the three curves that are fitted, of nine in the table
+    assert "held out" in said
+    assert "(3 of 9 curves used, 180 points of them)" in said
+    assert (found["rows_used"], found["runs"]["total"], found["runs"]["used"], found["runs"]["dropped"]) == (
+        180,
+        9,
+        3,
+        0,
+    )
     scores = {line["run"]: line for line in found["record"]["curves"]}
     assert {run for run, line in scores.items() if line["fitted"]} == set(shown)
     assert max(line["mean_relative"] for line in scores.values()) < 0.005
