@@ -160,6 +160,8 @@ def feed(
             break
         out += len(part.keys)
         singles += not part.array
+    if out:
+        _cancel_late(folder, [key for part in decided.parts for key in part.keys], outside)
     if singles:
         outside.say(f"submitted {out:,} points as {singles:,} single jobs: SLURM takes no arrays here")
     left = len(state.waiting) - out
@@ -169,6 +171,19 @@ def feed(
     elif left and not sparing:
         outside.say(f"{_waits(left)}: {why}")
     return out
+
+
+def _cancel_late(folder: StudyFolder, keys: Collection[str], outside: Outside) -> None:
+    """Cancel jobs just submitted whose points were cancelled meanwhile; whoever did that could not see their jobs."""
+    from study.executors import slurm
+
+    known = ledger.read(folder)
+    indices = known.unwanted_jobs(known.cancelled.intersection(keys))
+    try:
+        if indices:
+            slurm.cancel(indices, outside.runner)
+    except slurm.SchedulerError as error:
+        outside.say(f"{error}: they find that they are not wanted as they begin")
 
 
 def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -> str:

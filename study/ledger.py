@@ -168,11 +168,11 @@ class _Folding:
         asked = Waiting(
             event.get("resources") or {}, event.get("code"), event.get("parallel"), str(event.get("why", ""))
         )
-        for key in event["keys"]:
+        # What was cancelled stays so until it is tried again: whoever wrote this may not have known of it yet.
+        for key in (key for key in event["keys"] if key not in self.cancelled):
             self.current.pop(key, None)
             self.waiting.pop(key, None)  # it goes to the end of the queue
             self.waiting[key] = self.wanted[key] = asked
-        self.cancelled.difference_update(event["keys"])
 
     def intend(self, event: Event) -> None:
         batch = _batch(event)
@@ -180,7 +180,6 @@ class _Folding:
         for key in batch.keys:
             self.current[key] = batch.name
             self.waiting.pop(key, None)
-        self.cancelled.difference_update(batch.keys)
 
     def settle(self, event: Event) -> None:
         """A batch was submitted, or never will be: then its keys wait again, unless the scheduler refused for good."""

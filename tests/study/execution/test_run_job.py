@@ -161,6 +161,7 @@ def test_cancelled_or_replaced_points_are_not_started(tmp_path: Path) -> None:
     study, key = prepared(tmp_path, 1)
     ledger.append(study, "cancelled", keys=[key])
     assert run_job(study)[0] == NOT_WANTED
+    ledger.append(study, "retry", keys=[key])
     ledger.append(study, "intent", name="newer", executor="local", keys=[key])
     code, said = run_job(study)
     assert (code, "now belongs to batch newer" in said) == (NOT_WANTED, True)

@@ -1,4 +1,4 @@
-"""The last job of a study: whoever ends last submits what waits, also where others ended without a word."""
+"""Processes of a study that meet: the last job that submits what waits, ends nobody wrote, a cancel meanwhile."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from study.executors import query
 from study.executors.query import Answer
 from study.files import write_json
 from study.freeze import append_points, load_points
+from study.job import unwanted
 from study.last import TRIES
 from study.layout import StudyFolder
 from study.observe import Observer
@@ -40,9 +41,12 @@ class Slurm:
     ended: dict[str, str] = field(default_factory=dict)
     now: float = field(default_factory=time.time)
     asleep: Callable[[], None] = lambda: None
+    submitting: Callable[[], None] = lambda: None
+    cancelled: list[str] = field(default_factory=list)
 
     def __call__(self, command: Sequence[str]) -> Answer:
         if command[0] == "sbatch":
+            self.submitting()
             text = Path(command[1]).read_text()
             job = str(1 + len(self.names))
             self.names[job] = Path(command[1]).stem
@@ -52,6 +56,8 @@ class Slurm:
         if command[0] == "squeue":
             rows = ((*task.split("_"), word) for task, word in self.tasks.items())
             return Answer(0, "".join(f"{job}|{index}|{word}|None|{self.names[job]}\n" for job, index, word in rows))
+        if command[0] == "scancel":
+            self.cancelled += command[1:]
         if command[:3] == ["scontrol", "show", "config"]:
             return Answer(0, f"MaxArraySize = 1001\nMaxJobCount = {self.most + 1}\n")
         if command[0] == "sacct" and self.ended:
@@ -192,3 +198,15 @@ def test_a_branch_does_not_go_out_again_and_again_for_a_trunk_that_failed(make: 
     for _ in range(3):
         assert advance(world.study, world.slurm.outside) == 0
     assert list(ledger.read(world.study).waiting) == [branch]
+
+
+def test_points_that_are_cancelled_while_they_are_submitted_stay_cancelled(make: Callable[[int, int], World]) -> None:
+    world = make(3, 100)
+    first, second, third = world.keys
+    world.slurm.submitting = lambda: ledger.append(world.study, "cancelled", keys=[first, third])
+    world.start()
+    known = ledger.read(world.study)
+    assert known.cancelled == {first, third}
+    assert unwanted(known, known.batches[known.current[first]], first)
+    assert unwanted(known, known.batches[known.current[second]], second) is None
+    assert world.slurm.cancelled == ["1_[0,2]"], "whoever cancelled them could not see their job"

@@ -52,7 +52,10 @@ def test_cancel_retry_and_a_new_intent() -> None:
     retried = ledger.fold([*events, event("retry", keys=["a"])])
     assert retried.cancelled == {"b"}
     assert "a" not in retried.current
-    assert ledger.fold([*events, intent("two", "b")]).cancelled == {"a"}
+    late = ledger.fold([*events, event("waiting", keys=["a"]), intent("two", "b")])
+    assert late.cancelled == {"a", "b"}, "by somebody who did not know that they were cancelled"
+    assert (late.waiting, late.current) == ({}, {"a": "one", "b": "two"})
+    assert ledger.fold([*events, event("retry", keys=["b"]), intent("two", "b")]).cancelled == {"a"}
 
 
 def test_events_of_a_later_version_are_passed_over() -> None:
