@@ -129,9 +129,10 @@ def _scaled(rope: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"partial_rotary_factor={rope['partial_rotary_factor']} cannot be imported: only 1 can")
     if kind == "default":
         return {}
+    sharpening = ("attention_factor", "mscale", "mscale_all_dim")
     usual: dict[str, dict[str, Any]] = {
         "linear": {},
-        "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "attention_factor": None},
+        "yarn": {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, **dict.fromkeys(sharpening)},
         "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
     }
     if kind not in usual:
@@ -153,7 +154,13 @@ def _window(config: Mapping[str, Any], kind: str) -> tuple[int | None, int]:
     layers = int(config["num_hidden_layers"])
     if window is None or kind == "llama" or (kind == "qwen3" and not config.get("use_sliding_window", False)):
         return None, 0
-    types = config.get("layer_types") or ["sliding_attention"] * layers
+    # Qwen3 without a list of layers counts those at the start that have no window.
+    without = int(config.get("max_window_layers", 28)) if kind == "qwen3" else 0
+    types = config.get("layer_types") or [
+        "full_attention" if n < without else "sliding_attention" for n in range(layers)
+    ]
+    if "sliding_attention" not in types:
+        return None, 0
     for every in range(layers + 1):
         wanted = ["full_attention" if every and (n + 1) % every == 0 else "sliding_attention" for n in range(layers)]
         if wanted == types:

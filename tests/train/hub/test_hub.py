@@ -21,6 +21,7 @@ from train.hub.start import start_from
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig, RunConfig
+from train.spec.counts import window_of
 from train.spec.decoder import resolve_model
 from train.spec.read import read
 from train.spec.yamlfile import read_mapping
@@ -171,6 +172,23 @@ def test_what_cannot_be_exported_is_refused(changes: dict[str, Any], words: str)
         architecture.to_hub(resolve_model(replace(BASE, **changes), LENGTH), VOCABULARY, LENGTH, 0, "float32")
 
 
+@pytest.mark.parametrize("without", [None, 0, 2, 4])
+def test_windows_are_where_transformers_has_them_without_a_list_of_layers(without: int | None) -> None:
+    from transformers import Qwen3Config
+
+    first = {} if without is None else {"max_window_layers": without}
+    given = {"model_type": "qwen3", "num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 8, **first}
+    theirs = Qwen3Config(**given).layer_types
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "head_dim": 8, "intermediate_size": 48, "rms_norm_eps": 1e-6}
+    if without == 2:  # which we have no keys for
+        with pytest.raises(ValueError, match="layer_types cannot be imported"):
+            architecture.from_hub(given | sizes)
+        return
+    model = architecture.from_hub(given | sizes)
+    ours = ["sliding_attention" if window_of(model, layer) else "full_attention" for layer in range(4)]
+    assert ours == theirs
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -180,6 +198,7 @@ def test_what_cannot_be_exported_is_refused(changes: dict[str, Any], words: str)
         ({"head_dim": 16}, r"head_dim=16 times num_attention_heads=4 is not hidden_size=32"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type='dynamic' cannot be imported"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 8}}, "beta_fast=8 cannot be imported"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7}}, "mscale=0.7 cannot be imported"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5"),
     ],
 )
