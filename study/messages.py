@@ -9,6 +9,9 @@ from typing import Any
 
 from study.config import sections
 
+UNQUOTED = re.compile(r"[^\w\s/\\+.$%*@?|:,=()\[\]{}-]", re.ASCII)
+"""A sign that Hydra's grammar knows in quotes only."""
+
 
 def valid_keys() -> list[str]:
     """Return every key of the schema, dotted."""
@@ -52,8 +55,28 @@ def from_hydra(error: BaseException) -> str:
         if not found[1].startswith("hydra.") and found[1] not in known:
             return unknown_key(found[1])
     if "OverrideParse" in type(error).__name__:
-        return f"cannot read the override: {_first_lines(text)}"
+        return unreadable(str(getattr(error, "override", "")))
     return _first_lines(text)
+
+
+def unreadable(override: str) -> str:
+    """Return the message for a word of the command line that Hydra's grammar has no meaning for."""
+    key, equals, value = override.partition("=")
+    if not equals:
+        key, colon, value = override.partition(":")
+        meant = f"{key}={value}" if colon else f"{key}=…"
+        near = f": did you mean {meant}?" if key in valid_keys() or key.isidentifier() else ""
+        return f"{override!r} is neither KEY=VALUE nor GROUP=OPTION{near}"
+    said = f"cannot read the override {override}"
+    if not re.fullmatch(r"[+~]*[\w./@$-]+", key, re.ASCII):
+        return f"{said}: {key!r} is no key: python -m study.sweep --help lists every key"
+    if any(value.count(a) != value.count(b) for a, b in ("()", "[]", "{}")):
+        return f"{said}: a bracket in it is not closed"
+    if "'" in value or '"' in value:
+        return f"{said}: quotes in it are not closed, or stand inside quotes of the same kind"
+    if sign := UNQUOTED.search(value):
+        return f"{said}: {sign[0]!r} stands only in quotes, as '{key}=\"{value}\"'"
+    return f"{said}: there is a comma or a sign too many in it"
 
 
 def _unknown_option(group: str, option: str, options: list[str]) -> str:
@@ -97,6 +120,9 @@ def _leaves(plain: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
         path = f"{prefix}.{name}" if prefix else str(name)
         if isinstance(value, Mapping):
             yield from _leaves(value, path)
+        elif isinstance(value, list | tuple):
+            named = {str(place): item for place, item in enumerate(value)}  # as Hydra names items: data.sources.1
+            yield from _leaves(named, path)
         else:
             yield path, value
 

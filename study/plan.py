@@ -68,8 +68,12 @@ def make_plan(composed: Sequence[Composed], settled: Sequence[RunConfig], finger
     shared = _shared([point.overrides for point, _ in frozen.values()])
     derived = lineage.DERIVED if lineage.parents(point for point, _ in frozen.values()) else ()
     points = tuple(replace(p, overrides=_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
-    folder = StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
-    return Plan(folder, config, points, tuple(c for _, c in frozen.values()), len(composed))
+    return Plan(folder_of(config), config, points, tuple(c for _, c in frozen.values()), len(composed))
+
+
+def folder_of(config: StudyConfig) -> StudyFolder:
+    """Return the folder of the study that a config names."""
+    return StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
 
 
 def _shared(overrides: Sequence[Sequence[str]]) -> frozenset[str]:

@@ -20,7 +20,7 @@ from study.files import write_atomic
 from study.freeze import absolute, append_points, known_keys, load_points, settle
 from study.layout import StudyFolder
 from study.place import local_world
-from study.plan import Plan, common, make_plan
+from study.plan import Plan, common, folder_of, make_plan
 from study.point import Point
 from study.submission import reference
 from study.table import rows, slots, speed, table
@@ -47,6 +47,7 @@ def submit(composed: Sequence[Composed]) -> int:
     refuse_secrets({**asdict(config), "overrides": sorted({o for one in composed for o in one.overrides})}, os.environ)
     resolve(config.tracking.uri, Path.cwd())
     at_once = slots(config.cluster, config.run())
+    _check_folder(config)
     site = room.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
     settled = [settle(one.config, one.overrides) for one in composed]
     for one, run in zip(composed, settled, strict=True):
@@ -61,6 +62,18 @@ def submit(composed: Sequence[Composed]) -> int:
         return 0
     _write(plan)
     return _execute(plan, console)
+
+
+def _check_folder(config: StudyConfig) -> None:
+    """Raise ValueError where the study cannot be written to, or is a search, whose points follow from its results."""
+    folder = folder_of(config)
+    there = next(place for place in (folder.path, *folder.path.parents) if place.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise ValueError(f"paths.runs={config.paths.runs}: {there} is no folder that can be written to: name another")
+    if folder.search.exists():
+        raise ValueError(
+            f"study.name={folder.name}: that study is a search, which makes its own points: take another name"
+        )
 
 
 def _world(cluster: ClusterConfig, run: RunConfig) -> int:
@@ -87,7 +100,8 @@ def _sized(plan: Plan, site: nodes.Site) -> list[sizing.Sized]:
 def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.Site) -> None:
     cluster = sizing.layout(plan.clusters[0], plan.points[0].config, site)
     shown = rows(plan.points, _states(plan))
-    title = f"Study {plan.config.study.name}: {len(plan.points)} points on {cluster.executor}"
+    count = "1 point" if len(plan.points) == 1 else f"{len(plan.points)} points"
+    title = f"Study {plan.config.study.name}: {count} on {cluster.executor}"
     narrow = console.width < 95
     console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, narrow))
     new = sum(row.state == "new" for row in shown)
@@ -127,6 +141,12 @@ def _write(plan: Plan) -> None:
     """Write the study's points and the settings of this submission; what is there already stays untouched."""
     from train.spec.yamlfile import dump
 
+    try:
+        plan.folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"paths.runs={plan.config.paths.runs}: {plan.folder.path} cannot be made ({error.strerror}): name another"
+        ) from None
     locks.choose(plan.folder.path, plan.config.paths.locks)
     append_points(plan.folder, plan.points)
     _update(plan.folder.study, dump(settings(plan.config, plan.folder)))

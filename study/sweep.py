@@ -70,11 +70,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.has("--help", "-h"):
             from study.help import text
 
-            print(text(_config_folders(arguments)))
+            print(text(_config_folders(arguments)), flush=True)
             return 0
-        return _hydra(arguments)
+        code = _hydra(arguments)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ValueError as error:
         print(f"study.sweep: {error}", file=sys.stderr)
         return 2

@@ -22,9 +22,9 @@ from study.executors import query, room
 from study.executors.local import job_environment, python, tasks, write_batch
 from study.files import locked, write_atomic
 from study.follow import INTERRUPTED, Stop
-from study.freeze import one_budget, settle
+from study.freeze import known_keys, one_budget, settle
 from study.layout import StudyFolder
-from study.plan import common
+from study.plan import common, folder_of
 from study.resources import Shape
 from study.search import jobs, view
 from study.search.claims import Office, frozen
@@ -54,13 +54,17 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
             f"search={config.search.name} has nothing to search over: add -m with lists or ranges, for example "
             "'optim.lr=tag(log,interval(1e-4,1e-2))'"
         )
+    folder = folder_of(config)
+    if not folder.search.exists() and (there := known_keys(folder)):
+        raise ValueError(
+            f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"
+        )
     run = settle(composed.config, composed.overrides)
     corpora = gather([run], print, config.dry_run)
     manifest = corpora.get(corpus_of(run))
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
-    folder = StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
     for corner in (0, 1):  # what cannot be is said before anything is done
         point = frozen(wanted, {name: view.corner(domain, corner) for name, domain in space.items()})
         _check_ranks(config.cluster, point.config)

@@ -138,7 +138,12 @@ def test_the_config_is_shown_as_yaml_of_any_preset(here: Path, capsys: pytest.Ca
         (["model.width=64,96"], "add -m"),
         (["seed=range(3)"], "add -m"),
         (["-m", "optim.lr=interval(0.1,1)"], "continuous range"),
-        (["model.width=["], "cannot read the override"),
+        (["model.width=["], "cannot read the override model.width=[: a bracket in it is not closed"),
+        (["model"], "'model' is neither KEY=VALUE nor GROUP=OPTION: did you mean model=…?"),
+        (["model.width:64"], "did you mean model.width=64?"),
+        (["paths.runs=läufe"], "'ä' stands only in quotes, as 'paths.runs=\"läufe\"'"),
+        (["-m", "seed=1,,2"], "there is a comma or a sign too many"),
+        (["data=mixture"], "data.sources.1.source has no value yet"),
         (["model.width=63"], "model.width=63 is not a multiple of model.head_dim=32"),
         (["-m", "seed=1,2", "+optim.eps=1e-9"], "An item is already at 'optim.eps'"),
         (["--config-name", "confg"], "Cannot find primary config 'confg'"),
@@ -188,8 +193,36 @@ def test_a_folder_that_cannot_be_written_is_said(
     here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "runs").write_text("a file")
-    assert main(["budget.tokens=12800"]) == 1
-    assert "runs" in capsys.readouterr().err
+    assert main(["budget.tokens=12800"]) == 2
+    assert f"paths.runs=runs: {here}/runs is no folder that can be written to" in capsys.readouterr().err
+    assert execution.prepared == []
+
+
+def test_a_search_and_points_of_ones_own_share_no_study(
+    here: Path, execution: Execution, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each would hide the other's runs: a search shows its trials, and nothing else."""
+    assert main(["study.name=mine"]) == 0
+    before = (here / "runs" / "mine" / "points.jsonl").read_text()
+    search = ["search=random", "dry_run=true", "-m", "optim.lr=interval(0.001,0.01)"]
+    assert main(["study.name=mine", *search]) == 2
+    assert "study.name=mine: this study has points that no search made (1)" in capsys.readouterr().err
+    assert sorted(path.name for path in (here / "runs").iterdir()) == ["mine"]
+    (here / "runs" / "found").mkdir()
+    (here / "runs" / "found" / "search.json").write_text("{}")
+    assert main(["study.name=found"]) == 2
+    assert "study.name=found: that study is a search" in capsys.readouterr().err
+    assert (here / "runs" / "mine" / "points.jsonl").read_text() == before
+    assert not (here / "runs" / "found" / "points.jsonl").exists()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(here: Path) -> None:
+    """`python -m study.sweep --help | head` ends without a word."""
+    words = " ".join(map(shlex.quote, [sys.executable, "-m", "study.sweep", "--help"]))
+    script = f"{words} | true; echo ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", script], cwd=here, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_slurm_returns_with_the_next_commands(
