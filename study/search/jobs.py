@@ -66,8 +66,20 @@ def advance_quietly(folder: StudyFolder) -> None:
     try:
         if Office.of(folder).settings.shape == "jobs":
             advance(folder)
+        else:
+            give_up_gone(folder)
     except (ValueError, TimeoutError, OSError) as error:
         print(f"{folder.name}: jobs were not submitted: {error}", file=sys.stderr, flush=True)
+
+
+def give_up_gone(folder: StudyFolder, outside: Outside | None = None) -> None:
+    """Give up the units whose jobs are gone where workers advance the search now: these would wait for them."""
+    office = Office.of(folder)
+    if not _of_jobs(office):
+        return
+    with locked(folder.submitting, LOCK_SECONDS):
+        settle(folder, outside or Outside())
+        give_up(office, outside or Outside())
 
 
 def advance_at_end(folder: StudyFolder, outside: Outside | None = None) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,9 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     office = Office.of(folder)
     office.enqueue([enqueued(point, office.search.space) for point in config.search.enqueue])
     office.say("resumed")
+    if config.search.shape != "jobs" or _local(config):
+        with suppress(TimeoutError):  # whoever looks at the search does it as well
+            jobs.give_up_gone(folder)
     if _local(config):
         return stay(folder, count, config.cluster.code)
     if config.search.shape == "jobs":
@@ -149,18 +153,26 @@ def cancel(folder: StudyFolder) -> str:
     known = ledger.read(folder)
     ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
     if ids:
-        answer = query.run(["scancel", "--full", "--signal=TERM", *ids])
+        # In this order: one that begins in between is told as well.
         pending = query.run(["scancel", "--state=PENDING", *ids])
+        answer = query.run(["scancel", "--full", "--signal=TERM", *ids])
         if answer.code is None or pending.code is None:
             raise ValueError(f"scancel gave no answer ({answer.error or pending.error}): give the command again")
-    told = 0
-    for lease in folder.leases.glob("[0-9]*") if folder.leases.exists() else ():
-        host, _, pid = lease.read_text(encoding="utf-8").strip().partition(" ")
-        if host == os.uname().nodename and _is_worker(int(pid), folder):
-            os.kill(int(pid), signal.SIGTERM)
-            told += 1
+    told = sum(_tell(lease, folder) for lease in (folder.leases.glob("[0-9]*") if folder.leases.exists() else ()))
     where = f"{len(ids)} job arrays and {told} workers of this machine" if ids else f"{told} workers of this machine"
     return f"{folder.name}: stopped; {where} were told to save and end. The same command as before carries on"
+
+
+def _tell(lease: Path, folder: StudyFolder) -> bool:
+    """Tell the worker of a lease to end if it runs on this machine; a lease may go or be renewed at any moment."""
+    try:
+        host, _, pid = lease.read_text(encoding="utf-8").strip().partition(" ")
+        if host != os.uname().nodename or not pid.isdigit() or not _is_worker(int(pid), folder):
+            return False
+        os.kill(int(pid), signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return True
 
 
 def _is_worker(pid: int, folder: StudyFolder) -> bool:

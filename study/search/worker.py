@@ -118,6 +118,13 @@ def one(worker: Worker) -> int:
         print(f"{worker.batch.name}: nothing to do: its unit was given up, or it is over", file=sys.stderr)
         return NOT_WANTED
     claim = found[0]
+    if office.search.stopped:  # while this job was on its way, so that nobody could cancel it
+        if worker.place.first:
+            with office.transaction():
+                if office.search.is_current(claim.number, claim.unit.trial):
+                    office.lose(claim, "the search was stopped", 0.0, begun=False)
+        print(f"{worker.batch.name}: nothing to do: the search was stopped", file=sys.stderr)
+        return NOT_WANTED
     if not worker.place.first:
         return join(worker.work(claim.key, claim.number, _until(office, claim)), worker.signals)
     advance = Advance(worker, claim)

@@ -14,7 +14,7 @@ from study import ledger
 from study.execute import Outside
 from study.executors.query import Answer, Job, View
 from study.layout import StudyFolder
-from study.search import jobs
+from study.search import jobs, pool
 from study.search.claims import JOB, Office
 from study.search.state import Claim
 from tests.study.search.searches import environment, make_search
@@ -187,17 +187,33 @@ def test_of_jobs_that_end_together_and_fill_the_scheduler_the_last_tries_until_t
     assert len(naps) == 2, "others are there to do it"
 
 
+def test_workers_that_take_over_from_jobs_do_not_wait_for_those_that_are_gone(world: World) -> None:
+    world.advance()
+    first, second, third = world.claims()
+    world.state(first, "NODE_FAIL")
+    world.state(second, "RUNNING")
+    jobs.give_up_gone(world.study, Outside(runner=world.cluster, sleep=lambda _: None, say=lambda _: None))
+    assert [claim.number for claim in world.claims()] == [second.number, third.number]
+
+
 def test_a_job_whose_unit_was_given_up_does_nothing(world: World) -> None:
     world.advance()
     claim = world.claims()[0]
     world.tell(claim.number, "lost")
-    name = claim.worker.removeprefix(JOB)
-    done = subprocess.run(
-        [sys.executable, "-m", "study.search.worker", str(world.study.path), "--name", name],
-        env={**environment(), "PATH": os.devnull}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = _run(world, claim)
     assert done.returncode == 77, done.stderr
     assert not (world.study.run(claim.key).path / "diary").exists()
+
+
+def test_a_job_that_was_on_its_way_when_the_search_was_stopped_does_nothing(world: World) -> None:
+    world.advance()
+    claim = world.claims()[0]
+    Office.of(world.study).say("stopped")
+    done = _run(world, claim)
+    assert done.returncode == 77, done.stderr
+    assert not (world.study.run(claim.key).path / "diary").exists()
+    assert claim.number not in {one.number for one in world.claims()}
+    assert Office.of(world.study).search.lost_units == 0
 
 
 def _let_windows_pass(study: StudyFolder) -> None:
@@ -207,3 +223,18 @@ def _let_windows_pass(study: StudyFolder) -> None:
 
     lines = [json.loads(line) for line in text.splitlines()]
     study.ledger.write_text("".join(json.dumps({**line, "time": line["time"] - 100}) + "\n" for line in lines))
+
+
+def test_a_search_is_cancelled_while_a_lease_is_being_renewed(world: World) -> None:
+    world.study.leases.mkdir(parents=True)
+    (world.study.leases / "0").write_text("")
+    assert "0 workers of this machine were told" in pool.cancel(world.study)
+    assert Office.of(world.study).search.stopped
+
+
+def _run(world: World, claim: Claim) -> subprocess.CompletedProcess[str]:
+    name = claim.worker.removeprefix(JOB)
+    return subprocess.run(
+        [sys.executable, "-m", "study.search.worker", str(world.study.path), "--name", name],
+        env={**environment(), "PATH": os.devnull}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
