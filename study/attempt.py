@@ -157,7 +157,8 @@ def trainer_environment(
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         environment[name] = str(threads)
     if job.get("code"):  # for the manifests of checkpoints
-        environment["CODE_VERSION"] = str(job["code"])
+        changed = " (changed since)" if job.get("source") == "other" else ""
+        environment["CODE_VERSION"] = f"{job['code']}{changed}"
     root = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, inherited.get("PYTHONPATH")) if p)
     if attempt is not None:

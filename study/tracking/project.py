@@ -96,6 +96,8 @@ def run_card(
         "error": facts.error or facts.why,
         **labels,
     }
+    if job.get("source") == "other":
+        tags["code_changed"] = "true"
     if facts.outcome is not None:
         tags["outcome"] = json.dumps(facts.outcome, separators=(",", ":"))
     return Card(_tags(tags, redact), STATUS[facts.state], facts.ended)

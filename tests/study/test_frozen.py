@@ -17,6 +17,7 @@ from study.executors import slurm
 from study.files import write_json
 from study.layout import StudyFolder
 from study.resources import Shape
+from study.search import jobs
 
 SOURCES = {"study/__init__.py": "", "study/a.py": "one = 1\n", "train/b.py": "two = 2\n", "conf/c.yaml": "three: 3\n"}
 SHAPE = replace(Shape(), code="frozen").record()
@@ -176,6 +177,19 @@ def test_a_job_tells_by_the_sources_whether_it_runs_what_was_recorded(
     assert f"export PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}}\n" in live
     assert f'export PYTHONPATH={copy}:"$PWD":{checkout}${{PYTHONPATH:+:$PYTHONPATH}}\n' in own
     assert (" -P -u -m study.job " in own, " -P " in live) == (True, False)
+
+
+def test_units_of_a_search_run_what_its_command_froze(checkout: Path, folder: StudyFolder) -> None:
+    frozen_shape = replace(Shape(), code="frozen")
+    jobs.choose_code(folder, "frozen")
+    first = jobs._code(folder, frozen_shape)
+    (checkout / "train" / "b.py").write_text("two = 3\n")
+    assert jobs._code(folder, frozen_shape) == first, "whoever submits a unit, and whenever"
+    now = code_version.current().id
+    assert jobs._code(folder, Shape()) == now != first
+    jobs.choose_code(folder, "frozen")
+    assert jobs._code(folder, frozen_shape) == now
+    assert [event["event"] for event in ledger.read_events(folder.ledger)] == ["code", "code"]
 
 
 WAITING = {"event": "waiting", "keys": ["k"], "resources": SHAPE, "code": "v"}
