@@ -7,6 +7,7 @@ import pytest
 
 from study import ledger
 from study.config import ClusterConfig
+from study.executors import room
 from study.executors.limits import Controller, Room
 from study.executors.nodes import Site
 from study.search import pool
@@ -23,7 +24,7 @@ SLURM = ClusterConfig(executor="slurm")
 
 @pytest.fixture
 def no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.room, "site", lambda *_: Site(allowed=Room(Controller(max_array=0))))
+    monkeypatch.setattr(room, "site", lambda *_: Site(allowed=Room(Controller(max_array=0))))
 
 
 def tools(folder: Path, most: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +59,7 @@ def test_a_dry_run_shows_the_jobs_that_would_be_submitted(
     said = capsys.readouterr().out
     assert "SLURM takes no arrays here: once for each of 3 workers." in said
     assert "--array=" not in said
-    monkeypatch.setattr(pool.room, "site", Site)
+    monkeypatch.setattr(room, "site", Site)
     assert main(words) == 0
     assert "#SBATCH --array=0-2%3" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
