@@ -85,7 +85,7 @@ def put_back(parts: Sequence[nn.Module], optimizers: Optimizers, state: Mapping[
                 firsts[name] = value.detach()
     kept = _kept(state)
     seen: set[str] = set()
-    for name, weight, optimizer, _ in _steered(parts, optimizers):
+    for name, weight, optimizer, group in _steered(parts, optimizers):
         again = name in seen
         seen.add(name)
         found = optimizer.state[weight]
@@ -95,8 +95,10 @@ def put_back(parts: Sequence[nn.Module], optimizers: Optimizers, state: Mapping[
             if key.startswith(_NUMBER):
                 number = float(value)
                 found[key.removeprefix(_NUMBER)] = int(number) if number.is_integer() else number
-            else:
-                found[key] = value.clone() if again else value
+                continue
+            if value.shape == weight.shape:  # a branch may keep its moments in another format than its parent
+                value = value.to(group.get("state_dtype", value.dtype))
+            found[key] = value.clone() if again else value
         if not found:
             del optimizer.state[weight]
 
