@@ -44,6 +44,8 @@ from study.submission import load_submission
 NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
 """Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
 SHOWN_KEYS = 3
+LOCK_SECONDS = 30.0
+"""How long a job that looks after others waits for one that submits: nobody may come after it."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,13 @@ def follow_up(
     statuses: Sequence[PointStatus],
     outside: Outside | None = None,
     observer: Observer | None = None,
+    wait: float = 0.0,
 ) -> int:
     """Write down the ends among what a command has just seen, and submit what is due again; return how many went out.
 
-    Costs nothing where nothing is due. Does nothing while another process submits: that one does it. observer: who saw
-    them, and looks again. Branches that SLURM gave up with their parent's job are submitted again as well.
+    Costs nothing where nothing is due. Does nothing where another process submits for longer than `wait` seconds: that
+    is left to the next look. observer: who saw them, and looks again. Branches that SLURM gave up with their parent's
+    job are submitted again as well.
     """
     outside = outside or Outside()
     known = ledger.read(folder)
@@ -127,7 +131,7 @@ def follow_up(
     if _pending(folder, known, statuses, rules, outside) is None:
         return advance(folder, outside) if any(s.why == NEVER_BEGAN for s in statuses) else 0
     try:
-        with locked(folder.submitting, 0):
+        with locked(folder.submitting, wait):
             # Looked at anew: what has been seen may have been submitted again since.
             observer = observer or Observer(folder, lambda ids: query.look(ids, outside.runner))
             observer.refresh()
@@ -330,7 +334,7 @@ def _look_after_others(folder: StudyFolder, outside: Outside) -> None:
     folder.looked.touch()
     observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
     observer.refresh()
-    follow_up(folder, observer.statuses(), outside)
+    follow_up(folder, observer.statuses(), outside, wait=LOCK_SECONDS)
 
 
 def _merged(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]]:

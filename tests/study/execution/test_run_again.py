@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from study.attempt import Work
 from study.classify import Ending
 from study.executors import query
 from study.executors.query import Answer
-from study.files import RunLock
+from study.files import RunLock, locked
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
 from study.place import Place
@@ -312,13 +313,23 @@ def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) 
     assert not scheduler.did("requeue")
 
 
-def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_done(tmp_path: Path) -> None:
+def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study, (mine, other) = submitted(tmp_path, (1, 2))
     study.looked.touch()
     attempt(study, mine, ended={"state": "completed"})
     attempt(study, other, job_id="7_1")
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), sacct=sacct("7_1|NODE_FAIL|0:0|n1|b"))
+    waits: list[float] = []
+
+    def noted(path: Path, timeout: float = -1) -> AbstractContextManager[Callable[[], bool]]:
+        waits.append(timeout)
+        return locked(path, timeout)
+
+    monkeypatch.setattr("study.again.locked", noted)
     after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
+    assert waits[0] > 1, "somebody may submit just then, who does not look"
     assert [(e["key"], e["kind"]) for e in events(study, "ended")] == [(other, "node_failure")]
     asked = len(scheduler.asked)
     after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
