@@ -48,6 +48,8 @@ def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool) -> dict[Corpus, M
     found = {}
     for corpus in dict.fromkeys(map(corpus_of, runs)):
         manifest, wanted = corpus.find(), folder(corpus.data, corpus.root)
+        if manifest is None:
+            _check_sources(corpus.data)
         if manifest is None and not dry_run:
             say(f"Preparing the corpus {wanted.name} in {corpus.root}")
             prepare(corpus)
@@ -62,6 +64,14 @@ def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool) -> dict[Corpus, M
         if manifest := found.get(corpus_of(run)):
             check(run, manifest)
     return found
+
+
+def _check_sources(data: DataConfig) -> None:
+    """Raise ValueError where a folder of raw text that has to be read is not there."""
+    named = {f"data.sources.{place}.source": one.source for place, one in enumerate(data.sources)}
+    for key, source in (named or {"data.source": data.source}).items():
+        if source is not None and not Path(source).expanduser().is_dir():
+            raise ValueError(f"{key}={source}: there is no such folder: name the one that holds your text")
 
 
 def check(run: RunConfig, manifest: Manifest) -> None:

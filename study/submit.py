@@ -55,6 +55,7 @@ def submit(composed: Sequence[Composed]) -> int:
     corpora = gather(settled, console.print, config.dry_run)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))
+    _check_weights(plan)
     sized = _sized(plan, site)
     _show(plan, at_once, epochs(settled, corpora), console, site)
     if config.dry_run:
@@ -74,6 +75,20 @@ def _check_folder(config: StudyConfig) -> None:
         raise ValueError(
             f"study.name={folder.name}: that study is a search, which makes its own points: take another name"
         )
+
+
+def _check_weights(plan: Plan) -> None:
+    """Raise ValueError where weights or a checkpoint that runs are to begin with are not there.
+
+    Weights of runs on SLURM may lie where only nodes see them; checkpoints lie in studies, which this process sees too.
+    """
+    configs = [point.config for point in plan.points]
+    parents = {one.schedule.parent for one in configs if one.schedule.parent and lineage.parent_of(one) is None}
+    weights = {one.model.init_from for one in configs if plan.config.cluster.executor == "local"}
+    for key, places in (("schedule.parent", parents), ("model.init_from", weights)):
+        for place in places - {None}:
+            if not Path(place or "").expanduser().is_dir():
+                raise ValueError(f"{key}={place}: there is no such folder")
 
 
 def _world(cluster: ClusterConfig, run: RunConfig) -> int:

@@ -101,6 +101,8 @@ def _name(hint: Any) -> str:
         str: "text",
         bool: "true or false",
         type(None): "null",
+        tuple: "a list in [ ]",
+        dict: "keys with values in { }",
     }
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return " or ".join(names.get(o, getattr(o, "__name__", str(o))) for o in options)
+    return " or ".join(names.get(typing.get_origin(o) or o, getattr(o, "__name__", str(o))) for o in options)
