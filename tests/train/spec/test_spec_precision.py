@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from train.spec import mesh
 from train.spec.config import RunConfig
 from train.spec.precision import check
 from train.spec.read import read
 from train.spec.resolve import resolve
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
 
 
 def config(**sections: dict[str, Any]) -> RunConfig:
@@ -81,6 +85,12 @@ def test_cuda_graphs_are_refused_once_it_is_known_that_weights_are_sharded() -> 
     mesh.check(replayed, world_size=1)
     with pytest.raises(ValueError, match="cuda_graphs=true with sharded"):
         mesh.check(replayed, world_size=2)
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "precision").glob("*.yaml")), ids=lambda path: path.stem)
+def test_presets_run_where_they_belong(path: Path) -> None:
+    made = resolve(config(precision=yaml.safe_load(path.read_text()), parallel={"dp_shard": 2}))
+    mesh.check(made, world_size=2)
 
 
 def test_what_can_be_passes() -> None:
