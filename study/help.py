@@ -35,6 +35,8 @@ Options: -m/--multirun  --cfg job (the composed config, with comments)  --config
 """
 
 WIDTH = 118
+INDENT = 58
+"""Where the words about a key begin [columns]."""
 
 
 def text(folders: Sequence[Path]) -> str:
@@ -59,7 +61,7 @@ def type_name(kind: Any) -> str:
     """Return a type as people read it: int, float, [float, …]."""
     name = str(kind) if not isinstance(kind, type) or hasattr(kind, "__args__") else kind.__name__
     name = name.replace(" | None", "").replace("tuple[", "[").replace("dict[str, int]", "{…}")
-    return name.replace(", ...]", ", …]")
+    return name.replace(", ...]", ", …]").replace("dict[str, typing.Any]", "{…}")
 
 
 def default_text(value: Any) -> str:
@@ -68,14 +70,16 @@ def default_text(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return "[]" if value == () else str(value)
+    return f"[{','.join(map(default_text, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def _groups(folders: Sequence[Path]) -> Iterator[str]:
-    for group, choices in options(folders).items():
+    found = options(folders)
+    width = max(len(name) for choices in found.values() for name in choices) + 2
+    for group, choices in found.items():
         yield ""
         for number, (name, description) in enumerate(choices.items()):
-            yield f"  {group if number == 0 else '':<11}{name:<12}{description}".rstrip()
+            yield f"  {group if number == 0 else '':<11}{name:<{width}}{description}".rstrip()
 
 
 def _keys() -> Iterator[str]:
@@ -93,10 +97,15 @@ def _key(key: Key) -> Iterator[str]:
     value = f"{key.path}={default_text(key.default)}"
     kind = "|".join(key.choices) if key.choices else type_name(key.kind)
     lead = f"    {value:<38} {kind:<14} "
-    body = textwrap.wrap(key.help, WIDTH - 58) or [""]
-    yield lead + body[0]
-    for line in body[1:]:
-        yield " " * len(lead) + line
+    if len(lead) > INDENT:
+        # What is longer than its column has lines of its own, so that the words stand below each other.
+        yield from textwrap.wrap(
+            lead.strip().replace("|", " | "), WIDTH, initial_indent="    ", subsequent_indent=" " * 43
+        )
+        lead = ""
+    for line in textwrap.wrap(key.help, WIDTH - INDENT) or [""]:
+        yield f"{lead:<{INDENT}}{line}"
+        lead = ""
 
 
 def _description(path: Path) -> str:

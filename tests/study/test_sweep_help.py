@@ -85,3 +85,14 @@ def test_interpolations_are_shown_or_resolved() -> None:
 )
 def test_unknown_keys_name_the_nearest(path: str, message: str) -> None:
     assert message in unknown_key(path)
+
+
+def test_help_is_a_table_in_a_readers_words() -> None:
+    """Every line about a key fits, its words begin in one column, and defaults and types are as one types them."""
+    lines = text([conf_folder()]).splitlines()
+    keys = lines[next(i for i, line in enumerate(lines) if line.startswith("Keys (")) :]
+    assert max(map(len, keys)) <= 118
+    assert not [line for line in lines if "typing." in line or "('" in line]
+    for name, found in options([conf_folder()]).items():
+        shown = [line for line in lines if any(line[13:].startswith(f"{one} ") for one in found)]
+        assert len(shown) >= len(found), f"an option of {name} runs into its description"
