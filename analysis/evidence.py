@@ -146,8 +146,7 @@ def envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block, Mapp
 
     rows = checkpoints(frame)
     if rows.run is None or len(set(rows.run.tolist())) == len(rows):
-        why = "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
-        return empty(why), {}
+        return empty(no_curves(frame)), {}
     try:
         found = approach.fit(rows, resamples=int(asked["resamples"]), seed=int(asked["seed"]))
     except ValueError as error:
@@ -165,17 +164,32 @@ def envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block, Mapp
     return block, found.exponents
 
 
+def no_curves(frame: pd.DataFrame) -> str:
+    """Return why approach 1 is not possible where no run has two checkpoints, and what to do where one can."""
+    if frame.attrs.get("folder") is not None:
+        return "no learning curves: the runs were validated once only (eval.count)"
+    if (frame["study"] != "").any():
+        return "no learning curves: they are in the study's folder (runs=runs/STUDY)"
+    return "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
+
+
 def approaches(frame: pd.DataFrame, budget: float, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what each approach and way of interpolating says for a budget, a row each; empty where none can."""
     from analysis.approaches import side_by_side
     from analysis.frame import checkpoints
 
     curves = checkpoints(frame)
+    one = curves.run is None or len(set(curves.run.tolist())) == len(curves)
     given = {"resamples": min(200, int(asked["resamples"])), "seed": int(asked["seed"])}
     try:
-        found = side_by_side(_columns(frame), budget, checkpoints=None if curves.run is None else curves, **given)
+        found = side_by_side(_columns(frame), budget, checkpoints=None if one else curves, **given)
     except ValueError:
         return []
+    if one:
+        found.loc["1 envelope", "reason"] = no_curves(frame)
+    # Approach 1 reads runs on their way: what it says is biased by that, and other approaches by other things.
+    on_their_way = (found.index == "1 envelope") & (found["reason"] == "")
+    found["note"] = np.where(on_their_way, "losses before the schedules ended", "")
     lines = found.reset_index().to_dict("records")
     return [{str(name): to_json(_plain(value)) for name, value in line.items()} for line in lines]
 

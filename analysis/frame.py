@@ -6,11 +6,13 @@ no fit uses them (both are empty for the rows that fits use). Run folders and ML
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis import learning
 from analysis.filerows import from_csv
 from analysis.rows import Index, Rows, rows
 from analysis.studyruns import from_mlflow, from_runs
@@ -61,8 +63,16 @@ def used(frame: pd.DataFrame) -> Rows:
 
 
 def checkpoints(frame: pd.DataFrame) -> Rows:
-    """Return the rows that fits use and the runs' earlier checkpoints: learning curves, for envelopes."""
-    return _rows(frame, frame["used"] | (frame["drop_code"] == "mid_schedule"))
+    """Return the rows that fits use and the runs' earlier checkpoints: learning curves, for envelopes.
+
+    Of a study's folder they are the validations that its runs wrote; elsewhere rows of the frame, where it has `run`.
+    """
+    mask = frame["used"] | (frame["drop_code"] == "mid_schedule")
+    folder = frame.attrs.get("folder")
+    if folder is None or not mask.any():
+        return _rows(frame, mask)
+    curves = learning.checkpoints(Path(folder), frame[mask])
+    return _rows(curves, pd.Series(True, index=curves.index))
 
 
 def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:

@@ -19,6 +19,8 @@ def from_runs(
 ) -> pd.DataFrame:
     """Return the frame of a study's folder; points that never started are not rows (attrs["not_started"] counts them).
 
+    attrs["folder"] is the folder, where the runs' learning curves are (:func:`analysis.frame.checkpoints`).
+
     A study keeps the points of every command that named it; with `which` "latest" only those of its latest command are
     taken, so that a changed setting does not leave the runs of the old one in the fit. `loss_unit` is nats per token or
     bits per byte. Raises ValueError where the folder is no study, `params_kind` is none of PARAMS_KINDS or `which` is
@@ -48,7 +50,9 @@ def from_runs(
         where = (point["key"], folder.resolve().name, state)
         parents.add(_parent(point["config"]))
         records.append(_record(*where, point["config"], outcome, kind=params_kind, unit=loss_unit))
-    return finish(_without_trunks(records, parents), waiting)
+    frame = finish(_without_trunks(records, parents), waiting)
+    frame.attrs["folder"] = str(folder)
+    return frame
 
 
 def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_unit: str = LOSS_UNIT) -> pd.DataFrame:

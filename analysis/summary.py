@@ -188,7 +188,8 @@ def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         ends = human.interval([line.get("a_low"), line.get("a_high")])
         between = "" if ends == human.MISSING else f" ({ends})"
-        found.append((f"  {name}", f"a {human.number(line.get('a'))}{between}, N* {human.count(size)}"))
+        note = f" ({line['note']})" if line.get("note") else ""
+        found.append((f"  {name}", f"a {human.number(line.get('a'))}{between}, N* {human.count(size)}{note}"))
         sizes += [size] if size else []
     if not sizes:
         return []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from analysis.learning import validations
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def read_curves(folder: Path, rows: Iterable[Row]) -> tuple[Curve, ...]:
     for row in rows:
         if "/" in row.key or row.key in ("", ".", ".."):
             continue
-        points = _validation(folder / row.key / "metrics.jsonl")
+        points = validations(folder / row.key / "metrics.jsonl")
         if points:
             tokens, losses = zip(*points, strict=True)
             curves.append(Curve(row.key, row.budget, row.params, tokens, losses))
@@ -116,22 +117,3 @@ def _number(text: str | None) -> float:
         return float(text or "nan")
     except ValueError:
         return math.nan
-
-
-def _validation(path: Path) -> list[tuple[float, float]]:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    points = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-            if record["kind"] != "validation":
-                continue
-            tokens, loss = float(record["tokens"]), float(record["metrics"]["loss"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if tokens > 0 and math.isfinite(loss):
-            points.append((tokens, loss))
-    return points

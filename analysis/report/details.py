@@ -91,19 +91,21 @@ def checks(fit: Fit) -> Html:
 def ways(fit: Fit) -> Html:
     """Return the exponent and the optimum by every approach and way of finding a valley's lowest point."""
     body: list[list[str]] = []
-    without: list[Html] = []
+    remarks: list[Html] = []
     for line in fit.record.get("approaches", ()):
         if line.get("a") is None:
-            without.append(tag("li", f"{line.get('approach')}: ", tag("span", str(line.get("reason")), class_="quiet")))
+            remarks.append(tag("li", f"{line.get('approach')}: ", tag("span", str(line.get("reason")), class_="quiet")))
             continue
         shown, bounds = human.estimate(line["a"], (line.get("a_low"), line.get("a_high")))
         sizes = [human.count(line.get("params")), human.count(line.get("tokens"))]
         body.append([str(line["approach"]), shown, bounds, *sizes])
-    if not body and not without:
+        if line.get("note"):
+            remarks.append(tag("li", f"{line['approach']}: ", tag("span", str(line["note"]), class_="quiet")))
+    if not body and not remarks:
         return Html("")
     head = ["approach", "a", "interval", "N*", "D*"]
     grid = table(head, body, ["nowrap", "", "nowrap", "number", "number"], "approaches side by side")
-    why = tag("ul", *without) if without else ""
+    why = tag("ul", *remarks) if remarks else ""
     return join(tag("h3", "By other approaches"), grid if body else "", why)
 
 

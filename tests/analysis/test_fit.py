@@ -61,7 +61,7 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
         assert interval[1] / interval[0] < 10
     blocks = found.fits
     assert blocks.envelope is not None
-    assert "no learning curves" in blocks.envelope.reason
+    assert blocks.envelope.reason == "no learning curves: the runs were validated once only (eval.count)"
     for block in (blocks.valleys, blocks.surface):
         assert block.rows_used + len(block.rows_dropped) == 21, "every run is used or dropped with its reason"
         assert all(row.code and row.reason for row in block.rows_dropped)

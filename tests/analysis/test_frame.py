@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import frame
+from analysis import evidence, frame
 from analysis.rows import clusters
 from tests.analysis import studies
 
@@ -210,3 +210,37 @@ def test_groups_follow_exact_values_and_do_not_chain() -> None:
     assert clusters(np.array([1e18, 1.004e18, 2.15e18, 0.998e18]), 1e-2).tolist() == [0, 0, 1, 0]
     dense = clusters(np.geomspace(1e18, 1e19, 1000), 1e-2)
     assert dense.max() > 80
+
+
+def test_the_validations_of_a_studys_runs_are_their_learning_curves(tmp_path: Path) -> None:
+    table = studies.isoflop()
+    studies.write_study(tmp_path / "s", table)
+    bare = frame.from_runs(tmp_path / "s")
+    assert len(frame.checkpoints(bare)) == len(frame.used(bare)), "no run has written a validation"
+    finished = bare[bare["used"]].to_dict("records")
+    for record in finished:
+        every = [share * record["tokens"] for share in (0.25, 0.5, 1.0)]
+        losses = studies.loss(studies.LAW, np.full(3, record["params"]), np.array(every))
+        # The second one was written twice, as after a restart: the last one counts.
+        lines = [(every[0], losses[0]), (every[1], 9.0), (every[1], losses[1]), (every[2], losses[2])]
+        said = [{"kind": "validation", "tokens": at, "metrics": {"loss": value}} for at, value in lines]
+        text = "".join(json.dumps(line) + "\n" for line in said) + '{"kind": "validation", "tok'
+        (tmp_path / "s" / record["key"] / "metrics.jsonl").write_text(text)
+    curves = frame.checkpoints(bare)
+    assert curves.run is not None
+    assert len(curves) == 3 * len(finished)
+    assert set(np.bincount(curves.run)) == {3}
+    assert curves.loss.max() < 9.0
+    # Sizes and tokens of the outcomes are whole numbers: they miss C = 6 N D by 1e-5.
+    assert np.allclose(curves.flops / (curves.params * curves.tokens), 6.0, rtol=1e-4)
+    found, laws = evidence.envelope(bare, {"resamples": 0, "seed": 0})
+    assert (found.status, set(laws)) == ("ok", {"params", "tokens"})
+    assert 0.3 < found.params["a"] < 0.7
+    first = next(line for line in evidence.approaches(bare, 1e14, {"resamples": 0, "seed": 0}))
+    assert (first["approach"], first["reason"], first["note"]) == (
+        "1 envelope",
+        "",
+        "losses before the schedules ended",
+    )
+    del bare.attrs["folder"]
+    assert "runs=runs/STUDY" in evidence.no_curves(bare)
