@@ -206,8 +206,14 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
     if job.state in ("preempted", "node_fail"):
         return _of(_by_job(job) or "unknown", said)
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
-    if job.state == "cancelled" and not (seen.cancelled or begun) and batch and batch.resources.get("dependency"):
+    branch = batch is not None and batch.resources.get("dependency")
+    if branch and job.state == "cancelled" and not (seen.cancelled or begun or _by_a_person(job)):
         return Standing("interrupted", NEVER_BEGAN)
     if job.state == "cancelled" or seen.cancelled:
         return Standing("cancelled", said)
     return Standing(job.state, said, _by_job(job) or "unknown")
+
+
+def _by_a_person(job: Job) -> bool:
+    """Whether somebody cancelled a job that waited for another one, rather than SLURM, which names nobody then."""
+    return " by " in job.word or job.reason == "Dependency"

@@ -317,6 +317,9 @@ def test_a_branch_whose_job_was_given_up_is_told_from_one_that_was_cancelled() -
     batch = Batch("b", "slurm", ("x",), 1.0, {"dependency": "afterok:7_1"}, job_id="8")
     gone = Evidence(batch, job=Job("cancelled", "CANCELLED"))
     assert judge(gone).why == NEVER_BEGAN
+    assert judge(replace(gone, job=Job("cancelled", "CANCELLED", "DependencyNeverSatisfied"))).why == NEVER_BEGAN
+    assert judge(replace(gone, job=Job("cancelled", "CANCELLED by 1000", "exit code 0:0"))).state == "cancelled"
+    assert judge(replace(gone, job=Job("cancelled", "CANCELLED", "Dependency"))).state == "cancelled"
     assert judge(replace(gone, cancelled=True)).state == "cancelled"
     assert judge(replace(gone, batch=replace(batch, resources={}))).state == "cancelled"
     began = Attempt(1, {"name": "b"})
