@@ -30,10 +30,12 @@ from kernels.vocabulary import (
     Shard,
     check_targets,
     exact,
+    gather_into,
     gathered,
     group_named,
     is_dtensor,
     losses,
+    scatter_sum_into,
     shard_of,
 )
 
@@ -317,7 +319,7 @@ class _Chunks:
             return self.keep[0]
         group = group_named(self.plan.shard.group)
         mine = self.keep[0].new_empty((len(self.hidden) // group.size(), self.hidden.shape[1]))
-        dist.reduce_scatter_tensor(mine, self.keep[0], group=group)
+        scatter_sum_into(mine, self.keep[0], group=group)
         return mine
 
 
@@ -326,7 +328,7 @@ def _all_hidden(hidden: Tensor, plan: _Plan) -> Tensor:
         return hidden
     group = group_named(plan.shard.group)
     everyone = hidden.new_empty((group.size() * len(hidden), hidden.shape[1]))
-    dist.all_gather_into_tensor(everyone, hidden.contiguous(), group=group)
+    gather_into(everyone, hidden.contiguous(), group=group)
     return everyone
 
 

@@ -12,8 +12,9 @@ z-loss: Chowdhery et al. 2022 (PaLM), section 5; soft-cap: Gemma 2 (2024), secti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -114,6 +115,11 @@ def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
     return isinstance(tensor, DTensor)
 
 
+# Torch 2.13 has new names for these two and warns users of the old ones, which are the only ones in 2.11.
+gather_into: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_sum_into: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
 def group_named(name: str) -> dist.ProcessGroup:
     """Return the process group that an operator was given by its name."""
     from torch.distributed import distributed_c10d
@@ -132,7 +138,7 @@ def gathered(statistics: Tensor, shard: Shard, smoothing: bool) -> Tensor:
     group = group_named(shard.group)
     sent = statistics if smoothing else statistics[:3]
     everyone = sent.new_empty((group.size(), *sent.shape))
-    dist.all_gather_into_tensor(everyone.view(-1, sent.shape[1]), sent.contiguous(), group=group)
+    gather_into(everyone.view(-1, sent.shape[1]), sent.contiguous(), group=group)
     return combined(everyone)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -120,6 +121,7 @@ def rows_of_layers() -> None:
 
 def main(rank: int, file: str) -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("error", ".*is deprecated", FutureWarning)  # which users would see in every run
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=RANKS)
     with kernels.use("reference"):
         linear(rank, torch.float64, 11)
