@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from study.executors import limits, query
+from study.executors import limit_answers, limits, query
 from study.resources import Shape
 
 SINFO = ("sinfo", "--noheader", "--exact", "--all", "--format=%P|%D|%c|%m|%G|%f|%l|%s")
@@ -208,7 +208,7 @@ def _most(size: str) -> int | None:
 def _minutes(text: str) -> int | None:
     if text in ("infinite", "UNLIMITED"):
         return None
-    said = limits.minutes(text)
+    said = limit_answers.minutes(text)
     if said is None:
         raise ValueError(f"{text!r} is no time limit")
     return said

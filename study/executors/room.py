@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from study.executors import limits, nodes
+from study.executors import limit_answers, limits, nodes
 from study.executors.limits import Room
 from study.executors.nodes import Site
 from study.executors.query import SQUEUE_FIELDS, Runner, run
@@ -41,29 +41,29 @@ def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> R
     said = runner(
         ["squeue", "--noheader", "--all", "--array", "--states=all", f"--user={user}", f"--format={SQUEUE_FIELDS}"]
     )
-    queue = limits.read_queue(said)
+    queue = limit_answers.read_queue(said)
     if not queue.complete:
         return Room(problem=said.error.splitlines()[-1] if said.error else "squeue's answer could not be read")
     ask = _Remembered(runner, memory, now)
     rules = _rules(runner, ask, user)
     ask.save()
-    everybody = limits.read_sdiag(runner(["sdiag"]).out) if rules.controller.max_jobs is not None else 0
+    everybody = limit_answers.read_sdiag(runner(["sdiag"]).out) if rules.controller.max_jobs is not None else 0
     return replace(rules, queue=queue, everybody=everybody)
 
 
 def _rules(runner: Runner, ask: _Remembered, user: str) -> Room:
     """Return what the administrators' limits are, without a look at the queue."""
-    controller = limits.read_config(ask("scontrol", "show", "config"))
+    controller = limit_answers.read_config(ask("scontrol", "show", "config"))
     accounts, partitions = limits.Accounts(), limits.Partitions()
     if controller.enforced:
-        partitions = limits.read_partitions(ask("scontrol", "show", "partition"))
+        partitions = limit_answers.read_partitions(ask("scontrol", "show", "partition"))
         live = runner(["scontrol", "show", "assoc_mgr", f"users={user}", "flags=assoc,qos"])
-        named = ask("sacctmgr", "-n", "-P", "show", "qos", f"format={limits.QOS_FIELDS}")
-        own = ask("sacctmgr", "-n", "-P", "show", "assoc", f"user={user}", f"format={limits.ASSOC_FIELDS}")
+        named = ask("sacctmgr", "-n", "-P", "show", "qos", f"format={limit_answers.QOS_FIELDS}")
+        own = ask("sacctmgr", "-n", "-P", "show", "assoc", f"user={user}", f"format={limit_answers.ASSOC_FIELDS}")
         accounts = limits.merge(
-            limits.read_assoc_mgr(live.out if live.code == 0 else "", user),
-            limits.read_sacctmgr_assoc(own),
-            limits.read_sacctmgr_qos(named),
+            limit_answers.read_assoc_mgr(live.out if live.code == 0 else "", user),
+            limit_answers.read_sacctmgr_assoc(own),
+            limit_answers.read_sacctmgr_qos(named),
         )
     return Room(controller, accounts, partitions, user=user)
 

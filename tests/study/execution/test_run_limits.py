@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from study import ledger
-from study.executors import limits, room
+from study.executors import limit_answers, limits, room
 from study.executors.ceilings import beyond
 from study.executors.limits import Accounts, Asked, Association, Cap, Controller, Partitions, Qos, Queue, Room
 from study.executors.query import Answer
@@ -81,11 +81,11 @@ QOS=small(2)
     ],
 )  # fmt: skip
 def test_what_the_controller_says_of_itself(text: str, expected: Controller) -> None:
-    assert limits.read_config(text) == expected
+    assert limit_answers.read_config(text) == expected
 
 
 def test_associations_and_qos_with_what_is_used_of_them() -> None:
-    known = limits.read_assoc_mgr(ASSOC_MGR, "ann")
+    known = limit_answers.read_assoc_mgr(ASSOC_MGR, "ann")
     assert [(a.account, a.user, a.parent, a.default) for a in known.associations] == [
         ("root", "", "", False),
         ("lab", "", "root", False),
@@ -104,7 +104,7 @@ def test_associations_and_qos_with_what_is_used_of_them() -> None:
 
 @pytest.mark.parametrize("cut", range(0, len(ASSOC_MGR), 97))
 def test_a_cut_off_answer_says_less_and_nothing_else(cut: int) -> None:
-    whole, part = limits.read_assoc_mgr(ASSOC_MGR, "ann"), limits.read_assoc_mgr(ASSOC_MGR[:cut], "ann")
+    whole, part = limit_answers.read_assoc_mgr(ASSOC_MGR, "ann"), limit_answers.read_assoc_mgr(ASSOC_MGR[:cut], "ann")
     for association in part.associations[:-1]:
         assert association in whole.associations
 
@@ -119,7 +119,7 @@ def test_a_cut_off_answer_says_less_and_nothing_else(cut: int) -> None:
     ],
 )
 def test_qos_of_the_database(text: str, names: set[str]) -> None:
-    found = limits.read_sacctmgr_qos(text)
+    found = limit_answers.read_sacctmgr_qos(text)
     assert set(found) == names
     if "small" in found:
         assert found["small"] == Qos(
@@ -138,13 +138,13 @@ def test_qos_of_the_database(text: str, names: set[str]) -> None:
      ("N", None)],
 )  # fmt: skip
 def test_durations(text: str, value: int | None) -> None:
-    assert limits.minutes(text) == value
+    assert limit_answers.minutes(text) == value
 
 
 def test_partitions_with_a_qos_of_their_own() -> None:
     text = "PartitionName=main\n   AllowQos=ALL Default=YES QoS=N/A\n\nPartitionName=big\n   Default=NO QoS=part\n"
-    assert limits.read_partitions(text) == Partitions("main", {"big": "part"})
-    assert limits.read_partitions("garbage\n") == Partitions()
+    assert limit_answers.read_partitions(text) == Partitions("main", {"big": "part"})
+    assert limit_answers.read_partitions("garbage\n") == Partitions()
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,13 @@ def test_partitions_with_a_qos_of_their_own() -> None:
     ],
 )  # fmt: skip
 def test_own_jobs(answer: Answer, expected: Queue) -> None:
-    assert limits.read_queue(answer) == expected
+    assert limit_answers.read_queue(answer) == expected
 
 
 ANN = Asked("ann")
-LIVE = limits.merge(limits.read_assoc_mgr(ASSOC_MGR, "ann"), (), limits.read_sacctmgr_qos("normal|10||||||||\n"))
+LIVE = limits.merge(
+    limit_answers.read_assoc_mgr(ASSOC_MGR, "ann"), (), limit_answers.read_sacctmgr_qos("normal|10||||||||\n")
+)
 
 
 @pytest.mark.parametrize(
@@ -262,13 +264,13 @@ RECORDED_ASSOC = "root|root||||6||cpu=3,mem=3G|01:30:00|node=3\n"
 """`sacctmgr -n -P show qos` and `show assoc` of the same cluster, recorded."""
 
 LIVE_ROOT = limits.merge(
-    limits.read_assoc_mgr(RECORDED_ASSOC_MGR, "root"),
-    limits.read_sacctmgr_assoc(RECORDED_ASSOC),
-    limits.read_sacctmgr_qos(RECORDED_QOS),
+    limit_answers.read_assoc_mgr(RECORDED_ASSOC_MGR, "root"),
+    limit_answers.read_sacctmgr_assoc(RECORDED_ASSOC),
+    limit_answers.read_sacctmgr_qos(RECORDED_QOS),
 )
 ROOT = Room(Controller(enforced=True), LIVE_ROOT, user="root")
 DATABASE_ONLY = replace(
-    ROOT, accounts=limits.merge(Accounts(), limits.read_sacctmgr_assoc(RECORDED_ASSOC), LIVE_ROOT.qos)
+    ROOT, accounts=limits.merge(Accounts(), limit_answers.read_sacctmgr_assoc(RECORDED_ASSOC), LIVE_ROOT.qos)
 )
 TIGHT = Room(Controller(enforced=True), Accounts((Association("lab", "ann", max_tres={"gres/gpu": 8}),)), user="ann")
 
