@@ -129,10 +129,7 @@ def one(worker: Worker) -> int:
         return join(worker.work(claim.key, claim.number, _until(office, claim)), worker.signals)
     advance = Advance(worker, claim)
     advance.run()
-    if worker.signals.received:
-        jobs.advance_quietly(office.folder)
-    else:
-        jobs.advance_at_end(office.folder)
+    jobs.advance_at_end(office.folder)
     return advance.code
 
 
