@@ -41,17 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = command.run(options)
         sys.stdout.flush()
         return code
-    except ValueError as error:
-        print(f"study {name}: {error}", file=sys.stderr)
-        if getattr(options, "json", False):
-            print(json.dumps({"format": FORMAT, "command": name, "error": str(error)}))
-        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (ValueError, OSError) as error:
+        from study.messages import from_system
+
+        said = from_system(error) if isinstance(error, OSError) else str(error)
+        if said is None:
+            raise
+        return _refused(name, said, options)
+
+
+def _refused(name: str, said: str, options: argparse.Namespace) -> int:
+    """Say what the user can put right, to people or to a script; return the exit code."""
+    print(f"study {name}: {said}", file=sys.stderr)
+    if getattr(options, "json", False):
+        print(json.dumps({"format": FORMAT, "command": name, "error": said}))
+    return 2
 
 
 def usage() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -57,6 +58,18 @@ def from_hydra(error: BaseException) -> str:
     if "OverrideParse" in type(error).__name__:
         return unreadable(str(getattr(error, "override", "")))
     return _first_lines(text)
+
+
+def from_system(error: OSError) -> str | None:
+    """Return the message for a file that cannot be written or read; None for an error that is no state of the disk."""
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}{error.strerror}: make room, then give the same command again"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{where}{error.strerror}: this command writes there; status, show, logs and cost only read"
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP):
+        return f"{where}{error.strerror}"
+    return None
 
 
 def unreadable(override: str) -> str:

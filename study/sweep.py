@@ -85,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"study.sweep: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"study.sweep: {error}", file=sys.stderr)
+        from study.messages import from_system
+
+        print(f"study.sweep: {from_system(error) or error}", file=sys.stderr)
         return 1
 
 
