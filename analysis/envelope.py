@@ -66,17 +66,7 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
             "loss": np.exp(losses[best, rows]),
         }
     )  # fmt: skip
-    generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
-    drawn: dict[str, list[float]] = {"params": [], "tokens": []}
-    for _ in range(resamples):
-        kept = np.unique(generator.integers(len(sizes), size=len(sizes)))
-        chosen = _picked(losses[kept], sizes[kept])
-        at = np.flatnonzero(chosen >= 0)
-        if len(np.unique(chosen[at])) >= 2:
-            x = log_flops[at] - log_flops[at].mean()
-            ends = {"params": sizes[kept][chosen[at]], "tokens": tokens[kept][chosen[at], at]}
-            for name, values in ends.items():
-                drawn[name].append(float(x @ values / (x @ x)))
+    drawn = _slopes(losses, sizes, tokens, log_flops, resamples=resamples, seed=seed)
     laws = {}
     for name, slopes in drawn.items():
         law = isoflop.exponents(points, name, confidence)
@@ -95,6 +85,24 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
     text = f"the envelope reads {len(rows)} budgets off {len(np.unique(best))} curves before their schedules ended"
     advice = "such losses are 1 to 2 % too high, more so for large models: prefer finished runs (approaches 2 and 3)"
     return Envelope(points, laws, (Check("mid_schedule", text, advice, "note"),))
+
+
+def _slopes(
+    losses: Array, sizes: Array, tokens: Array, log_flops: Array, *, resamples: int, seed: int
+) -> dict[str, list[float]]:
+    """Return the exponents of params and of tokens that drawn runs give; a draw without two best sizes gives none."""
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+    drawn: dict[str, list[float]] = {"params": [], "tokens": []}
+    for _ in range(resamples):
+        kept = np.unique(generator.integers(len(sizes), size=len(sizes)))
+        chosen = _picked(losses[kept], sizes[kept])
+        at = np.flatnonzero(chosen >= 0)
+        if len(np.unique(chosen[at])) >= 2:
+            x = log_flops[at] - log_flops[at].mean()
+            ends = {"params": sizes[kept][chosen[at]], "tokens": tokens[kept][chosen[at], at]}
+            for name, values in ends.items():
+                drawn[name].append(float(x @ values / (x @ x)))
+    return drawn
 
 
 def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:

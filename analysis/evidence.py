@@ -168,7 +168,7 @@ def no_curves(frame: pd.DataFrame) -> str:
     """Return why approach 1 is not possible where no run has two checkpoints, and what to do where one can."""
     if frame.attrs.get("folder") is not None:
         return "no learning curves: the runs were validated once only (eval.count)"
-    if (frame["study"] != "").any():
+    if frame.attrs.get("experiment") is not None:
         return "no learning curves: they are in the study's folder (runs=runs/STUDY)"
     return "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
 

@@ -45,13 +45,7 @@ def from_csv(
     named = [theirs for ours, theirs in (columns or {}).items() if ours in TEXT]
     raw = foreign.mapped(tablefile.read(path, (*TEXT, *named), decimal), columns or {}, COLUMNS, path)
     raw = foreign.filtered(raw, where or {}, path).reset_index(drop=True)
-    source = (columns or {}).get("loss", "loss")
-    if any(word in foreign.plain(source) for word in ("ppl", "perplexity")):
-        raise ValueError(
-            f"columns=loss:{source} looks like a perplexity; give its natural logarithm, in nats per token"
-        )
-    if not loss_unit:
-        loss_unit = BITS_PER_BYTE if any(w in foreign.plain(source) for w in ("bpb", "bitsperbyte")) else LOSS_UNIT
+    loss_unit = _unit((columns or {}).get("loss", "loss"), loss_unit)
     raw = _with_6nd(raw, path) if flop_rule == "6ND" else raw
     absent = [name for name in need if name not in raw]
     if absent:
@@ -65,6 +59,30 @@ def from_csv(
         "params_kind": params_kind, "flop_rule": flop_rule, "loss_unit": loss_unit, "flops_budget": np.nan,
         "tokenizer": tokenizer, "validation": validation,
     }  # fmt: skip
+    out = _filled(out, defaults)
+    final, why = _final(out)
+    out["schedule_complete"] = final
+    copies = raw.duplicated().to_numpy(bool)
+    faults = dict.fromkeys(np.flatnonzero(copies).tolist(), "it repeats another row of the file in every column")
+    frame = finish(as_records(out), 0, need, unread=unread, copies=faults, checkpoints=why)
+    frame.attrs["settings"] = settings
+    return frame
+
+
+def _unit(source: str, given: str) -> str:
+    """Return the unit of the loss, by its column's name where none is given; ValueError for a perplexity."""
+    if any(word in foreign.plain(source) for word in ("ppl", "perplexity")):
+        raise ValueError(
+            f"columns=loss:{source} looks like a perplexity; give its natural logarithm, in nats per token"
+        )
+    return given or (BITS_PER_BYTE if any(w in foreign.plain(source) for w in ("bpb", "bitsperbyte")) else LOSS_UNIT)
+
+
+def _filled(out: pd.DataFrame, defaults: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows with what they do not say: defaults, keys of their own, empty columns that every row has.
+
+    A nominal budget that is a rounded label of the exact FLOPs is taken away.
+    """
     out = out.assign(**{name: value for name, value in defaults.items() if name not in out}).reset_index(drop=True)
     out["key"] = out["key"].astype(str)
     repeats = out.groupby("key").cumcount()
@@ -74,13 +92,7 @@ def from_csv(
     for name in REQUIRED:
         if name not in out:
             out[name] = np.nan
-    final, why = _final(out)
-    out["schedule_complete"] = final
-    copies = raw.duplicated().to_numpy(bool)
-    faults = dict.fromkeys(np.flatnonzero(copies).tolist(), "it repeats another row of the file in every column")
-    frame = finish(as_records(out), 0, need, unread=unread, copies=faults, checkpoints=why)
-    frame.attrs["settings"] = settings
-    return frame
+    return out
 
 
 def _refuse_twice(columns: Mapping[str, str]) -> None:

@@ -94,7 +94,9 @@ def from_mlflow(uri: str, experiment: str, params_kind: str = "matmul", loss_uni
         parents.add(_parent(config))
         records.append(_record(*where, config, outcome, kind=params_kind, unit=loss_unit))
     points = int(latest.data.tags.get("points", 0)) if latest is not None else 0
-    return finish(_without_trunks(records, parents), max(0, points - len(records)))
+    frame = finish(_without_trunks(records, parents), max(0, points - len(records)))
+    frame.attrs["experiment"] = experiment
+    return frame
 
 
 def _without_password(text: str) -> str:

@@ -243,4 +243,6 @@ def test_the_validations_of_a_studys_runs_are_their_learning_curves(tmp_path: Pa
         "losses before the schedules ended",
     )
     del bare.attrs["folder"]
+    assert "columns=run:COLUMN" in evidence.no_curves(bare)
+    bare.attrs["experiment"] = "s"
     assert "runs=runs/STUDY" in evidence.no_curves(bare)
