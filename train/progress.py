@@ -10,8 +10,9 @@ class Progress:
     """Where a run stands after `step` optimiser steps.
 
     sequences: training sequences consumed by all ranks, which is the whole state of the data. evaluated: tokens at the
-    latest validation. inherited: tokens that the weights had seen when this run branched off. Losses are in nats per
-    token; train_loss is the latest that is finite. seconds: time spent, by kind, summed over attempts.
+    latest validation. inherited, inherited_steps, inherited_sequences: what the parent had seen when this run branched
+    off. Losses are in nats per token; train_loss is the latest that is finite. seconds: time spent, by kind, summed
+    over attempts.
     """
 
     step: int = 0
@@ -19,6 +20,8 @@ class Progress:
     sequences: int = 0
     evaluated: int = 0
     inherited: int = 0
+    inherited_steps: int = 0
+    inherited_sequences: int = 0
     validation_loss: float | None = None
     train_loss: float | None = None
     seconds: dict[str, float] = field(

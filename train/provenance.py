@@ -1,7 +1,7 @@
 """`python -m train.provenance --config RUN/config.yaml --step N`: which documents step N trained on, and what they are.
 
-Nothing was recorded for it: rows are a function of the seed and of the rows consumed before. For a run that rolled
-back, its metrics say from which row it went on.
+Nothing was recorded for it: rows are a function of the seed and of the rows consumed before. The newest
+checkpoint of a run says where it rolled back and where it branched off, from which row it went on then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         config = load(options.config)
-        found = rows_of(config, options.step, rollbacks(options.config.parent))
+        folder = options.config.parent
+        found = rows_of(config, options.step, rollbacks(folder), beginning(folder))
         print("\n".join(describe(config, options.step, *found, options.rows)))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -32,15 +33,21 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def rows_of(config: RunConfig, step: int, went_back: list[tuple[int, int, int]]) -> tuple[int, int]:
+Place = tuple[int, int, int]
+"""A step, and the tokens and rows of all steps until its end."""
+
+
+def rows_of(
+    config: RunConfig, step: int, went_back: list[tuple[int, int, int]], began: Place = (0, 0, 0)
+) -> tuple[int, int]:
     """Return the first row of a step and how many it took, of all ranks; ValueError where there is no such step.
 
     went_back: the run's rollbacks (train.health.monitor). Of a step that was taken again after one, the rows of the
-    last time.
+    last time. began: where a branch left its parent.
     """
     budget, length = config.budget.tokens, config.data.sequence_length
     assert budget is not None
-    tokens = row = number = 0
+    number, tokens, row = began
     found: tuple[int, int] | None = None
     pending = list(went_back)
     while tokens < budget:
@@ -52,11 +59,20 @@ def rows_of(config: RunConfig, step: int, went_back: list[tuple[int, int, int]])
         tokens += count * length
         if pending and number == pending[0][0]:
             _, number, tokens = pending.pop(0)
-        elif number >= step and not pending:
+        elif found is not None and number >= step and not pending:
             break
     if found is None:
-        raise ValueError(f"--step {step}: the run has steps 1 to {number}")
+        own = f"the run has steps {began[0] + 1} to {number}"
+        raise ValueError(f"--step {step}: {own}" + (", those before are its parent's" if began[0] else ""))
     return found
+
+
+def beginning(folder: Path) -> Place:
+    """Return where the run in a folder left its parent, by its newest checkpoint; zeros where it has none."""
+    found = newest(folder / "checkpoints")
+    progress = {} if found is None else found.progress
+    step, tokens, row = (progress.get(f"inherited{what}", 0) for what in ("_steps", "", "_sequences"))
+    return step, tokens, row
 
 
 def rollbacks(folder: Path) -> list[tuple[int, int, int]]:

@@ -138,7 +138,15 @@ class Saving:
             check_branch(schedule, parent.tokens, setup.config.budget.tokens)
         if setup.world.writes:
             say(f"branches from {found.folder} at {parent.tokens:,} tokens")
-        fresh = Progress(parent.step, parent.tokens, parent.sequences, evaluated=parent.tokens, inherited=parent.tokens)
+        fresh = Progress(
+            parent.step,
+            parent.tokens,
+            parent.sequences,
+            evaluated=parent.tokens,
+            inherited=parent.tokens,
+            inherited_steps=parent.step,
+            inherited_sequences=parent.sequences,
+        )
         same = found.identity["config"]["precision"] == setup.identity["config"]["precision"]
         return fresh, {name: notes.get(name) for name in ("scaler", "fp8")} if same else {}
 

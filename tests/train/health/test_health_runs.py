@@ -18,9 +18,10 @@ from train import step as stepping
 from train.checkpoint import Saver, newest, read_all
 from train.parallel import norm as norms
 from train.progress import Progress
+from train.run import load
 from train.setup import Setup
 from train.signals import StopFlag
-from train.spec.config import HealthConfig, ProfileConfig, RunConfig, SpikesConfig
+from train.spec.config import BatchConfig, HealthConfig, ProfileConfig, RunConfig, SpikesConfig
 from train.step import Taken
 
 Main = Callable[..., str]
@@ -193,6 +194,13 @@ def test_a_branch_repeats_the_parents_steps_or_cools_it_down(tmp_path: Path, tin
     assert rates[11] == pytest.approx(2e-3 * 7 / 8)
     assert rates[18] == pytest.approx(0.0, abs=1e-12)
     assert read_outcome(cooled)["tokens"] == 18 * 128
+    began = provenance.beginning(cooled)
+    assert (began, provenance.beginning(parent)) == ((10, 10 * 128, 10 * ROW_STEPS), (0, 0, 0))
+    # With a batch of its own the branch reads on from its parent's rows, in other portions.
+    larger = replace(load(cooled / "config.yaml"), batch=BatchConfig(tokens=2 * 128))
+    assert provenance.rows_of(larger, 12, [], began) == (12 * ROW_STEPS, 2 * ROW_STEPS)
+    with pytest.raises(ValueError, match="steps 11 to 14, those before are its parent's"):
+        provenance.rows_of(larger, 10, [], began)
     wider = replace(trunk, model=replace(tiny.model, width=24), schedule=replace(trunk.schedule, parent=str(parent)))
     assert "model.width" in main(write_config(tmp_path / "wider", wider), code=run.FAILED)
 
