@@ -24,7 +24,8 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device) -> Stage:
         process_group=group,
         gradient_as_bucket_view=True,
         # Else buckets are put together anew after the first step of a process, sums over more than two ranks are taken
-        # in another order from then on, and a run that was resumed is not bit for bit the one that was not.
+        # in another order from then on, and a run that was resumed is not bit for bit the one that was not. Torch warns
+        # once a process that no weight went unused; it offers no way to ask for the one without the other.
         find_unused_parameters=True,
     )
     wrapped.register_comm_hook(group, _summed)
