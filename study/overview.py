@@ -14,7 +14,7 @@ from study.observe import PointStatus
 from study.point import Point
 from study.standing import RESUMABLE, STATES
 from study.terminal import WIDTH, cut
-from study.units import duration
+from study.units import counted, duration
 
 BAR = 30
 CONFIG = 12
@@ -185,7 +185,7 @@ def next_action(counts: Mapping[str, int], called: str) -> str:
 def heading(name: str, counts: Mapping[str, int], total: int) -> str:
     """Return the study in one line."""
     head = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts.get(state))
-    return f"{name}: {total:,} points: {head or 'none'}"
+    return f"{name}: {counted(total, 'point')}: {head or 'none'}"
 
 
 def count(statuses: Sequence[PointStatus]) -> Counter[str]:

@@ -30,3 +30,8 @@ def human(count: float) -> str:
         if count >= size * 0.9995:
             return f"{count / size:#.3g}".rstrip(".") + unit
     return f"{count:.3g}"
+
+
+def counted(count: int, word: str) -> str:
+    """Return a count with what is counted: 1 point, 1,200 points."""
+    return f"{count:,} {word}{'s' * (count != 1)}"

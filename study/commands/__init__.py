@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "list": "every study in one line: its points by state, and when something last happened",
     "status": "every point by state, failures by class, GPU-hours, time left; exit code 1 if a point failed",
-    "watch": "the same, live, until all runs ended; Ctrl-C only stops watching",
+    "watch": "how the points get on, live, until all of them ended; Ctrl-C only stops watching",
     "show": "one point: how its config differs, attempts with nodes and ends, checkpoints, where MLflow shows it",
     "logs": "what a point printed; without a point, which points have logs",
     "cancel": "stop points: running ones write a checkpoint, waiting ones are not started",

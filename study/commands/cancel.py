@@ -11,6 +11,7 @@ from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
 from study.selection import selected
 from study.submission import find_study, reference
+from study.units import counted
 
 DEFAULT_STATES = "waiting,pending,queued,running,unknown"
 
@@ -43,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     elif not chosen:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
     else:
-        print(f"{folder.name}: {len(chosen)} points cancelled, {stopped} of them told to stop; their checkpoints stay")
+        print(
+            f"{folder.name}: {counted(len(chosen), 'point')} cancelled, {stopped} of them told to stop; their checkpoints stay"
+        )
         print(f"{again}    # carries on with them")
     return 0
 

@@ -14,7 +14,7 @@ from study.search.pareto import front_of, values_at
 from study.search.settings import Settings
 from study.search.state import Search, Trial
 from study.terminal import aligned
-from study.units import duration
+from study.units import counted, duration
 from sweeps.correlation import spearman
 from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
@@ -222,16 +222,12 @@ def _rest(search: Search, now: float | None) -> list[str]:
     rest = forecast(search, now)
     if rest is None:
         return []
-    units = f"{'at least ' if rest.at_least else ''}{_counted(rest.units, 'unit')}"
+    units = f"{'at least ' if rest.at_least else ''}{counted(rest.units, 'unit')}"
     ends = "then the budget bears no more" if rest.ends_by == "budget" else "then every trial has had its turn"
     if rest.seconds is None:
         return [f"{units} left, {duration(rest.worker_seconds)} of one worker's time; {ends}"]
-    workers = _counted(rest.workers, "worker")
+    workers = counted(rest.workers, "worker")
     return [f"about {duration(rest.seconds)} to the end with {workers}: {units}, {ends}"]
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def _failures(search: Search) -> list[str]:

@@ -285,7 +285,7 @@ def test_a_point_that_was_retried_and_not_yet_begun_is_pending(tmp_path: Path) -
     assert run_to_end(study)[0] == 1
     ledger.append(study, "retry", keys=list(keys.values()))
     done = study_command("status", "again", cwd=tmp_path)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "again: 1 points: 1 pending")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "again: 1 point: 1 pending")
 
 
 def documented() -> dict[str, dict[str, set[str]]]:
