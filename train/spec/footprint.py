@@ -15,7 +15,6 @@ ACTIVATION_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
 CPU_TOKENS = 4096
 """Tokens of a micro-batch on a CPU. At width 128, 4 layers, 1 thread: 512 tokens at once take 11 % longer per token,
 1,024 take 2-3 %, 8,192 and more win nothing (at width 64 they lose 2-6 %: they outgrow the caches)."""
-_MOMENTS = {"adamw": 2, "muon": 1, "sgd": 1}
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,19 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
     Weights and gradients are fp32, moments as `precision.optimizer_state` says; a half-precision run holds a copy of
     the weights more. Sharding with parallel.zero=3 cuts all of it over dp_shard x cp, tp and pp cut it always.
     """
-    total = params(config.model, config.data.vocab_size).total
-    moments = _MOMENTS[config.optim.name] * (2 if config.precision.optimizer_state == "bf16" else 4)
+    counts = params(config.model, config.data.vocab_size)
+    total = counts.total
+    # Muon keeps one for hidden matrices, and AdamW's two for the rest.
+    hidden = counts.matmul - counts.embedding
+    moments = {"adamw": 2 * total, "muon": 2 * total - hidden, "sgd": total}[config.optim.name]
+    moments *= 2 if config.precision.optimizer_state == "bf16" else 4
     copy = 0 if config.precision.name == "fp32" else 2
     weights = 8 + copy
     parts = axes.tp * axes.pp
     shards = parts * axes.fsdp
     offloaded = config.memory.offload != "none" and device == "cuda"
     states = total * weights // (shards if config.parallel.zero == 3 else parts)
-    states += 0 if offloaded else total * moments // shards
+    states += 0 if offloaded else moments // shards
     return Footprint(states, _activations(config, axes, device))
 
 

@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from train.model.transformer import Transformer
+from train.optim import make_optimizer
 from train.spec.config import (
     BudgetConfig,
     DataConfig,
@@ -16,6 +19,8 @@ from train.spec.config import (
     SourceConfig,
 )
 from train.spec.counts import flops_per_token, params
+from train.spec.footprint import footprint
+from train.spec.mesh import Axes
 from train.spec.resolve import resolve
 
 
@@ -126,3 +131,19 @@ def test_counts_of_a_model_by_hand() -> None:
     assert counted.total == blocks + norms + 2 * 4096 * 64
     assert params(replace(model, tied_embeddings=True), 4096).total == blocks + norms + 4096 * 64
     assert flops_per_token(model, 4096, 128) == 6 * counted.matmul + 12 * 2 * 64 * 128
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_planned_moments_are_those_that_the_optimizer_keeps(name: str, tied: bool) -> None:
+    model = ModelConfig(width=16, layers=2, head_dim=8, tied_embeddings=tied)
+    planned = resolve(RunConfig(model=model, budget=BudgetConfig(tokens=4096), optim=OptimConfig(name=name, lr=0.1)))
+    vocabulary = planned.data.vocab_size
+    weights = list(Transformer(planned.model, vocabulary, planned.data.sequence_length).named_parameters())
+    optimizer = make_optimizer(weights, planned.model, planned.optim)
+    for _, weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    kept = sum(v.nbytes for state in optimizer.state.values() for key, v in state.items() if key != "step")
+    held = sum(8 * weight.numel() for _, weight in weights)  # weights and gradients in fp32
+    assert footprint(planned, Axes(), "cpu").states == held + kept
