@@ -117,8 +117,7 @@ def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.
     shown = rows(plan.points, _states(plan))
     count = "1 point" if len(plan.points) == 1 else f"{len(plan.points)} points"
     title = f"Study {plan.config.study.name}: {count} on {cluster.executor}"
-    narrow = console.width < 95
-    console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, narrow))
+    console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, console.width))
     new = sum(row.state == "new" for row in shown)
     done = sum(row.state == "completed" for row in shown)
     text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({done} completed)"

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FULL_ROWS = 40
+WIDE = 140
+FROM = {
+    "key": 0, "state": 0, "shape": 72, "N matmul": 66, "N total": 95, "D tokens": 50, "D/N": 72, "C FLOPs": 72,
+    "time": 0,
+}  # fmt: skip
+"""The columns of a point, and how many columns the output has at least where they are shown."""
 CPU_FLOPS = 2.0e10
 GPU_FLOPS = 1.5e14
 MAX_MEASURED = 500
@@ -96,8 +102,8 @@ def slots(cluster: ClusterConfig, config: RunConfig) -> int:
     return slot_count(cluster, [config])
 
 
-def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str, narrow: bool = False) -> Table:
-    """Return the table: one row a point, or one row a budget for more than 40 points; `narrow` fits 80 columns."""
+def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str, width: int = WIDE) -> Table:
+    """Return the table: one row a point, or one row a budget for more than 40 points; where narrow, fewer columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -107,26 +113,30 @@ def table(rows: Sequence[Row], speed: Speed, at_once: int, title: str, narrow: b
     shown = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
     shown.pad_edge, shown.padding = False, (0, 1, 0, 0)
     if len(rows) <= FULL_ROWS:
-        _full(shown, rows, seconds, narrow)
+        _full(shown, rows, seconds, width)
     else:
         _condensed(shown, rows, seconds)
     return shown
 
 
-def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], narrow: bool) -> None:
+def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], width: int) -> None:
     varying = _varying([row.point.overrides for row in rows])
-    for name in ("key", "state", "shape"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("N matmul", *(() if narrow else ("N total",)), "D tokens", "D/N", "C FLOPs", "time"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    names = [name for name, least in FROM.items() if width >= least]
+    for name in names:
+        shown.add_column(name, justify="left" if name in ("key", "state", "shape") else "right", no_wrap=True)
     if varying:
         shown.add_column("overrides", overflow="fold")
     for row, took in zip(rows, seconds, strict=True):
         model = row.point.config.model
-        cells = [row.point.key, row.state, f"{model.width} x {model.layers}"]
-        cells += [human(row.params), *([] if narrow else [human(row.params_total)]), human(row.tokens)]
-        cells += [f"{row.ratio:.3g}", f"{row.flops:.2e}", estimate(took)]
-        shown.add_row(*cells, *([" ".join(o for o in row.point.overrides if o in varying)] if varying else []))
+        cells = {
+            "key": row.point.key, "state": row.state, "shape": f"{model.width} x {model.layers}",
+            "N matmul": human(row.params), "N total": human(row.params_total), "D tokens": human(row.tokens),
+            "D/N": f"{row.ratio:.3g}", "C FLOPs": f"{row.flops:.2e}", "time": estimate(took),
+        }  # fmt: skip
+        shown.add_row(
+            *(cells[name] for name in names),
+            *([" ".join(o for o in row.point.overrides if o in varying)] if varying else []),
+        )
 
 
 def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> None:

@@ -44,9 +44,8 @@ def run(options: argparse.Namespace) -> int:
     elif not chosen:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
     else:
-        print(
-            f"{folder.name}: {counted(len(chosen), 'point')} cancelled, {stopped} of them told to stop; their checkpoints stay"
-        )
+        points = counted(len(chosen), "point")
+        print(f"{folder.name}: {points} cancelled, {stopped} of them told to stop; their checkpoints stay")
         print(f"{again}    # carries on with them")
     return 0
 

@@ -213,8 +213,7 @@ def test_groups_follow_exact_values_and_do_not_chain() -> None:
 
 
 def test_the_validations_of_a_studys_runs_are_their_learning_curves(tmp_path: Path) -> None:
-    table = studies.isoflop()
-    studies.write_study(tmp_path / "s", table)
+    studies.write_study(tmp_path / "s", studies.isoflop(budgets=studies.BUDGETS[:2]))
     bare = frame.from_runs(tmp_path / "s")
     assert len(frame.checkpoints(bare)) == len(frame.used(bare)), "no run has written a validation"
     finished = bare[bare["used"]].to_dict("records")

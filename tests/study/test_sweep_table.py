@@ -53,10 +53,12 @@ def test_every_point_is_shown_with_what_tells_it_apart() -> None:
     assert "64 x 2" in shown
 
 
-def test_the_narrow_table_fits_80_columns() -> None:
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_table_has_whole_keys_and_states_where_it_is_narrow(width: int) -> None:
     made = [freeze(StudyConfig(budget=BudgetConfig(flops=1e11)))]
-    shown = text(table(rows(made, {made[0].key: "completed"}), ASSUMED, 2, "Study x", narrow=True), width=80)
+    shown = text(table(rows(made, {made[0].key: "completed"}), ASSUMED, 2, "Study x", width), width=width)
     assert made[0].key in shown
+    assert "completed" in shown
     assert "…" not in shown
 
 
