@@ -72,7 +72,8 @@ def test_dry_run_shows_what_slurm_would_take_and_writes_nothing(lab: Lab) -> Non
 
 
 def test_watching_may_end_while_the_jobs_live_on(lab: Lab) -> None:
-    quick, said = lab.with_trainer("quick", QUICK_SECONDS=12), lab.folder / "said"
+    gate, said = lab.folder / "gate", lab.folder / "said"
+    quick = lab.with_trainer("quick", QUICK_GATE=gate)
     with said.open("w") as out:
         command = quick.sweep_command("study.name=w", *TINY, "wait=true")
         watcher = subprocess.Popen(command, cwd=lab.folder, env=quick.environment, stdout=out, stderr=out)
@@ -80,5 +81,6 @@ def test_watching_may_end_while_the_jobs_live_on(lab: Lab) -> None:
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait(LIMIT_SECONDS) == 130, said.read_text()
     assert "live on" in said.read_text()
+    gate.touch()
     quick.study("watch", "w")
     assert quick.point("w")["state"] == "completed"

@@ -61,12 +61,14 @@ def test_what_accounting_never_lets_start_is_refused(narrow: ThrowawayCluster, t
 
 
 def test_everything_runs_once_though_little_fits(narrow: ThrowawayCluster, tmp_path: Path, corpus: Path) -> None:
-    lab = Lab(tmp_path, corpus, narrow, tuple(POISON.items())).with_trainer("quick", QUICK_SECONDS=1)
+    gate = tmp_path / "gate"
+    lab = Lab(tmp_path, corpus, narrow, tuple(POISON.items())).with_trainer("quick", QUICK_GATE=gate, QUICK_SECONDS=1)
     said = lab.sweep("study.name=n", *TINY, f"seed=range({POINTS})")
     assert "5 points wait (MaxSubmitJobs of root is 6, and 6 are used)" in said.replace("\n", " ")
     waiting = [point for point in lab.points("n") if point["state"] == "waiting"]
     assert 0 < len(waiting) <= POINTS - 6
     assert waiting[0]["why"].startswith("queued later: MaxSubmitJobs")
+    gate.touch()
     # No command any more: the jobs that end submit the rest.
     outcomes = [lab.run_folder("n", key) / "outcome.json" for key in lab.keys("n")]
     wait_for("all points", lambda: all(path.exists() for path in outcomes), every=1)
@@ -110,12 +112,13 @@ def test_a_job_has_nothing_of_the_environment_that_it_was_submitted_from(
 
 def test_a_cluster_without_arrays_is_given_single_jobs(slurm_here: None, tmp_path: Path, corpus: Path) -> None:
     with ThrowawayCluster(extra=("MaxArraySize=0",)) as cluster:
-        # Long enough for the first job to be forgotten before the two have ended.
-        lab = Lab(tmp_path, corpus, cluster).with_trainer("quick", QUICK_SECONDS=5)
+        gate = tmp_path / "gate"
+        lab = Lab(tmp_path, corpus, cluster).with_trainer("quick", QUICK_GATE=gate)
         said = lab.sweep("study.name=s", *TINY, "seed=range(3)", "cluster.array_parallelism=2")
         assert "submitted 2 points as 2 single jobs: SLURM takes no arrays here" in said
         assert "1 point waits (cluster.array_parallelism=2 is used by the jobs there are)" in said.replace("\n", " ")
         first = _forget_submission(StudyFolder(lab.folder / "runs" / "s"))
+        gate.touch()
         # No command any more: the jobs that end find that job by its name or its attempts, and submit the rest.
         outcomes = [lab.run_folder("s", key) / "outcome.json" for key in lab.keys("s")]
         wait_for("all points", lambda: all(path.exists() for path in outcomes), every=1)

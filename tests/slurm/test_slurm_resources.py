@@ -84,13 +84,15 @@ def test_cancelling_one_of_two_packed_points_leaves_the_other(gpus: Lab) -> None
 
 
 def test_requeued_and_failed_runs_are_in_the_cost(gpus: Lab) -> None:
-    lab = gpus.with_trainer("quick", QUICK_SECONDS=10, QUICK_FAIL=2)
+    gate = gpus.folder / "gate"
+    lab = gpus.with_trainer("quick", QUICK_GATE=gate, QUICK_SECONDS=2, QUICK_FAIL=2)
     lab.sweep("study.name=cost", *TINY, *GPU, "seed=1,2", "retry=never")
     (job,) = lab.job_ids("cost")
     begun = lab.folder / "runs" / "cost" / lab.keys("cost")[0] / "ran"
     # SLURM counts whole seconds, and what took none costs nothing.
     wait_for("two seconds of the first", lambda: begun.exists() and time.time() - begun.stat().st_mtime > 2)
     lab.cluster.call("scontrol", "requeue", f"{job}_0")
+    gate.touch()
     lab.study("watch", "cost", code=1)
     lab.tasks("cost")
     used, runs = accounted(lab, "cost")
@@ -134,10 +136,13 @@ def test_points_of_other_sizes_become_arrays_of_their_own(gpus: Lab) -> None:
 
 
 def test_branches_wait_in_the_queue_for_their_trunk(gpus: Lab) -> None:
-    lab = gpus.with_trainer("quick", QUICK_SECONDS=3)
+    gate = gpus.folder / "gate"
+    lab = gpus.with_trainer("quick", QUICK_GATE=gate)
     design = ("search=trunk_and_branch", "search.tokens=[20480,40960]", "search.shapes=[{width: 16, layers: 1}]")
     sizes = [word for word in TINY if not word.startswith("budget.")]
-    lab.sweep("study.name=tree", *design, *sizes, "cluster.time_minutes=2", "wait=true")
+    lab.sweep("study.name=tree", *design, *sizes, "cluster.time_minutes=5")
+    gate.touch()
+    lab.study("watch", "tree")
     asked = [event["resources"] for event in lab.ledger("tree") if event["event"] == "intent"]
     job = lab.job_ids("tree")[0]
     assert any(str(shape.get("dependency", "")).startswith(f"afterok:{job}_") for shape in asked), asked

@@ -1,6 +1,6 @@
 """Stands in for the trainer where a test is about jobs: notes that it ran, sleeps or fails as told, writes an outcome.
 
-QUICK_SECONDS: how long it runs. QUICK_FAIL: the seed that then fails.
+QUICK_GATE: a file that it waits for; QUICK_SECONDS: how long it runs then. QUICK_FAIL: the seed that then fails.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ def main() -> None:
         note.write(f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{os.environ.get('SLURM_ARRAY_TASK_ID')}\n")
     (run / "devices").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""), encoding="utf-8")
     print(f"seed {config['seed']} begins", flush=True)
+    gate = os.environ.get("QUICK_GATE")
+    while gate and not Path(gate).exists():
+        time.sleep(0.1)
     time.sleep(float(os.environ.get("QUICK_SECONDS", "0")))
     if str(config["seed"]) == os.environ.get("QUICK_FAIL"):
         raise RuntimeError(f"seed {config['seed']} brings bad luck")
