@@ -177,7 +177,13 @@ def test_windows_are_where_transformers_has_them_without_a_list_of_layers(withou
     from transformers import Qwen3Config
 
     first = {} if without is None else {"max_window_layers": without}
-    given = {"model_type": "qwen3", "num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 8, **first}
+    given: dict[str, Any] = {
+        "model_type": "qwen3",
+        "num_hidden_layers": 4,
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        **first,
+    }
     theirs = Qwen3Config(**given).layer_types
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "head_dim": 8, "intermediate_size": 48, "rms_norm_eps": 1e-6}
     if without == 2:  # which we have no keys for
