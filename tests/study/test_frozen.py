@@ -202,32 +202,38 @@ CANCELLED = {"event": "cancelled", "keys": ["k"]}
 
 
 @pytest.mark.parametrize(
-    ("events", "outcome", "changed", "kept"),
+    ("events", "ended_days_ago", "changed_days_ago", "kept"),
     [
-        ([WAITING], None, LONG_AGO, True),
-        ([LIVE], None, LONG_AGO, False),
-        (BATCH, None, LONG_AGO, True),
-        (BATCH, LONG_AGO, LONG_AGO, False),
-        (BATCH, LONG_AGO, time.time(), True),
-        (BATCH, time.time(), LONG_AGO, True),
-        ([*BATCH, CANCELLED], None, LONG_AGO, False),
-        ([*BATCH, CANCELLED], None, time.time(), True),
-        ([*BATCH, {"event": "abandoned", "name": "s.1", "why": "x"}], None, LONG_AGO, False),
-        ([*BATCH, {**WAITING, "code": "w"}], None, LONG_AGO, False),
+        ([WAITING], None, 9, True),
+        ([LIVE], None, 9, False),
+        (BATCH, None, 9, True),
+        (BATCH, 9, 9, False),
+        (BATCH, 9, 0, True),
+        (BATCH, 0, 9, True),
+        ([*BATCH, CANCELLED], None, 9, False),
+        ([*BATCH, CANCELLED], None, 0, True),
+        ([*BATCH, {"event": "abandoned", "name": "s.1", "why": "x"}], None, 9, False),
+        ([*BATCH, {**WAITING, "code": "w"}], None, 9, False),
     ],
 )
 def test_a_copy_is_kept_while_jobs_may_start_from_it(
-    folder: StudyFolder, events: list[dict[str, Any]], outcome: float | None, changed: float, kept: bool
+    folder: StudyFolder,
+    events: list[dict[str, Any]],
+    ended_days_ago: int | None,
+    changed_days_ago: int,
+    kept: bool,
 ) -> None:
+    ended = None if ended_days_ago is None else time.time() - 86400 * ended_days_ago
+    changed = time.time() - 86400 * changed_days_ago
     copy = frozen.place(folder, "v")
     copy.mkdir(parents=True)
     write_json(copy / code_version.MARKER, {"id": "v"})
     os.utime(copy / code_version.MARKER, (LONG_AGO, LONG_AGO))
     ledger.extend(folder, events)
-    if outcome is not None:
+    if ended is not None:
         folder.run("k").path.mkdir()
         write_json(folder.run("k").outcome, {})
-        os.utime(folder.run("k").outcome, (outcome, outcome))
+        os.utime(folder.run("k").outcome, (ended, ended))
     os.utime(folder.ledger, (changed, changed))
     (said,) = frozen.collect(folder.path.parent, time.time(), really=False)
     assert (bool(said.kept), copy.is_dir()) == (kept, True)
