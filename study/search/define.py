@@ -118,8 +118,17 @@ def settings_of(
         )
     R = run.budget.tokens
     assert R is not None, "a settled run has its tokens"
+    if search.eta < 2:
+        raise ValueError(
+            f"search.eta={search.eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)"
+        )
     parts = 20 if search.name == "pbt" else search.eta**3
     r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
+    if search.name != "random" and not 1 <= r <= R:
+        raise ValueError(
+            f"search.min_tokens={r} is not allowed: at least 1 and at most the full training of a trial, which "
+            f"budget.tokens={config.budget.tokens} makes {R} tokens"
+        )
     for name in ("trials", "lease_seconds", "workers", "budget_flops", "budget_gpu_hours"):
         value = getattr(search, name)
         if value is not None and value <= 0:

@@ -31,7 +31,7 @@ from study.search import jobs, view
 from study.search.claims import Office, frozen
 from study.search.define import WORKERS, enqueued, settings_of
 from study.search.jobs import MODULE
-from study.search.settings import Settings, save
+from study.search.settings import Settings, refuse_another, save
 from study.settling import Outside, Request, send
 from study.settling import settle as settle_submissions
 from study.submission import reference
@@ -66,6 +66,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
+    refuse_another(folder, wanted)
     for corner in (0, 1):  # what cannot be is said before anything is done
         point = frozen(wanted, {name: view.corner(domain, corner) for name, domain in space.items()})
         _check_ranks(config.cluster, point.config)
@@ -148,8 +149,14 @@ def watch(folder: StudyFolder) -> int:
 
 
 def cancel(folder: StudyFolder) -> str:
-    """Hand nothing out any more and tell the workers to save and end; return what was done."""
-    Office.of(folder).say("stopped")
+    """Hand nothing out any more and tell the workers to save and end; return what was done.
+
+    A search that is over stays as it is.
+    """
+    office = Office.of(folder)
+    if office.search.over and not office.search.stopped:
+        return f"{folder.name}: the search is over, there is nothing to stop; jobs that still wait end as they start"
+    office.say("stopped")
     known = ledger.read(folder)
     ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
     if ids:

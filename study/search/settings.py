@@ -134,31 +134,38 @@ def load(folder: StudyFolder) -> Settings | None:
 
 
 def save(folder: StudyFolder, wanted: Settings) -> Settings:
-    """Write a study's search, or go on with the one there is; ValueError where that is another one.
-
-    More trials or more budget are no other search: the larger numbers count from then on. A population has its size.
-    """
-    there = load(folder)
-    if there is not None:
-        free = {name: getattr(there, name) for name in FREE if (there.scheduler, name) != ("pbt", "trials")}
-        same = replace(wanted, **free)
-        if _plain(same) != _plain(there):
-            differing = ", ".join(sorted(n for n, v in _plain(same).items() if v != _plain(there)[n]))
-            raise ValueError(
-                f"study {folder.name} holds another search (different: {differing}): take another study.name, or give "
-                "the same command; only search.trials, search.shape, its budgets and search.lease_seconds may change"
-            )
-        for name in ("trials", "budget", "gpu_hours"):
-            old, new = getattr(there, name), getattr(wanted, name)
-            if (float("inf") if new is None else new) < (float("inf") if old is None else old):
-                key = {"budget": "budget_flops", "gpu_hours": "budget_gpu_hours"}.get(name, name)
-                raise ValueError(
-                    f"study {folder.name}: search.{key}={new} is below what the study has ({old}): it may only grow"
-                )
+    """Write a study's search, or go on with the one there is; ValueError as :func:`refuse_another`."""
+    there = refuse_another(folder, wanted)
     if there != wanted:
         folder.path.mkdir(parents=True, exist_ok=True)
         write_atomic(folder.search, json.dumps({"format": FORMAT, **_plain(wanted)}, indent=1) + "\n")
     return wanted
+
+
+def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
+    """Return the search that a study has, if any; ValueError where it is another one than is wanted.
+
+    More trials or more budget are no other search: the larger numbers count from then on. A population has its size.
+    """
+    there = load(folder)
+    if there is None:
+        return None
+    free = {name: getattr(there, name) for name in FREE if (there.scheduler, name) != ("pbt", "trials")}
+    same = replace(wanted, **free)
+    if _plain(same) != _plain(there):
+        differing = ", ".join(sorted(n for n, v in _plain(same).items() if v != _plain(there)[n]))
+        raise ValueError(
+            f"study {folder.name} holds another search (different: {differing}): take another study.name, or give "
+            "the same command; only search.trials, search.shape, its budgets and search.lease_seconds may change"
+        )
+    for name in ("trials", "budget", "gpu_hours"):
+        old, new = getattr(there, name), getattr(wanted, name)
+        if (float("inf") if new is None else new) < (float("inf") if old is None else old):
+            key = {"budget": "budget_flops", "gpu_hours": "budget_gpu_hours"}.get(name, name)
+            raise ValueError(
+                f"study {folder.name}: search.{key}={new} is below what the study has ({old}): it may only grow"
+            )
+    return there
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from study.executors import room
 from study.executors.limits import Controller, Room
 from study.executors.nodes import Site
 from study.search import pool
+from study.search.claims import Office
 from study.sweep import main
-from tests.study.search.searches import make_search
+from tests.study.search.searches import advance, make_search
 
 SBATCH = """#!/bin/bash
 echo x >> {folder}/sent
@@ -63,3 +64,43 @@ def test_a_dry_run_shows_the_jobs_that_would_be_submitted(
     assert main(words) == 0
     assert "#SBATCH --array=0-2%3" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_refuses_what_the_command_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_search(tmp_path / "runs" / "mine")
+    before = (tmp_path / "runs" / "mine" / "search.json").read_text()
+    words = ["study.name=mine", "search=asha", "budget.tokens=65536", "dry_run=true", "-m"]
+    assert main([*words, "optim.lr=interval(1e-4,1e-2)"]) == 2
+    assert "study mine holds another search (different: " in capsys.readouterr().err
+    assert (tmp_path / "runs" / "mine" / "search.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("search.eta=1", "search.eta=1 is not allowed"),
+        ("search.eta=0", "search.eta=0 is not allowed"),
+        ("search.min_tokens=100000", "search.min_tokens=100000 is not allowed: at least 1 and at most"),
+        ("search.min_tokens=0", "search.min_tokens=0 is not allowed"),
+    ],
+)
+def test_rungs_that_cannot_be_are_refused_by_the_key_that_says_so(
+    word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["search=asha", "budget.tokens=65536", "dry_run=true", word, "-m", "optim.lr=interval(1e-4,1e-2)"]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_search_that_is_over_is_not_stopped(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "s")
+    assert advance(study, 1_000).search.over
+    before = study.events.read_bytes()
+    assert "s: the search is over" in pool.cancel(study)
+    assert study.events.read_bytes() == before
+    Office.of(study).say("stopped")
+    assert "s: stopped; " in pool.cancel(study), "one that was stopped may have workers left to tell"
