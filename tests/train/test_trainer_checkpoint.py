@@ -85,6 +85,21 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     whole(tmp_path)
 
 
+def test_the_only_checkpoint_is_there_until_its_replacement_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that evaluates where it has just saved saves that step again; it may be killed in the middle of it."""
+    policy, remove, seen = Retention(newest=1), shutil.rmtree, list[bool]()
+    write(tmp_path, 3, policy)
+
+    def removed(folder: Path, ignore_errors: bool = False) -> None:
+        remove(folder, ignore_errors=ignore_errors)
+        seen.append(newest(tmp_path) is not None)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    write(tmp_path, 3, policy)
+    assert seen and all(seen)
+    assert names(tmp_path) == ["step-000000003"]
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_torn_file_means_the_previous_checkpoint(tmp_path: Path, data: st.DataObject) -> None:

@@ -90,14 +90,16 @@ def discard(root: Path) -> None:
 def commit(root: Path, step: int, manifest: Mapping[str, Any], files: Mapping[str, Any], retention: Retention) -> Path:
     """Make the staged step a checkpoint in one rename, remove what retention does not keep, return its folder."""
     staging, place = staging_of(root, step), folder_of(root, step)
+    replaced = staging.with_name(f"{staging.name}.replaced")
     write_synced(staging / MANIFEST, json.dumps({"format": FORMAT, **manifest, "files": dict(files)}, indent=1) + "\n")
     sync_folder(staging)
     if place.exists():  # only a torn one, or one that is being replaced by its equal
         if (place / PIN).exists():
             (staging / PIN).touch()
-        shutil.rmtree(place)
+        place.rename(replaced)  # it may be the only whole one: it goes once the new one lies there
     staging.rename(place)
     sync_folder(root)
+    shutil.rmtree(replaced, ignore_errors=True)
     prune(root, retention, step)
     return place
 
@@ -106,7 +108,7 @@ def prune(root: Path, retention: Retention, newest: int) -> None:
     """Remove the checkpoints that retention does not keep, as of the one of step `newest`, which was just saved.
 
     Later ones are torn, as the run went on from before them. They neither count nor go: counted they would cost whole
-    ones their place, and the next save of their step replaces them.
+    ones their place. The next save of their step replaces them.
     """
     folders = {step: folder for folder in _folders(root) if (step := _step(folder)) <= newest}
     kept = retention.kept(folders, (s for s, folder in folders.items() if (folder / PIN).exists()))
