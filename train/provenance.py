@@ -68,10 +68,18 @@ def rows_of(
 
 
 def beginning(folder: Path) -> Place:
-    """Return where the run in a folder left its parent, by its newest checkpoint; zeros where it has none."""
+    """Return where the run in a folder left its parent, by its newest checkpoint; zeros where it has none.
+
+    ValueError where it left one, and the checkpoint, of an earlier version, does not say at which step and row.
+    """
     found = newest(folder / "checkpoints")
     progress = {} if found is None else found.progress
     step, tokens, row = (progress.get(f"inherited{what}", 0) for what in ("_steps", "", "_sequences"))
+    if tokens and not step:
+        raise ValueError(
+            f"{folder} branched off at {tokens} tokens, and its checkpoints were begun by a version that did not note "
+            "at which step and row: which rows its steps took is not known"
+        )
     return step, tokens, row
 
 

@@ -224,3 +224,15 @@ def test_the_documents_of_a_step_are_named(tmp_path: Path, tiny: RunConfig, caps
     assert out.count(" tokens\n") >= 2
     assert provenance.main(["--config", str(config), "--step", "31"]) == 1
     assert "steps 1 to 30" in capsys.readouterr().err
+
+
+def test_the_rows_of_a_branch_that_did_not_note_where_it_left_are_not_made_up(tmp_path: Path) -> None:
+    progress = {"step": 12, "tokens": 12 * 128, "sequences": 12 * ROW_STEPS, "inherited": 10 * 128}
+    saver = Saver(tmp_path / "checkpoints")
+    saver.save(12, {"w": torch.zeros(2)}, {"progress": progress, "identity": {}})
+    saver.wait()
+    found = newest(tmp_path / "checkpoints")
+    assert found is not None
+    assert Progress(**found.progress).inherited_steps == 0  # such a run goes on all the same
+    with pytest.raises(ValueError, match="branched off at 1280 tokens"):
+        provenance.beginning(tmp_path)
