@@ -1,7 +1,8 @@
-"""How far an early value tells the final one: Spearman's rank correlation over the trials that went on."""
+"""How far an early value tells a later one: rank correlations over the trials that went on, and their lower bounds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,37 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
     """
     if len(a) < 3:
         return None
-    x, y = mean_ranks(np.asarray(a, dtype=float)), mean_ranks(np.asarray(b, dtype=float))
+    return _pearson(mean_ranks(np.asarray(a, dtype=float)), mean_ranks(np.asarray(b, dtype=float)))
+
+
+def top_down(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return the correlation of Savage scores: a rank correlation in which the lowest values count most.
+
+    Ties share the mean of their scores; infinite values rank as the worst. None with fewer than three pairs or where
+    one side is all ties. Source: Iman and Conover, A measure of top-down correlation, Technometrics 29 (1987).
+    """
+    if len(a) < 3:
+        return None
+    return _pearson(savage_scores(np.asarray(a, dtype=float)), savage_scores(np.asarray(b, dtype=float)))
+
+
+def savage_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each value's score: the i-th lowest of n has 1/i + 1/(i+1) + … + 1/n, equal ones the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    scores = np.cumsum(1.0 / np.arange(len(values), 0, -1))[::-1]
+    firsts = np.cumsum(counts) - counts
+    return (np.add.reduceat(scores, firsts) / counts)[inverse]
+
+
+def at_least(correlation: float, pairs: int, errors: float) -> float:
+    """Return a rank correlation less so many of its standard errors, which Fisher's z has as 1 / sqrt(pairs - 3)."""
+    if pairs < 4:
+        return -1.0
+    z = math.atanh(min(max(correlation, -0.9999), 0.9999))
+    return math.tanh(z - errors / math.sqrt(pairs - 3))
+
+
+def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
     x, y = x - x.mean(), y - y.mean()
     scale = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / scale if scale > 0 else None

@@ -176,12 +176,18 @@ def _rungs(search: Search) -> list[str]:
 
 def _guard(guard: AshaGuarded) -> str:
     """Return whether early rungs are cut at, and by what."""
-    mean, least, count = guard.agreement()
-    known = "" if mean is None or least is None else f"{mean:.2f} (at least {least:.2f}) "
-    known += f"over {count} of {guard.probes} probes" if count < guard.probes else f"over {count} probes"
+    seen, needed = guard.agreement(), f"at least {guard.threshold:g} and {guard.outcome:g}"
     early = f"rungs up to {guard.levels[guard.early - 1]:,} tokens"
-    does = "are trusted" if guard.trusted else f"let everyone pass until that is at least {guard.threshold:g}"
-    return f"rank correlation of early losses with the outcome: {known}: {early} {does}"
+    does = "are trusted" if guard.trusted else f"let everyone pass until these are {needed}"
+    return (
+        f"order of early losses: of {seen.passed} trials from rung to rung {_known(seen.early, seen.early_least)}, "
+        f"of {seen.finished} probes ({guard.probes} needed) with the outcome "
+        f"{_known(seen.outcome, seen.outcome_least)}: {early} {does}"
+    )
+
+
+def _known(correlation: float | None, least: float) -> str:
+    return "not known" if correlation is None else f"{correlation:.2f} (at least {least:.2f})"
 
 
 def _best(search: Search) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.correlation import spearman
+from sweeps.correlation import spearman, top_down
 from sweeps.events import Ended, Reported, Started, Unit
 from sweeps.replay.history import decisions, undisturbed
 from sweeps.replay.optuna_peer import OptunaPruned
@@ -307,11 +307,13 @@ def test_the_guards_rungs(r: int, R: int, eta: int, expected: tuple[int, ...]) -
     assert guarded_levels(r, R, eta) == AshaGuarded(r, R, eta).levels == expected
 
 
-def probed(early: Sequence[float], late: Sequence[float]) -> AshaGuarded:
-    """A guard whose trials had these values at the rungs at 3 and 9, and these at 18, in their order."""
-    guard = AshaGuarded(3, 27, 3, probes=8)
-    for trial, (first, then) in enumerate(zip(early, late, strict=True)):
-        for until, value in ((3, first), (9, first), (18, then)):
+def probed(
+    early: Sequence[float], late: Sequence[float], first: Sequence[float] | None = None, probes: int = 8
+) -> AshaGuarded:
+    """A guard whose trials had these values at 9, these at 18 and, where not given otherwise, at 3 those at 9."""
+    guard = AshaGuarded(3, 27, 3, probes=probes)
+    for trial, values in enumerate(zip(first or early, early, late, strict=True)):
+        for until, value in zip((3, 9, 18), values, strict=True):
             guard.apply(Started(Unit(trial, until, probe=True)))
             guard.apply(Reported(trial, until, value))
             guard.apply(Ended(trial, "reached"))
@@ -319,30 +321,56 @@ def probed(early: Sequence[float], late: Sequence[float]) -> AshaGuarded:
 
 
 @pytest.mark.parametrize(
-    ("late", "mean", "least", "trusted"),
+    ("late", "outcome", "least", "trusted"),
     [
-        # A rank correlation x of early with late, and 1 of both early rungs: (1 + 2x) / 3. 0.67 standard errors of
-        # Fisher's z with 8 probes are 0.29963.
+        # 0.67 standard errors of Fisher's z with 8 probes are 0.29963.
         ([1, 2, 3, 4, 5, 6, 7, 8], 1.0, 0.9998, True),
-        ([1, 2, 3, 4, 5, 6, 8, 7], (1 + 2 * (1 - 6 * 2 / 504)) / 3, 0.9713, True),
-        ([3, 2, 1, 4, 5, 8, 7, 6], (1 + 2 * (1 - 6 * 16 / 504)) / 3, 0.7802, True),
-        ([3, 2, 1, 4, 8, 6, 7, 5], (1 + 2 * (1 - 6 * 26 / 504)) / 3, 0.6536, False),
-        ([8, 7, 6, 5, 4, 3, 2, 1], -1 / 3, -0.5691, False),
+        ([1, 2, 3, 4, 5, 6, 8, 7], 1 - 6 * 2 / 504, 0.9570, True),
+        ([3, 2, 1, 4, 5, 8, 7, 6], 1 - 6 * 16 / 504, 0.6784, True),
+        ([3, 2, 1, 4, 8, 6, 5, 7], 1 - 6 * 22 / 504, 0.5694, True),
+        ([3, 2, 1, 5, 8, 6, 4, 7], 1 - 6 * 28 / 504, 0.4661, False),
+        ([8, 7, 6, 5, 4, 3, 2, 1], -1.0, -0.9999, False),
         ([1, 2, 3, 4, 5, 6, 7], 1.0, 0.9998, False),  # one probe is missing
-        ([math.nan] * 8, None, None, False),  # what all share tells nothing
+        ([math.nan] * 8, None, -1.0, False),  # what all share tells nothing
     ],
 )
-def test_the_guard_trusts_early_rungs_by_a_lower_bound(
-    late: list[float], mean: float | None, least: float | None, trusted: bool
+def test_the_guard_trusts_early_rungs_by_a_lower_bound_of_their_agreement_with_the_outcome(
+    late: list[float], outcome: float | None, least: float, trusted: bool
 ) -> None:
     guard = probed(range(1, len(late) + 1), late)
     found = guard.agreement()
-    assert found == (
-        None if mean is None else pytest.approx(mean),
-        None if least is None else pytest.approx(least, abs=1e-4),
-        len(late),
-    )
+    assert (found.passed, found.finished) == (len(late), len(late))
+    assert found.early == pytest.approx(1.0)
+    assert found.outcome == (None if outcome is None else pytest.approx(outcome))
+    assert found.outcome_least == pytest.approx(least, abs=1e-4)
     assert guard.trusted is trusted
+
+
+@pytest.mark.parametrize(
+    ("first", "trusted"),
+    [
+        ([1, 2, 3, 4, 5, 6, 8, 7], True),
+        ([1, 2, 3, 4, 8, 7, 6, 5], True),  # the order among the last says little
+        ([4, 3, 2, 1, 5, 6, 7, 8], False),  # that among the first, much
+    ],
+)
+def test_the_guard_wants_the_best_to_stay_the_best_from_rung_to_rung(first: list[float], trusted: bool) -> None:
+    straight = range(1, 9)
+    assert probed(straight, straight, first).trusted is trusted
+
+
+def test_the_guards_trust_does_not_flicker() -> None:
+    late = [3.0, 2.0, 1.0, 4.0, 8.0, 6.0, 5.0, 7.0]  # the ninth brings the bound from 0.57 to 0.46, the tenth to 0.05
+    guard = probed(range(1, 9), late)
+    for trial, value, trusted, anew in ((8, 4.5, True, False), (9, 0.0, False, False)):
+        late.append(value)
+        for until, loss in ((3, trial + 1.0), (9, trial + 1.0), (18, value)):
+            guard.apply(Started(Unit(trial, until, probe=True)))
+            guard.apply(Reported(trial, until, loss))
+            guard.apply(Ended(trial, "reached"))
+        fresh = probed(range(1, trial + 2), late, probes=trial + 1)
+        assert guard.agreement() == fresh.agreement()
+        assert (guard.trusted, fresh.trusted) == (trusted, anew)
 
 
 def test_the_guard_lets_all_pass_early_rungs_and_selects_at_two_thirds_until_it_trusts() -> None:
@@ -387,6 +415,23 @@ def test_a_guard_that_goes_on_probing_takes_a_wrong_verdict_back() -> None:
         drive(guard, value, 600, workers=4)
     assert lasting.trusted
     assert not probing.trusted
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        # Scores of 4: 25/12, 13/12, 7/12, 1/4, less their mean 1; the products over the sum of squares 69/36.
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 1 - (1 / 3) ** 2 / (23 / 12)),
+        ([1, 2, 3, 4], [2, 1, 3, 4], 1 - 1 / (23 / 12)),
+        ([1, 1, 2], [1, 1, math.inf], 1.0),
+        ([1, 2], [1, 2], None),
+        ([5, 5, 5], [1, 2, 3], None),
+    ],
+)
+def test_a_correlation_in_which_the_best_count_most(a: list[float], b: list[float], expected: float | None) -> None:
+    found = top_down(a, b)
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-12))
 
 
 @pytest.mark.parametrize(
