@@ -30,17 +30,23 @@ def as_the_last(
         with locked(folder.last, HAND_OVER_SECONDS):
             left, heard = TRIES, folder.last.stat().st_mtime_ns
             while is_last():
+                sent = 0
+                problem: ValueError | None = None
                 try:
-                    sent = send()
+                    sent = send() or 0
+                except TimeoutError:
+                    pass  # another process submits, with a view of before
                 except ValueError as error:
-                    if left <= 1 or is_final(error):
+                    if is_final(error):
                         raise
-                    sent = None
+                    problem = error
                 left, before, heard = left - 1, heard, folder.last.stat().st_mtime_ns
                 if heard != before:  # also what came while this one slept
                     left = TRIES
+                if problem is not None and left <= 0:
+                    raise problem
                 if sent or left <= 0:
-                    return sent or 0
+                    return sent
                 # Others that ended with this one still count as alive, or hold the lock with a view of before.
                 outside.sleep(SECONDS)
     except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from study.executors.query import Answer
 from study.files import write_json
 from study.freeze import append_points, load_points
 from study.job import unwanted
-from study.last import TRIES
+from study.last import TRIES, as_the_last
 from study.layout import StudyFolder
 from study.observe import Observer
 from study.point import point
@@ -113,12 +114,36 @@ def test_who_stays_hears_of_one_that_leaves_while_it_sleeps(make: Callable[[int,
     def nap() -> None:
         naps.append(1)
         if len(naps) == TRIES - 1:
-            world.study.last.touch()  # the other one leaves, and its process ends a while after
+            os.utime(world.study.last, (1, 1))  # the other one leaves, and its process ends a while after
         if len(naps) == TRIES + 1:
             world.slurm.tasks.popitem()
 
     world.slurm.asleep = nap
     assert world.end(first) == 1
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["alone", "one leaves during the last try"])
+def test_a_last_try_that_fails_is_not_the_last_where_one_leaves_meanwhile(
+    make: Callable[[int, int], World], left: bool
+) -> None:
+    world, tries = make(1, 1), list[int]()
+
+    def send() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise TimeoutError("another process submits")
+        if len(tries) == TRIES and left:
+            os.utime(world.study.last, (1, 1))  # as a touch, also where the clock of the files has not ticked since
+        if len(tries) <= TRIES:
+            raise ValueError("no answer")
+        return 1
+
+    if left:
+        assert as_the_last(world.study, world.slurm.outside, lambda: True, send) == 1
+    else:
+        with pytest.raises(ValueError, match="no answer"):
+            as_the_last(world.study, world.slurm.outside, lambda: True, send)
+        assert len(tries) == TRIES
 
 
 def test_of_jobs_that_run_one_by_one_the_last_makes_room_for_the_rest(make: Callable[[int, int], World]) -> None:
