@@ -199,7 +199,7 @@ def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
                 name = f"{folder}/{entry.name}"
                 if entry.is_dir():
                     folders.append(name)
-                elif entry.name.endswith(suffixes):
+                elif entry.name.endswith(suffixes) and entry.is_file():  # an editor's lock is a link to nothing
                     yield name, entry.stat()
 
 

@@ -31,6 +31,14 @@ def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
     assert not version.dirty
 
 
+def test_an_editors_lock_beside_a_source_changes_no_fingerprint(checkout: Path) -> None:
+    before = code_version.fingerprint(checkout)
+    (checkout / "study" / ".#a.py").symlink_to("somebody@host.123:456")
+    (checkout / "train").mkdir()
+    (checkout / "train" / ".#b.py").symlink_to("somebody@host.123:456")
+    assert code_version.fingerprint(checkout) == before
+
+
 def test_a_git_that_gives_no_answer_is_said(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").write_text("#!/bin/sh\nexec sleep 20\n")
