@@ -109,7 +109,10 @@ def ran(folder: StudyFolder, version: str | None, mode: object) -> str | None:
     recorded = (read_json(folder.code / f"{version}.json") or {}).get("sources")
     if not isinstance(recorded, dict):
         return None
-    return "live" if code_version.is_same(root, recorded) else "other"
+    try:
+        return "live" if code_version.is_same(root, recorded) else "other"
+    except OSError:  # they are being replaced
+        return "other"
 
 
 def _copied(folder: StudyFolder, version: CodeVersion) -> CodeVersion:
@@ -128,6 +131,7 @@ def _copied(folder: StudyFolder, version: CodeVersion) -> CodeVersion:
             staged = _stage(shelf, version)
             again = code_version.current()
             if again == version:
+                _remove(copy)  # what somebody has left of one, where files that are old are deleted
                 staged.rename(copy)
                 return version
             _remove(staged)
@@ -216,7 +220,8 @@ def _wanted(runs: Path, now: float) -> Iterator[tuple[str, str]]:
     """Yield the versions whose copies studies of this folder may still start jobs from, with why."""
     for path in runs.glob("*/ledger.jsonl"):
         with suppress(OSError):
-            if b'"code":"frozen"' not in path.read_bytes():
+            said = path.read_bytes()
+            if b'"code":"frozen"' not in said and b'"event":"code"' not in said:
                 continue
             folder = StudyFolder(path.parent)
             late = now - path.stat().st_mtime < GRACE_SECONDS

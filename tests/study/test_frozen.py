@@ -118,6 +118,15 @@ def test_a_kill_at_any_point_leaves_no_copy_and_nothing_in_the_way(checkout: Pat
     assert shelf(folder) == {version.id}
 
 
+def test_what_a_purge_of_old_files_left_of_a_copy_is_made_whole_again(checkout: Path, folder: StudyFolder) -> None:
+    copy = frozen.place(folder, frozen.take(folder, "frozen").id)
+    for path in (copy / code_version.MARKER, copy / "train" / "b.py"):
+        path.unlink()
+    assert frozen.place(folder, frozen.take(folder, "frozen").id) == copy
+    assert texts(copy) == SOURCES
+    assert frozen.is_whole(copy)
+
+
 @pytest.mark.parametrize("edits", [1, 10])
 def test_what_is_edited_meanwhile_is_never_mixed(
     edits: int, checkout: Path, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +174,9 @@ def test_a_job_tells_by_the_sources_whether_it_runs_what_was_recorded(
     source.write_text("one = 2\n")
     assert frozen.ran(folder, version, "live") == "other"
     assert frozen.ran(folder, version, "frozen") == "other", "the copy was not imported"
+    with monkeypatch.context() as patch:
+        patch.setattr(code_version, "_content", lambda root: (root / "gone.py").read_text())
+        assert frozen.ran(folder, version, "live") == "other", "replaced while it is read: no reason to fail a job"
     assert frozen.ran(folder, None, "live") is None
     assert frozen.ran(folder, "abc-clean", "live") is None, "recorded before there were fingerprints"
     copy = frozen.place(folder, version)
@@ -206,6 +218,7 @@ CANCELLED = {"event": "cancelled", "keys": ["k"]}
     [
         ([WAITING], None, 9, True),
         ([LIVE], None, 9, False),
+        ([{"event": "code", "code": "v"}], None, 0, True),
         (BATCH, None, 9, True),
         (BATCH, 9, 9, False),
         (BATCH, 9, 0, True),
