@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
     observer.refresh()
     statuses = observer.statuses()
     chosen = selected(options, statuses, observer.points, "all")
+    copies = frozen.collect(folder.path.parent, time.time(), options.yes)  # first: it may be refused
     fence = Fence(folder)
     done = []
     for status in chosen:
@@ -62,7 +63,6 @@ def run(options: argparse.Namespace) -> int:
             done.append(Pruning(status.key, skipped=why))
         else:
             done.append(retention.prune(folder.run(status.key), policy, fence, options.yes))
-    copies = frozen.collect(folder.path.parent, time.time(), options.yes)
     if options.json:
         emit("gc", folder, as_json(done, copies, options.keep, options.yes))
     else:
