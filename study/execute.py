@@ -201,7 +201,7 @@ def _relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
     points, known = load_points(folder), ledger.read(folder)
     completed = {key for key in lineage.parents(points.values()) if _completed(folder, key)}
     waiting = lineage.waiting(points, completed)
-    over = {parent for parent in waiting.values() if feed.has_ended(folder, parent, known)}
+    over = {parent for parent in set(waiting.values()) if feed.has_ended(folder, parent, known)}
     return dependencies.split(waiting, known, over)
 
 
