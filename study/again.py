@@ -283,7 +283,7 @@ def _write(
         batch = known.batches[name]
         shape = adapt(_base(batch, known), wanted)
         asked = {"resources": shape.record(), "code": batch.code, "parallel": parallel}
-        events.append({"event": "waiting", "keys": its, **asked})
+        events.append({"event": "waiting", "name": name, "keys": its, **asked})
     ledger.extend(folder, events)
     for text in _said(ends):
         outside.say(text)

@@ -160,7 +160,8 @@ def _take_back(folder: StudyFolder, outside: Outside) -> None:
     for key in stranded:
         batch = known.batches[known.current[key]]
         resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
-        events.append({"event": "waiting", "keys": [key], "resources": resources, "code": batch.code, "parallel": None})
+        asked = {"resources": resources, "code": batch.code, "parallel": None}
+        events.append({"event": "waiting", "name": batch.name, "keys": [key], **asked})
     ledger.extend(folder, events)
 
 

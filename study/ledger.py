@@ -168,8 +168,12 @@ class _Folding:
         asked = Waiting(
             event.get("resources") or {}, event.get("code"), event.get("parallel"), str(event.get("why", ""))
         )
-        # What was cancelled stays so until it is tried again: whoever wrote this may not have known of it yet.
-        for key in (key for key in event["keys"] if key not in self.cancelled):
+        # What was cancelled stays so until it is tried again, and what followed from the end of a batch's point follows
+        # once: whoever wrote this may not have known of it yet.
+        of = event.get("name")
+        for key in event["keys"]:
+            if key in self.cancelled or (of is not None and self.current.get(key) != of):
+                continue
             self.current.pop(key, None)
             self.waiting.pop(key, None)  # it goes to the end of the queue
             self.waiting[key] = self.wanted[key] = asked

@@ -303,6 +303,35 @@ def test_a_job_that_may_not_requeue_itself_is_submitted_again(tmp_path: Path) ->
         assert len(events(study, "ended")) == 1
 
 
+@dataclass
+class Meanwhile(Scheduler):
+    """Lets another process do something while it is asked about nodes."""
+
+    act: Callable[[], None] = lambda: None
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        if command[0] == "sinfo":
+            self.act()
+        return super().__call__(command)
+
+
+def test_an_end_that_somebody_follows_up_meanwhile_is_not_followed_up_twice(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path, pack=2)  # the job goes on with others, and commands see this end
+    study.looked.touch()
+    attempt(study, key, ended={"state": "failed", "kind": "hang"})
+
+    def submit() -> None:
+        ledger.append(study, "waiting", name="b", keys=[key], resources=SHAPE)
+        ledger.append(study, "intent", name="next", executor="slurm", keys=[key], resources=SHAPE)
+        ledger.append(study, "submitted", name="next", job_id="8")
+
+    scheduler = Meanwhile(act=submit)
+    after(work(study, key), 1, Ending("hang"), {"nodes": ["n1"]}, outside(scheduler))
+    known = ledger.read(study)
+    assert (known.current, known.waiting, scheduler.did("sbatch")) == ({key: "next"}, {}, [])
+    assert len(events(study, "ended")) == 1, "it was seen to the end"
+
+
 def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
     study.looked.touch()
