@@ -165,7 +165,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
     pace = Pace({point.key: estimated_flops(point.config) for point in points})
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        syncer = stack.enter_context(SyncProcess(folder))
+        syncer = stack.enter_context(SyncProcess(folder, if_needed=True))
         controller = None
         if control and any(batch.executor == "local" for batch in observer.known.batches.values()):
             try:

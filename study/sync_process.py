@@ -28,18 +28,28 @@ class Stoppable(Protocol):
 
 
 class SyncProcess:
-    """Runs `python -m study.tracking sync STUDY --follow` in the background, if tracking is on."""
+    """Runs `python -m study.tracking sync STUDY --follow` in the background, if tracking is on.
 
-    def __init__(self, folder: StudyFolder) -> None:
-        self._folder = folder
+    if_needed: not where every point has ended and was sent, by the study's own files.
+    """
+
+    def __init__(self, folder: StudyFolder, if_needed: bool = False) -> None:
+        self._folder, self._if_needed = folder, if_needed
         self._enabled = load_submission(folder).tracking.enabled and find_spec("study.tracking") is not None
         self._process: subprocess.Popen[bytes] | None = None
         self._said_before = 0  # bytes of the log that earlier processes wrote
 
     def __enter__(self) -> Self:
-        if self._enabled:
+        if self._enabled and not (self._if_needed and self._is_needless()):
             self._process = self._spawn("--follow")
         return self
+
+    def _is_needless(self) -> bool:
+        if not self._folder.tracking.exists():
+            return False
+        from study.tracking.sent import is_all_sent
+
+        return is_all_sent(self._folder)
 
     def __exit__(self, *error: object) -> None:
         self._end()

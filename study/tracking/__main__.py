@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from study.layout import StudyFolder
-from study.submission import load_section
 from study.tracking.redact import redactor
-from study.tracking.uri import DEFAULT, identity, resolve, shown, ui_command
+from study.tracking.sent import address
+from study.tracking.uri import DEFAULT, resolve, shown, ui_command
 
 OK, REFUSED, USAGE, BROKEN, AWAY = 0, 1, 2, 70, 75
 """Exit codes: all sent; some runs refused by the store; wrong arguments; a defect; store away, run it again."""
@@ -100,15 +100,7 @@ def _away(folder: StudyFolder, uri: str, why: str) -> str:
 
 def _uri(given: str | None, folder: StudyFolder) -> str | None:
     """Return the absolute address: the option's, else the study's, else the default; None if tracking is off."""
-    if given is not None:
-        return resolve(given, Path.cwd())
-    section = load_section(folder, "tracking")
-    if section.get("enabled") is False:
-        return None
-    outside = os.environ.get("MLFLOW_TRACKING_URI")
-    uri = resolve(section.get("uri") or outside or DEFAULT, Path.cwd())
-    # A study's files hold no credentials: those of its store may be in the environment's address of the same one.
-    return outside if outside and identity(outside) == identity(uri) else uri
+    return resolve(given, Path.cwd()) if given is not None else address(folder)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
 from study.tracking.project import PARENT, Card, FrozenPoint, identity_tags, run_card, run_name, study_card
 from study.tracking.redact import Redact, redactor
+from study.tracking.sent import unsent
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
@@ -245,12 +246,10 @@ class Syncer:
             self._store.status(target.parent, card.status, None)
             target.parent_sent = card.digest()
             self._dirty = True
-        for path, folder, stamp in self._source.files(self._report):
-            name = f"{folder or ''}/{path.name}"
-            if target.files.get(name) != stamp:
-                shipper.artifact(target.parent, path, folder)
-                target.files[name] = stamp
-                self._dirty = True
+        for path, folder, name, stamp in unsent(target, self._source, self._report):
+            shipper.artifact(target.parent, path, folder)
+            target.files[name] = stamp
+            self._dirty = True
 
     def _save(self) -> None:
         memory.save(self._folder.tracking, self._state)

@@ -2,11 +2,14 @@
 
 import json
 import random
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from study.sync_process import SyncProcess
 from study.tracking.redact import redactor
+from study.tracking.sent import is_all_sent
 from study.tracking.store import StoreAwayError
 from study.tracking.syncer import Synced, Syncer
 from tests.study.tracking.fake import FakeRun, FakeStore, Killed
@@ -72,6 +75,53 @@ def test_a_second_sync_writes_nothing(tmp_path: Path) -> None:
     assert made.folder.tracking.stat().st_mtime_ns == stamp
     assert syncer(made, store).sync().calls == 0
     assert store.calls == before + 1  # a new process looks whether the study's own run is there
+
+
+def test_whether_all_is_sent_is_known_without_asking_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    made, store = make_study(tmp_path / "runs" / "s", 2, "http://h"), FakeStore()
+
+    def sent() -> bool:
+        before = store.calls
+        answer = is_all_sent(made.folder)
+        assert store.calls == before
+        with SyncProcess(made.folder, if_needed=True) if answer else nullcontext() as process:
+            assert process is None or process.ended, "nothing is started"
+        return answer
+
+    def send() -> None:
+        syncer(made, store).sync()
+
+    for index in (0, 1):
+        assert not sent(), "a point has not ended"
+        start_run(made.run(index))
+        append(made.run(index), 1, 3)
+        send()
+        assert not sent(), "it runs"
+        complete(made.run(index), ("completed", "diverged")[index])
+        assert not sent(), "its end is not sent"
+        send()
+    assert sent()
+    report = tmp_path / "reports" / "s" / "report.html"
+    report.parent.mkdir(parents=True)
+    report.write_text("<html>")
+    assert not sent()
+    send()
+    assert sent()
+    made.folder.study.write_text(made.folder.study.read_text() + "\n")
+    assert not sent()
+    send()
+    text = made.folder.study.read_text()
+    made.folder.study.write_text(text.replace("http://h", "http://elsewhere"))
+    assert not sent(), "another store has nothing"
+    made.folder.study.write_text(text)
+    send()
+    assert sent()
+    made.folder.tracking.write_text("{")
+    assert not sent()
+    send()
+    made.folder.search.write_text("{}")
+    assert not sent(), "a search may make points yet"
 
 
 def test_two_processes_in_turns_read_each_others_progress(tmp_path: Path) -> None:
