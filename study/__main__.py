@@ -18,7 +18,21 @@ from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 2 for what the user can put right, else the command's own."""
     terminal.spell_out()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()  # also what a command's --help printed, after which argparse exits
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(given: Sequence[str]) -> int:
+    """Run the command in these words and return its exit code."""
     if not given or given[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -41,12 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = command.run(options)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
-        # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except (ValueError, OSError) as error:
         from study.messages import from_system
 

@@ -221,11 +221,13 @@ def test_a_search_and_points_of_ones_own_share_no_study(
     assert not (here / "runs" / "found" / "points.jsonl").exists()
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(here: Path) -> None:
+@pytest.mark.parametrize("words", ["study.sweep --help", "study --help", "study status --help"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_is_no_error(here: Path, words: str, unbuffered: str) -> None:
     """`python -m study.sweep --help | head` ends without a word."""
-    words = " ".join(map(shlex.quote, [sys.executable, "-m", "study.sweep", "--help"]))
-    script = f"{words} | true; echo ${{PIPESTATUS[0]}}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # The reader has gone before the first word is written.
+    script = f"{{ sleep 0.2; exec {shlex.quote(sys.executable)} -m {words}; }} | true; echo ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(["bash", "-c", script], cwd=here, env=environment, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
