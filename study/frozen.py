@@ -121,21 +121,32 @@ def _copied(folder: StudyFolder, version: CodeVersion) -> CodeVersion:
     shelf.mkdir(parents=True, exist_ok=True)
     if locks.kind_of(folder.lock) == "link":
         locks.choose(shelf, "link")
-    with locked(shelf / "lock", LOCK_SECONDS):
-        for _ in range(TRIES):
-            copy = place(folder, version.id)
-            if is_whole(copy):
-                with suppress(PermissionError):  # somebody else's, and theirs to remove
-                    os.utime(copy / MARKER)
-                return version
-            staged = _stage(shelf, version)
-            again = code_version.current()
-            if again == version:
-                _remove(copy)  # what somebody has left of one, where files that are old are deleted
-                staged.rename(copy)
-                return version
-            _remove(staged)
-            version = again
+    try:
+        with locked(shelf / "lock", LOCK_SECONDS):
+            return _made(folder, shelf, version)
+    except TimeoutError:
+        raise ValueError(
+            f"{shelf}: another process has been copying code for {LOCK_SECONDS:.0f} s: look at it, then give the "
+            "command again"
+        ) from None
+
+
+def _made(folder: StudyFolder, shelf: Path, version: CodeVersion) -> CodeVersion:
+    """Find the copy or make it; return the version that it is of. For the lock's holder."""
+    for _ in range(TRIES):
+        copy = place(folder, version.id)
+        if is_whole(copy):
+            with suppress(PermissionError):  # somebody else's, and theirs to remove
+                os.utime(copy / MARKER)
+            return version
+        staged = _stage(shelf, version)
+        again = code_version.current()
+        if again == version:
+            _remove(copy)  # what somebody has left of one, where files that are old are deleted
+            staged.rename(copy)
+            return version
+        _remove(staged)
+        version = again
     raise ValueError(
         f"cluster.code=frozen: the sources in {code_version.home()} change while they are copied: give the command "
         "again when they do not"

@@ -14,7 +14,7 @@ import pytest
 import study
 from study import code_version, frozen, ledger
 from study.executors import slurm
-from study.files import write_json
+from study.files import locked, write_json
 from study.layout import StudyFolder
 from study.resources import Shape
 from study.search import jobs
@@ -125,6 +125,17 @@ def test_what_a_purge_of_old_files_left_of_a_copy_is_made_whole_again(checkout: 
     assert frozen.place(folder, frozen.take(folder, "frozen").id) == copy
     assert texts(copy) == SOURCES
     assert frozen.is_whole(copy)
+
+
+def test_who_cannot_copy_says_who_is_in_the_way(
+    checkout: Path, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen, "LOCK_SECONDS", 0.0)
+    place = folder.path.parent / frozen.SHELF
+    place.mkdir()
+    with locked(place / "lock"), pytest.raises(ValueError, match=rf"{place}: another process has been copying code"):
+        frozen.take(folder, "frozen")
+    frozen.take(folder, "frozen")
 
 
 @pytest.mark.parametrize("edits", [1, 10])
