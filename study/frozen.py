@@ -178,7 +178,7 @@ def _stage(shelf: Path, version: CodeVersion) -> Path:
 
 
 def _write(original: Path, path: Path, data: bytes) -> None:
-    """Write one file durably, with the original's time, for those to read who may read the original."""
+    """Write one file durably, with the time of its last change, for those to read who may read the original."""
     path.parent.mkdir(parents=True, exist_ok=True)
     about = original.stat()
     with path.open("wb") as file:
@@ -186,7 +186,8 @@ def _write(original: Path, path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
         os.fchmod(file.fileno(), about.st_mode & 0o555)
-    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    # As read just now: some file systems delete what nobody has read for long.
+    os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
 def copies(runs: Path, now: float) -> list[Copy]:

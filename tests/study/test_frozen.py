@@ -63,11 +63,15 @@ def test_a_copy_is_what_stands_in_the_checkout_and_all_studies_share_it(checkout
     (checkout / "train" / "new.py").write_text("four = 4\n")
     (checkout / "study" / "local.py").write_text("ignored = True\n")
     (checkout / "train" / "b.py").chmod(0o640)
+    os.utime(checkout / "conf" / "c.yaml", (1, 1))
     version = frozen.take(folder, "frozen")
     copy = frozen.source(folder, "frozen", version.id)
     assert copy is not None
     assert texts(copy) == {**SOURCES, "study/a.py": "one = 'changed'\n", "train/new.py": "four = 4\n"}
     assert stat.S_IMODE((copy / "train" / "b.py").stat().st_mode) == 0o440, "for those who may read the original"
+    about = (copy / "conf" / "c.yaml").stat()
+    assert about.st_mtime == 1
+    assert about.st_atime > LONG_AGO
     before = (copy / "study" / "a.py").stat().st_ino
     other = StudyFolder(folder.path.with_name("other"))
     assert frozen.take(other, "frozen") == version
