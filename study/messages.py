@@ -66,7 +66,7 @@ def from_system(error: OSError) -> str | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}{error.strerror}: make room, then give the same command again"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{where}{error.strerror}: this command writes there; status, show, logs and cost only read"
+        return f"{where}{error.strerror}: who changes a study writes there; status, show, logs and cost only read"
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP):
         return f"{where}{error.strerror}"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from study import ledger
+from study import ledger, terminal
 from study.commands import add_json, add_selection, add_study, emit
 from study.follow import terminate
 from study.layout import StudyFolder
@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
     else:
         points = counted(len(chosen), "point")
-        print(f"{folder.name}: {points} cancelled, {stopped} of them told to stop; their checkpoints stay")
-        print(f"{again}    # carries on with them")
+        terminal.show(f"{folder.name}: {points} cancelled, {stopped} of them told to stop; their checkpoints stay")
+        terminal.show(f"{again}    # carries on with them")
     return 0
 
 
@@ -59,7 +59,7 @@ def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
     if options.json:
         emit("cancel", folder, {"search": True, "said": said})
     else:
-        print(said)
+        terminal.show(said)
     return 0
 
 

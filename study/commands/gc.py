@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from study import frozen, retention
+from study import frozen, retention, terminal
 from study.commands import add_json, add_selection, add_study, emit
 from study.files import locked
 from study.freeze import load_points
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         emit("gc", folder, as_json(done, copies, options.keep, options.yes))
     else:
-        print("\n".join([*as_text(folder, done, options), *code_lines(copies, options.yes)]))
+        terminal.show("\n".join([*as_text(folder, done, options), *code_lines(copies, options.yes)]))
     return 0
 
 

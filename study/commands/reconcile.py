@@ -10,6 +10,7 @@ from study.commands import add_json, add_study, emit
 from study.execute import Outside, reconcile
 from study.layout import StudyFolder
 from study.submission import find_study
+from study.units import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,5 +40,6 @@ def report(command: str, folder: StudyFolder, sent: int, machine: bool) -> int:
     if machine:
         emit(command, folder, {"submitted": sent, "waiting": len(state.waiting), "unclear": unclear})
     elif not unclear and not state.waiting:
-        print(f"{folder.name}: {f'{sent:,} points submitted' if sent else 'nothing to do'}")
+        said = f"{counted(sent, 'point')} submitted" if sent else "nothing to do"
+        print(f"{folder.name}: {said}")
     return 1 if unclear or state.waiting else 0

@@ -12,6 +12,7 @@ from study.execute import follow, start
 from study.observe import Observer
 from study.selection import parse_states, selected
 from study.submission import find_study, load_submission, reference
+from study.units import counted
 
 DEFAULT_STATES = "failed,interrupted,time_limit"
 RETRIABLE = frozenset({"failed", "interrupted", "time_limit", "cancelled", "unknown"})
@@ -60,5 +61,5 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if cluster.executor == "local" or options.wait:
         return follow(folder, cluster)
-    print(f"{folder.name}: {len(keys)} points submitted again.  python -m study watch {reference(folder)}")
+    print(f"{folder.name}: {counted(len(keys), 'point')} submitted again.  python -m study watch {reference(folder)}")
     return 0

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from study import budget, ledger, locks, outcomes
+from study import budget, ledger, locks, outcomes, terminal
 from study import frozen as frozen_code
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
@@ -117,11 +117,11 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 office.refresh()
-                print(view.line(office.search), flush=True)
+                terminal.show(view.line(office.search))
             time.sleep(TICK_SECONDS)
         office.refresh()
         outcomes.export(folder)
-        print(view.text(office.search, folder, time.time()), flush=True)
+        terminal.show(view.text(office.search, folder, time.time()))
         if stop.requests:
             print(f"Carry on with the same command, or look:  python -m study status {reference(folder)}")
             return INTERRUPTED
@@ -141,10 +141,10 @@ def watch(folder: StudyFolder) -> int:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 jobs.advance_quietly(folder)
-                print(view.line(office.search), flush=True)
+                terminal.show(view.line(office.search))
             time.sleep(TICK_SECONDS)
             office.refresh()
-    print(view.text(office.search, folder, time.time()))
+    terminal.show(view.text(office.search, folder, time.time()))
     return INTERRUPTED if stop.requests else 0
 
 
