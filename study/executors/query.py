@@ -118,11 +118,14 @@ def run(command: Sequence[str]) -> Answer:
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what a job that we may be in, or a user's habits, would change of a command."""
     inside = "SLURM_JOB_ID" in environment
-    return {
+    found = {
         name: value
         for name, value in environment.items()
         if (name in KEPT or not name.startswith(SCRUBBED)) and not (inside and name in OF_A_JOB)
     }
+    if inside and "PYTHONPATH" in found:  # each job puts the same folders before those of the job that submitted it
+        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(found["PYTHONPATH"].split(os.pathsep)))
+    return found
 
 
 def look(ids: Sequence[str], runner: Runner = run) -> View:

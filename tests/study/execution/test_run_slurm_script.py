@@ -109,6 +109,19 @@ def test_what_an_outer_job_left_in_the_environment_is_scrubbed() -> None:
     assert query.clean_environment({**inherited, "SLURM_JOB_ID": "7"}) == kept, "SLURM chose these GPUs for that job"
 
 
+def test_jobs_that_submit_each_other_import_from_the_same_folders_for_ever() -> None:
+    """A variable of 128 kB keeps a process from being started at all."""
+    path = ""
+    for _ in range(5):
+        path = f"/copy:/here:/checkout{path and ':'}{path}"  # as the script says
+        seen = query.clean_environment({"SLURM_JOB_ID": "7", "PYTHONPATH": path})
+        path = seen["PYTHONPATH"]
+    assert path == "/copy:/here:/checkout"
+    other = {"PYTHONPATH": "/a:/b:/a::/c"}
+    assert query.clean_environment(other) == other, "of a person, as it is"
+    assert query.clean_environment({**other, "SLURM_JOB_ID": "7"})["PYTHONPATH"] == "/a:/b::/c", "in the same order"
+
+
 @pytest.mark.parametrize(
     ("said", "no"),
     [
