@@ -64,9 +64,9 @@ class AshaGuarded(AshaPromotion):
         *,
         limit: int | None = None,
         probes: int = 8,
-        threshold: float = 0.8,
-        outcome: float = 0.5,
-        doubt: float = 0.67,
+        threshold: float = 0.75,
+        outcome: float = 0.3,
+        doubt: float = 1.3,
         share: float = 0.0,
     ) -> None:
         super().__init__(r, R, eta, limit=limit)
