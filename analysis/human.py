@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 MISSING = "–"
+DUST = 1e-12
+"""What is left of 0 by the rounding of sums, beside an end that is far above it."""
 ASCII = str.maketrans({"×": "x", "–": "-", "−": "-"})
 """For terminals without the signs."""
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -94,7 +96,7 @@ def labelled(name: str, kind: str) -> str:
 
 
 def interval(bounds: object, show: Callable[[object], str] = number) -> str:
-    """Return "low to high"; a missing or infinite end becomes "at least" or "at most"."""
+    """Return "low to high"; a missing or infinite end becomes "at least" or "at most", rounding dust of 0 becomes 0."""
     if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
         return MISSING
     low, high = finite(bounds[0]), finite(bounds[1])
@@ -104,6 +106,8 @@ def interval(bounds: object, show: Callable[[object], str] = number) -> str:
         return f"at least {show(low)}"
     if low is None:
         return f"at most {show(high)}"
+    if max(abs(low), abs(high)) > DUST * 1e9:
+        low, high = (0.0 if abs(end) < DUST else end for end in (low, high))
     return f"{show(low)} to {show(high)}"
 
 

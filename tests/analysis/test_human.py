@@ -54,6 +54,8 @@ def test_intervals() -> None:
     assert human.interval((1e6, 2e7), human.count) == "1M to 20M"
     assert human.interval((1, math.inf)) == "at least 1.00"
     assert human.interval((None, 3)) == "at most 3.00"
+    assert human.interval((-8.96e-14, 0.878)) == "0 to 0.878", "what rounding leaves of 0"
+    assert human.interval((1e-14, 3e-14)) == "1e-14 to 3e-14"
     assert human.interval(None) == human.interval("ab") == human.interval((None, None)) == human.MISSING
 
 
