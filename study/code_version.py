@@ -64,6 +64,14 @@ def home() -> Path:
     return root if marker is None else Path(str(marker["home"]))
 
 
+def python_options(copied: bool) -> list[str]:
+    """Return Python's options, unbuffered, for a process that imports the checkout or, `copied`, a copy of the code.
+
+    Without -P the working directory, which may be the checkout, would come before all others.
+    """
+    return ["-P", "-u"] if copied else ["-u"]
+
+
 def current(root: Path | None = None) -> CodeVersion:
     """Return the version of the code below `root`, by default of the checkout (see :func:`home`)."""
     root = root or home()

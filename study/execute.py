@@ -100,8 +100,7 @@ def _is_last(folder: StudyFolder, outside: Outside, ended: Collection[str]) -> b
 
 
 def _is_work_left(known: ledger.Ledger) -> bool:
-    unclear = any(batch.ambiguous for batch in known.batches.values())
-    return bool(known.waiting or unclear or dependencies.pending(known))
+    return bool(known.waiting or known.unclear or dependencies.pending(known))
 
 
 def _try(folder: StudyFolder, outside: Outside, *, sparing: bool) -> int | None:

@@ -19,6 +19,7 @@ from study.layout import StudyFolder
 from study.ledger import Ledger, Waiting
 from study.resources import Shape
 from study.settling import Outside, Request, send
+from study.units import counted
 
 PACE_SECONDS = 30.0
 """How often the jobs of a study ask for room as they end, all of them together."""
@@ -209,7 +210,7 @@ def is_time(folder: StudyFolder, now: float, every: float) -> bool:
 def send_waiting(folder: StudyFolder, say: Callable[[str], None] = lambda text: None) -> None:
     """Submit what waits and fits, in passing: what a command that looks at a study does first. Nothing stops it."""
     state = ledger.read(folder)
-    if not state.waiting and not any(batch.ambiguous for batch in state.batches.values()):
+    if not (state.waiting or state.unclear):
         return
     from study.execute import advance
 
@@ -265,7 +266,7 @@ def has_ended(folder: StudyFolder, key: str, state: Ledger) -> bool:
 
 
 def _waits(count: int) -> str:
-    return f"{count:,} points wait" if count != 1 else "1 point waits"
+    return f"{counted(count, 'point')} wait{'s' * (count == 1)}"
 
 
 def _note(folder: StudyFolder, outside: Outside, why: str, waiting: int) -> None:

@@ -112,7 +112,7 @@ def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = Fals
     state = ledger.read(study)
     if told_to_end and not state.cancelled.issuperset(ended):
         return
-    if not state.waiting and not any(batch.ambiguous for batch in state.batches.values()):
+    if not (state.waiting or state.unclear):
         return
     from study.execute import advance as submit_waiting
 

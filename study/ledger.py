@@ -95,6 +95,11 @@ class Ledger:
     ever_excluded: frozenset[str] = frozenset()
     code: str | None = None
 
+    @property
+    def unclear(self) -> bool:
+        """Whether nobody wrote down of some submission whether it reached the scheduler."""
+        return any(batch.ambiguous for batch in self.batches.values())
+
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
         name = self.current.get(key)

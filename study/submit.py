@@ -26,6 +26,7 @@ from study.submission import reference
 from study.table import rows, slots, speed, table
 from study.tracking.redact import refuse_secrets
 from study.tracking.uri import resolve
+from study.units import counted
 from train.spec import mesh as layout
 from train.spec.config import RunConfig
 
@@ -115,8 +116,7 @@ def _sized(plan: Plan, site: nodes.Site) -> list[sizing.Sized]:
 def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.Site) -> None:
     cluster = sizing.layout(plan.clusters[0], plan.points[0].config, site)
     shown = rows(plan.points, _states(plan))
-    count = "1 point" if len(plan.points) == 1 else f"{len(plan.points)} points"
-    title = f"Study {plan.config.study.name}: {count} on {cluster.executor}"
+    title = f"Study {plan.config.study.name}: {counted(len(plan.points), 'point')} on {cluster.executor}"
     console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, console.width))
     new = sum(row.state == "new" for row in shown)
     done = sum(row.state == "completed" for row in shown)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from study import code_version
 from study.classify import DIVERGED, INTERRUPTED
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
@@ -122,7 +123,7 @@ def interpreter() -> list[str]:
     Where it does not import from the working directory, what it starts does not either: else a job that runs a copy of
     the code (see study.frozen) would start a trainer of the checkout.
     """
-    return [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-u"]
+    return [sys.executable, *code_version.python_options(copied=sys.flags.safe_path)]
 
 
 def trainer_command(config: Path, until: int | None = None) -> list[str]:

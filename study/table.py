@@ -15,7 +15,7 @@ from study.config import ClusterConfig
 from study.executors.local import slot_count
 from study.layout import StudyFolder
 from study.point import Point
-from study.units import estimate, human
+from study.units import counted, estimate, human
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 
@@ -157,7 +157,7 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
 def _caption(rows: Sequence[Row], seconds: Sequence[float], wall: float, at_once: int, speed: Speed) -> str:
     flops, tokens = sum(r.own for r in rows), sum(lineage.own_tokens(r.point.config) for r in rows)
     left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != "completed")
-    text = f"{len(rows)} point{'s' if len(rows) != 1 else ''}: {flops:.2e} FLOPs, {human(tokens)} tokens, "
+    text = f"{counted(len(rows), 'point')}: {flops:.2e} FLOPs, {human(tokens)} tokens, "
     text += f"{estimate(sum(seconds))} of runs"
     if left < sum(seconds):
         text += f" ({estimate(left)} left)"

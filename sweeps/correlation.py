@@ -32,10 +32,7 @@ def top_down(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 def savage_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each value's score: the i-th lowest of n has 1/i + 1/(i+1) + … + 1/n, equal ones the mean of theirs."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    scores = np.cumsum(1.0 / np.arange(len(values), 0, -1))[::-1]
-    firsts = np.cumsum(counts) - counts
-    return (np.add.reduceat(scores, firsts) / counts)[inverse]
+    return _by_place(values, np.cumsum(1.0 / np.arange(len(values), 0, -1))[::-1])
 
 
 def at_least(correlation: float, pairs: int, errors: float) -> float:
@@ -54,6 +51,11 @@ def _pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
 
 def mean_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each value's rank from 0, equal ones sharing the mean of theirs."""
+    return _by_place(values, np.arange(len(values), dtype=float))
+
+
+def _by_place(values: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each value's score, of those given from the lowest value to the highest; equal ones share the mean."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return ((last - counts + last - 1) / 2.0)[inverse]
+    mean: NDArray[np.float64] = np.add.reduceat(scores, np.cumsum(counts) - counts) / counts
+    return mean[inverse]

@@ -100,7 +100,7 @@ def longest_first(keys: Sequence[str], points: Mapping[str, Point]) -> list[str]
 
 def python(copy: Path | None = None) -> list[str]:
     """Return how Python is started for a local run of the checkout, or of a copy of the code and nothing beside it."""
-    return [sys.executable, "-u"] if copy is None else [sys.executable, "-P", "-u"]
+    return [sys.executable, *code_version.python_options(copied=copy is not None)]
 
 
 def job_environment(environment: Mapping[str, str], copy: Path | None = None) -> dict[str, str]:

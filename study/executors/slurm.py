@@ -16,7 +16,7 @@ from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
-from study import frozen
+from study import code_version, frozen
 from study.executors import limits, query
 from study.files import write_atomic
 from study.layout import StudyFolder
@@ -74,8 +74,7 @@ def render(
     study's folder and --name. copy: the folder that it imports this code from; None: the checkout.
     """
     python = shape.python or sys.executable
-    # Without -P the working directory, which may be the checkout, would come before all others.
-    options = ["-u"] if copy is None else ["-P", "-u"]
+    options = code_version.python_options(copied=copy is not None)
     job = [*shape.prefix, python, *options, "-m", module, str(folder.path.absolute()), "--name", name]
     again = "requeue" if shape.requeue else "no-requeue"
     extra: dict[str, Any] = {"export": "ALL", again: True, "reservation": shape.reservation, "nice": shape.nice}

@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable
 
 from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.replay.history import decisions, undisturbed
+from sweeps.schedulers.pbt import PopulationBased
 from sweeps.schedulers.scheduler import Scheduler
 
 
@@ -50,3 +52,17 @@ def drive(
 def noise(seed: int) -> Callable[[int, int], float]:
     """Return values that depend on trial and resource only, falling with resource."""
     return lambda trial, resource: random.Random(hash((seed, trial, resource))).random() + 1.0 / resource
+
+
+def driven_and_retold(
+    make: Callable[[], PopulationBased], value: Callable[[int, int], float], steps: int, seed: int
+) -> tuple[PopulationBased, PopulationBased, PopulationBased]:
+    """Drive a population whose units get lost and fail; return it, and two more that were told its log.
+
+    The first was told all of it, the second nothing of what was lost.
+    """
+    scheduler, again, calm = make(), make(), make()
+    log = drive(scheduler, value, steps, seed, lose=0.1, fail=0.05)
+    decisions(again, log)
+    decisions(calm, undisturbed(log))
+    return scheduler, again, calm

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.events import Ended, Reported, Setting, Started
-from sweeps.replay.history import decisions, undisturbed
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.space import Choice, Condition, Integers, Interval, Space, grid
-from tests.sweeps.searches import drive, noise
+from tests.sweeps.searches import drive, driven_and_retold, noise
 
 SPACE = Space({"lr": Interval(1e-4, 1e-1, log=True), "layers": Integers(1, 4), "kind": Choice(("a", "b"))})
 seeds = st.integers(0, 10_000)
@@ -63,10 +63,7 @@ def test_invariants_of_a_population(seed: int) -> None:
 @given(seed=seeds)
 def test_replaying_the_log_rebuilds_the_same_decisions(seed: int) -> None:
     """Also without what was lost: a copy that was lost on its way is the same copy when it is begun again."""
-    scheduler, again, calm = population(seed), population(seed), population(seed)
-    log = drive(scheduler, noise(seed), 100, seed, lose=0.1, fail=0.05)
-    decisions(again, log)
-    decisions(calm, undisturbed(log))
+    scheduler, again, calm = driven_and_retold(partial(population, seed), noise(seed), 100, seed)
     assert calm.lineage == again.lineage == scheduler.lineage
 
 

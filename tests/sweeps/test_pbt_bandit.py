@@ -14,12 +14,12 @@ from scipy.stats import multivariate_normal
 from benchmarks.pbt_toys import figure_2, lowest, noisy_quadratic
 from sweeps.drifting import GRID, Floats, Kernel, Posterior, likeliest, likelihoods
 from sweeps.events import Config, Event, Reported, Started, Unit
-from sweeps.replay.history import decisions, undisturbed
+from sweeps.replay.history import decisions
 from sweeps.schedulers import pb2
 from sweeps.schedulers.pb2 import Stretch
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.space import Choice, Condition, Integers, Interval, Space
-from tests.sweeps.searches import drive, noise
+from tests.sweeps.searches import drive, driven_and_retold, noise
 
 LR = Space({"lr": Interval(1e-4, 1e-1, log=True)})
 SPACE = Space(
@@ -171,10 +171,7 @@ def wild(seed: int) -> Any:
 @settings(max_examples=5, deadline=None)
 @given(seed=seeds)
 def test_choices_stay_in_the_domain_and_replays_make_the_same(seed: int) -> None:
-    scheduler, again, calm = population(seed), population(seed), population(seed)
-    log = drive(scheduler, wild(seed), 70, seed, lose=0.1, fail=0.05)
-    decisions(again, log)
-    decisions(calm, undisturbed(log))
+    scheduler, again, calm = driven_and_retold(partial(population, seed), wild(seed), 70, seed)
     assert calm.lineage == again.lineage == scheduler.lineage
     made = []
     for copy in scheduler.lineage:
