@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,29 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def check_writable(folder: Path, *files: str) -> None:
+    """Raise ValueError with the reason where no file can be made in a folder, or one of these not be written to.
+
+    The folder is made where it is missing, and a file written and removed: modes say little on many file systems.
+    """
+    trial = folder / f".trial-{socket.gethostname()}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            write_synced(trial, "x" * 4096)
+        finally:
+            trial.unlink(missing_ok=True)
+        for path in map(folder.joinpath, files):
+            if path.exists():
+                path.open("ab").close()
+    except OSError as error:
+        place = error.filename or folder
+        raise ValueError(
+            f"{place}: {error.strerror}: the run writes its metrics and checkpoints to {folder}; let it, or free space "
+            "there, and start it again"
+        ) from None
 
 
 def describe(path: Path) -> dict[str, Any]:

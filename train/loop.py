@@ -17,7 +17,7 @@ from enum import Enum
 import torch
 
 from train import outcome
-from train.checkpoint import WRITE_SECONDS
+from train.checkpoint import WRITE_SECONDS, SaveError
 from train.clock import Clock
 from train.data.loader import TrainingData
 from train.evaluate import evaluate
@@ -253,8 +253,12 @@ class Loop:
         with self._timed("checkpoint"):
             self._moves(WRITE_SECONDS)
             self._count_total()
-            self.recorder.sync()
-            self.saving.save(self.progress, self._notes(), keep=keep, wait=wait)
+            obstacle = None
+            try:
+                self.recorder.sync()
+            except OSError as error:  # without its metrics there is no checkpoint; every rank hears of it there
+                obstacle = error
+            self.saving.save(self.progress, self._notes(), keep=keep, wait=wait, obstacle=obstacle)
 
     def _moves(self, allow: float = 0.0) -> None:
         """Tell whoever watches that this rank does not hang; `allow` is how long what follows may take [s]."""
@@ -286,9 +290,12 @@ class Loop:
         self.saving.settle()
         self._count_total()
         if self.setup.world.writes:
-            self.recorder.sync()
             described = outcome.describe(self.setup, self.progress, state, self.monitor.counts())
-            outcome.write(self.setup.folder / "outcome.json", described)
+            try:
+                self.recorder.sync()
+                outcome.write(self.setup.folder / "outcome.json", described)
+            except OSError as error:
+                raise SaveError(f"{self.setup.folder}: {error}") from error
         return End.REACHED if state == "completed" else End.DIVERGED
 
     def _profiled(self, number: int, values: dict[str, float]) -> None:

@@ -83,7 +83,7 @@ class Recorder:
             say(text)
 
     def sync(self) -> None:
-        """Wait until the records are on disk."""
+        """Wait until the records are on disk; OSError where some of them cannot be written."""
         if self._file is not None:
             self._file.sync()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 
 from train.spec.config import RunConfig
@@ -14,6 +15,12 @@ def say(text: str) -> None:
     """Print a line at once. A reader that went away, or a full disk under a log, does not end a training run."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a line on standard error at once, if that can be."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class Speed:

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from train.files import check_writable
 from train.signals import StopFlag
 from train.spec.config import RunConfig
 from train.spec.mesh import check
@@ -81,6 +82,8 @@ def _ended(path: Path) -> int | None:
 
 def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -> Loop:
     """Return the run's loop, restored from its newest checkpoint."""
+    check_writable(folder, "metrics.jsonl")
+    check_writable(folder / "checkpoints")
     import torch
 
     from train import distributed

@@ -76,8 +76,19 @@ class Saving:
         """Say whether this very state has not been saved."""
         return self._saved != (progress.step, progress.evaluated)
 
-    def save(self, progress: Progress, notes: Notes, *, keep: int | None = None, wait: bool = True) -> None:
-        """Save a checkpoint of this step. With `wait` it is whole when this returns, or SaveError is raised."""
+    def save(
+        self,
+        progress: Progress,
+        notes: Notes,
+        *,
+        keep: int | None = None,
+        wait: bool = True,
+        obstacle: Exception | None = None,
+    ) -> None:
+        """Save a checkpoint of this step. With `wait` it is whole when this returns, or SaveError is raised.
+
+        obstacle: why this rank already knows that it must not be saved; told as the failure of the save.
+        """
         setup = self._setup
         state = checkpoint.collect(setup.modules, [setup.optimizer])
         random = checkpoint.random_states(setup.device)
@@ -85,7 +96,7 @@ class Saving:
         code = os.environ.get(CODE_VERSION)
         manifest = {"progress": asdict(progress), "identity": setup.identity, "notes": dict(notes), "code": code}
         retention = None if keep is None else replace(self._saver.retention, newest=keep)
-        self._saver.save(progress.step, state, manifest, retention)
+        self._saver.save(progress.step, state, manifest, retention, obstacle=obstacle)
         if wait:
             self._saver.wait()
         self._at, self._saved = time.perf_counter(), (progress.step, progress.evaluated)
@@ -103,13 +114,18 @@ class Saving:
 
         ValueError where that checkpoint belongs to another config.
         """
+        writes = self._setup.world.writes
+        if writes:
+            checkpoint.recover(self._root)
         found = self._newest(self._root)
+        if writes:
+            checkpoint.mark_torn(self._root, -1 if found is None else int(found.progress["step"]))
         if found is None:
             return self._branch()
         checkpoint.check_identity(found, self._setup.identity)
         progress, notes = self._load(found)
         self._saved = (progress.step, progress.evaluated)
-        if self._setup.world.writes:
+        if writes:
             say(f"resumed from {found.folder.name} at {progress.tokens:,} tokens")
         return progress, notes
 

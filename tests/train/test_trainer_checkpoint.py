@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +21,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.train.runs import started
-from train.checkpoint import Checkpoint, Retention, SaveError, Saver, collect, newest, pin, read_all, restore
+from train.checkpoint import (
+    Checkpoint,
+    Retention,
+    SaveError,
+    Saver,
+    collect,
+    mark_torn,
+    newest,
+    pin,
+    read_all,
+    recover,
+    restore,
+)
 
 
 def write(root: Path, step: int, retention: Retention | None = None) -> Path:
@@ -76,6 +90,60 @@ def test_torn_checkpoints_take_no_place_from_whole_ones(tmp_path: Path) -> None:
     for step in (20, 40):
         write(tmp_path, step)
     assert names(tmp_path) == ["step-000000020", "step-000000040"]
+
+
+def test_torn_checkpoints_that_the_run_has_passed_do_not_count_either(tmp_path: Path) -> None:
+    policy = Retention(newest=3)
+    for step in (4, 8, 12, 16):
+        write(tmp_path, step, policy)
+    (tmp_path / "step-000000012" / "__0_0.distcp").write_bytes(b"")  # as a crash of the machine leaves files
+    rotten = tmp_path / "step-000000016" / "__0_0.distcp"
+    rotten.write_bytes(bytes(len(rotten.read_bytes())))
+    assert whole(tmp_path).progress == {"step": 8}
+    mark_torn(tmp_path, 8)
+    for step, stay in ((18, (8, 12, 16, 18)), (20, (8, 12, 16, 18, 20)), (22, (18, 20, 22))):
+        write(tmp_path, step, policy)
+        assert names(tmp_path) == [f"step-{s:09d}" for s in stay]
+
+
+def test_a_checkpoint_whose_replacement_never_came_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, or refused, between the two renames of a save that replaces the only checkpoint."""
+    policy, rename, denied = Retention(newest=1), Path.rename, list[Path]()
+    place = write(tmp_path, 3, policy)
+
+    def refused(self: Path, target: Path) -> Path:
+        if self.name == f".staging-{place.name}" and not denied:
+            denied.append(self)
+            raise OSError(errno.EIO, "Input/output error", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(SaveError, match="Input/output error"):
+        write(tmp_path, 3, policy)
+    assert denied and whole(tmp_path).progress == {"step": 3}
+    place.rename(tmp_path / f".staging-{place.name}.replaced")  # as a kill leaves it
+    assert newest(tmp_path) is None
+    recover(tmp_path)
+    assert whole(tmp_path).progress == {"step": 3}
+    assert names(tmp_path) == [place.name]
+
+
+def test_a_checkpoint_that_cannot_be_removed_fails_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, rename = Retention(newest=1), Path.rename
+    old = write(tmp_path, 3, policy)
+
+    def refused(self: Path, target: Path) -> Path:
+        if self == old:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    write(tmp_path, 4, policy)
+    assert f"{old} is not needed any more and cannot be removed" in capsys.readouterr().err
+    assert whole(tmp_path).progress == {"step": 4}
+    assert names(tmp_path) == [old.name, "step-000000004"]
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
@@ -210,6 +278,73 @@ def test_no_room_fails_the_save_and_keeps_the_last_one(tmp_path: Path, capfd: py
     assert whole(tmp_path).progress == {"step": 1}
     write(tmp_path, 3)
     assert whole(tmp_path).progress == {"step": 3}
+
+
+def test_saves_that_fail_in_a_row_leave_nothing_behind_and_a_later_one_succeeds(tmp_path: Path) -> None:
+    saver, weights = Saver(tmp_path), torch.zeros(100_000)
+
+    def save(step: int) -> None:
+        saver.save(step, {"weights": weights.fill_(float(step))}, {"progress": {"step": step}, "identity": {}})
+        saver.wait()
+
+    def held() -> tuple[int, int, list[int]]:
+        places = [buffer.data_ptr() for buffer in saver._staging._buffers.values()]
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir())), places
+
+    save(1)
+    before = held()
+    for step in range(2, 6):
+        # Once there is room for a part of the weights, once not even for the manifest of all.
+        with no_room((1000, 0)[step % 2]), pytest.raises(SaveError, match="File too large") as failed:
+            save(step)
+        assert str(tmp_path) in str(failed.value), "which disk it is"
+        assert saver.failure is not None
+        assert names(tmp_path) == ["step-000000001"]
+        assert held() == before
+    save(6)
+    assert saver.failure is None and held() == before
+    assert torch.equal(read_all(whole(tmp_path))["weights"], torch.full((100_000,), 6.0))
+
+
+@pytest.mark.parametrize("kind", ["no right", "no folder", "read-only"])
+def test_a_folder_that_cannot_be_written_to_fails_the_save_with_its_path(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "checkpoints"
+    write(root, 1)
+    if kind == "no right":
+        with another_user(), pytest.raises(SaveError, match=rf"rank 0: .*{tmp_path}.*let this user write there again"):
+            write(root, 2)
+    elif kind == "no folder":
+        root.rename(tmp_path / "away")
+        root.write_text("")
+        with pytest.raises(SaveError, match=rf"rank 0: .*{root}"):
+            write(root, 2)
+        root.unlink()
+        (tmp_path / "away").rename(root)
+    else:
+
+        def refused(*_: object, **__: object) -> None:
+            raise OSError(errno.EROFS, "Read-only file system", str(root))
+
+        with monkeypatch.context() as patch, pytest.raises(SaveError, match=rf"{root}.*let this user write there"):
+            patch.setattr(Path, "mkdir", refused)
+            write(root, 2)
+    assert whole(root).progress == {"step": 1}
+    write(root, 3)
+    assert whole(root).progress == {"step": 3}
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Let this process own none of its files: what was this user's folder is not any more."""
+    if os.geteuid():
+        pytest.skip("only root can be somebody else for a while")
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_killed_while_saving_the_newest_is_whole_and_none_is_lost(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_cut_anywhere_and_resumed_from_any_earlier_step_it_is_as_if_never_cut(
         assert steps == sorted(set(steps))
 
 
-def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
+def test_what_finds_no_room_is_kept_and_written_in_order_once_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "m.jsonl"
     metrics = MetricsFile(path)
     metrics.write("train", 1, 10, {"loss": 1.5})
@@ -81,11 +83,15 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, unlimited[1]))  # room for a part of the next line
     try:
-        with pytest.raises(OSError, match="File too large"):
-            metrics.write("train", 2, 20, {"loss": 1.4})
+        for step in (2, 3, 4):
+            assert metrics.write("train", step, 10 * step, {"loss": 1.4})
+        with pytest.raises(OSError, match=r"File too large.*m\.jsonl"):  # no checkpoint may be newer than its metrics
+            metrics.sync()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-    assert path.read_bytes() == before
-    assert metrics.write("train", 2, 20, {"loss": 1.4}), "the step that was not written is still to be written"
+    assert path.read_bytes() == before, "whole lines only"
+    assert capsys.readouterr().err.count("kept in memory") == 1
+    metrics.write("train", 5, 50, {"loss": 1.3})
+    metrics.sync()
     metrics.close()
-    assert [row[1] for row in written(path)] == [1, 2]
+    assert [row[1] for row in written(path)] == [1, 2, 3, 4, 5]

@@ -15,6 +15,7 @@ from tests.train.faults import BRAKE
 from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
 from tests.warm import Started
 from train import run
+from train.signals import StopFlag
 from train.spec.config import RunConfig
 
 
@@ -123,6 +124,23 @@ def test_until_stops_at_the_first_step_boundary_and_changes_nothing(
     assert ("validation", 12) in {row[:2] for row in values(folder)}
     finish(start(config, "--until", str(10**9)))
     assert_equal_runs(folder, reference, paused=12)
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "metrics.jsonl"])
+def test_where_a_run_cannot_write_it_is_refused_at_once_by_the_path(
+    tmp_path: Path, tiny: RunConfig, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(StopFlag, "install", lambda self: None)
+    config = write_config(tmp_path / "run", tiny)
+    if place == "checkpoints":
+        (config.parent / place).touch()
+    else:
+        (config.parent / place).mkdir()
+    assert run.main(["--config", str(config)]) == run.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {config.parent / place}: ") and len(said.splitlines()) == 1
+    assert not (config.parent / "outcome.json").exists()
+    assert {path.name for path in config.parent.iterdir()} == {"config.yaml", place}, "no trial file is left"
 
 
 def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path, tiny: RunConfig) -> None:

@@ -4,7 +4,7 @@
 """
 
 from train.checkpoint.identity import check_identity
-from train.checkpoint.layout import Checkpoint, Retention, newest, pin, remove_from
+from train.checkpoint.layout import Checkpoint, Retention, mark_torn, newest, pin, recover, remove_from
 from train.checkpoint.load import random_state, read_all, restore
 from train.checkpoint.random import random_states, set_random_states
 from train.checkpoint.save import WRITE_SECONDS, SaveError, Saver
@@ -18,11 +18,13 @@ __all__ = [
     "Saver",
     "check_identity",
     "collect",
+    "mark_torn",
     "newest",
     "pin",
     "random_state",
     "random_states",
     "read_all",
+    "recover",
     "remove_from",
     "restore",
     "set_random_states",

@@ -2,27 +2,32 @@
 
 A checkpoint is a folder `step-<n>` with the shards that the ranks wrote (`__<rank>_0.distcp`), their index
 (`.metadata`) and `manifest.json`: progress, what it belongs to, and size and sha256 of every file. It is written as a
-staging folder and moved in by one rename, so a killed save leaves a folder that nobody reads. What a crash of the
-machine or a full disk tears is caught by size and hash. No torch here.
+staging folder and moved in by one rename, so a killed save leaves a folder that nobody reads; one that it replaces is
+put aside before and, if the rename never came, put back by `recover`. What a crash of the machine or a full disk tears
+is caught by size and hash. No torch here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from train.files import describe, sync_folder, write_synced
+from train.report import warn
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 PIN = "pinned"
 """A file of this name in a checkpoint keeps it for good; it is no part of the checkpoint."""
+TORN = "torn"
+"""A file of this name in a checkpoint says that it was read and found damaged; its next save replaces it."""
 _STAGING = ".staging-"
+_ASIDE = ".replaced"
 _PREFIX = "step-"
 
 T = TypeVar("T")
@@ -40,8 +45,11 @@ class Retention:
     def kept(self, steps: Iterable[int], pinned: Iterable[int] = ()) -> set[int]:
         """Return which of these steps' checkpoints stay."""
         have = sorted(steps)
-        regular = {s for s in have if self.permanent_steps and s and s % self.permanent_steps == 0}
-        return set(have[-self.newest :]) | regular | (set(pinned) & set(have))
+        return set(have[-self.newest :]) | self.permanent(have) | (set(pinned) & set(have))
+
+    def permanent(self, steps: Iterable[int]) -> set[int]:
+        """Return which of these steps' checkpoints stay for good."""
+        return {s for s in steps if self.permanent_steps and s and s % self.permanent_steps == 0}
 
 
 @dataclass(frozen=True)
@@ -74,23 +82,36 @@ def staging_of(root: Path, step: int) -> Path:
 
 def stage(root: Path, step: int) -> Path:
     """Make and return an empty staging folder for a step, after removing what killed saves left."""
-    root.mkdir(parents=True, exist_ok=True)
+    if not root.is_dir():
+        root.mkdir(parents=True)
+        sync_folder(root.parent)
     discard(root)
     staging = staging_of(root, step)
     staging.mkdir()
     return staging
 
 
+def recover(root: Path) -> None:
+    """Put back what was put aside for a checkpoint that then never came: it may be the only whole one."""
+    for aside in root.glob(f"{_STAGING}{_PREFIX}*{_ASIDE}"):
+        place = root / aside.name.removeprefix(_STAGING).removesuffix(_ASIDE)
+        if not place.exists():
+            with contextlib.suppress(OSError):
+                aside.rename(place)
+
+
 def discard(root: Path) -> None:
-    """Remove every staging folder."""
-    for left in root.glob(f"{_STAGING}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Remove every staging folder, where that can be."""
+    with contextlib.suppress(OSError):  # a folder of another user is not even listed
+        recover(root)
+        for left in root.glob(f"{_STAGING}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def commit(root: Path, step: int, manifest: Mapping[str, Any], files: Mapping[str, Any], retention: Retention) -> Path:
     """Make the staged step a checkpoint in one rename, remove what retention does not keep, return its folder."""
     staging, place = staging_of(root, step), folder_of(root, step)
-    replaced = staging.with_name(f"{staging.name}.replaced")
+    replaced = staging.with_name(staging.name + _ASIDE)
     write_synced(staging / MANIFEST, json.dumps({"format": FORMAT, **manifest, "files": dict(files)}, indent=1) + "\n")
     sync_folder(staging)
     if place.exists():  # only a torn one, or one that is being replaced by its equal
@@ -107,20 +128,53 @@ def commit(root: Path, step: int, manifest: Mapping[str, Any], files: Mapping[st
 def prune(root: Path, retention: Retention, newest: int) -> None:
     """Remove the checkpoints that retention does not keep, as of the one of step `newest`, which was just saved.
 
-    Later ones are torn, as the run went on from before them. They neither count nor go: counted they would cost whole
-    ones their place. The next save of their step replaces them.
+    Those that are seen to be torn do not count, as they would cost whole ones their place; they go once enough whole
+    ones are newer. Later ones are torn as well, the run went on from before them: they stay until the next save of
+    their step replaces them. One that cannot be removed is named on standard error and stays.
     """
     folders = {step: folder for folder in _folders(root) if (step := _step(folder)) <= newest}
-    kept = retention.kept(folders, (s for s, folder in folders.items() if (folder / PIN).exists()))
-    for step in folders.keys() - kept:
-        shutil.rmtree(folders[step])
+    sound = sorted(step for step, folder in folders.items() if step == newest or _sound(folder))
+    pinned = {step for step, folder in folders.items() if (folder / PIN).exists()}
+    oldest = sound[-retention.newest] if len(sound) >= retention.newest else 0
+    torn = {step for step in folders.keys() - set(sound) if step > oldest}
+    for step in folders.keys() - retention.kept(sound) - retention.permanent(folders) - pinned - torn:
+        try:
+            _remove(folders[step])
+        except OSError as error:
+            warn(f"checkpoint {folders[step]} is not needed any more and cannot be removed: {error}")
 
 
 def remove_from(root: Path, step: int) -> None:
     """Remove the checkpoints of `step` and later: a run went back to before them."""
     for folder in _folders(root):
         if _step(folder) >= step:
-            shutil.rmtree(folder)
+            _remove(folder)
+
+
+def mark_torn(root: Path, after: int) -> None:
+    """Mark the checkpoints of steps after this one, which `newest` has passed over; without write access nothing."""
+    for folder in _folders(root):
+        if _step(folder) > after:
+            with contextlib.suppress(OSError):
+                (folder / TORN).touch()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint: by one rename, so that no half of it is ever taken for one, and then its files."""
+    gone = folder.with_name(f"{_STAGING}removed-{folder.name}")
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _sound(folder: Path) -> bool:
+    """Say whether nothing is seen to be wrong with a checkpoint without reading its shards: its files' sizes."""
+    if (folder / TORN).exists():
+        return False
+    try:
+        files = read_manifest(folder)["files"]
+        return all((folder / name).stat().st_size == described["bytes"] for name, described in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def pin(folder: Path, pinned: bool = True) -> None:
@@ -152,7 +206,7 @@ def newest(
         if not whys and manifest is not None:
             return Checkpoint(folder, manifest)
         if rank == 0:
-            print(f"checkpoint {folder} is not whole ({whys[0]}): an older one is used", file=sys.stderr)
+            warn(f"checkpoint {folder} is not whole ({whys[0]}): an older one is used")
     return None
 
 

@@ -1,12 +1,16 @@
-"""What torch's distributed checkpoints write of a run: the staged copies. Apart, as importing them takes a second."""
+"""What torch's distributed checkpoints write of a run, and to where. Apart, as importing them takes a second."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
 
@@ -20,3 +24,24 @@ class StagedPlanner(DefaultSavePlanner):
     def lookup_object(self, index: MetadataIndex) -> Any:
         """Return the copy of this rank's part."""
         return self._copies[index.fqn]
+
+
+class Disk(FileSystem):
+    """Files of this machine; what the disk refuses is raised as that, with the path.
+
+    A tensor's archive that is cut off raises an error about positions in it, and the disk's own only stands behind it.
+    """
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+        """Open a file."""
+        try:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+        except Exception as error:
+            behind: BaseException | None = error
+            while behind is not None and not isinstance(behind, OSError):
+                behind = behind.__context__
+            if behind is None:
+                raise
+            raise OSError(behind.errno, behind.strerror, str(path)) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,9 +16,17 @@ from torch import Tensor
 from train.checkpoint.layout import Retention, commit, discard, stage, staging_of
 from train.checkpoint.staging import Staging
 from train.files import describe
+from train.report import warn
 
 WRITE_SECONDS = 1800.0
 """How long ranks wait for one another while they write; disks are slower than networks [s]."""
+
+_ROOM = "; free space there, the last good checkpoint is kept"
+_RIGHT = "; let this user write there again, the last good checkpoint is kept"
+_HINTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _RIGHT),
+}
 
 
 class SaveError(Exception):
@@ -57,22 +64,29 @@ class Saver:
         return self._latest_failure
 
     def save(
-        self, step: int, state: Mapping[str, Tensor], manifest: Mapping[str, Any], retention: Retention | None = None
+        self,
+        step: int,
+        state: Mapping[str, Tensor],
+        manifest: Mapping[str, Any],
+        retention: Retention | None = None,
+        *,
+        obstacle: Exception | None = None,
     ) -> None:
         """Start to write the checkpoint of a step; `manifest` has progress and identity, the first rank's counts.
 
         `state` is by train.checkpoint.state. Waits for the save before this one. A failure is said on standard error
-        when it happens and raised by `wait`.
+        when it happens and raised by `wait`. `obstacle`: why this rank already knows that there must be no checkpoint;
+        the save then fails with it on every rank.
         """
         self.settle()
         self._failure = None
         copies = self._staging.copy(state)
         kept = retention or self.retention
         if not self._background:
-            self._write(step, state, copies, manifest, kept)
+            self._write(step, state, copies, manifest, kept, obstacle=obstacle)
             return
-        work = (step, dict(state), copies, dict(manifest), kept)
-        self._thread = threading.Thread(target=self._write, args=work, name="checkpoint", daemon=True)
+        work, why = (step, dict(state), copies, dict(manifest), kept), {"obstacle": obstacle}
+        self._thread = threading.Thread(target=self._write, args=work, kwargs=why, name="checkpoint", daemon=True)
         self._thread.start()
 
     def before_update(self) -> None:
@@ -99,10 +113,12 @@ class Saver:
         copies: Mapping[str, Tensor],
         manifest: Mapping[str, Any],
         retention: Retention,
+        *,
+        obstacle: Exception | None,
     ) -> None:
         try:
             self._staging.arrived()
-            self._agreed(lambda: stage(self._root, step) if self._rank == 0 else None)
+            self._agreed(lambda: self._begin(step, obstacle))
             self._write_shards(step, state, copies)
             files = self._agreed(lambda: self._described(step))
             every = {name: described for part in files for name, described in part.items()}
@@ -112,16 +128,23 @@ class Saver:
             self._failure, self._latest_failure = error, str(error)
             if self._rank == 0:
                 discard(self._root)
-                print(f"checkpoint of step {step} was not saved: {error}", file=sys.stderr, flush=True)
+                warn(f"checkpoint of step {step} was not saved: {error}")
+
+    def _begin(self, step: int, obstacle: Exception | None) -> None:
+        if obstacle is not None:
+            raise obstacle
+        if self._rank == 0:
+            stage(self._root, step)
 
     def _write_shards(self, step: int, state: Mapping[str, Tensor], copies: Mapping[str, Tensor]) -> None:
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        from train.checkpoint.planner import StagedPlanner
+        from train.checkpoint.planner import Disk, StagedPlanner
 
         writer = FileSystemWriter(staging_of(self._root, step), sync_files=True)
+        writer.fs = Disk()
         planner = StagedPlanner(copies)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
@@ -130,7 +153,7 @@ class Saver:
                 save(dict(state), storage_writer=writer, planner=planner, process_group=self._group, no_dist=alone)
             except CheckpointException as error:  # no Exception, and its text is a traceback
                 rank, (failure, _) = min(error.failures.items())
-                raise SaveError(_words(rank, failure)) from error
+                raise SaveError(_words(rank, failure, self._root)) from error
 
     def _described(self, step: int) -> dict[str, Any]:
         """Return size and hash of the files that this rank wrote."""
@@ -152,11 +175,14 @@ class Saver:
             dist.all_gather_object(every, mine, group=self._group)
         for rank, (_, failure) in enumerate(every):
             if failure is not None:
-                raise SaveError(_words(rank, failure)) from failure
+                raise SaveError(_words(rank, failure, self._root)) from failure
         return [result for result, _ in every]
 
 
-def _words(rank: int, error: BaseException) -> str:
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    hint = "; free space there, the last good checkpoint is kept" if full else ""
-    return f"rank {rank}: {error}{hint}"
+def _words(rank: int, error: BaseException, root: Path) -> str:
+    """Return what failed on a rank, where, and what to do about it."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError):
+        where = f" in {root}" if error.filename is None else ""
+        return f"rank {rank}: {text}{where}{_HINTS.get(error.errno or 0, '')}"
+    return f"rank {rank}: {text}"
