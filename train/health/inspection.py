@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from train.health import desync, probe, statistics
-from train.health.parts import Part, held, state_of
+from train.health.parts import Part, held, part_of, state_of
 from train.health.statistics import Size
 from train.optim import Optimizer
 from train.precision import underflow
@@ -37,7 +37,7 @@ class Watch:
     def __init__(self, named: Named, loss_scale: Tensor | None = None) -> None:
         self._named = named
         self._loss_scale = torch.ones(()) if loss_scale is None else loss_scale
-        self._lost: list[float] = []
+        self._lost: dict[Part, list[float]] = {}
         self._before: dict[str, Tensor] = {}
         self._gradients: dict[Part, Size] = {}
         self._updates: dict[Part, Size] = {}
@@ -45,9 +45,10 @@ class Watch:
 
     def gradients(self) -> None:
         """Measure the gradients, summed over ranks, and remember the weights."""
-        self._gradients = statistics.measure((name, w.grad) for name, w in self._named() if w.grad is not None)
-        grads = [held(w.grad) for _, w in self._named() if w.grad is not None]
-        self._lost = underflow.counts(grads, self._loss_scale).tolist()
+        grads = [(name, w.grad) for name, w in self._named() if w.grad is not None]
+        self._gradients = statistics.measure(grads)
+        lost = underflow.counts((held(grad) for _, grad in grads), self._loss_scale).tolist()
+        self._lost = {part_of(name, grad): row for (name, grad), row in zip(grads, lost, strict=True)}
         self._before = statistics.copies(self._named())
 
     def updated(self) -> None:
@@ -61,10 +62,9 @@ class Watch:
         gradients, updates, weights = (
             statistics.together(ranks.gather(found)) for found in (self._gradients, self._updates, self._weights)
         )
-        # Copies of a gradient count as often as they are held: each equally, so that shares stay what they are.
-        lost = [sum(column) for column in zip(*ranks.gather(self._lost), strict=True)]
+        lost = {part: row for found in ranks.gather(self._lost) for part, row in found.items()}
         return {
-            **underflow.shares(lost),
+            **underflow.shares(lost.values()),
             **statistics.values("gradient", gradients),
             **statistics.values("weight", weights),
             **statistics.values("update", updates),

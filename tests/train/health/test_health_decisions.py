@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.health.guard import Skipped, count, diverged, skip_flag
+from train.health.guard import OVERFLOWS, Skipped, count, diverged, skip_flag
 from train.health.spikes import Action, Seen, Verdict, decide, observe, z_score
 from train.spec.config import SpikesConfig
 
@@ -122,12 +122,21 @@ def test_the_flag_is_one_where_anything_is_not_finite(loss: float, norm: float, 
         (1.0, 1.0, False, Skipped(4, 0)),
         (NAN, 1.0, False, Skipped(5, 3)),
         (1.0, INF, False, Skipped(5, 3)),
-        (1.0, INF, True, Skipped(5, 0)),
+        (1.0, INF, True, Skipped(5, 0, 1)),
         (NAN, INF, True, Skipped(5, 3)),
     ],
 )
 def test_counts(loss: float, norm: float, overflows: bool, wanted: Skipped) -> None:
     assert count(Skipped(4, 2), loss, norm, overflows) == wanted
+
+
+def test_overflows_that_no_loss_scale_ends_are_divergence() -> None:
+    skipped, taken = Skipped(), 0
+    while not diverged(skipped, "skip", limit=5):
+        skipped, taken = count(skipped, 1.0, NAN, overflows_expected=True), taken + 1
+        assert taken < 1000
+    assert taken == OVERFLOWS + 5
+    assert count(skipped, 1.0, 1.0, overflows_expected=True) == Skipped(taken)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from train.health import probe, statistics
 from train.health.desync import Desync, compare, fingerprints, message
 from train.health.fingerprint import fingerprint
+from train.health.inspection import Watch
 from train.health.parts import Part, state_of
 from train.health.statistics import Measured, Size
 from train.optim import make_optimizer
@@ -90,6 +92,25 @@ def test_measures_are_those_of_the_whole_tensor_with_each_part_once() -> None:
     empty = statistics.measure([("e", torch.empty(0)), ("a", tensor)])
     assert empty[Part("e", ())] == Size(0.0, 0.0, 0)
     assert statistics.measure([]) == {}
+
+
+def test_shares_of_lost_gradients_count_each_part_once() -> None:
+    whole, cut = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(2))
+    whole.grad, cut.grad = torch.tensor([0.0, 1.0, 1.0, 1.0]), torch.zeros(2)
+
+    class Two:
+        """A second rank with the same copy of `whole` and another part of `cut`."""
+
+        writes = True
+
+        def gather(self, thing: dict[Part, Any]) -> list[dict[Part, Any]]:
+            other = {Part("cut", ("tp=1",)) if part.name == "cut" else part: value for part, value in thing.items()}
+            return [thing, other]
+
+    watch = Watch(lambda: [("whole", whole), ("cut", cut)])
+    watch.gradients()
+    watch.updated()
+    assert watch.metrics(Two())["gradient_zero"] == (1 + 2 + 2) / (4 + 2 + 2)
 
 
 def test_updates_are_what_changed() -> None:
