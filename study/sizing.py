@@ -132,12 +132,30 @@ def _world(run: RunConfig, cluster: ClusterConfig) -> int:
             break  # more copies need as much each
     world, need = needs[-1]
     raise ValueError(
-        f"cluster.auto: {world} GPU(s) would each need {need.total * cluster.margin / 1e9:.0f} GB "
-        f"({need.states / 1e9:.0f} for weights, gradients and moments, {need.activations / 1e9:.0f} for activations, "
-        f"x {cluster.margin:g}), and cluster.gpu_memory_gb={cluster.gpu_memory_gb:g}: parallel.dp_shard=null "
-        "parallel.dp_replicate=1 cuts the model over as many GPUs as it takes, or "
+        f"cluster.auto: {world} GPU(s) would each need {need.total * cluster.margin / 1e9:.0f} GB ({_said(need)}, "
+        f"x {cluster.margin:g}), and cluster.gpu_memory_gb={cluster.gpu_memory_gb:g}: {_smaller(run)}, or "
         "parallel.micro_batch_sequences=1 memory.checkpointing=full needs less of each"
     )
+
+
+def _said(need: Footprint) -> str:
+    """Return what a GPU holds, in words."""
+    parts = (
+        (need.states, "weights, gradients and moments"),
+        (need.gathered, "gathered weights"),
+        (need.activations, "activations"),
+        (need.fetched, "moments during the update"),
+    )
+    return ", ".join(f"{size / 1e9:.1f} for {what}" for size, what in parts if size)
+
+
+def _smaller(run: RunConfig) -> str:
+    """Return which layout needs less of each GPU."""
+    if run.parallel.zero < 3:
+        return "parallel.zero=3 (parallel=fsdp) gathers weights a block at a time"
+    if run.parallel.dp_shard is None:
+        return "parallel.tp or parallel.pp cut what each GPU holds further"
+    return "parallel.dp_shard=null parallel.dp_replicate=1 cuts the model over as many GPUs as it takes"
 
 
 def _memory(cluster: ClusterConfig, run: RunConfig) -> float:
@@ -145,8 +163,8 @@ def _memory(cluster: ClusterConfig, run: RunConfig) -> float:
     device = "cuda" if cluster.gpus_per_node else "cpu"
     world = cluster.nodes * cluster.tasks_per_node
     need = footprint(run, mesh.axes(run.parallel, world), device)
-    # On a GPU the host holds the states once, while a checkpoint is written.
-    held = need.states if device == "cuda" else need.total
+    # On a GPU the host holds the states once, while a checkpoint is written, beside what is offloaded to it.
+    held = need.states + 2 * need.host if device == "cuda" else need.total
     return _step(cluster.tasks_per_node * (PROCESS_GB[device] + held / 1e9 * cluster.margin))
 
 

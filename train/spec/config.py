@@ -241,7 +241,11 @@ class ParallelConfig:
         "several stages a rank; zb1p: interleaved, weights' gradients fill the bubble; zbv: the same, stages in a V",
         ("gpipe", "1f1b", "interleaved", "zb1p", "zbv"),
     )
-    pp_stages: int = key(2, "interleaved, zb1p: stages of one rank (gpipe and 1f1b have one, zbv two)")
+    pp_stages: int | None = key(
+        None,
+        "interleaved, zb1p: stages of one rank (gpipe and 1f1b have one, zbv two); null: 2, or 1 where the model has "
+        "too few layers for that",
+    )
     pp_layers: tuple[int, ...] = key((), "layers of each stage in the model's order; none: as even as the head allows")
     pp_micro_batches: int | None = key(
         None, "micro-batches that pass the pipeline together, more are accumulated in turn; null: all of a step's"

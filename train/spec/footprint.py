@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from train.spec.config import ModelConfig, RunConfig
 from train.spec.counts import params
 from train.spec.mesh import Axes
+from train.spec.pipeline import micro_batches, stages_per_rank, waiting_passes
 
 KEPT_PER_TOKEN = 34
 """Values kept for the backward pass per token, channel and block (Korthikanti et al. 2022, attention not stored)."""
+KEPT_SELECTED = 16
+"""The same where the elementwise rest is computed again (12.5 seen on a CPU, where 21 to 27 are kept without that)."""
+KEPT_RECOMPUTED = 2
+"""The same where the block is computed again from its input, which is one."""
 ACTIVATION_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
 """What the activations of one micro-batch may take by default, by device type [bytes]."""
 CPU_TOKENS = 4096
@@ -19,22 +24,30 @@ CPU_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory of one rank's device [bytes]: `states` of the parameters, `activations` of one micro-batch."""
+    """Memory that one rank needs [bytes].
+
+    states: weights, gradients and moments that stay on its device. gathered: whole weights (and with parallel.zero=1
+    gradients) beside its shards of them. activations: those of the micro-batches that wait for their backward passes.
+    fetched: moments that are there for the update only, when activations are gone. host: what lies on the CPU instead.
+    """
 
     states: int
     activations: int
+    gathered: int = 0
+    fetched: int = 0
+    host: int = 0
 
     @property
     def total(self) -> int:
-        """Both [bytes]."""
-        return self.states + self.activations
+        """The most that its device holds at once [bytes]."""
+        return self.states + self.gathered + max(self.activations, self.fetched)
 
 
 def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
-    """Return what a rank needs on a device of type cpu or cuda. An estimate from above: sharded parts count as equal.
+    """Return what a rank needs on a device of type cpu or cuda. An estimate from above: parts count as equal.
 
     Weights and gradients are fp32, moments as `precision.optimizer_state` says; a half-precision run holds a copy of
-    the weights more. Sharding with parallel.zero=3 cuts all of it over dp_shard x cp, tp and pp cut it always.
+    the weights more. Sharding cuts all of it over dp_shard x cp, tp and pp cut it always.
     """
     counts = params(config.model, config.data.vocab_size)
     total = counts.total
@@ -43,26 +56,58 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
     moments = {"adamw": 2 * total, "muon": 2 * total - hidden, "sgd": total}[config.optim.name]
     moments *= 2 if config.precision.optimizer_state == "bf16" else 4
     copy = 0 if config.precision.name == "fp32" else 2
-    weights = 8 + copy
-    parts = axes.tp * axes.pp
-    shards = parts * axes.fsdp
-    offloaded = config.memory.offload != "none" and device == "cuda"
-    states = total * weights // (shards if config.parallel.zero == 3 else parts)
-    states += 0 if offloaded else moments // shards
-    return Footprint(states, _activations(config, axes, device))
+    shards = axes.tp * axes.pp * axes.fsdp
+    weights, moments = total * (8 + copy) // shards, moments // shards
+    activations, gathered = _activations(config, axes, device), _gathered(config, axes)
+    offload = config.memory.offload if device == "cuda" else "none"
+    if offload == "parameters":
+        return Footprint(0, activations, gathered, host=weights + moments)
+    if offload == "optimizer":
+        return Footprint(weights, activations, gathered, fetched=moments, host=moments)
+    return Footprint(weights + moments, activations, gathered)
+
+
+def _gathered(config: RunConfig, axes: Axes) -> int:
+    """Return what FSDP2 holds whole beside the shards: all of it, or two blocks and the embedding or head at a time."""
+    if axes.fsdp == 1:
+        return 0
+    counts, size = params(config.model, config.data.vocab_size), 4 if config.precision.name == "fp32" else 2
+    if config.parallel.zero == 3:
+        at_once = 2 * counts.non_embedding // config.model.layers + counts.embedding
+        return size * min(at_once // axes.tp, counts.total // (axes.tp * axes.pp))
+    return (size + (4 if config.parallel.zero == 1 else 0)) * counts.total // (axes.tp * axes.pp)
 
 
 def _activations(config: RunConfig, axes: Axes, device: str) -> int:
     model, length = config.model, config.data.sequence_length
-    size = 4 if config.precision.name == "fp32" else 2
-    per_token = size * KEPT_PER_TOKEN * model.width * model.layers // (axes.tp * axes.pp)
-    if config.memory.checkpointing == "full":
-        per_token = size * model.width * (2 * model.layers + KEPT_PER_TOKEN)
-    sequences = config.parallel.micro_batch_sequences
+    sequences, waiting = config.parallel.micro_batch_sequences, 1.0
+    share = -(-((config.batch.tokens or 1 << 62) // length) // axes.data)
     if sequences is None:
-        share = (config.batch.tokens or 1 << 62) // length // axes.data
         sequences = max(1, min(share, micro_batch_sequences(model, length, device)))
-    return per_token * sequences * length // axes.cp
+    if axes.pp > 1:
+        if config.parallel.micro_batch_sequences is None:
+            sequences = max(1, min(sequences, share // (axes.pp * stages_per_rank(config.parallel))))
+        count = -(-share // sequences)
+        together = min(count, config.parallel.pp_micro_batches or count)
+        waiting = waiting_passes(config.parallel, micro_batches(config.parallel, together))
+    size = 4 if config.precision.name == "fp32" else 2
+    layers = -(-model.layers // axes.pp)
+    kept = layers * waiting * _kept(config) + (KEPT_PER_TOKEN if _recomputes(config) else 0)
+    return int(size * model.width * kept) * sequences * length // (axes.tp * axes.cp)
+
+
+def _kept(config: RunConfig) -> float:
+    """Return how many values a block keeps per token and channel; a budget can do with what `full` keeps."""
+    memory = config.memory
+    every = {"full": 1, "budget": 1, "every": memory.every}.get(memory.checkpointing)
+    if every is not None:
+        return (KEPT_RECOMPUTED + (every - 1) * KEPT_PER_TOKEN) / every
+    return KEPT_SELECTED if memory.checkpointing == "selective" else KEPT_PER_TOKEN
+
+
+def _recomputes(config: RunConfig) -> bool:
+    """Whether a block's activations are made again beside what is kept."""
+    return config.memory.checkpointing != "none"
 
 
 def micro_batch_sequences(model: ModelConfig, sequence_length: int, device: str) -> int:

@@ -158,10 +158,19 @@ def _check_tensor(config: RunConfig) -> None:
         ("data.vocab_size", data.vocab_size),
     ):
         if count % tp:
+            bytes_too = " (data.tokenizer=bytes always has 257: use bpe)" if data.tokenizer == "bytes" else ""
             raise ValueError(
                 f"parallel.tp={tp} does not divide {name}={count}: each rank holds an equal part of heads, hidden "
-                "channels and vocabulary; change one of them"
+                f"channels and vocabulary; parallel.tp may be {_tensor_sizes(config)} here, or change "
+                f"{name}{bytes_too if name == 'data.vocab_size' else ''}"
             )
+
+
+def _tensor_sizes(config: RunConfig) -> str:
+    """Return which sizes of tensor parallelism this model and vocabulary can have, in words."""
+    shared = math.gcd(kv_heads(config.model), mlp_width(config.model), config.data.vocab_size)
+    sizes = [str(size) for size in range(1, shared + 1) if shared % size == 0]
+    return " or ".join(filter(None, (", ".join(sizes[:-1]), sizes[-1])))
 
 
 def _check_sharded_tensor(config: RunConfig, shape: Axes | None) -> None:

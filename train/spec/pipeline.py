@@ -28,6 +28,9 @@ class Schedule:
 SPLITS_SINCE = (2, 13)
 """The first version of torch seen to split the backward pass of this model's layers; 2.11 does not."""
 
+STAGES = 2
+"""Stages of a rank where the config leaves them open: half the bubble of one stage for twice the messages."""
+
 SCHEDULES = {
     "gpipe": Schedule(1),
     "1f1b": Schedule(1, fills=True),
@@ -39,7 +42,14 @@ SCHEDULES = {
 
 def stages_per_rank(parallel: ParallelConfig) -> int:
     """Return how many stages one rank has."""
-    return SCHEDULES[parallel.pp_schedule].stages or parallel.pp_stages
+    return SCHEDULES[parallel.pp_schedule].stages or parallel.pp_stages or STAGES
+
+
+def fitting_stages(parallel: ParallelConfig, layers: int) -> int:
+    """Return `pp_stages`: as given, else `STAGES`, or one where the model has too few layers for them."""
+    if parallel.pp_stages is not None:
+        return parallel.pp_stages
+    return STAGES if layers >= parallel.pp * STAGES else 1
 
 
 def stages_of(parallel: ParallelConfig, rank: int) -> list[int]:
@@ -86,11 +96,26 @@ def micro_batches(parallel: ParallelConfig, wanted: int) -> int:
     return count
 
 
+def waiting_passes(parallel: ParallelConfig, count: int) -> float:
+    """Return how many of `count` micro-batches, through all layers of a rank, wait at most for their backward pass.
+
+    That is on the first rank, which begins first: all with gpipe; with interleaved what passes before the first
+    backward pass comes back (Narayanan et al. 2021, "Efficient large-scale language model training", figure 4); one for
+    each rank with the others.
+    """
+    pp, stages = parallel.pp, stages_per_rank(parallel)
+    interleaved = ((stages - 1) * pp + 2 * (pp - 1) + 1) / stages
+    most = {"gpipe": float(count), "interleaved": interleaved}.get(parallel.pp_schedule, float(pp))
+    return min(float(count), most)
+
+
 def check_pipeline(config: RunConfig, sharded: bool = False) -> None:
     """Raise ValueError, with the reason, for a pipeline that cannot run; `sharded`: FSDP2 holds its stages' weights."""
     parallel, layers = config.parallel, config.model.layers
-    if parallel.pp_stages < 1 or (parallel.pp_micro_batches is not None and parallel.pp_micro_batches < 1):
-        raise ValueError("parallel.pp_stages and parallel.pp_micro_batches are not allowed below 1")
+    for name in ("pp_stages", "pp_micro_batches"):
+        value = getattr(parallel, name)
+        if value is not None and value < 1:
+            raise ValueError(f"parallel.{name}={value} is not allowed below 1: at least 1, or null for what fits")
     if parallel.pp == 1:
         return
     stages = parallel.pp * stages_per_rank(parallel)
@@ -98,7 +123,7 @@ def check_pipeline(config: RunConfig, sharded: bool = False) -> None:
     if layers < stages:
         raise ValueError(
             f"{where} makes {stages} stages but the model has {layers} layers: each stage has one at least; "
-            "lower parallel.pp or parallel.pp_stages, or take 1f1b, which has one stage a rank"
+            + _fewer(parallel, layers)
         )
     given = parallel.pp_layers
     if given and (len(given) != stages or sum(given) != layers or min(given) < 1):
@@ -108,6 +133,15 @@ def check_pipeline(config: RunConfig, sharded: bool = False) -> None:
         )
     if SCHEDULES[parallel.pp_schedule].splits:
         _check_split(config, sharded)
+
+
+def _fewer(parallel: ParallelConfig, layers: int) -> str:
+    """Return what to do where there are more stages than layers."""
+    if layers < parallel.pp:
+        return f"set parallel.pp to at most {layers}, or model.layers to at least {parallel.pp}"
+    if SCHEDULES[parallel.pp_schedule].v:
+        return f"use pp_schedule=1f1b or zb1p, which run with one stage a rank, or parallel.pp={max(1, layers // 2)}"
+    return "set parallel.pp_stages=1, or null for what fits"
 
 
 def _check_split(config: RunConfig, sharded: bool) -> None:

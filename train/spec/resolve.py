@@ -10,6 +10,7 @@ from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.decoder import resolve_model
 from train.spec.manifest import BYTES_VOCABULARY, LARGEST_VOCABULARY
+from train.spec.pipeline import fitting_stages
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -45,6 +46,7 @@ def resolve(config: RunConfig) -> RunConfig:
         optim=optim,
         budget=BudgetConfig(tokens=tokens, flops=config.budget.flops, tokens_per_param=None),
         eval=replace(config.eval, count=max(1, config.eval.count)),
+        parallel=replace(config.parallel, pp_stages=fitting_stages(config.parallel, model.layers)),
     )
     mesh.check(resolved, saves=False)
     return resolved

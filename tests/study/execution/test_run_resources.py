@@ -191,6 +191,9 @@ def test_gpus_are_as_many_as_the_model_needs() -> None:
     assert (got.nodes, got.gpus_per_node, got.tasks_per_node) == (2, 8, 8)
     assert footprint(cut, Axes(dp_shard=16), "cuda").total * auto.margin <= 80e9
     assert footprint(cut, Axes(dp_shard=8), "cuda").total * auto.margin > 80e9
+    whole = replace(cut, parallel=replace(cut.parallel, zero=1))
+    with pytest.raises(ValueError, match=r"gathered weights, .*parallel\.zero=3 \(parallel=fsdp\)"):
+        sizing.layout(auto, whole, SITE)
     small = run_of(runtime=replace(RunConfig().runtime, device="cuda"))
     assert sizing.layout(auto, small, SITE).gpus_per_node == 1
     assert (

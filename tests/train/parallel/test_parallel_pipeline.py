@@ -23,7 +23,16 @@ from train.spec.config import (
     RunConfig,
 )
 from train.spec.mesh import check
-from train.spec.pipeline import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
+from train.spec.pipeline import (
+    SCHEDULES,
+    fitting_stages,
+    layers_of,
+    micro_batches,
+    rank_of,
+    stages_of,
+    stages_per_rank,
+    waiting_passes,
+)
 
 
 @pytest.mark.slow
@@ -73,6 +82,27 @@ def test_a_large_head_counts_as_layers() -> None:
     assert layers_of(config(layers=8, pp=2, pp_layers=(7, 1))) == (7, 1)
 
 
+@pytest.mark.parametrize(
+    ("changes", "layers", "stages"),
+    [({"pp": 2}, 4, 2), ({"pp": 2}, 3, 1), ({"pp": 4}, 4, 1), ({"pp": 4, "pp_stages": 3}, 4, 3)],
+)
+def test_open_stages_are_two_of_a_rank_or_one_of_a_shallow_model(
+    changes: dict[str, Any], layers: int, stages: int
+) -> None:
+    assert fitting_stages(ParallelConfig(pp_schedule="interleaved", **changes), layers) == stages
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "waiting"),
+    # As torch's own orders of passes have them on the first of four ranks, of 16 micro-batches.
+    [("gpipe", 1, 16), ("1f1b", 1, 4), ("interleaved", 2, 5.5), ("interleaved", 3, 5), ("zb1p", 2, 4), ("zbv", 2, 4)],
+)
+def test_passes_that_wait_for_their_way_back(schedule: str, stages: int, waiting: float) -> None:
+    layout = ParallelConfig(pp=4, pp_schedule=schedule, pp_stages=stages)
+    assert waiting_passes(layout, 16) == waiting
+    assert waiting_passes(layout, 2) == 2
+
+
 @pytest.mark.parametrize(("schedule", "wanted", "found"), [("1f1b", 2, 4), ("gpipe", 3, 3), ("interleaved", 9, 10)])
 def test_micro_batches_are_as_many_as_the_schedule_takes(schedule: str, wanted: int, found: int) -> None:
     assert micro_batches(ParallelConfig(pp=4, pp_schedule=schedule), wanted) == found
@@ -81,7 +111,9 @@ def test_micro_batches_are_as_many_as_the_schedule_takes(schedule: str, wanted: 
 @pytest.mark.parametrize(
     ("changes", "world", "words"),
     [
-        ({"pp": 16}, None, "16 stages but the model has 8 layers"),
+        ({"pp": 16}, None, "16 stages but the model has 8 layers.*set parallel.pp to at most 8"),
+        ({"pp": 8, "pp_schedule": "zbv"}, None, "16 stages.*use pp_schedule=1f1b.*or parallel.pp=4"),
+        ({"pp": 4, "pp_schedule": "interleaved", "pp_stages": 3}, None, "12 stages.*set parallel.pp_stages=1, or null"),
         ({"pp": 4, "pp_layers": (2, 2, 2)}, None, "has 4 stages"),
         ({"pp": 4, "pp_layers": (4, 2, 2, 0)}, None, "one each at least"),
         ({"pp": 4, "pp_micro_batches": 0}, None, "not allowed below 1"),

@@ -10,8 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.spec.config import DataConfig, ModelConfig, ParallelConfig, RunConfig, RuntimeConfig
+from train.spec.config import BudgetConfig, DataConfig, ModelConfig, ParallelConfig, RunConfig, RuntimeConfig
 from train.spec.mesh import Axes, axes, check, strategy
+from train.spec.pipeline import layers_of
+from train.spec.resolve import resolve
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 MODEL = ModelConfig(width=64, head_dim=8, mlp_width=192)
@@ -46,7 +48,7 @@ def test_axes_make_up_the_world_and_an_open_one_takes_what_is_left(sizes: tuple[
         (ParallelConfig(strategy="fsdp1", zero=1), 2, ["parallel.zero=1", "fsdp1"]),
         (ParallelConfig(dp_replicate=2, zero=1), 2, ["parallel.zero=1", "ddp", "strategy=fsdp"]),
         (ParallelConfig(strategy="fsdp1"), 2, ["strategy=fsdp1", "cannot save checkpoints"]),
-        (ParallelConfig(tp=3), 3, ["parallel.tp=3", "model.kv_heads=8"]),
+        (ParallelConfig(tp=3), 3, ["parallel.tp=3", "model.kv_heads=8", "may be 1, 2, 4 or 8 here"]),
         (ParallelConfig(async_tp=True), 1, ["async_tp", "without tensor parallelism"]),
         (ParallelConfig(async_tp=True, tp=2), 2, ["async_tp", "compile.blocks"]),
         (ParallelConfig(cp=3), 3, ["data.sequence_length=128", "multiple of 6", "the nearest is 126"]),
@@ -63,7 +65,10 @@ def test_refusals_say_what_is_wrong_and_what_to_do(parallel: ParallelConfig, wor
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": DataConfig(vocab_size=257, sequence_length=128)}, ["data.vocab_size=257", "parallel.tp=2"]),
+        (
+            {"data": DataConfig(tokenizer="bytes", vocab_size=257, sequence_length=128)},
+            ["data.vocab_size=257", "parallel.tp=2", "may be 1 here", "bytes always has 257: use bpe"],
+        ),
         ({"model": replace(MODEL, mlp_width=99)}, ["model.mlp_width=99"]),
         ({"model": replace(MODEL, kv_heads=1)}, ["model.kv_heads=1"]),
         ({"data": DataConfig(sequence_length=127)}, ["data.sequence_length=127", "multiple of 2"]),
@@ -108,11 +113,14 @@ def test_the_strategy_follows_the_axes(parallel: ParallelConfig, world: int, wan
     assert strategy(parallel, axes(parallel, world)) == wanted
 
 
-@pytest.mark.parametrize("path", sorted((CONF / "parallel").glob("*.yaml")), ids=lambda path: path.stem)
-def test_presets_are_layouts_of_eight_ranks_that_nothing_refuses(path: Path) -> None:
-    preset = ParallelConfig(**yaml.safe_load(path.read_text()))
-    model = replace(MODEL, layers=8)
-    check(config(preset, model=model), 1 if path.stem == "single" else 8)
+@pytest.mark.parametrize("layout", sorted((CONF / "parallel").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_size_resolves_under_every_layout(layout: Path) -> None:
+    preset = ParallelConfig(**yaml.safe_load(layout.read_text()))
+    for size in sorted((CONF / "model").glob("*.yaml")):
+        model = ModelConfig(**yaml.safe_load(size.read_text()))
+        run = resolve(RunConfig(model=model, parallel=preset, budget=BudgetConfig(tokens=10**6)))
+        check(run, 1 if layout.stem == "single" else 8)
+        assert min(layers_of(run)) >= 1, size.stem
 
 
 @pytest.mark.parametrize(("name", "billions"), [("150m", 0.162), ("1b", 1.028), ("8b", 8.03), ("70b", 70.55)])
