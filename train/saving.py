@@ -11,6 +11,7 @@ from typing import Any
 
 from train import checkpoint
 from train.checkpoint import Checkpoint
+from train.health.monitor import remembered
 from train.progress import Progress
 from train.report import say
 from train.schedule import check_branch
@@ -130,17 +131,30 @@ class Saving:
         return progress, notes
 
     def back_to(self, before: int) -> tuple[Progress, Notes] | None:
-        """Go to the newest checkpoint of a step before `before` and remove the later ones; None: there is none."""
+        """Go to the newest checkpoint of a step before `before` and remove the later ones; None: there is none.
+
+        A branch that has none of its own goes back to where it began.
+        """
         self._saver.settle()
-        found = self._newest(self._root, before)
+        own = self._newest(self._root, before)
+        found = self._origin(before) if own is None else own
         if found is None:
             return None
         if self._setup.world.writes:
-            checkpoint.remove_from(self._root, int(found.progress["step"]) + 1)
+            checkpoint.remove_from(self._root, int(found.progress["step"]) + (own is not None))
         self._setup.world.gather(None)  # nobody saves before they are gone
-        progress, notes = self._load(found)
+        progress, notes = self._load(found) if own is not None else self._begin(found)
         self._saved = (-1, -1)  # the next one differs from it: batches are skipped
         return progress, notes
+
+    def _origin(self, before: int) -> Checkpoint | None:
+        """Return the checkpoint that this run branched from if it is there and of a step before `before`."""
+        parent = self._setup.config.schedule.parent
+        try:
+            found = None if parent is None else self._parent(parent)
+        except ValueError:
+            return None
+        return None if found is None or int(found.progress["step"]) >= before else found
 
     def _branch(self) -> tuple[Progress, Notes] | None:
         setup, schedule = self._setup, self._setup.config.schedule
@@ -148,12 +162,17 @@ class Saving:
             return None
         found = self._parent(schedule.parent)
         _check_parent(found, setup.identity, setup.config)
-        parent, notes = self._load(found)
+        progress, notes = self._begin(found)
         assert setup.config.budget.tokens is not None
         if not _same_plan(found, setup.config):
-            check_branch(schedule, parent.tokens, setup.config.budget.tokens)
+            check_branch(schedule, progress.tokens, setup.config.budget.tokens)
         if setup.world.writes:
-            say(f"branches from {found.folder} at {parent.tokens:,} tokens")
+            say(f"branches from {found.folder} at {progress.tokens:,} tokens")
+        return progress, notes
+
+    def _begin(self, found: Checkpoint) -> tuple[Progress, Notes]:
+        """Go to the parent's checkpoint as to the beginning of this run; return its progress and what it inherits."""
+        parent, notes = self._load(found)
         fresh = Progress(
             parent.step,
             parent.tokens,
@@ -163,8 +182,12 @@ class Saving:
             inherited_steps=parent.step,
             inherited_sequences=parent.sequences,
         )
-        same = found.identity["config"]["precision"] == setup.identity["config"]["precision"]
-        return fresh, {name: notes.get(name) for name in ("scaler", "fp8")} if same else {}
+        inherited: dict[str, Any] = {}
+        if found.identity["config"]["precision"] == self._setup.identity["config"]["precision"]:
+            inherited = {name: notes.get(name) for name in ("scaler", "fp8")}
+        if _same_plan(found, self._setup.config):
+            inherited["monitor"] = remembered(notes.get("monitor", {}))
+        return fresh, inherited
 
     def _parent(self, named: str) -> Checkpoint:
         """Return the checkpoint that `schedule.parent` names: by a run's key and tokens, or by a folder."""

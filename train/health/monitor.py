@@ -61,3 +61,8 @@ class Monitor:
         self.skipped = Skipped(**state["skipped"]) if state else Skipped()
         self.spikes = state.get("spikes", 0)
         self.went_back = [(step, to, tokens) for step, to, tokens in state.get("went_back", [])]
+
+
+def remembered(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a run that takes another's steps again: its measure of spikes, but no counts of its own."""
+    return {"seen": state["seen"], "skipped": {}} if state else {}

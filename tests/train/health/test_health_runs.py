@@ -132,6 +132,29 @@ def test_a_spike_is_rolled_back_and_its_batches_are_skipped_also_through_a_stop(
     assert provenance.rows_of(tiny, 11, went_back) == (12 * ROW_STEPS, ROW_STEPS)
 
 
+def test_a_branch_meets_its_parents_spike_and_skips_it_without_a_checkpoint_of_its_own(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spike comes sooner after the branch than the detector needs steps to measure by: it has its parent's."""
+    bad_rows(monkeypatch, 10 * ROW_STEPS, 11 * ROW_STEPS)  # steps 11 and 12
+    parent, again, skipped = (tmp_path / name for name in ("parent", "again", "skipped"))
+    config = write_config(parent, with_runtime(spiky(tiny, "log"), checkpoint_seconds=1e9, checkpoint_keep_steps=10))
+    assert "step 12: loss spike since step 11" in main(config, "--until", str(14 * 128))
+    before = ["--parent", str(parent), "--before-step", "11", "--same"]
+    assert branch.main([*before, "--out", str(again)]) == 0
+    assert branch.main([*before, "--out", str(skipped), "--set", "spikes.policy=rollback"]) == 0
+    main(again / "config.yaml", "--until", str(14 * 128))
+    spike = [row for row in values(parent) if row[0] == "spike"]
+    assert [row for row in values(again) if row[0] == "spike"] == spike
+    assert len(spike) == 1
+    assert "went back from step 12 to step 10; its batches are skipped" in main(skipped / "config.yaml")
+    assert read_outcome(skipped)["health"] == {"skipped_steps": 0, "spikes": 1, "rollbacks": 1}
+    assert max(loss for step, loss in train_losses(skipped).items() if step > 12) < 10
+    went_back, began = provenance.rollbacks(skipped), provenance.beginning(skipped)
+    assert (went_back, began) == ([(12, 10, 10 * 128)], (10, 10 * 128, 10 * ROW_STEPS))
+    assert provenance.rows_of(tiny, 11, went_back, began) == (12 * ROW_STEPS, ROW_STEPS)
+
+
 @pytest.mark.parametrize(("policy", "code"), [("log", 0), ("stop", run.DIVERGED)])
 def test_a_spike_is_logged_or_ends_the_run(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch, *, policy: str, code: int
