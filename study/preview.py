@@ -13,7 +13,7 @@ from study.layout import StudyFolder
 from study.observe import Observer
 from study.plan import Plan
 from study.resources import Shape
-from study.sizing import Sized
+from study.sizing import Sized, in_words
 
 ESTIMATES = 5
 """Arrays that SLURM is asked about: each is a request to the controller."""
@@ -53,6 +53,8 @@ def asked(sized: Sequence[Sized]) -> str:
         hours[unit] += jobs * each
         several = "jobs" if jobs != 1 else "job"
         lines.append(f"  {jobs:,} {several}{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}")
+        if one.held is not None:
+            lines.append(f"    each GPU is planned to hold {one.held.total / 1e9:,.3g} GB: {in_words(one.held)}")
     head = " and ".join(f"{value:,.4g} {unit}" for unit, value in hours.items())
     why = next((f"; time {one.why}" for one in sized if one.why), "")
     return "\n".join([f"Asked if every job runs to its time limit: {head}{why}", *lines])

@@ -32,11 +32,15 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True)
 class Sized:
-    """One array's worth of points: their shape, their keys, and what it was sized from, in words."""
+    """One array's worth of points: their shape, their keys, and what it was sized from, in words.
+
+    held: what each GPU of the largest point is planned to hold; None without GPUs.
+    """
 
     shape: Shape
     keys: tuple[str, ...]
     why: str = ""
+    held: Footprint | None = None
 
 
 def parts(cluster: ClusterConfig) -> frozenset[str]:
@@ -52,20 +56,40 @@ def allot(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, 
     base = Shape.of(cluster)
     if not parts(cluster) or not points:
         _refuse(base, site)
-        return [Sized(base, tuple(point.key for point in points))] if points else []
+        return [_of(base, points)] if points else []
     kinds: dict[bool, Speed] = {}
-    by_shape: dict[Shape, list[str]] = {}
+    by_shape: dict[Shape, list[Point]] = {}
     for point, row in zip(points, rows(points, {}), strict=True):
         sized = layout(cluster, point.config, site)
         gpu = sized.gpus_per_node > 0
         if gpu not in kinds:
             kinds[gpu] = speed(folder, point.config, sized)
         shape = size(sized, point.config, replace(kinds[gpu], ranks=ranks(sized)).seconds(row), site)
-        by_shape.setdefault(shape, []).append(point.key)
+        by_shape.setdefault(shape, []).append(point)
     for shape in by_shape:
         _refuse(shape, site)
     why = "; ".join(dict.fromkeys(said.why for said in kinds.values()))
-    return [Sized(shape, tuple(keys), why) for shape, keys in by_shape.items()]
+    return [_of(shape, there, why) for shape, there in by_shape.items()]
+
+
+def _of(shape: Shape, points: Sequence[Point], why: str = "") -> Sized:
+    held = None
+    if shape.gpus_per_node:
+        world = shape.nodes * shape.tasks_per_node
+        needs = [footprint(p.config, mesh.axes(p.config.parallel, world), "cuda") for p in points]
+        held = max(needs, key=lambda need: need.total)
+    return Sized(shape, tuple(point.key for point in points), why, held)
+
+
+def check_ranks(cluster: ClusterConfig, run: RunConfig, world: int) -> None:
+    """Raise ValueError for a layout that cannot run on `world` ranks, naming what makes them so many."""
+    try:
+        mesh.check(run, world)
+    except mesh.WorldError as error:
+        made = f"cluster.tasks_per_node={cluster.tasks_per_node}"
+        if cluster.executor == "slurm":
+            made = f"cluster.nodes={cluster.nodes} x {made}; cluster.auto=[gpus] chooses both"
+        raise ValueError(f"{error} ({made})") from None
 
 
 def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
@@ -132,13 +156,13 @@ def _world(run: RunConfig, cluster: ClusterConfig) -> int:
             break  # more copies need as much each
     world, need = needs[-1]
     raise ValueError(
-        f"cluster.auto: {world} GPU(s) would each need {need.total * cluster.margin / 1e9:.0f} GB ({_said(need)}, "
+        f"cluster.auto: {world} GPU(s) would each need {need.total * cluster.margin / 1e9:.0f} GB ({in_words(need)}, "
         f"x {cluster.margin:g}), and cluster.gpu_memory_gb={cluster.gpu_memory_gb:g}: {_smaller(run)}, or "
         "parallel.micro_batch_sequences=1 memory.checkpointing=full needs less of each"
     )
 
 
-def _said(need: Footprint) -> str:
+def in_words(need: Footprint) -> str:
     """Return what a GPU holds, in words."""
     parts = (
         (need.states, "weights, gradients and moments"),

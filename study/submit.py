@@ -27,7 +27,6 @@ from study.table import rows, slots, speed, table
 from study.tracking.redact import refuse_secrets
 from study.tracking.uri import resolve
 from study.units import counted
-from train.spec import mesh as layout
 from train.spec.config import RunConfig
 
 if TYPE_CHECKING:
@@ -52,7 +51,8 @@ def submit(composed: Sequence[Composed]) -> int:
     site = room.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
     settled = [settle(one.config, one.overrides) for one in composed]
     for one, run in zip(composed, settled, strict=True):
-        layout.check(run, _world(sizing.layout(one.config.cluster, run, site), run))
+        cluster = sizing.layout(one.config.cluster, run, site)
+        sizing.check_ranks(cluster, run, _world(cluster, run))
     corpora = gather(settled, console.print, config.dry_run)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))
@@ -143,7 +143,9 @@ def _show_jobs(plan: Plan, sized: Sequence[sizing.Sized], console: Console, site
         if cluster.executor == "slurm":
             continue
         at_once = min(slots(cluster, plan.config.run()), len(points))
-        console.print(f"\nThese processes would be started, {at_once} at once:\n", style="bold")
+        ranks = _world(cluster, points[0].config)
+        each = f", {ranks} ranks each" if ranks > 1 else ""
+        console.print(f"\nThese processes would be started, {at_once} at once{each}:\n", style="bold")
         for point in points[:SHOWN_COMMANDS]:
             sys.stdout.write(f"python -m train.run --config {plan.folder.run(point.key).config}\n")
         if len(points) > SHOWN_COMMANDS:

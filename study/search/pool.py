@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from study import budget, ledger, locks, outcomes, terminal
+from study import budget, ledger, locks, outcomes, sizing, terminal
 from study import frozen as frozen_code
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
@@ -40,7 +40,6 @@ from study.supervise import spawn
 from study.sync_process import SyncProcess
 from study.table import slots
 from sweeps.space import Condition, Domain
-from train.spec import mesh
 from train.spec.config import RunConfig
 
 TICK_SECONDS = 0.25
@@ -310,4 +309,4 @@ def _check_ranks(cluster: ClusterConfig, run: RunConfig) -> None:
     """Refuse a mesh that the tasks of a worker do not make up; a worker of one task starts the ranks itself."""
     count = tasks(cluster)
     if cluster.executor == "slurm" and count > 1:
-        mesh.check(run, count)
+        sizing.check_ranks(cluster, run, count)

@@ -13,6 +13,10 @@ from train.spec.pipeline import check_pipeline
 NAMES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 
 
+class WorldError(ValueError):
+    """The mesh does not make up the number of processes that there are."""
+
+
 @dataclass(frozen=True)
 class Axes:
     """How many ranks each axis has.
@@ -44,7 +48,7 @@ class Axes:
 
 
 def axes(parallel: ParallelConfig, world_size: int) -> Axes:
-    """Return the axes for `world_size` ranks; ValueError where they do not make up the world.
+    """Return the axes for `world_size` ranks; WorldError where they do not make up the world.
 
     One of dp_replicate and dp_shard may be null: it takes the ranks that the others leave.
     """
@@ -65,13 +69,13 @@ def axes(parallel: ParallelConfig, world_size: int) -> Axes:
     )
     if open_axes:
         if world_size % product:
-            raise ValueError(
+            raise WorldError(
                 f"{said} makes {product} ranks, which do not divide the world of {world_size} processes: "
                 f"start a multiple of {product}"
             )
         given[open_axes[0]] = world_size // product
     elif product != world_size:
-        raise ValueError(
+        raise WorldError(
             f"{said} makes {product} ranks but the world has {world_size} processes: start {product}, "
             "or set parallel.dp_replicate or parallel.dp_shard to null, which takes what is left"
         )

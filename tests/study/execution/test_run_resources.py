@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from study import dependencies, feed, pack, sizing
+from study import dependencies, feed, pack, preview, sizing
 from study.config import ClusterConfig
 from study.executors import limits, slurm
 from study.executors.limits import Accounts, Association, Controller, Room
@@ -16,6 +16,7 @@ from study.executors.nodes import SINFO, Nodes, Site, never, read_site
 from study.executors.query import Answer, Job
 from study.layout import StudyFolder
 from study.ledger import Batch, fold
+from study.point import point
 from study.preview import said_of
 from study.resources import Shape
 from study.standing import NEVER_BEGAN, Attempt, Evidence, judge
@@ -200,6 +201,28 @@ def test_gpus_are_as_many_as_the_model_needs() -> None:
         sizing.layout(auto, run_of(), read_site(Answer(0, "c*|1|8|1000|(null)|(null)|infinite|1-1\n"))).gpus_per_node
         == 0
     )
+
+
+def test_ranks_that_do_not_make_up_the_mesh_name_what_makes_them() -> None:
+    split = run_of(parallel=replace(RunConfig().parallel, dp_replicate=1, tp=2))
+    sizing.check_ranks(replace(SLURM, tasks_per_node=2), split, 2)
+    with pytest.raises(
+        ValueError, match=r"cluster\.nodes=3 x cluster\.tasks_per_node=1; cluster\.auto=\[gpus\] chooses"
+    ):
+        sizing.check_ranks(replace(SLURM, nodes=3), split, 3)
+    with pytest.raises(ValueError, match=r"\(cluster\.tasks_per_node=3\)$"):
+        sizing.check_ranks(ClusterConfig(tasks_per_node=3), split, 3)
+
+
+def test_a_dry_run_says_what_each_gpu_is_planned_to_hold(tmp_path: Path) -> None:
+    points = [point(run_of(width)) for width in (256, 1024)]
+    for cluster in (replace(SLURM, gpus_per_node=1), replace(SLURM, gpus_per_node=1, auto=("memory",))):
+        sized = sizing.allot(StudyFolder(tmp_path), points, cluster, Site())
+        need = footprint(points[1].config, Axes(), "cuda")
+        said = preview.asked(sized)
+        assert f"each GPU is planned to hold {need.total / 1e9:.3g} GB" in said
+        assert f"{need.states / 1e9:.1f} for weights, gradients and moments" in said
+    assert "planned to hold" not in preview.asked(sizing.allot(StudyFolder(tmp_path), points, SLURM, Site()))
 
 
 def test_footprint_is_cut_by_sharding() -> None:

@@ -59,7 +59,8 @@ def kept(config: RunConfig, rows: torch.Tensor) -> int:
     with Made() as made:
         loss = model(rows, rows)
     assert loss.requires_grad, "the graph, and what it keeps, is alive"
-    return made.alive({weight.untyped_storage()._cdata for weight in model.parameters()})
+    there: int = made.alive({weight.untyped_storage()._cdata for weight in model.parameters()})
+    return there
 
 
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
