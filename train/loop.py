@@ -103,6 +103,7 @@ class Loop:
         progress, config = self.progress, self.setup.config
         number = progress.step + 1
         with self._timed("train"):
+            self.late.begin()
             due = number % config.runtime.log_steps == 0
             times = self.clock.begin(timed=due)
             watch = self.inspection.watch(number)
@@ -120,8 +121,10 @@ class Loop:
         self.profiler.boundary(number)
 
     def _judge(self, everything: bool = False) -> End | None:
-        """Take in the losses that have arrived: record them, and see what follows from them."""
-        for stamp, (loss, norm, *others) in self.late.arrived(everything):
+        """Take in the losses that have arrived, and times: record them, and see what follows from them."""
+        for stamp, (loss, norm, *others), seconds in self.late.arrived(everything):
+            self.progress.seconds["train"] += seconds
+            self.heartbeat.took(seconds)
             if math.isfinite(loss):  # an outcome says numbers, also where the last step was skipped
                 self.progress.train_loss = loss
             if stamp.record:
@@ -227,7 +230,7 @@ class Loop:
         if found is None:
             self.recorder.say(f"step {stamp.step}: no checkpoint is older than step {spike}: the run goes on")
             return False
-        self.late.forget()
+        seconds["train"] += self.late.forget()
         self._stand_at(*found)
         # What the checkpoint does not know: that the run has been further, and must not read those rows again.
         self.progress.seconds, self.progress.sequences = seconds, stamp.sequences
@@ -306,10 +309,9 @@ class Loop:
 
     @contextmanager
     def _timed(self, kind: str) -> Iterator[None]:
+        """Count what runs in this context to `kind`, and tell that it runs; a step's time comes later (`_judge`)."""
         self._phase, began = kind, time.perf_counter()
         yield
-        took = time.perf_counter() - began
-        self.progress.seconds[kind] += took
-        if kind == "train":
-            self.heartbeat.took(took)
+        if kind != "train":
+            self.progress.seconds[kind] += time.perf_counter() - began
         self._moves()

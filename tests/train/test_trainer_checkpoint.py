@@ -287,9 +287,14 @@ def test_saves_that_fail_in_a_row_leave_nothing_behind_and_a_later_one_succeeds(
         saver.save(step, {"weights": weights.fill_(float(step))}, {"progress": {"step": step}, "identity": {}})
         saver.wait()
 
-    def held() -> tuple[int, int, list[int]]:
-        places = [buffer.data_ptr() for buffer in saver._staging._buffers.values()]
-        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir())), places
+    def held() -> tuple[list[int], list[str], list[str]]:
+        """Return its copies, its threads, and its open files."""
+        files = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        return (
+            [buffer.data_ptr() for buffer in saver._staging._buffers.values()],
+            [thread.name for thread in threading.enumerate() if thread.name == "checkpoint"],
+            [str(file) for file in files if tmp_path in file.parents],
+        )
 
     save(1)
     before = held()

@@ -1,16 +1,22 @@
-"""Speed metrics, late values, phases of a step, exposed communication, memory told: pure parts, without a GPU."""
+"""Speed metrics, late values and times, phases of a step, exposed communication, memory told: without a GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tests.train.runs import read_outcome, records, with_runtime, write_config
+from train import evaluate, loop, run
+from train import step as steps
 from train.clock import Clock
 from train.late import Late
 from train.profile import communication, covered, memory_told, starts
-from train.spec.config import ProfileConfig
+from train.saving import Saving
+from train.signals import StopFlag
+from train.spec.config import ProfileConfig, RunConfig
 from train.spec.peaks import stated
 from train.throughput import Devices, measured, rates
 
@@ -48,12 +54,85 @@ def test_a_measured_peak_is_that_of_a_product() -> None:
 
 def test_on_a_cpu_values_are_there_at_once_and_in_order() -> None:
     late: Late[str] = Late(CPU)
-    late.put("a", [torch.tensor(1.0), torch.tensor(2.0, dtype=torch.float64)])
-    late.put("b", [torch.tensor(3)])
-    assert list(late.arrived()) == [("a", [1.0, 2.0]), ("b", [3.0])]
+    for stamp, scalars in (
+        ("a", [torch.tensor(1.0), torch.tensor(2.0, dtype=torch.float64)]),
+        ("b", [torch.tensor(3)]),
+    ):
+        late.begin()
+        late.put(stamp, scalars)
+    found = list(late.arrived())
+    assert [step[:2] for step in found] == [("a", [1.0, 2.0]), ("b", [3.0])]
+    assert all(step.seconds > 0 for step in found)
+    late.begin()
     late.put("c", [torch.tensor(4.0)])
-    late.forget()
+    assert late.forget() > 0
     assert list(late.arrived(everything=True)) == []
+
+
+class Simulated:
+    """A device that works off what it is given while the host goes on: a clock of its own for each of them [s]."""
+
+    def __init__(self) -> None:
+        self.host = self.done = 0.0
+
+    def work(self, seconds: float, launch: float = 0.0) -> None:
+        self.host += launch
+        self.done = max(self.done, self.host) + seconds
+
+    def wait(self, until: float | None = None) -> None:
+        self.host = max(self.host, self.done if until is None else until)
+
+
+class SimulatedMark:
+    def __init__(self, device: Simulated) -> None:
+        self.device, self.at = device, max(device.host, device.done)
+
+    def wait(self) -> None:
+        self.device.wait(self.at)
+
+    def since(self, earlier: SimulatedMark, /) -> float:
+        return self.at - earlier.at
+
+
+@pytest.mark.parametrize("launch", [0.25, 1.5])  # the device is behind the host, or waits for it
+def test_on_a_device_that_runs_behind_every_step_has_its_own_time(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch, launch: float
+) -> None:
+    """A run whose steps take the same time, with validations of 20 s and checkpoints of 7 s between them."""
+    device = Simulated()
+
+    def step(*positional: Any, **named: Any) -> Any:
+        device.work(1.0, launch)
+        return steps.step(*positional, **named)
+
+    def evaluated(*positional: Any, **named: Any) -> Any:
+        device.work(20.0, 0.5)
+        device.wait()
+        return evaluate.evaluate(*positional, **named)
+
+    def save(self: Saving, *positional: Any, **named: Any) -> None:
+        device.host += 7.0
+        saved(self, *positional, **named)
+
+    saved = Saving.save
+    monkeypatch.setattr(Saving, "save", save)
+    for name, stands_in in (("step", step), ("evaluate", evaluated)):
+        monkeypatch.setattr(loop, name, stands_in)
+    monkeypatch.setattr(loop, "Late", lambda _: Late(CPU, lambda: SimulatedMark(device)))
+    monkeypatch.setattr(StopFlag, "install", lambda self: None)
+    config = write_config(tmp_path / "run", with_runtime(tiny, checkpoint_keep_steps=4, log_steps=3))
+    assert run.main(["--config", str(config)]) == 0
+    rows = [r for r in records(config.parent) if r["kind"] == "train"]
+    assert [r["step"] for r in rows] == list(range(3, 31, 3))
+    validated = {r["step"] for r in records(config.parent) if r["kind"] == "validation"}
+    assert len(validated) == 4
+    # A step is as long as the slower of host and device needs, and as both do where there was nothing to run ahead of.
+    alone = {1, *range(5, 31, 4), *(step + 1 for step in validated)}
+    wanted = [launch + 1.0 if step in alone else max(launch, 1.0) for step in range(1, 31)]
+    for row in rows:
+        three = wanted[row["step"] - 3 : row["step"]]
+        assert row["metrics"]["seconds_step"] == pytest.approx(sum(three) / 3)
+    assert read_outcome(config.parent)["seconds"]["train"] == pytest.approx(sum(wanted))
 
 
 def test_phases_are_counted_only_in_timed_steps_and_add_up() -> None:
