@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = load(options.config)
         folder = options.config.parent
-        found = rows_of(config, options.step, rollbacks(folder), beginning(folder))
+        found = rows_of(config, options.step, rollbacks(folder), beginning(folder), options.first)
         print("\n".join(describe(config, options.step, *found, options.rows)))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -38,12 +38,16 @@ Place = tuple[int, int, int]
 
 
 def rows_of(
-    config: RunConfig, step: int, went_back: list[tuple[int, int, int]], began: Place = (0, 0, 0)
+    config: RunConfig,
+    step: int,
+    went_back: list[tuple[int, int, int]],
+    began: Place = (0, 0, 0),
+    first: bool = False,
 ) -> tuple[int, int]:
     """Return the first row of a step and how many it took, of all ranks; ValueError where there is no such step.
 
-    went_back: the run's rollbacks (train.health.monitor). Of a step that was taken again after one, the rows of the
-    last time. began: where a branch left its parent.
+    went_back: the run's rollbacks (train.health.monitor). began: where a branch left its parent. first: of a step that
+    was taken again after a rollback, the rows of the first time, which are those that spiked; else of the last.
     """
     budget, length = config.budget.tokens, config.data.sequence_length
     assert budget is not None
@@ -53,7 +57,7 @@ def rows_of(
     while tokens < budget:
         count = batch_sequences(batch_tokens(config.batch, budget, tokens), budget, tokens, length)
         number += 1
-        if number == step:
+        if number == step and not (first and found):
             found = (row, count)
         row += count
         tokens += count * length
@@ -124,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m train.provenance", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")
     parser.add_argument("--step", type=int, required=True, help="number of the step")
+    parser.add_argument(
+        "--first", action="store_true", help="a step taken again after a rollback: as it was before (what spiked)"
+    )
     parser.add_argument("--rows", type=int, default=8, help="rows shown, those of least entropy first")
     return parser
 

@@ -130,6 +130,8 @@ def test_a_spike_is_rolled_back_and_its_batches_are_skipped_also_through_a_stop(
     assert went_back == [(12, 10, 10 * 128)]
     assert provenance.rows_of(tiny, 10, went_back) == (9 * ROW_STEPS, ROW_STEPS)
     assert provenance.rows_of(tiny, 11, went_back) == (12 * ROW_STEPS, ROW_STEPS)
+    assert provenance.rows_of(tiny, 11, went_back, first=True) == (10 * ROW_STEPS, ROW_STEPS)
+    assert provenance.main(["--config", str(whole / "config.yaml"), "--step", "12", "--first"]) == 0
 
 
 def test_a_branch_meets_its_parents_spike_and_skips_it_without_a_checkpoint_of_its_own(
