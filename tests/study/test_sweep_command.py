@@ -441,3 +441,10 @@ def test_an_installed_wheel_finds_its_conf(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Study smoke: 9 points" in done.stdout
+
+
+def test_the_precision_study_makes_its_runs_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study=precision", "dry_run=true"]) == 0
+    assert re.findall(r"precision=(\w+) ", capsys.readouterr().out) == ["fp32", "bf16", "fp16", "fp8"]
+    assert main(["study=precision", "dry_run=true", "-m", "precision=bf16,fp8_rowwise"]) == 0
+    assert re.findall(r"precision=(\w+) ", capsys.readouterr().out) == ["bf16", "fp8_rowwise"], "others on request"
