@@ -81,6 +81,7 @@ class Loop:
     def run(self, until: int) -> End:
         """Train to `until` tokens (at most the budget) from where `restore` found the run."""
         self.until = min(until, self.budget)
+        self.profiler.begin(self.progress.step)
         with memory_told(self.setup.folder, self.setup.world.rank):
             while True:
                 for happen in self.boundary:

@@ -44,8 +44,13 @@ class Profiler:
         if config.memory_history and torch.cuda.is_available():
             torch.cuda.memory._record_memory_history(max_entries=200_000)
 
+    def begin(self, step: int) -> None:
+        """Call before the next step, after `step` of them, as the first may be recorded."""
+        if self._on and self._running is None and starts(step, self._config):
+            self._start()
+
     def boundary(self, step: int) -> None:
-        """Call between steps, after `step` of them."""
+        """Call after each step, of which there have been `step`."""
         if not self._on:
             return
         if self._running is not None:
@@ -53,8 +58,7 @@ class Profiler:
             self._left -= 1
             if self._left == 0:
                 self._finish(step)
-        if self._running is None and starts(step, self._config):
-            self._start()
+        self.begin(step)
 
     def close(self) -> None:
         """End a recording that has not ended."""

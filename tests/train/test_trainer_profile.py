@@ -1,0 +1,51 @@
+"""Recordings of the steps that were asked for, and phases as ranges for a profiler from outside."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.clock import Clock
+from train.profile import Profiler
+from train.spec.config import ProfileConfig
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (ProfileConfig(start=1, steps=1), {1: 1}),
+        (ProfileConfig(start=2, steps=2), {3: 2}),
+        (ProfileConfig(start=4, steps=2, every=4), {5: 2, 9: 2}),
+    ],
+)
+def test_traces_hold_the_steps_that_were_asked_for(
+    tmp_path: Path, config: ProfileConfig, wanted: dict[int, int]
+) -> None:
+    profiler = Profiler(config, tmp_path, 0, lambda step, values: None)
+    profiler.begin(0)
+    for step in range(1, 11):
+        torch.zeros(step)  # a step whose number can be seen
+        profiler.boundary(step)
+        profiler.begin(step)  # as where the run was paused
+    profiler.close()
+    traces = {path.name: path for path in (tmp_path / "profile").iterdir()}
+    assert set(traces) == {f"step-{last:09d}-rank-0.json.gz" for last in wanted}
+    for last, count in wanted.items():
+        events = json.loads(gzip.decompress(traces[f"step-{last:09d}-rank-0.json.gz"].read_bytes()))["traceEvents"]
+        assert sum(event["name"] == "aten::zeros" for event in events) == count
+
+
+def test_phases_are_nvtx_ranges_on_a_gpu_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", said.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: said.append("end"))
+    for device, asked in (("cuda", True), ("cuda", False), ("cpu", True)):
+        clock = Clock(torch.device(device), nvtx=asked)
+        clock.begin(timed=False)
+        with clock.phase("forward"), clock.phase("inner"):
+            pass
+    assert said == ["forward", "inner", "end", "end"]
