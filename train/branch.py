@@ -75,7 +75,7 @@ def _with(mapping: dict[str, Any], assignments: list[str]) -> RunConfig:
         if not equals or not dot:
             raise ValueError(f"--set {assignment}: write it as section.key=value")
         mapping.setdefault(section, {})[key] = yaml.safe_load(value)
-    return resolve(read(RunConfig, mapping))
+    return resolve(read(RunConfig, mapping), begun=True)
 
 
 def _parser() -> argparse.ArgumentParser:

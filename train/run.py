@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train.files import check_writable
+from train.report import warn
 from train.signals import StopFlag
 from train.spec.config import RunConfig
-from train.spec.mesh import check
+from train.spec.former import complaints
+from train.spec.mesh import axes, check, copies
 
 if TYPE_CHECKING:
     from train.loop import Loop
@@ -56,7 +58,13 @@ def load(path: Path) -> RunConfig:
     from train.spec.resolve import resolve
     from train.spec.yamlfile import read_mapping
 
-    return resolve(read(RunConfig, read_mapping(path)))
+    return resolve(read(RunConfig, read_mapping(path)), begun(path.parent))
+
+
+def begun(folder: Path) -> bool:
+    """Say whether the run in a folder has taken steps: then it goes on as it began."""
+    metrics = folder / "metrics.jsonl"
+    return metrics.exists() and metrics.stat().st_size > 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,7 +103,11 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     torch.set_num_threads(config.runtime.threads)
     keep_freed_memory()
     world = distributed.world_of()
-    check(config, world.size)  # before any rank waits for another
+    under_way = begun(folder)
+    check(config, world.size, begun=under_way)  # before any rank waits for another
+    if under_way and world.writes:
+        for why in complaints(config, copies(config.parallel, axes(config.parallel, world.size))):
+            warn(f"a new run would not start: {why}. This one has begun so and goes on as it was")
     device = device_of(config, world)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -124,7 +124,7 @@ def build(
 
     `data` and `fill` stand in for the corpus' training rows and for the seeded initial weights.
     """
-    layout.check(config, world.size, saves=False)
+    layout.check(config, world.size, saves=False, begun=True)
     policy.check(config, device)
     use_cache(config.compile.cache)
     backends.prefer(device)

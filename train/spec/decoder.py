@@ -13,9 +13,11 @@ SCALED_FROM_A_LENGTH = ("yarn", "llama3")
 
 def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
     """Return the model section with every derivable None filled; ValueError where values contradict each other."""
-    for name in ("width", "layers", "mlp_width", "rope_theta", "norm_eps", "init_std"):
+    for name in ("width", "layers", "mlp_width", "rope_theta", "init_std"):
         if (value := getattr(model, name)) is not None:
             _check_positive(name, value)
+    if model.norm_eps < 0:  # 0 is a matter of train.spec.former
+        _check_positive("norm_eps", model.norm_eps)
     head = head_dim(model)
     _check_positive("head_dim", head)
     if head % 2 and model.position == "rope":

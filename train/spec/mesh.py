@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from train.spec import precision
+from train.spec import former, precision
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.counts import kv_heads, mlp_width
 from train.spec.pipeline import check_pipeline
@@ -94,10 +94,16 @@ def strategy(parallel: ParallelConfig, shape: Axes) -> str:
     return "ddp" if shape.dp_shard * shape.cp * shape.tp * shape.pp == 1 else "fsdp"
 
 
-def check(config: RunConfig, world_size: int | None = None, saves: bool = True) -> None:
+def copies(parallel: ParallelConfig, shape: Axes | None = None) -> bool:
+    """Say whether every rank has the whole model, as far as that is known without the mesh's shape."""
+    return "ddp" in (parallel.strategy, shape and strategy(parallel, shape))
+
+
+def check(config: RunConfig, world_size: int | None = None, saves: bool = True, begun: bool = False) -> None:
     """Raise ValueError, with the reason, for a layout that cannot run; also without knowing the world's size.
 
-    saves: whether checkpoints are to be written, as every run of `train.run` does.
+    saves: whether checkpoints are to be written, as every run of `train.run` does. begun: the run has begun, so that
+    what only a new run is refused for (train.spec.former) passes.
     """
     parallel = config.parallel
     for name in NAMES:
@@ -112,11 +118,8 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True) 
         raise ValueError(f"parallel.zero={parallel.zero} is not allowed: choose 1, 2 or 3")
     shape = None if world_size is None else axes(parallel, world_size)
     _check_strategy(parallel)
-    if parallel.zero < 3 and "ddp" in (parallel.strategy, shape and strategy(parallel, shape)):
-        raise ValueError(
-            f"parallel.zero={parallel.zero} cuts moments over ranks, and here each has the whole model (ddp): use "
-            "parallel.dp_shard or parallel.strategy=fsdp, or leave parallel.zero=3"
-        )
+    if not begun:
+        former.refuse(config, copies(parallel, shape))
     if saves and parallel.strategy == "fsdp1":
         raise ValueError(
             "parallel.strategy=fsdp1 cannot save checkpoints: its flat weights do not say which part of what they are; "

@@ -34,11 +34,6 @@ def _check_precision(config: RunConfig) -> None:
         )
     if precision.loss_scale_steps < 1:
         raise ValueError(f"precision.loss_scale_steps={precision.loss_scale_steps} is not allowed: at least one step")
-    if precision.reduce == "bf16" and precision.name == "fp32":
-        raise ValueError(
-            "precision.reduce=bf16 with precision.name=fp32 is refused: gradients of fp32 products are summed in fp32; "
-            "use precision.reduce=fp32, or precision=bf16"
-        )
     if precision.optimizer_state == "bf16" and config.optim.name != "adamw":
         raise ValueError(
             f"precision.optimizer_state=bf16 with optim.name={config.optim.name} is refused: stochastic rounding is "

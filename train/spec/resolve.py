@@ -13,10 +13,10 @@ from train.spec.manifest import BYTES_VOCABULARY, LARGEST_VOCABULARY
 from train.spec.pipeline import fitting_stages
 
 
-def resolve(config: RunConfig) -> RunConfig:
+def resolve(config: RunConfig, begun: bool = False) -> RunConfig:
     """Return the config with every derivable None filled; ValueError where values contradict each other.
 
-    Idempotent, so a frozen config resolves to itself.
+    Idempotent, so a frozen config resolves to itself. `begun`: it is one of a run that has begun (train.spec.former).
     """
     recipe.check_mup(config)
     data = _resolve_data(config.data)
@@ -48,7 +48,7 @@ def resolve(config: RunConfig) -> RunConfig:
         eval=replace(config.eval, count=max(1, config.eval.count)),
         parallel=replace(config.parallel, pp_stages=fitting_stages(config.parallel, model.layers)),
     )
-    mesh.check(resolved, saves=False)
+    mesh.check(resolved, saves=False, begun=begun)
     return resolved
 
 

@@ -31,7 +31,6 @@ HISTORY = {"name": "fp8", "fp8_history": 16}
     [
         ({"precision": {"loss_scale": 1000.0}}, r"loss_scale=1000\.0.*power of two"),
         ({"precision": {"loss_scale_steps": 0}}, "loss_scale_steps=0"),
-        ({"precision": {"reduce": "bf16"}}, "reduce=bf16 .*precision.name=fp32"),
         ({"precision": {"optimizer_state": "bf16"}, "optim": {"name": "muon"}}, "optimizer_state=bf16 .*muon"),
         ({"precision": {"name": "fp8", "fp8_keep_blocks": 2}}, "fp8_keep_blocks=2 of 4 blocks.*0 to 1"),
         ({"precision": {"name": "fp8"}, "model": {"mlp_width": 168}}, r"mlp_width / parallel\.tp = 168.*16"),
