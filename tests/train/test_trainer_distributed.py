@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.forked import environments
 from tests.train.gradients import COUNTS, save_gradients
 from tests.train.runs import finish, read_outcome, records, start, started, write_config
 from train import run
-from train.distributed import World, world_of
+from train.distributed import World, leave, world_of
 from train.spec.config import RunConfig
 
 
@@ -78,3 +79,38 @@ def test_the_environment_is_read_as_torchrun_sets_it() -> None:
     assert world_of(env) == World(3, 4, 1, "a", 1)
     with pytest.raises(ValueError, match="MASTER_ADDR, MASTER_PORT not set"):
         world_of({"WORLD_SIZE": "2", "RANK": "0"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, World(5, 8, 1, "10.0.0.1", 20000 + 17 * 7)),
+        ({"SLURM_STEP_ID": "3"}, World(5, 8, 1, "10.0.0.1", 20000 + 17 * 7 + 3)),  # steps of one job, side by side
+        ({"MASTER_ADDR": "n1", "MASTER_PORT": "9"}, World(5, 8, 1, "n1", 9)),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, World()),  # a script in an allocation of eight tasks is no rank
+        ({"WORLD_SIZE": "1"}, World()),  # who says so is alone, whatever SLURM says
+        ({"SLURM_JOB_ID": "4294967295"}, World(5, 8, 1, "10.0.0.1", 20000 + 17 * 4294967295 % 12000)),
+    ],
+)
+def test_the_environment_is_read_as_srun_sets_it(changes: dict[str, str], wanted: World) -> None:
+    srun = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "8",
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "1",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+    }
+    assert world_of(srun | changes) == wanted
+    assert wanted.port < 32768, "below the ports that the kernel gives to anyone"
+
+
+def test_ranks_wait_for_each_other_before_they_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In torch 2.11 gloo aborts a rank whose peer has gone while it is still talking."""
+    done: list[str] = []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "barrier", lambda: done.append("barrier"))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("gone"))
+    leave(World(0, 2))
+    assert done == ["barrier", "gone"]
