@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,9 +80,13 @@ def world_of(env: Mapping[str, str] = os.environ) -> World:
 
 
 def _by_srun(env: Mapping[str, str]) -> dict[str, str]:
-    """Return torchrun's words for a task that srun started; the first task's host is where ranks meet."""
+    """Return torchrun's words for a task that srun started; ranks meet at the first node, where the first task is.
+
+    Not where srun itself runs, which may be a login node.
+    """
     job = int(env.get("SLURM_JOB_ID", "0"))
-    host = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or "127.0.0.1"
+    together = env.get("SLURM_STEP_NUM_NODES", "1") == "1"
+    host = env.get("MASTER_ADDR") or ("127.0.0.1" if together else first_host(env["SLURM_STEP_NODELIST"]))
     return {
         "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"],
         "RANK": env["SLURM_PROCID"],
@@ -90,6 +95,15 @@ def _by_srun(env: Mapping[str, str]) -> dict[str, str]:
         # Below the kernel's ephemeral ports, and another for each step of a job.
         "MASTER_PORT": env.get("MASTER_PORT") or str(20000 + (17 * job + int(env.get("SLURM_STEP_ID", "0"))) % 12000),
     }
+
+
+def first_host(nodes: str) -> str:
+    """Return the first of nodes as SLURM writes them: `n[07-09,12],m1` begins with n07."""
+    head, bracket, rest = nodes.partition("[")
+    if not bracket or "," in head:
+        return head.partition(",")[0]
+    numbers, _, after = rest.partition("]")
+    return head + re.split("[-,]", numbers)[0] + after.partition(",")[0]
 
 
 def join(world: World, device: torch.device, seconds: float = 1800.0) -> None:

@@ -14,7 +14,7 @@ from tests.forked import environments
 from tests.train.gradients import COUNTS, save_gradients
 from tests.train.runs import finish, read_outcome, records, start, started, write_config
 from train import run
-from train.distributed import World, leave, world_of
+from train.distributed import World, first_host, leave, world_of
 from train.spec.config import RunConfig
 
 
@@ -84,12 +84,13 @@ def test_the_environment_is_read_as_torchrun_sets_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({}, World(5, 8, 1, "10.0.0.1", 20000 + 17 * 7)),
-        ({"SLURM_STEP_ID": "3"}, World(5, 8, 1, "10.0.0.1", 20000 + 17 * 7 + 3)),  # steps of one job, side by side
+        ({}, World(5, 8, 1, "n07", 20000 + 17 * 7)),
+        ({"SLURM_STEP_ID": "3"}, World(5, 8, 1, "n07", 20000 + 17 * 7 + 3)),  # steps of one job, side by side
         ({"MASTER_ADDR": "n1", "MASTER_PORT": "9"}, World(5, 8, 1, "n1", 9)),
+        ({"SLURM_STEP_NUM_NODES": "1"}, World(5, 8, 1, "127.0.0.1", 20000 + 17 * 7)),
         ({"SLURM_STEP_NUM_TASKS": "1"}, World()),  # a script in an allocation of eight tasks is no rank
         ({"WORLD_SIZE": "1"}, World()),  # who says so is alone, whatever SLURM says
-        ({"SLURM_JOB_ID": "4294967295"}, World(5, 8, 1, "10.0.0.1", 20000 + 17 * 4294967295 % 12000)),
+        ({"SLURM_JOB_ID": "4294967295"}, World(5, 8, 1, "n07", 20000 + 17 * 4294967295 % 12000)),
     ],
 )
 def test_the_environment_is_read_as_srun_sets_it(changes: dict[str, str], wanted: World) -> None:
@@ -100,10 +101,26 @@ def test_the_environment_is_read_as_srun_sets_it(changes: dict[str, str], wanted
         "SLURM_STEP_NUM_TASKS": "8",
         "SLURM_PROCID": "5",
         "SLURM_LOCALID": "1",
-        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NODELIST": "n[07-09],m1",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",  # of a login node, where no rank is
     }
     assert world_of(srun | changes) == wanted
     assert wanted.port < 32768, "below the ports that the kernel gives to anyone"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted"),
+    [
+        ("n1", "n1"),
+        ("n1,m[2-3]", "n1"),
+        ("n[1-4]", "n1"),
+        ("n[007,009-010]-ib,m1", "n007-ib"),
+        ("a-b.c[3]", "a-b.c3"),
+    ],
+)
+def test_the_first_node_of_a_list(nodes: str, wanted: str) -> None:
+    assert first_host(nodes) == wanted
 
 
 def test_ranks_wait_for_each_other_before_they_part(monkeypatch: pytest.MonkeyPatch) -> None:
