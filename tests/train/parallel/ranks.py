@@ -13,7 +13,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,6 +89,7 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
             eval=EvalConfig(sequences=10, count=1),
             parallel=layout,
             compile=cell.compile,
+            memory=cell.memory,
             runtime=RuntimeConfig(device=device, data_root=str(data_root)),
         )
     )
@@ -132,9 +133,8 @@ def summoned(setup: Setup) -> Iterator[None]:
 
 def plain(cell: Cell) -> Cell:
     """Return the cell without what its reference does not depend on."""
-    return replace(
-        cell, name="", parallel=ParallelConfig(), compile=type(cell.compile)(), gradient=0, loss=0, bitwise=False
-    )
+    bare = replace(cell, name="", parallel=ParallelConfig(), compile=type(cell.compile)(), memory=type(cell.memory)())
+    return replace(bare, gradient=0, loss=0, bitwise=False)
 
 
 def references(cells: Sequence[Cell], data_root: Path, world: World, device: torch.device) -> dict[Cell, Course]:
@@ -167,20 +167,25 @@ def compare(cell: Cell, wanted: Course, data_root: Path, world: World, device: t
         name: float((grad.double() - wanted.gradients[name].double()).norm() / wanted.gradients[name].double().norm())
         for name, grad in found.gradients.items()
     }
-    worst = max(errors, key=lambda name: errors[name] if errors[name] == errors[name] else float("inf"))
+    worst = max(errors, key=lambda name: largest([errors[name]]))
     return {
         "names": sorted(errors),
-        "gradient": errors[worst],
+        "gradient": largest(errors.values()),
         "weight": worst,
         "wrong": sorted(name for name, error in errors.items() if not error <= cell.gradient),
-        "loss": max(abs(a - b) for a, b in zip(found.losses, wanted.losses, strict=True)),
-        "norm": max(apart(a, b) for a, b in zip(found.norms, wanted.norms, strict=True)),
+        "loss": largest(abs(a - b) for a, b in zip(found.losses, wanted.losses, strict=True)),
+        "norm": largest(apart(a, b) for a, b in zip(found.norms, wanted.norms, strict=True)),
         "skipped": sum(not math.isfinite(norm) for norm in found.norms),
         "bitwise": found.losses == wanted.losses
         and all(torch.equal(grad, wanted.gradients[name]) for name, grad in found.gradients.items()),
         "all": sorted(wanted.gradients),
         "seconds": time.perf_counter() - began,
     }
+
+
+def largest(errors: Iterable[float]) -> float:
+    """Return the largest error; one that is not a number is beyond any bound."""
+    return max(math.inf if math.isnan(error) else error for error in errors)
 
 
 def apart(norm: float, wanted: float) -> float:
