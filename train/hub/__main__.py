@@ -22,8 +22,11 @@ def main(arguments: list[str]) -> int:
         from train.hub.convert import export, take_in
 
         if command == "export":
-            step = int(given["step"]) if "step" in given else None
-            print(export(Path(given["run"]), Path(given["out"]), given.get("dtype", "bfloat16"), step))
+            step = given.get("step")
+            if step is not None and not step.isdigit():
+                raise ValueError(f"step={step} is not allowed: the step of a checkpoint, a whole number")
+            of = None if step is None else int(step)
+            print(export(Path(given["run"]), Path(given["out"]), given.get("dtype", "bfloat16"), of))
         else:
             print(take_in(Path(given["source"]), Path(given["out"])))
     except ValueError as error:

@@ -19,6 +19,7 @@ from train.checkpoint.load import read, stored
 from train.data.tokenize import separator_of
 from train.hub import architecture, weights
 from train.hub.shards import Shards, write_shards
+from train.hub.start import SHAPE
 from train.hub.tokenizer import write_tokenizer
 from train.run import load
 from train.spec.config import ModelConfig
@@ -84,8 +85,7 @@ def take_in(source: Path, out: Path) -> str:
 def _given(model: ModelConfig) -> dict[str, object]:
     """Return the keys that differ from the schema's defaults, and those without which a model is another."""
     default = asdict(ModelConfig())
-    kept = ("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings")
-    return {key: value for key, value in asdict(model).items() if key in kept or value != default[key]}
+    return {key: value for key, value in asdict(model).items() if key in SHAPE or value != default[key]}
 
 
 def _checkpoint(run: Path, step: int | None) -> Checkpoint:

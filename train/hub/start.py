@@ -10,14 +10,21 @@ from kernels.sharding import local
 from train.hub.shards import Shards
 from train.model.initialise import region_of
 from train.model.transformer import Transformer
+from train.spec.config import ModelConfig
+from train.spec.read import read
+from train.spec.yamlfile import read_mapping
+
+SHAPE = ("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings")
+"""Keys of a model without which its weights are another's, also where every tensor that is asked for is there."""
 
 
 def start_from(module: Transformer, place: Path) -> None:
     """Fill a module's weights from a folder that `train.hub import` made, whatever the layout over ranks.
 
-    Raises ValueError that names the weight which is missing or has another shape.
+    Raises ValueError that names the key which says another model, or the weight which is missing or has another shape.
     """
     shards = Shards(place)
+    _check_model(module.config, place)
     with torch.no_grad():
         for name, weight in module.named_parameters():
             if shards.shape(name) != tuple(weight.shape):
@@ -28,3 +35,17 @@ def start_from(module: Transformer, place: Path) -> None:
             part = local(weight)
             if part.numel():
                 part.copy_(shards.read(name, region_of(weight)))
+
+
+def _check_model(model: ModelConfig, place: Path) -> None:
+    """Raise ValueError where the weights are those of a model of another make: with fewer layers it would still fit."""
+    if not (place / "config.yaml").exists():
+        return
+    theirs = read(ModelConfig, read_mapping(place / "config.yaml").get("model") or {}, "model")
+    for name in SHAPE:
+        ours, stored = getattr(model, name), getattr(theirs, name)
+        if None not in (ours, stored) and ours != stored:
+            raise ValueError(
+                f"model.{name}={ours} but the weights of model.init_from={place} are those of {name}={stored}: take "
+                f"the model and data sections of {place / 'config.yaml'}"
+            )

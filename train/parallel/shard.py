@@ -30,7 +30,7 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
     how: dict[str, Any] = {
         "mesh": view,
         "mp_policy": _precision(config),
-        "offload_policy": CPUOffloadPolicy() if config.memory.offload == "parameters" else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy() if _offloads(config, view) else OffloadPolicy(),
         "shard_placement_fn": lambda weight: _placement(weight, ranks),
     }
     freed = config.parallel.zero == 3
@@ -62,6 +62,11 @@ def _last_micro(module: FSDPModule, zero: int) -> Any:
             module.set_reshard_after_backward(last)
 
     return tell
+
+
+def _offloads(config: RunConfig, view: DeviceMesh) -> bool:
+    """Whether shards lie apart from where they are used; on a CPU they do already, and torch refuses to move them."""
+    return config.memory.offload == "parameters" and view.device_type != "cpu"
 
 
 def _view(mesh: Mesh) -> DeviceMesh:

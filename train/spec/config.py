@@ -270,7 +270,7 @@ class MemoryConfig:
     offload: str = key(
         "none",
         "what lies on the CPU; optimizer: moments, fetched for the update; parameters: sharded weights, gradients and "
-        "moments, updated there",
+        "moments, updated there; without a GPU all of it does anyway",
         ("none", "optimizer", "parameters"),
     )
 

@@ -217,11 +217,16 @@ def test_what_cannot_be_imported_is_refused(changes: dict[str, Any], words: str)
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     write_hub(made({}), tmp_path / "hub")
     take_in(tmp_path / "hub", tmp_path / "back")
-    other = Transformer(resolve_model(replace(BASE, kv_heads=4), LENGTH), VOCABULARY, LENGTH)
-    with pytest.raises(
-        ValueError, match=r"blocks\.0\.attention\.qkv has shape \(64, 32\), the config wants \(96, 32\)"
-    ):
-        start_from(other, tmp_path / "back")
+
+    def other(vocabulary: int = VOCABULARY, **changes: Any) -> Transformer:
+        return Transformer(resolve_model(replace(BASE, **changes), LENGTH), vocabulary, LENGTH)
+
+    for name, value in (("kv_heads", 4), ("layers", 2), ("head_dim", 4), ("tied_embeddings", True)):
+        # Fewer layers, other heads and a tied embedding find all of their tensors, of the right shapes.
+        with pytest.raises(ValueError, match=rf"model\.{name}={value} but the weights .* are those of {name}="):
+            start_from(other(**{name: value}), tmp_path / "back")
+    with pytest.raises(ValueError, match=r"embedding\.weight has shape \(64, 32\), the config wants \(80, 32\)"):
+        start_from(other(80), tmp_path / "back")
     with pytest.raises(ValueError, match="has no tensor 'nothing'"):
         Shards(tmp_path / "back").read("nothing")
 
@@ -232,6 +237,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         (["send"], "'send' is no command: export, import are"),
         (["export", "run=x"], "export: out=… is missing; write: export out=… run=… [dtype=…] [step=…]"),
         (["import", "source=x", "out=y", "dtype=z"], "import: 'dtype' is not known"),
+        (["export", "run=x", "out=y", "step=last"], "step=last is not allowed"),
         (["export", "run=/nowhere", "out=y"], "/nowhere/config.yaml: there is no such file"),
     ],
 )

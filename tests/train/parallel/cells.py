@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from train.spec.config import CompileConfig, ModelConfig, ParallelConfig, PrecisionConfig
+from train.spec.config import CompileConfig, MemoryConfig, ModelConfig, ParallelConfig, PrecisionConfig
 
 VOCABULARY = 64
 LENGTH = 32
@@ -31,6 +31,7 @@ class Cell:
     clip: float = 1.0
     compile: CompileConfig = field(default_factory=CompileConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     gradient: float = 1e-5
     loss: float = 1e-6
     overflows: bool = False
@@ -73,6 +74,22 @@ EAGER = (
     Cell("cp 2 x tp 2", parallel(cp=2, tp=2), masked=True, clip=0.05),
     Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
 )
+
+RECOMPUTED = (
+    Cell(
+        "tp 2 x fsdp 2, selective, moments offloaded",
+        parallel(tp=2, dp_shard=2),
+        memory=MemoryConfig(checkpointing="selective", offload="optimizer"),
+        masked=True,
+    ),
+    Cell(
+        "cp 2 x fsdp 2, every second block, parameters offloaded",
+        parallel(cp=2, dp_shard=2),
+        memory=MemoryConfig(checkpointing="every", offload="parameters"),
+        masked=True,
+    ),
+)
+"""What is computed again under several strategies, and what is offloaded, which on a CPU stays where it is."""
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.train.parallel.cells import MODEL, Cell, parallel
-from train.spec.config import CompileConfig, PrecisionConfig
+from train.spec.config import CompileConfig, MemoryConfig, PrecisionConfig
 from train.spec.pipeline import SCHEDULES, can_split
 
 DEEP = replace(MODEL, layers=8)
@@ -23,9 +23,10 @@ ALL = (
     Cell("pp 4, 1f1b, accumulated", parallel(pp=4, pp_micro_batches=4, micro_batch_sequences=1), SHALLOW, masked=True),
     Cell("pp 4, interleaved, tied", parallel(pp=4, pp_schedule="interleaved", **FEW), DEEP_TIED, masked=True),
     Cell(
-        "pp 4, interleaved, a stage each",
+        "pp 4, interleaved, a stage each, recomputed",
         parallel(pp=4, pp_schedule="interleaved", pp_stages=1, **FEW),
         SHALLOW,
+        memory=MemoryConfig(checkpointing="full"),
         masked=True,
     ),
     Cell("pp 4, zb1p", parallel(pp=4, pp_schedule="zb1p", micro_batch_sequences=1), DEEP, masked=True),
