@@ -89,7 +89,7 @@ def _check_gather(config: RunConfig, sharded: bool, shards: int) -> None:
         ),
         (
             not sharded or shards == 1,
-            "no weights are gathered here; use parallel.strategy=fsdp with parallel.dp_shard above 1",
+            "no weights are gathered here; use parallel=fsdp on at least two ranks (cluster.tasks_per_node=2)",
         ),
         (pp > 1, f"parallel.pp={pp} gathers weights ahead of the pass that finds their factors; use parallel.pp=1"),
         (
@@ -125,8 +125,8 @@ def _check_fp8(config: RunConfig) -> None:
     ):
         if size % 16:
             raise ValueError(
-                f"precision.name=fp8 with {name} = {size} is refused: products in fp8 take multiples of 16; change the "
-                "size, or use precision=bf16"
+                f"precision.name=fp8 with {name} = {size} is refused: products in fp8 take multiples of 16; change it "
+                f"to {-(-size // 16) * 16}, or use precision=bf16"
             )
 
 
@@ -136,10 +136,15 @@ def _check_memory(config: RunConfig, sharded: bool) -> None:
         raise ValueError(f"memory.every={memory.every} is not allowed: 1 is every block, 2 every second")
     if memory.budget_gib is not None and memory.budget_gib <= 0:
         raise ValueError(f"memory.budget_gib={memory.budget_gib} is not allowed: a positive size, or null")
+    if memory.checkpointing == "budget" and memory.budget_gib is None and config.runtime.device == "cpu":
+        raise ValueError(
+            "memory.checkpointing=budget with runtime.device=cpu has no memory of its own to fill: give "
+            "memory.budget_gib, or use memory.checkpointing=selective"
+        )
     if memory.offload == "parameters" and not sharded:
         raise ValueError(
-            "memory.offload=parameters moves the shards of FSDP2, and nothing is sharded here: use "
-            "parallel.strategy=fsdp with parallel.dp_shard above 1, or memory.offload=optimizer"
+            "memory.offload=parameters moves the shards of FSDP2, and nothing is sharded here: use parallel=fsdp on at "
+            "least two ranks (cluster.tasks_per_node=2), or memory.offload=optimizer"
         )
 
 
