@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 
-import torch
-
 from train import outcome
 from train.checkpoint import WRITE_SECONDS, SaveError
 from train.clock import Clock
@@ -26,6 +24,7 @@ from train.health.monitor import Judged, Monitor
 from train.health.spikes import Action
 from train.heartbeat import Heartbeat
 from train.late import Late
+from train.precision import notes as precision
 from train.profile import Profiler, memory_told
 from train.progress import Progress, evaluation_due
 from train.recording import Recorder, Stamp
@@ -247,10 +246,7 @@ class Loop:
         self.progress = progress
         self._check_data(notes)
         self.monitor.load(dict(notes.get("monitor", {})))
-        if notes.get("scaler"):
-            self.setup.scaler.load_state_dict({name: torch.tensor(v) for name, v in notes["scaler"].items()})
-        if notes.get("fp8"):
-            self.setup.history.load(notes["fp8"])
+        precision.go_on(self.setup.scaler, self.setup.history, notes)
 
     def _save(self, keep: int | None = None, wait: bool = True) -> None:
         """Save a checkpoint of this step; every rank takes part."""
@@ -271,9 +267,8 @@ class Loop:
             self.watchdog.beat(self.progress.step, allow)
 
     def _notes(self) -> Notes:
-        scaler = {name: value.item() for name, value in self.setup.scaler.state_dict().items()}
-        fp8 = self.setup.history.state()
-        return {"monitor": self.monitor.state(), "scaler": scaler, "fp8": fp8, "data": self._data_state()}
+        carried = precision.noted(self.setup.scaler, self.setup.history)
+        return {"monitor": self.monitor.state(), **carried, "data": self._data_state()}
 
     def _data_state(self) -> dict[str, dict[str, int]]:
         """Return where each source of the training rows stands; empty for rows that have no sources."""

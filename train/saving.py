@@ -12,6 +12,7 @@ from typing import Any
 from train import checkpoint
 from train.checkpoint import Checkpoint
 from train.health.monitor import remembered
+from train.precision.notes import NAMES as PRECISION
 from train.progress import Progress
 from train.report import say
 from train.schedule import check_branch
@@ -184,7 +185,7 @@ class Saving:
         )
         inherited: dict[str, Any] = {}
         if found.identity["config"]["precision"] == self._setup.identity["config"]["precision"]:
-            inherited = {name: notes.get(name) for name in ("scaler", "fp8")}
+            inherited = {name: notes.get(name) for name in PRECISION}
         if _same_plan(found, self._setup.config):
             inherited["monitor"] = remembered(notes.get("monitor", {}))
         return fresh, inherited

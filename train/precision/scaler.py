@@ -84,5 +84,5 @@ class LossScaler:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from a checkpoint's state."""
         for name in _STATE if self.enabled else ():
-            getattr(self, name)  # a state that this class does not know is a bug of the caller
-            setattr(self, name, state[name].to(self.scale.device).clone())
+            mine: Tensor = getattr(self, name)
+            setattr(self, name, state[name].to(mine).clone())

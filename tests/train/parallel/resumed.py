@@ -20,12 +20,13 @@ import torch.distributed as dist
 from tests.train.parallel import gathered
 from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.pipelines import DEEP
-from tests.train.parallel.ranks import config_of
+from tests.train.parallel.ranks import apart, config_of, largest
 from train import checkpoint, distributed
 from train.distributed import World
+from train.precision import notes
 from train.progress import Progress
 from train.setup import Setup, build
-from train.spec.config import ModelConfig
+from train.spec.config import ModelConfig, PrecisionConfig
 from train.step import step, take
 
 BEFORE, AFTER = 3, 3
@@ -33,6 +34,15 @@ BEFORE, AFTER = 3, 3
 # takes where tensor parallelism does not cut it as well.
 EVEN = replace(DEEP, layers=4, tied_embeddings=True)
 UNEVEN = replace(EVEN, mlp_width=50)
+WIDE = replace(EVEN, mlp_width=64)
+"""Hidden channels of two ranks that products in fp8 take."""
+KINDS = {
+    "adamw": ("adamw", PrecisionConfig()),
+    "muon": ("muon", PrecisionConfig()),
+    "fp16": ("adamw", PrecisionConfig(name="fp16", loss_scale=2.0**12, loss_scale_steps=2)),
+    "fp8": ("adamw", PrecisionConfig(name="fp8", fp8_history=4)),
+}
+"""Optimizer and precision."""
 
 MESHES = {
     "one": parallel(),
@@ -44,7 +54,7 @@ MESHES = {
 }
 
 PAIRS = (
-    *((mesh, mesh, "adamw") for mesh in MESHES),
+    *((mesh, mesh, "adamw") for mesh in MESHES),  # first: what follows is compared with these
     ("one", "fsdp 4", "adamw"),
     ("fsdp 4", "one", "adamw"),
     ("ddp 4", "pp 2 x tp 2, zbv", "adamw"),
@@ -52,13 +62,16 @@ PAIRS = (
     ("fsdp 2 x tp 2", "fsdp 2 x pp 2", "adamw"),
     ("fsdp 2 x pp 2", "ddp 4", "adamw"),
     ("fsdp 2 x tp 2", "fsdp 4", "muon"),
+    ("fsdp 2 x pp 2", "fsdp 4", "fp16"),
+    ("one", "fsdp 2 x tp 2", "fp8"),
 )
-"""Saved on, resumed on, with this optimizer."""
+"""Saved on, resumed on, of this kind."""
 
 
 def built(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> Setup:
-    optimizer, model = about
-    config = config_of(Cell(name, MESHES[name], model), folder, MESHES[name], "cpu")
+    (optimizer, precision), model = KINDS[about[0]], about[1]
+    cell = Cell(name, MESHES[name], model, precision=precision)
+    config = config_of(cell, folder, MESHES[name], "cpu")
     config = replace(config, optim=replace(config.optim, name=optimizer))
     return build(config, folder, World() if name == "one" else world, torch.device("cpu"))
 
@@ -72,21 +85,29 @@ def steps(setup: Setup, progress: Progress, count: int) -> list[tuple[float, flo
 def saved(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> dict[str, Any]:
     """Train, save, train on; return what the steps after the save gave, and which sequences they took."""
     setup, progress = built(name, about, folder, world), Progress()
+    # As after an overflow before the first step: then no number of the scaler's state is what it was made with.
+    setup.scaler.update(torch.ones(()))
     steps(setup, progress, BEFORE)
-    root = place(name, about, folder)
+    root, noted = place(name, about, folder), carried(setup)
     if name != "one" or world.rank == 0:
         saver = checkpoint.Saver(root, setup.world.rank, setup.world.size)
         saver.save(
             progress.step,
             checkpoint.collect(setup.modules, [setup.optimizer]),
-            {"progress": asdict(progress), "identity": setup.identity},
+            {"progress": asdict(progress), "identity": setup.identity, "notes": noted},
         )
         first = [steps(setup, progress, 1)[0]]  # weights change while the thread still writes
         saver.wait()
     else:
         first = [steps(setup, progress, 1)[0]]
     dist.barrier()
-    return {"steps": first + steps(setup, progress, AFTER - 1), "next": take(setup, progress.sequences, 8).inputs}
+    rest = first + steps(setup, progress, AFTER - 1)
+    after = carried(setup)
+    return {"steps": rest, "next": take(setup, progress.sequences, 8).inputs, "noted": noted, "after": after}
+
+
+def carried(setup: Setup) -> dict[str, Any]:
+    return notes.noted(setup.scaler, setup.history)
 
 
 def place(name: str, about: tuple[str, ModelConfig], folder: Path) -> Path:
@@ -103,24 +124,29 @@ def resumed(source: str, name: str, about: tuple[str, ModelConfig], folder: Path
     assert found is not None
     checkpoint.check_identity(found, setup.identity)
     checkpoint.restore(found, setup.modules, [setup.optimizer])
-    progress = Progress(**found.progress)
-    return {"steps": steps(setup, progress, AFTER), "next": take(setup, progress.sequences, 8).inputs}
+    notes.go_on(setup.scaler, setup.history, found.manifest["notes"])
+    noted, progress = carried(setup), Progress(**found.progress)
+    rest = steps(setup, progress, AFTER)
+    after = carried(setup)
+    return {"steps": rest, "next": take(setup, progress.sequences, 8).inputs, "noted": noted, "after": after}
 
 
 def compared(pair: tuple[str, str, str], done: dict[Any, Any], folder: Path, world: World) -> dict[str, Any]:
-    source, name, optimizer = pair
-    about = (optimizer, EVEN if "tp" in source + name else UNEVEN)
-    for mesh in (source, name):
-        if (mesh, about) not in done:
-            done[mesh, about] = saved(mesh, about, folder, world)
+    source, name, kind = pair
+    model = EVEN if "tp" in source + name else UNEVEN
+    about = (kind, WIDE if kind == "fp8" else model)
+    if (source, about) not in done:
+        done[source, about] = saved(source, about, folder, world)
     found, wanted = resumed(source, name, about, folder, world), done[source, about]
-    errors = [(abs(a - b), abs(m - n) / n) for (a, m), (b, n) in zip(found["steps"], wanted["steps"], strict=True)]
+    errors = [(abs(a - b), apart(m, n)) for (a, m), (b, n) in zip(found["steps"], wanted["steps"], strict=True)]
     return {
-        "loss": max(loss for loss, _ in errors),
-        "norm": max(norm for _, norm in errors),
+        "loss": largest(loss for loss, _ in errors),
+        "norm": largest(norm for _, norm in errors),
         "bitwise": found["steps"] == wanted["steps"],
+        "carried": found["noted"] == wanted["noted"],
+        "alike": found["after"]["scaler"] == wanted["after"]["scaler"],
         # Which sequences a rank of this mesh takes next, as in a run that was on this mesh all the time.
-        "data": torch.equal(found["next"], done[name, about]["next"]),
+        "data": torch.equal(found["next"], next(ours["next"] for (mesh, _), ours in done.items() if mesh == name)),
     }
 
 
@@ -141,7 +167,7 @@ def main(folder: Path, out: Path) -> None:
         row: dict[str, Any] = {"pair": pair, "error": broken[0] if broken else None}
         if not broken:
             row |= {key: max(rank[key] for rank in every) for key in ("loss", "norm")}
-            row |= {key: all(rank[key] for rank in every) for key in ("bitwise", "data")}
+            row |= {key: all(rank[key] for rank in every) for key in ("bitwise", "data", "carried", "alike")}
         rows.append(row)
     others = world.gather(gathered.rows(folder, world, torch.device("cpu")))
     histories = world.gather(gathered.history(folder, world, torch.device("cpu")))

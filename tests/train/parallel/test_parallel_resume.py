@@ -12,6 +12,12 @@ from benchmarks.fake_corpus import write_corpus
 from tests.forked import run_ranks
 from tests.train.parallel import cells, gathered, resumed
 
+BOUNDS = {"fp16": (2e-3, 2e-3), "fp8": (0.05, 0.1)}
+"""On loss and gradient norm where a sum in another order flips last digits: fp16's of 4.9e-4, e4m3's of 6 %.
+
+Three times what the same steps on two meshes were seen to differ by; in fp8 with a history and without one alike.
+"""
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -54,12 +60,15 @@ def test_every_mesh_is_resumed_on_itself_bitwise_and_on_others(
     rows = found["pairs"]
     assert [tuple(row["pair"]) for row in rows] == list(resumed.PAIRS)
     for row in rows:
-        source, target, optimizer = row["pair"]
+        source, target, kind = row["pair"]
         assert row["error"] is None, f"{row['pair']}: {row['error']}"
         with capsys.disabled():
             same = "same bits" if row["bitwise"] else f"loss {row['loss']:.1e}, norm {row['norm']:.1e}"
-            print(f"\n| {source} -> {target}, {optimizer} | {same} |", end="")
+            print(f"\n| {source} -> {target}, {kind} | {same} |", end="")
         assert row["data"], f"{row['pair']}: other sequences follow"
         assert row["bitwise"] or source != target, row
-        assert row["loss"] <= 1e-6, row
-        assert row["norm"] <= 1e-5, row
+        assert row["carried"], f"{row['pair']}: another loss scale or another history of magnitudes"
+        assert row["alike"], f"{row['pair']}: the loss scale went another way"
+        loss, norm = BOUNDS.get(kind, (1e-6, 1e-5))
+        assert row["loss"] <= loss, row
+        assert row["norm"] <= norm, row
