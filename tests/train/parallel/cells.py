@@ -16,7 +16,8 @@ TIED = replace(MODEL, tied_embeddings=True)
 class Cell:
     """One layout and what has to hold for it over 20 steps of up to `sequences` sequences; the last one is short.
 
-    masked: a good part of the targets is not trained on, more of some sequences than of others. gradient: bound on the
+    masked: a good part of the targets is not trained on, more of some sequences than of others. documents: attention
+    stays within documents of a few tokens. gradient: bound on the
     relative error of each weight's gradient in the first step, and of the gradient norm in every step. loss: bound on
     the absolute error of each step's loss [nats/token]. overflows: some steps are skipped, the same ones by all ranks
     and the reference. bitwise: losses and first gradients are the same bit for bit; then reference_micro is the
@@ -28,6 +29,7 @@ class Cell:
     model: ModelConfig = MODEL
     sequences: int = 8
     masked: bool = False
+    documents: bool = False
     clip: float = 1.0
     compile: CompileConfig = field(default_factory=CompileConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
@@ -77,19 +79,23 @@ EAGER = (
 
 RECOMPUTED = (
     Cell(
-        "tp 2 x fsdp 2, selective, moments offloaded",
+        "tp 2 x fsdp 2, ALiBi, selective, moments offloaded",
         parallel(tp=2, dp_shard=2),
+        replace(MODEL, position="alibi"),
         memory=MemoryConfig(checkpointing="selective", offload="optimizer"),
-        masked=True,
+        documents=True,
     ),
     Cell(
-        "cp 2 x fsdp 2, every second block, parameters offloaded",
-        parallel(cp=2, dp_shard=2),
+        "cp 2 x tp 2, windows and caps, every second block, parameters offloaded",
+        parallel(cp=2, tp=2),
+        replace(TIED, window=8, global_every=2, attention_softcap=5.0, logit_softcap=3.0),
         memory=MemoryConfig(checkpointing="every", offload="parameters"),
         masked=True,
+        documents=True,
     ),
 )
-"""What is computed again under several strategies, and what is offloaded, which on a CPU stays where it is."""
+"""What is computed again under several strategies, and what is offloaded, which on a CPU stays where it is; with
+decoders of other kinds."""
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 

@@ -27,7 +27,7 @@ ALL = (
         parallel(pp=4, pp_schedule="interleaved", pp_stages=1, **FEW),
         SHALLOW,
         memory=MemoryConfig(checkpointing="full"),
-        masked=True,
+        documents=True,
     ),
     Cell("pp 4, zb1p", parallel(pp=4, pp_schedule="zb1p", micro_batch_sequences=1), DEEP, masked=True),
     Cell("pp 4, zb1p, tied", parallel(pp=4, pp_schedule="zb1p", **FEW), DEEP_TIED),

@@ -28,7 +28,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
 from train import distributed
 from train.data.loader import TokenSequences
-from train.data.rows import IGNORED, Rows
+from train.data.rows import IGNORED, Rows, masked
 from train.distributed import World
 from train.progress import Progress
 from train.setup import Setup, build
@@ -48,10 +48,24 @@ from train.step import accumulate, step, take
 STEPS = 20
 
 
+class Documents:
+    """The corpus cut into documents at its most frequent token, as data.packing=mask cuts at separators."""
+
+    def __init__(self, data: TokenSequences) -> None:
+        self.data = data
+        self.manifest = data.manifest
+
+    def rows(self, start: int, count: int) -> Rows:
+        return masked(self.data.rows(start, count), separator=1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.data, name)
+
+
 class Uneven:
     """The corpus with targets left out: some everywhere, all of every fifth sequence."""
 
-    def __init__(self, data: TokenSequences) -> None:
+    def __init__(self, data: TokenSequences | Documents) -> None:
         self.data = data
         self.manifest = data.manifest
 
@@ -79,7 +93,12 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
     return resolve(
         RunConfig(
             model=cell.model,
-            data=DataConfig(name="fake", vocab_size=VOCABULARY, sequence_length=LENGTH),
+            data=DataConfig(
+                name="fake",
+                vocab_size=VOCABULARY,
+                sequence_length=LENGTH,
+                packing="mask" if cell.documents else "concatenate",
+            ),
             # Small enough that rounding does not grow into another trajectory within the run: its losses stay at a
             # fifth of their bound or less, as other processors take sums in another order.
             optim=OptimConfig(lr=2e-4, grad_clip=cell.clip),
@@ -151,7 +170,8 @@ def reference(cell: Cell, data_root: Path, device: torch.device) -> Course:
 
 
 def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: torch.device) -> Setup:
-    data = TokenSequences(data_root / f"fake-bpe{VOCABULARY}", "train", LENGTH, config.seed)
+    rows = TokenSequences(data_root / f"fake-bpe{VOCABULARY}", "train", LENGTH, config.seed)
+    data = Documents(rows) if cell.documents else rows
     return build(config, data_root, world, device, data=Uneven(data) if cell.masked else data)
 
 
