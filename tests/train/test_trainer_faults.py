@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -111,7 +112,8 @@ def test_a_rank_that_hangs_ends_the_run_with_the_stacks_of_all(tmp_path: Path, s
     assert "fault_that_waits" in said[1], "the stack of the rank that hangs"
     assert "all_reduce" in said[0] or "wait" in said[0], "the stack of the one that waits for it"
     assert "rank 1: step 4, in fault_that_waits" in said[0], "the first rank says where each of them stands"
-    assert (folder / "flight-rank-0.json").exists()
+    begun = [len(json.loads((folder / f"flight-rank-{n}.json").read_text())["entries"]) for n in (0, 1)]
+    assert begun[0] > begun[1] > 0, "the first has begun a message that the one that hangs has not"
     found = newest(folder / "checkpoints")
     assert found is not None
     assert found.progress["step"] <= 4, "how many are skipped while one is written is the disk's affair"

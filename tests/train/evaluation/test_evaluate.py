@@ -15,12 +15,15 @@ import torch.nn.functional as F
 from tests.forked import run_ranks
 from tests.train.data.conftest import write_texts
 from tests.train.evaluation.evaluate_ranks import LAYOUTS, found
-from tests.train.runs import write_config
+from tests.train.runs import values, write_config
+from train import run
 from train.data.prepare import prepare
 from train.data.rows import IGNORED
 from train.distributed import World
 from train.evaluate import evaluate, range_starts
+from train.loop import Loop
 from train.setup import build
+from train.signals import StopFlag
 from train.spec.config import BatchConfig, DataConfig, ModelConfig, RunConfig, SourceConfig
 from train.spec.manifest import read_manifest
 from train.spec.resolve import resolve
@@ -119,6 +122,28 @@ def test_one_source_without_ranges_has_two_numbers(tiny: RunConfig, tmp_path: Pa
     assert evaluate(setup, lambda: True) is None
     loss = setup.model(*map(torch.from_numpy, (setup.validation.rows.inputs[:2], setup.validation.rows.targets[:2])))
     assert loss.shape == ()  # afterwards the model sums again
+
+
+def test_a_stop_within_a_validation_loses_nothing(
+    tiny: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StopFlag, "install", lambda self: None)
+    halves = replace(tiny, parallel=replace(tiny.parallel, micro_batch_sequences=5))  # of 10 validation sequences
+    whole, stopped = (write_config(tmp_path / name, halves) for name in ("whole", "stopped"))
+    assert run.main(["--config", str(whole)]) == run.REACHED
+    asked = [0]
+
+    def stop_within_the_second(loop: Loop) -> bool:
+        asked[0] += 1
+        return asked[0] == 4
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_asked_to_stop", stop_within_the_second)
+        assert run.main(["--config", str(stopped)]) == run.INTERRUPTED
+    recorded = [row[1] for row in values(stopped.parent) if row[0] == "validation"]
+    assert recorded == [8], "that of step 15 has not been seen to its end"
+    assert run.main(["--config", str(stopped)]) == run.REACHED
+    assert values(stopped.parent) == values(whole.parent)
 
 
 @pytest.fixture(scope="module")
