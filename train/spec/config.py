@@ -243,8 +243,8 @@ class ParallelConfig:
     )
     pp_stages: int | None = key(
         None,
-        "interleaved, zb1p: stages of one rank (gpipe and 1f1b have one, zbv two); null: 2, or 1 where the model has "
-        "too few layers for that",
+        "interleaved, zb1p: stages of one rank (gpipe and 1f1b have one, zbv two); null: as pp_layers has them, else "
+        "2, or 1 where the model has too few layers for that",
     )
     pp_layers: tuple[int, ...] = key((), "layers of each stage in the model's order; none: as even as the head allows")
     pp_micro_batches: int | None = key(

@@ -46,9 +46,11 @@ def stages_per_rank(parallel: ParallelConfig) -> int:
 
 
 def fitting_stages(parallel: ParallelConfig, layers: int) -> int:
-    """Return `pp_stages`: as given, else `STAGES`, or one where the model has too few layers for them."""
+    """Return `pp_stages`: as given, else as `pp_layers` has them, else `STAGES` or one."""
     if parallel.pp_stages is not None:
         return parallel.pp_stages
+    if parallel.pp_layers and len(parallel.pp_layers) % parallel.pp == 0:
+        return len(parallel.pp_layers) // parallel.pp
     return STAGES if layers >= parallel.pp * STAGES else 1
 
 
@@ -117,6 +119,11 @@ def check_pipeline(config: RunConfig, sharded: bool = False) -> None:
         if value is not None and value < 1:
             raise ValueError(f"parallel.{name}={value} is not allowed below 1: at least 1, or null for what fits")
     if parallel.pp == 1:
+        if parallel.pp_layers:
+            raise ValueError(
+                f"parallel.pp_layers={list(parallel.pp_layers)} cuts a pipeline, and parallel.pp=1 is none: set "
+                "parallel.pp, or parallel.pp_layers=[]"
+            )
         return
     stages = parallel.pp * stages_per_rank(parallel)
     where = f"parallel.pp={parallel.pp} with pp_schedule={parallel.pp_schedule}"

@@ -84,9 +84,15 @@ def test_a_large_head_counts_as_layers() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "layers", "stages"),
-    [({"pp": 2}, 4, 2), ({"pp": 2}, 3, 1), ({"pp": 4}, 4, 1), ({"pp": 4, "pp_stages": 3}, 4, 3)],
+    [
+        ({"pp": 2}, 4, 2),
+        ({"pp": 2}, 3, 1),
+        ({"pp": 4}, 4, 1),
+        ({"pp": 4, "pp_stages": 3}, 4, 3),
+        ({"pp": 2, "pp_layers": (2, 1, 4, 1, 1, 1)}, 10, 3),
+    ],
 )
-def test_open_stages_are_two_of_a_rank_or_one_of_a_shallow_model(
+def test_open_stages_are_those_of_the_layers_or_two_of_a_rank_or_one_of_a_shallow_model(
     changes: dict[str, Any], layers: int, stages: int
 ) -> None:
     assert fitting_stages(ParallelConfig(pp_schedule="interleaved", **changes), layers) == stages
@@ -115,6 +121,7 @@ def test_micro_batches_are_as_many_as_the_schedule_takes(schedule: str, wanted: 
         ({"pp": 8, "pp_schedule": "zbv"}, None, "16 stages.*use pp_schedule=1f1b.*or parallel.pp=4"),
         ({"pp": 4, "pp_schedule": "interleaved", "pp_stages": 3}, None, "12 stages.*set parallel.pp_stages=1, or null"),
         ({"pp": 4, "pp_layers": (2, 2, 2)}, None, "has 4 stages"),
+        ({"pp_layers": (4, 4)}, None, r"pp_layers=\[4, 4\] cuts a pipeline, and parallel\.pp=1 is none"),
         ({"pp": 4, "pp_layers": (4, 2, 2, 0)}, None, "one each at least"),
         ({"pp": 4, "pp_micro_batches": 0}, None, "not allowed below 1"),
         ({"pp": 2, "dp_shard": 2, "pp_schedule": "zbv"}, 4, "parallel.zero=3 is refused"),
