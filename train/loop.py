@@ -153,8 +153,7 @@ class Loop:
         with self._timed("validation"):
             found = evaluate(self.setup, self._asked_to_stop)
         if found is None:
-            self._save()
-            return End.INTERRUPTED
+            return self._interrupted()
         progress.validation_loss, progress.evaluated = found.loss, progress.tokens
         self.recorder.validation(progress, found)
         return None if math.isfinite(found.loss) else self._finish("diverged")
@@ -177,10 +176,9 @@ class Loop:
         if end is not None or self.progress.tokens < self.until:
             return end
         done = self.progress.tokens == self.budget
-        if self.saving.missing(self.progress):
-            self._save(keep=1 if done else None)
         self._moves(WRITE_SECONDS)
-        self.saving.wait()
+        if not self.saving.there(self.progress):
+            self._save(keep=1 if done else None)
         return self._finish("completed") if done else End.REACHED
 
     def _stop_or_save(self) -> End | None:
@@ -191,8 +189,17 @@ class Loop:
         end = self._judge(everything=True)
         if end is not None:
             return end
-        self._save(wait=stop)
-        return End.INTERRUPTED if stop else None
+        if stop:
+            return self._interrupted()
+        self._save(wait=False)
+        return None
+
+    def _interrupted(self) -> End:
+        """End with this state saved, if it is not yet: there may be little time."""
+        self._moves(WRITE_SECONDS)
+        if not self.saving.there(self.progress):
+            self._save()
+        return End.INTERRUPTED
 
     def _inspect(self) -> None:
         """Measure activations and repeat gradients where that is due at the next step."""
@@ -226,6 +233,7 @@ class Loop:
         spike, went_back, spikes = judged.verdict.spike, self.monitor.went_back, self.monitor.spikes
         assert spike is not None
         seconds = self.progress.seconds
+        self._moves(WRITE_SECONDS)
         found = self.saving.back_to(spike)
         if found is None:
             self.recorder.say(f"step {stamp.step}: no checkpoint is older than step {spike}: the run goes on")

@@ -80,10 +80,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ended(path: Path) -> int | None:
-    """Return the exit code of a run that has ended already, saying so; None if it has not."""
+    """Return the exit code of a run that has ended already, saying so; None if it has not, or left no whole outcome."""
     if not path.exists():
         return None
-    outcome = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        outcome = json.loads(path.read_text(encoding="utf-8"))
+        outcome["state"], int(outcome["tokens"])
+    except (ValueError, KeyError, TypeError) as error:
+        warn(f"{path} is not whole ({error}): the run goes on from its newest checkpoint")
+        return None
     print(f"already {outcome['state']} at {outcome['tokens']:,} tokens: {path}")
     return DIVERGED if outcome["state"] == "diverged" else REACHED
 

@@ -56,11 +56,11 @@ class Saving:
         """Say whether the clock of the writing rank, or a step whose checkpoint stays, asks for one here."""
         if not self._setup.world.writes or progress.step == self._saved[0]:
             return False
+        self._give_up()
         if self._stay_steps and progress.step and progress.step % self._stay_steps == 0:
             return True
         if self._saver.busy:
             return False
-        self._give_up()
         return time.perf_counter() - self._at >= self._setup.config.runtime.checkpoint_seconds
 
     def _give_up(self) -> None:
@@ -74,9 +74,12 @@ class Saving:
         if given_up(unsaved, self._setup.config.runtime.checkpoint_seconds):
             raise checkpoint.SaveError(f"no checkpoint could be saved for {unsaved:.0f} s: {why}")
 
-    def missing(self, progress: Progress) -> bool:
-        """Say whether this very state has not been saved."""
-        return self._saved != (progress.step, progress.evaluated)
+    def there(self, progress: Progress) -> bool:
+        """Say whether this very state is saved, once nothing is being written; every rank says the same."""
+        if self._saved != (progress.step, progress.evaluated):
+            return False
+        self._saver.settle()
+        return self._saver.failure is None
 
     def save(
         self,
@@ -103,10 +106,6 @@ class Saving:
             self._saver.wait()
         self._at, self._saved = time.perf_counter(), (progress.step, progress.evaluated)
 
-    def wait(self) -> None:
-        """Wait until nothing is being written; SaveError where the latest save failed."""
-        self._saver.wait()
-
     def settle(self) -> None:
         """Wait until nothing is being written, whatever became of it."""
         self._saver.settle()
@@ -121,7 +120,7 @@ class Saving:
             checkpoint.recover(self._root)
         found = self._newest(self._root)
         if writes:
-            checkpoint.mark_torn(self._root, -1 if found is None else int(found.progress["step"]))
+            checkpoint.mark_torn(self._root, found)
         if found is None:
             return self._branch()
         checkpoint.check_identity(found, self._setup.identity)

@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from train.checkpoint import (
     recover,
     restore,
 )
+from train.checkpoint.layout import TORN
 
 
 def write(root: Path, step: int, retention: Retention | None = None) -> Path:
@@ -100,10 +102,35 @@ def test_torn_checkpoints_that_the_run_has_passed_do_not_count_either(tmp_path: 
     rotten = tmp_path / "step-000000016" / "__0_0.distcp"
     rotten.write_bytes(bytes(len(rotten.read_bytes())))
     assert whole(tmp_path).progress == {"step": 8}
-    mark_torn(tmp_path, 8)
+    mark_torn(tmp_path, newest(tmp_path))
     for step, stay in ((18, (8, 12, 16, 18)), (20, (8, 12, 16, 18, 20)), (22, (18, 20, 22))):
         write(tmp_path, step, policy)
         assert names(tmp_path) == [f"step-{s:09d}" for s in stay]
+
+
+def test_a_checkpoint_that_can_be_read_again_loses_its_mark(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    away = write(tmp_path, 2).rename(tmp_path / "away")
+    (tmp_path / "step-000000002").mkdir()
+    mark_torn(tmp_path, newest(tmp_path))
+    assert (tmp_path / "step-000000002" / TORN).exists()
+    for file in away.iterdir():
+        file.rename(tmp_path / "step-000000002" / file.name)
+    mark_torn(tmp_path, whole(tmp_path))
+    assert not list(tmp_path.glob(f"*/{TORN}"))
+
+
+def test_file_systems_that_sync_no_folders_are_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = os.fsync
+
+    def refusing(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    write(tmp_path, 1)
+    assert whole(tmp_path).progress == {"step": 1}
 
 
 def test_a_checkpoint_whose_replacement_never_came_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

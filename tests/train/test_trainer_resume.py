@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import signal
@@ -14,7 +15,8 @@ import pytest
 from tests.train.faults import BRAKE
 from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
 from tests.warm import Started
-from train import run
+from train import run, saving
+from train.checkpoint import save
 from train.signals import StopFlag
 from train.spec.config import RunConfig
 
@@ -124,6 +126,42 @@ def test_until_stops_at_the_first_step_boundary_and_changes_nothing(
     assert ("validation", 12) in {row[:2] for row in values(folder)}
     finish(start(config, "--until", str(10**9)))
     assert_equal_runs(folder, reference, paused=12)
+
+
+def test_stopped_where_it_is_saved_already_it_saves_nothing_and_a_torn_outcome_is_no_end(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(flag: StopFlag) -> None:
+        flag.received = signal.SIGTERM
+
+    config = write_config(tmp_path / "run", tiny)
+    with monkeypatch.context() as patch:
+        patch.setattr(StopFlag, "install", lambda flag: None)
+        assert run.main(["--config", str(config), "--until", "1000"]) == run.REACHED
+    (found,) = (config.parent / "checkpoints").glob("step-*/manifest.json")
+    before = found.stat()
+    (config.parent / "outcome.json").write_text('{"state": "comp')  # as a crash of the machine may leave a new file
+    monkeypatch.setattr(StopFlag, "install", stopped)
+    assert run.main(["--config", str(config)]) == run.INTERRUPTED
+    assert (found.stat().st_ino, found.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    said = capsys.readouterr()
+    assert "outcome.json is not whole" in said.err and "stopped by SIGTERM at step 8" in said.out
+
+
+def test_a_run_whose_every_save_fails_is_given_up_also_where_checkpoints_stay(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(StopFlag, "install", lambda flag: None)
+    monkeypatch.setattr(save, "stage", full)
+    monkeypatch.setattr(saving, "given_up", lambda unsaved, interval: True)
+    config = write_config(tmp_path / "run", with_runtime(tiny, checkpoint_keep_steps=1))
+    assert run.main(["--config", str(config)]) == run.FAILED
+    said = capsys.readouterr().err
+    assert "error: the run's state could not be saved: no checkpoint could be saved for" in said
+    assert f"No space left on device in {config.parent / 'checkpoints'}; free space there" in said
 
 
 @pytest.mark.parametrize("place", ["checkpoints", "metrics.jsonl"])

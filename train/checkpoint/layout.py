@@ -151,12 +151,17 @@ def remove_from(root: Path, step: int) -> None:
             _remove(folder)
 
 
-def mark_torn(root: Path, after: int) -> None:
-    """Mark the checkpoints of steps after this one, which `newest` has passed over; without write access nothing."""
+def mark_torn(root: Path, found: Checkpoint | None) -> None:
+    """Mark the checkpoints that `newest` has passed over to get to this one, as far as they can be written to.
+
+    One that could not be read before, and can be now, loses its mark.
+    """
     for folder in _folders(root):
-        if _step(folder) > after:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if found is None or folder.name > found.folder.name:
                 (folder / TORN).touch()
+            elif folder.name == found.folder.name:
+                (folder / TORN).unlink(missing_ok=True)
 
 
 def _remove(folder: Path) -> None:
