@@ -56,9 +56,7 @@ def _run(folder: Path) -> Run:
 
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     precision = config.get("precision", {})
-    name = precision.get("name", "fp32")
-    if name == "fp8":
-        name += f" {precision.get('fp8_scaling', 'tensorwise')}"
+    name = _format(precision)
     records: dict[str, list[tuple[int, dict[str, float]]]] = {}
     for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         try:
@@ -67,6 +65,19 @@ def _run(folder: Path) -> Run:
             continue
         records.setdefault(record["kind"], []).append((record["tokens"], record.get("metrics", {})))
     return Run(name, config.get("seed", 0), records)
+
+
+def _format(precision: dict[str, Any]) -> str:
+    """Return a run's number formats in words: runs that differ in one of them are told apart."""
+    name = str(precision.get("name", "fp32"))
+    if name == "fp8":
+        name += f" {precision.get('fp8_scaling', 'tensorwise')}"
+    said = {"fp8_history": "{} steps", "fp8_keep_blocks": "{} blocks kept", "fp8_gather": "gathered"}
+    name += "".join(f" {words.format(precision[key])}" for key, words in said.items() if precision.get(key))
+    others = {"optimizer_state": "moments", "reduce": "sums"}
+    return name + "".join(
+        f" {precision[key]} {of}" for key, of in others.items() if precision.get(key, "fp32") != "fp32"
+    )
 
 
 COLUMNS = (

@@ -40,6 +40,25 @@ def test_formats_are_ordered_and_compared_with_the_first(study: Path) -> None:
     assert (table[0]["gradient norm, median"], table[0]["largest"]) == ("2", "3")
 
 
+def test_variants_of_a_format_have_names_of_their_own(tmp_path: Path) -> None:
+    variants = (
+        "fp8, fp8_history: 16",
+        "fp8, fp8_gather: true",
+        "fp8, fp8_scaling: rowwise",
+        "fp8",
+        "bf16, reduce: bf16",
+    )
+    for number, variant in enumerate(variants):
+        write(tmp_path / str(number), variant, [3.0])
+    assert [run.format for run in read(tmp_path)] == [
+        "bf16 bf16 sums",
+        "fp8 rowwise",
+        "fp8 tensorwise",
+        "fp8 tensorwise 16 steps",
+        "fp8 tensorwise gathered",
+    ]
+
+
 def test_differences_from_the_first_run_are_means_over_a_share_of_the_run(study: Path) -> None:
     first, second = read(study)
     assert apart(second, first) == [(0, 0.0), (10, 0.0), (20, 0.25)]
