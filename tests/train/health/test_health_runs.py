@@ -144,7 +144,8 @@ def test_a_branch_meets_its_parents_spike_and_skips_it_without_a_checkpoint_of_i
     assert "step 12: loss spike since step 11" in main(config, "--until", str(14 * 128))
     before = ["--parent", str(parent), "--before-step", "11", "--same"]
     assert branch.main([*before, "--out", str(again)]) == 0
-    assert branch.main([*before, "--out", str(skipped), "--set", "spikes.policy=rollback"]) == 0
+    none_of_its_own = ("spikes.policy=rollback", "runtime.checkpoint_keep_steps=0")
+    assert branch.main([*before, "--out", str(skipped), "--set", *none_of_its_own]) == 0
     main(again / "config.yaml", "--until", str(14 * 128))
     spike = [row for row in values(parent) if row[0] == "spike"]
     assert [row for row in values(again) if row[0] == "spike"] == spike
@@ -172,7 +173,7 @@ def test_a_spike_is_logged_or_ends_the_run(
 def test_inspections_are_recorded_and_change_nothing(tmp_path: Path, tiny: RunConfig, main: Main) -> None:
     main(write_config(tmp_path / "plain", tiny))
     health = HealthConfig(statistics_steps=10, activations=True, desync_steps=5, probe_steps=15)
-    looked = replace(tiny, health=health, profile=ProfileConfig(start=4, steps=2))
+    looked = replace(tiny, health=health, profile=ProfileConfig(start=2, steps=2))
     main(write_config(tmp_path / "looked", looked))
     kinds = ("train", "validation")
     assert [v for v in values(tmp_path / "looked") if v[0] in kinds] == values(tmp_path / "plain")
@@ -183,7 +184,7 @@ def test_inspections_are_recorded_and_change_nothing(tmp_path: Path, tiny: RunCo
     assert {"embedding/activation_rms", "blocks.0/activation_max", "norm/activation_rms"} <= set(
         rows["activations", 10]
     )
-    assert [p.name for p in (tmp_path / "looked" / "profile").iterdir()] == ["step-000000005-rank-0.json.gz"]
+    assert [p.name for p in (tmp_path / "looked" / "profile").iterdir()] == ["step-000000003-rank-0.json.gz"]
     assert {"seconds_forward", "seconds_backward", "seconds_optimizer", "seconds_data"} <= set(rows["train", 10])
 
 
