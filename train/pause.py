@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train.files import write_atomic
+from train.report import warn
 
 if TYPE_CHECKING:
     from train.loop import Loop
@@ -35,7 +36,11 @@ def further(loop: Loop, number: int) -> int | None:
 
 def _ask(place: Path, number: int, loop: Loop) -> int | None:
     asked, answer = place.with_name(f"{place.name}.asked"), place.with_name(f"{place.name}.answer")
-    write_atomic(asked, json.dumps({"number": number, "tokens": loop.progress.tokens}) + "\n")
+    try:
+        write_atomic(asked, json.dumps({"number": number, "tokens": loop.progress.tokens}) + "\n")
+    except OSError as error:  # the run is saved: it can be started again as well
+        warn(f"it cannot be asked whether this run goes on: {error}")
+        return None
     limit = time.monotonic() + ANSWER_SECONDS
     while time.monotonic() < limit and not loop.flag:
         try:

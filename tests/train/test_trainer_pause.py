@@ -50,3 +50,13 @@ def test_it_goes_on_as_if_it_had_not_paused(tmp_path: Path, tiny: RunConfig, mon
     ours = [row for row in values(tmp_path / "paused") if row[:2] not in paused - both]
     assert ours == straight
     assert read_outcome(tmp_path / "paused")["loss"] == read_outcome(tmp_path / "straight")["loss"]
+
+
+def test_a_pause_that_cannot_be_written_down_ends_the_run_as_one_without_an_answer(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PAUSE", str(tmp_path / "gone" / "pause"))
+    config = write_config(tmp_path / "paused", tiny)
+    assert run.main(["--config", str(config), "--until", "640"]) == run.REACHED
+    assert "it cannot be asked whether this run goes on" in capsys.readouterr().err
+    assert (config.parent / "checkpoints" / "step-000000005").is_dir()
