@@ -79,23 +79,15 @@ EAGER = (
 
 RECOMPUTED = (
     Cell(
-        "tp 2 x fsdp 2, ALiBi, selective, moments offloaded",
-        parallel(tp=2, dp_shard=2),
-        replace(MODEL, position="alibi"),
-        memory=MemoryConfig(checkpointing="selective", offload="optimizer"),
-        documents=True,
-    ),
-    Cell(
-        "cp 2 x tp 2, windows and caps, every second block, parameters offloaded",
+        "cp 2 x tp 2, ALiBi, windows, caps, documents, selective, parameters offloaded",
         parallel(cp=2, tp=2),
-        replace(TIED, window=8, global_every=2, attention_softcap=5.0, logit_softcap=3.0),
-        memory=MemoryConfig(checkpointing="every", offload="parameters"),
+        replace(TIED, position="alibi", window=8, global_every=2, attention_softcap=5.0, logit_softcap=3.0),
+        memory=MemoryConfig(checkpointing="selective", offload="parameters"),
         masked=True,
         documents=True,
     ),
 )
-"""What is computed again under several strategies, and what is offloaded, which on a CPU stays where it is; with
-decoders of other kinds."""
+"""Blocks computed again, shards offloaded, which on a CPU stay where they are, and a decoder of another kind."""
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 

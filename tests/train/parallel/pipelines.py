@@ -22,13 +22,6 @@ ALL = (
     Cell("pp 4, 1f1b, uneven layers", parallel(pp=4, pp_layers=(1, 4, 2, 1), micro_batch_sequences=1), DEEP),
     Cell("pp 4, 1f1b, accumulated", parallel(pp=4, pp_micro_batches=4, micro_batch_sequences=1), SHALLOW, masked=True),
     Cell("pp 4, interleaved, tied", parallel(pp=4, pp_schedule="interleaved", **FEW), DEEP_TIED, masked=True),
-    Cell(
-        "pp 4, interleaved, a stage each, recomputed",
-        parallel(pp=4, pp_schedule="interleaved", pp_stages=1, **FEW),
-        SHALLOW,
-        memory=MemoryConfig(checkpointing="full"),
-        documents=True,
-    ),
     Cell("pp 4, zb1p", parallel(pp=4, pp_schedule="zb1p", micro_batch_sequences=1), DEEP, masked=True),
     Cell("pp 4, zb1p, tied", parallel(pp=4, pp_schedule="zb1p", **FEW), DEEP_TIED),
     Cell("pp 4, zbv", parallel(pp=4, pp_schedule="zbv", micro_batch_sequences=1), DEEP, masked=True),
@@ -61,6 +54,17 @@ ALL = (
 )
 
 PIPELINES = tuple(cell for cell in ALL if can_split() or not SCHEDULES[cell.parallel.pp_schedule].splits)
+
+RECOMPUTED_PIPELINES = (
+    Cell(
+        "pp 4, interleaved, a stage each, recomputed",
+        parallel(pp=4, pp_schedule="interleaved", pp_stages=1, **FEW),
+        SHALLOW,
+        memory=MemoryConfig(checkpointing="full"),
+        documents=True,
+    ),
+)
+"""As `cells.RECOMPUTED`."""
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
