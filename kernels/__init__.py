@@ -7,7 +7,9 @@ Every operation is one function that runs a Triton kernel on a GPU and a plain-t
 from kernels.adamw import adamw_step
 from kernels.cross_entropy import Details, cross_entropy
 from kernels.fp8 import Fp8, cast_fp8
+from kernels.gated_mlp import gated_mlp
 from kernels.gradient_norm import gradient_norm
+from kernels.heads import split_heads
 from kernels.linear_cross_entropy import linear_cross_entropy
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope import rope
@@ -21,10 +23,12 @@ __all__ = [
     "add_rms_norm",
     "cast_fp8",
     "cross_entropy",
+    "gated_mlp",
     "gradient_norm",
     "linear_cross_entropy",
     "rms_norm",
     "rope",
+    "split_heads",
     "swiglu",
     "use",
 ]

@@ -35,11 +35,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, dtype: torch.dtype | None
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, dtype: torch.dtype | None = None
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, dtype: torch.dtype | None = None, fuse: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Return (x + residual, its normed value): the sum in the wider dtype of both, the other in `dtype` or the sum's.
 
-    x and residual (…, width), weight (width,). Raises ValueError for shapes or devices that do not fit.
+    x and residual (…, width), weight (width,). `fuse` leaves it to a compiler where there is one, which makes the sum
+    once more in the backward pass. Raises ValueError for shapes or devices that do not fit.
     """
     summed = torch.promote_types(x.dtype, residual.dtype)
     dtype = dtype or summed
@@ -48,7 +49,7 @@ def add_rms_norm(
         raise ValueError(
             f"residual {tuple(residual.shape)} on {residual.device}: must be as x, {tuple(x.shape)} on {x.device}"
         )
-    if not use_triton("add_rms_norm", x, residual, weight, refusal=_refusal(x, dtype), fuse=True):
+    if not use_triton("add_rms_norm", x, residual, weight, refusal=_refusal(x, dtype), fuse=fuse):
         total = x + residual
         return total, reference(total, weight, eps, dtype)
     use_dtensor(x, residual, weight)

@@ -41,7 +41,7 @@ class _SwiGLU(torch.autograd.Function):
     def forward(ctx: Any, gate: Tensor, up: Tensor | None) -> Tensor:
         ctx.packed = up is None
         ctx.save_for_backward(*([gate] if up is None else [gate, up]))
-        result: Tensor = _packed(gate) if up is None else _apart(gate, up)
+        result: Tensor = swiglu_packed(gate) if up is None else _apart(gate, up)
         return result
 
     @staticmethod
@@ -53,7 +53,7 @@ class _SwiGLU(torch.autograd.Function):
         return both
 
 
-def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return views (rows, hidden) of both halves of x (…, 2 hidden)."""
     flat = x.reshape(-1, x.shape[-1])
     hidden = flat.shape[1] // 2
@@ -90,15 +90,16 @@ def _(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @define("swiglu_packed(Tensor gate_up) -> Tensor")
-def _packed(gate_up: Tensor) -> Tensor:
+def swiglu_packed(gate_up: Tensor) -> Tensor:
+    """Return silu(gate) * up (…, hidden) of gate_up (…, 2 hidden) by the kernel, without a gradient."""
     from kernels.jit.swiglu import forward
 
     out = gate_up.new_empty((*gate_up.shape[:-1], gate_up.shape[-1] // 2))
-    forward(*_halves(gate_up), out.view(-1, out.shape[-1]))
+    forward(*halves(gate_up), out.view(-1, out.shape[-1]))
     return out
 
 
-@fake(_packed)
+@fake(swiglu_packed)
 def _(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty((*gate_up.shape[:-1], gate_up.shape[-1] // 2))
 
@@ -108,7 +109,7 @@ def _packed_backward(grad: Tensor, gate_up: Tensor) -> Tensor:
     from kernels.jit.swiglu import backward
 
     out = gate_up.new_empty(gate_up.shape)
-    backward(grad.reshape(-1, grad.shape[-1]), *_halves(gate_up), *_halves(out))
+    backward(grad.reshape(-1, grad.shape[-1]), *halves(gate_up), *halves(out))
     return out
 
 
@@ -119,5 +120,5 @@ def _(grad: Tensor, gate_up: Tensor) -> Tensor:
 
 rowwise(_apart, "ss", "s")
 rowwise(_apart_backward, "sss", "ss")
-rowwise(_packed, "s", "s")
+rowwise(swiglu_packed, "s", "s")
 rowwise(_packed_backward, "ss", "s")

@@ -53,6 +53,8 @@ TABLE: dict[str, tuple[tuple[int, Launch], ...]] = {
         (LARGEST, Launch(warps=32, programs=1)),
     ),
     "rope": ((LARGEST, Launch(rows=16, warps=8)),),
+    "heads": ((1024, Launch(rows=16, warps=4)), (LARGEST, Launch(rows=16, warps=8))),
+    "heads_backward": ((1024, Launch(rows=16, warps=4, programs=8)), (LARGEST, Launch(rows=16, warps=8, programs=4))),
     "swiglu": ((512, Launch(block=512, rows=4, warps=4)), (LARGEST, Launch(block=1024, warps=4))),
     "adamw": ((LARGEST, Launch(block=2048, warps=2)),),
     "gradient_norm": ((LARGEST, Launch(block=8192, warps=8)),),

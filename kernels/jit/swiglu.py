@@ -1,7 +1,8 @@
 """silu(gate) · up and its gradients, gate and up in tensors of their own or as the halves of one.
 
-Bytes for N rows of n hidden numbers of b bytes: forward 3 N n b, backward 5 N n b; the sigmoid is made again rather
-than kept. The halves of a packed row are read and written where they lie.
+Bytes for N rows of n hidden numbers of b bytes: forward 3 N n b, backward 5 N n b, and N n b more where it makes the
+result again for whoever did not keep it; the sigmoid is made again rather than kept. The halves of a packed row are
+read and written where they lie.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    grad, gate, up, grad_gate, grad_up, grad_stride, gate_stride, up_stride, grad_gate_stride, grad_up_stride,
-    rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    grad, gate, up, grad_gate, grad_up, again, grad_stride, gate_stride, up_stride, grad_gate_stride, grad_up_stride,
+    rows, columns, AGAIN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write d gate = grad · up · σ (1 + gate (1 - σ)) and d up = grad · gate · σ, σ = sigmoid(gate)."""
+    """Write d gate = grad · up · σ (1 + gate (1 - σ)) and d up = grad · gate · σ, σ = sigmoid(gate).
+
+    With AGAIN also gate · σ · up, as the forward pass did, to again (rows, columns).
+    """
     across = tl.cdiv(columns, BLOCK)  # programs that follow each other read on in the same rows
     column = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)[None, :]
     row = ((tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
@@ -47,6 +51,8 @@ def backward_kernel(
     d_up = d * g * sigmoid
     tl.store(grad_gate + row * grad_gate_stride + column, d_gate.to(grad_gate.dtype.element_ty), mask=held)
     tl.store(grad_up + row * grad_up_stride + column, d_up.to(grad_up.dtype.element_ty), mask=held)
+    if AGAIN:
+        tl.store(again + row * columns + column, (g * sigmoid * u).to(again.dtype.element_ty), mask=held)
 
 
 def forward(gate: Tensor, up: Tensor, out: Tensor) -> None:
@@ -56,13 +62,16 @@ def forward(gate: Tensor, up: Tensor, out: Tensor) -> None:
     launching.launch(forward_kernel, grid, gate, up, out, gate.stride(0), up.stride(0), *out.shape, **meta)
 
 
-def backward(grad: Tensor, gate: Tensor, up: Tensor, grad_gate: Tensor, grad_up: Tensor) -> None:
-    """Fill both gradients (rows, columns), whose rows may lie apart."""
+def backward(
+    grad: Tensor, gate: Tensor, up: Tensor, grad_gate: Tensor, grad_up: Tensor, again: Tensor | None = None
+) -> None:
+    """Fill both gradients (rows, columns), whose rows may lie apart, and `again`, contiguous, with the result."""
     grad, gate, up = _dense_rows(grad), _dense_rows(gate), _dense_rows(up)
     grid, meta = _grid(grad_gate)
     launching.launch(
-        backward_kernel, grid, grad, gate, up, grad_gate, grad_up, grad.stride(0), gate.stride(0), up.stride(0),
-        grad_gate.stride(0), grad_up.stride(0), *grad.shape, **meta,
+        backward_kernel, grid, grad, gate, up, grad_gate, grad_up, grad_gate if again is None else again,
+        grad.stride(0), gate.stride(0), up.stride(0), grad_gate.stride(0), grad_up.stride(0), *grad.shape,
+        AGAIN=again is not None, **meta,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.jit import adamw, fp8, gradient_norm, rms_norm, rope, scaling, swiglu
+from kernels.jit import adamw, fp8, gradient_norm, heads, rms_norm, rope, scaling, swiglu
 from kernels.jit.cross_entropy import Kernels
 from kernels.vocabulary import Options, Rows, whole
 from tests.kernels.compiled import compiling
@@ -44,12 +44,21 @@ def gates() -> None:
     swiglu.forward(gate, up, x)
     swiglu.backward(x, gate, up, gate, up)
     swiglu.backward(x, x, x, x, x)
+    swiglu.backward(x, gate, up, gate, up, x)
 
 
 def turns(interleaved: bool) -> None:
     q, k, table = room(1, ROWS, 32, 128), room(1, ROWS, 8, 128), room(ROWS, 64, 2, dtype=FP32)
     rope.rope(q, k, table, None, (q, k), interleaved, False)
     rope.rope(q, k, table, torch.zeros(ROWS, dtype=torch.int64), (q, k), interleaved, True)
+
+
+def splits(kv_heads: int, group: int, width: int, normed: bool) -> None:
+    joint, table = room(1, ROWS, kv_heads, group + 2, width), room(ROWS, width // 2, 2, dtype=FP32)
+    outs = room(1, ROWS, kv_heads * group, width), room(1, ROWS, kv_heads, width), room(1, ROWS, kv_heads, width)
+    weights = (room(width, dtype=FP32), room(width, dtype=FP32)) if normed else None
+    heads.forward(joint, table, weights, 1e-6, outs)
+    heads.backward(outs, joint, table, weights, 1e-6, room(*joint.shape))
 
 
 def steps(weight: torch.dtype, moment: torch.dtype, master: bool) -> None:
@@ -87,6 +96,9 @@ CASES: dict[str, Callable[[], None]] = {
     "gates": gates,
     "turns of neighbours": lambda: turns(True),
     "turns of halves": lambda: turns(False),
+    "splits of 64": lambda: splits(12, 1, 64, False),
+    "splits of groups": lambda: splits(8, 4, 128, False),
+    "splits with norms": lambda: splits(16, 1, 128, True),
     "steps in fp32": lambda: steps(FP32, FP32, False),
     "steps in bf16": lambda: steps(BF16, BF16, False),
     "steps with masters": lambda: steps(BF16, FP32, True),

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.rope import rope
+from kernels.heads import split_heads
 from kernels.sharding import local
 from train.model.attend import attend, rule_of
 from train.model.masks import Masks
@@ -57,16 +57,11 @@ class Attention(nn.Module):
         the pieces that attention runs on, see train.model.masks.
         """
         batch, length, _ = x.shape
-        heads = self.linear["qkv"](x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
-        q, k, v = torch.split(heads, [self.group, 1, 1], dim=3)
-        k, v = k.squeeze(3), v.squeeze(3)
+        joint = self.linear["qkv"](x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
+        norms, eps = None, 0.0
         if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        if turns is not None:
-            q, k = rope(q, k, turns)
-        q = q.flatten(2, 3)
-        if v.device.type != "cpu":
-            v = v.contiguous()  # as a part of the product's result it would keep all of that for the backward pass
+            norms, eps = (local(self.query_norm.weight), local(self.key_norm.weight)), self.query_norm.eps
+        q, k, v = split_heads(joint, turns, norms, eps)
         if self.query_scale != 1.0:
             q = q * self.query_scale
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from kernels.rms_norm import rms_norm
+from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.sharding import local
 
 
@@ -20,3 +20,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x, of the same shape."""
         return rms_norm(x, local(self.weight), self.eps)
+
+    def after(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x + residual and its normed value, of the same shape: one pass over memory for both."""
+        return add_rms_norm(x, residual, local(self.weight), self.eps, fuse=False)

@@ -96,8 +96,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, turns: Tensor | None, masks: Masks) -> Tensor:
         """Return the residual stream (batch, length, width) after this block; see `Attention` for turns and masks."""
-        x = x + self.attention(self.attention_norm(x), turns, masks)
-        after: Tensor = x + self.mlp(self.mlp_norm(x))
+        x, normed = self.mlp_norm.after(self.attention(self.attention_norm(x), turns, masks), x)
+        after: Tensor = x + self.mlp(normed)
         return after
 
 

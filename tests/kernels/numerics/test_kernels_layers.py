@@ -156,3 +156,44 @@ def test_angles_turn_back() -> None:
     turned, _ = kernels.rope(q, q.detach()[:, :, :1], table)
     back = torch.autograd.grad(turned, q, turned.detach())[0]  # the transpose of a rotation is its inverse
     torch.testing.assert_close(back, q.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("kv_heads", "group", "width"), [(2, 3, 8), (3, 1, 24), (20, 1, 4)])
+def test_split_heads(kv_heads: int, group: int, width: int, normed: bool, dtype: torch.dtype) -> None:
+    joint = drawn(2, 5, kv_heads, group + 2, width, dtype=dtype)
+    weights = [drawn(width, dtype=torch.float32, seed=s) for s in (1, 2)] if normed else []
+    table = turns(40, width)
+    for angles in (table, table[torch.randint(0, 40, (2, 5))]):
+
+        def split(x: Tensor, *norms: Tensor, angles: Tensor = angles) -> tuple[Tensor, ...]:
+            pair = (norms[0].to(x.dtype), norms[1].to(x.dtype)) if norms else None
+            return kernels.split_heads(x, angles.to(x.device), pair, 1e-6)
+
+        # Torch's norms round what they hand on to the rotation, and their weights' gradients differ by these roundings.
+        compare(split, split, [joint, *weights], ulps=8, factor=3.0 if normed else 1.5)
+
+
+def test_heads_that_lie_apart_come_out_as_the_parts_that_they_are() -> None:
+    joint = drawn(2, 5, 2, 5, 16, dtype=torch.float32).to(DEVICE).requires_grad_()
+    table = turns(5, 16).to(DEVICE)
+    q, k, v = kernels.split_heads(joint, table)
+    turned = kernels.rope(joint[..., :3, :].flatten(2, 3), joint[..., 3, :], table)
+    assert torch.equal(q, turned[0])
+    assert torch.equal(k, turned[1])
+    assert torch.equal(v, joint[..., 4, :])
+    apart = joint.detach().transpose(0, 1).contiguous().transpose(0, 1)
+    assert all(torch.equal(a, b) for a, b in zip(kernels.split_heads(apart, table), (q, k, v), strict=True))
+    upstream = torch.randn(5, 2, 2, 16, device=DEVICE).transpose(0, 1)  # a gradient that is not dense
+    (grad,) = torch.autograd.grad(v, joint, upstream)
+    assert torch.equal(grad[..., 4, :], upstream)
+    assert not grad[..., :4, :].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("shape", "hidden", "out"), [((3, 5, 16), 24, 16), ((7, 8), 5, 12)])
+def test_gated_mlp(shape: tuple[int, ...], hidden: int, out: int, dtype: torch.dtype) -> None:
+    x = drawn(*shape, dtype=dtype)
+    gate_up, down = drawn(2, hidden, shape[-1], dtype=dtype, seed=1), drawn(out, hidden, dtype=dtype, seed=2)
+    compare(kernels.gated_mlp, kernels.gated_mlp, [x, gate_up / 4, down / 4], ulps=8, factor=2.0)

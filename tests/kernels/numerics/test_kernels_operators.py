@@ -31,6 +31,7 @@ def calls() -> dict[str, Callable[[], Any]]:
     x, other, weight = (drawn(4, 16, seed=s).requires_grad_() for s in range(3))
     scale, target = drawn(16).requires_grad_(), torch.tensor([1, -100, 3, 0], device=DEVICE)
     q, k = drawn(1, 4, 2, 8).requires_grad_(), drawn(1, 4, 1, 8, seed=1).requires_grad_()
+    joint, channels = drawn(1, 4, 2, 3, 8).requires_grad_(), drawn(8, seed=2).requires_grad_()
     table = torch.stack([torch.ones(4, 4), torch.zeros(4, 4)], -1).to(DEVICE)
     moments = [[drawn(4, 16, seed=5).square()], [drawn(4, 16, seed=6).square()]]
     numbers: dict[str, Any] = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
@@ -40,6 +41,9 @@ def calls() -> dict[str, Callable[[], Any]]:
         "swiglu": lambda: backward(kernels.swiglu(x, other).sum()),
         "swiglu packed": lambda: backward(kernels.swiglu(x).sum()),
         "rope": lambda: backward(kernels.rope(q, k, table)[0].sum()),
+        "split_heads": lambda: backward(sum(t.sum() for t in kernels.split_heads(joint, table))),
+        "split_heads normed": lambda: backward(kernels.split_heads(joint, table, (channels, channels), 1e-6)[0].sum()),
+        "gated_mlp": lambda: backward(kernels.gated_mlp(x, drawn(2, 6, 16).requires_grad_(), drawn(8, 6)).sum()),
         "cross_entropy": lambda: backward(kernels.cross_entropy(x, target)),
         "cross_entropy none": lambda: backward(cast(Tensor, kernels.cross_entropy(x, target, reduction="none")).sum()),
         "cross_entropy in place": lambda: backward(kernels.cross_entropy(x * 1, target, in_place=True)),
