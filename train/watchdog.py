@@ -9,6 +9,7 @@ stopped or gone is named by the others.
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from train.distributed import World, meeting_store
 from train.spec.config import RuntimeConfig
@@ -110,11 +111,12 @@ class Watchdog:
             why = "the store of the ranks is gone"
         print(f"\nTIMEOUT: {why}; rank {self._rank} is at step {self._step}: {place(frame)}", file=sys.stderr)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        record = flight_record()
-        if record is not None:
-            path = self._folder / f"flight-rank-{self._rank}.json"
-            path.write_text(record, encoding="utf-8")
+        path = self._folder / f"flight-rank-{self._rank}.json"
+        try:
+            path.write_text(json.dumps(flight_record()), encoding="utf-8")
             print(f"latest messages between ranks: {path}", file=sys.stderr)
+        except OSError as error:  # a full disk must not keep the ranks from ending
+            print(f"the latest messages between ranks could not be written: {error}", file=sys.stderr)
         self._gather(frame)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -169,16 +171,21 @@ def place(frame: FrameType | None) -> str:
     return text
 
 
-def flight_record() -> str | None:
-    """Return what torch's flight recorder kept of this rank's messages as JSON, None where it keeps nothing."""
+def flight_record() -> dict[str, Any]:
+    """Return what torch's flight recorders kept of this rank's messages, `entries` of all of them in one list.
+
+    Torch has one recorder for messages on CPUs and another for NCCL's; either may be missing in a build of it.
+    """
     from torch._C import _distributed_c10d as c10d
 
+    found: dict[str, Any] = {"entries": []}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
         dump = getattr(c10d, name, None)
-        if dump is not None:
-            try:
-                record: bytes = dump()
-            except RuntimeError:
-                continue
-            return record.decode(errors="replace")
-    return None
+        if dump is None:
+            continue
+        try:
+            record = json.loads(dump())
+        except (RuntimeError, ValueError):
+            continue
+        found = {**record, **found, "entries": [*found["entries"], *record.get("entries", [])]}
+    return found
