@@ -221,6 +221,40 @@ def rope_case(tokens: int, peers: Any) -> Case:
     return Case(f"RoPE, {heads} + {kv_heads} heads of {width}, {tokens} tokens", moved / BYTES, make, variants, 84e-6)
 
 
+def heads_cases(tokens: int) -> list[Case]:
+    """Return heads of 64 and of 128, each key with a query of its own, and groups of four with norms."""
+    if tokens < 1000:
+        return [heads_case(tokens, 2, 2, 16, True)]
+    return [
+        heads_case(tokens, 12, 1, 64, False), heads_case(tokens, 16, 1, 128, False), heads_case(tokens, 8, 4, 128, True)
+    ]  # fmt: skip
+
+
+def heads_case(tokens: int, kv_heads: int, group: int, width: int, normed: bool) -> Case:
+    batch, length = 4, tokens // 4
+    angles = torch.arange(length, device=DEVICE)[:, None] * 10000.0 ** (
+        -torch.arange(0, width, 2, device=DEVICE) / width
+    )
+    table = torch.stack([angles.cos(), angles.sin()], -1)
+    weights = [torch.ones(width, device=DEVICE)] * 2 if normed else []
+
+    def make() -> Any:
+        ups = [drawn(batch, length, heads, width) for heads in (kv_heads * group, kv_heads, kv_heads)]
+        return {"x": [drawn(batch, length, kv_heads, group + 2, width), *weights], "up": ups}
+
+    def split(joint: Tensor, *norms: Tensor) -> Any:
+        return kernels.split_heads(joint, table, (norms[0], norms[1]) if norms else None, 1e-6)
+
+    def plain(joint: Tensor, *norms: Tensor) -> Any:
+        with kernels.use("reference"):
+            return split(joint, *norms)
+
+    once = 4 * tokens * kv_heads * (group + 2) * width / BYTES
+    name = f"split heads f+b, {tokens} x {kv_heads} x ({group} + 2) of {width}{', normed' if normed else ''}"
+    ways = {"ours": split, "compile": compiled(plain), "eager": plain}
+    return Case(name, once * (2.5 if normed else 2), make, variants(both, ways))
+
+
 def shapes(parameters: int) -> list[tuple[int, ...]]:
     """Return the tensors of a model of about so many parameters: matrices of a few millions, norms between them."""
     width, found, total = (2048, [], 0) if parameters > 10**7 else (64, [], 0)
@@ -321,12 +355,13 @@ def cases(small: bool) -> list[Case]:
     if small:
         return [
             linear_case(96, 32, 301, 1.0, peers), loss_case(32, 301, 1.0, peers), *norm_cases(32, 64, peers),
-            *gate_cases(16, 64, peers), rope_case(16, peers), *optimizer_cases(10**5), *cast_cases(32, 64),
+            *gate_cases(16, 64, peers), rope_case(16, peers), *heads_cases(16), *optimizer_cases(10**5),
+            *cast_cases(32, 64),
         ]  # fmt: skip
     return [
         linear_case(16384, 4096, 128256, 74e-3, peers), linear_case(4096, 4096, 128256, 18e-3, peers),
         loss_case(16384, 128256, 2.4e-3, peers), *norm_cases(16384, 4096, peers), *gate_cases(16384, 14336, peers),
-        rope_case(16384, peers), *optimizer_cases(10**9), *cast_cases(16384, 4096),
+        rope_case(16384, peers), *heads_cases(65536), *optimizer_cases(10**9), *cast_cases(16384, 4096),
     ]  # fmt: skip
 
 

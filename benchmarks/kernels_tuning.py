@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks._kernels_timing import Case, Variant, Witness, measure
-from benchmarks.kernels import cast_cases, gate_cases, loss_case, norm_cases, optimizer_cases, rope_case
+from benchmarks.kernels import cast_cases, gate_cases, heads_cases, loss_case, norm_cases, optimizer_cases, rope_case
 from kernels.tuning import TABLE, Launch, override
 
 
@@ -57,6 +57,11 @@ def searches(small: bool) -> list[tuple[Case, int, str, list[Launch]]]:
         (packed, 0, "swiglu", grid(block=[1024, 2048], rows=[1, 2], warps=[2, 4])),
         (rope_case(rows, None), 0, "rope", grid(rows=[8, 16, 32], warps=[2, 4, 8])),
         (rope_case(rows, None), 1, "rope", grid(rows=[8, 16, 32], warps=[2, 4, 8])),
+        *(
+            (case, 0, kernel, grid(rows=[8, 16, 32], warps=[2, 4, 8], programs=[4, 8]))
+            for case in heads_cases(64 if small else 65536)
+            for kernel in ("heads", "heads_backward")
+        ),
         (step, 0, "adamw", grid(block=[512, 1024, 2048, 4096], warps=[2, 4, 8])),
         (length, 0, "gradient_norm", grid(block=[2048, 4096, 8192, 16384], warps=[4, 8, 16])),
         (by_row, 0, "fp8_rowwise", grid(warps=[2, 4, 8, 16])),
