@@ -33,7 +33,10 @@ HISTORY = {"name": "fp8", "fp8_history": 16}
         ({"precision": {"loss_scale_steps": 0}}, "loss_scale_steps=0"),
         ({"precision": {"optimizer_state": "bf16"}, "optim": {"name": "muon"}}, "optimizer_state=bf16 .*muon"),
         ({"precision": {"name": "fp8", "fp8_keep_blocks": 2}}, "fp8_keep_blocks=2 of 4 blocks.*0 to 1"),
-        ({"precision": {"name": "fp8"}, "model": {"mlp_width": 168}}, r"mlp_width / parallel\.tp = 168.*of 16; change it to 176"),
+        (
+            {"precision": {"name": "fp8"}, "model": {"mlp_width": 168}},
+            r"mlp_width / parallel\.tp = 168.*of 16; change it to 176",
+        ),
         ({"precision": {"name": "fp8"}, "parallel": {"tp": 8}}, "multiples of 16"),
         ({"precision": {"fp8_history": 16}}, r"fp8_history=16 is refused: precision\.name=fp32"),
         ({"precision": {**HISTORY, "fp8_history": -1}}, r"fp8_history=-1 is not allowed: 0 .* to 1024"),
@@ -64,7 +67,10 @@ def test_refused_with_the_reason(sections: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"precision": GATHER, "parallel": {"dp_shard": 1}}, r"no weights are gathered here.*parallel=fsdp on at least two"),
+        (
+            {"precision": GATHER, "parallel": {"dp_shard": 1}},
+            r"no weights are gathered here.*parallel=fsdp on at least two",
+        ),
         ({"precision": {**GATHER, "fp8_scaling": "rowwise"}}, r"fp8_scaling=rowwise narrows weights"),
         ({"precision": {**GATHER, "name": "bf16"}}, r"precision\.name=bf16"),
         ({"precision": {**GATHER, "name": "fp16"}}, r"precision\.name=fp16"),
