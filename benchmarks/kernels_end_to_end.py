@@ -4,7 +4,7 @@
 
 Each row is a process of its own, compiled and eager, in one run on one machine; the table is written after every row.
 `reference` is plain torch, what a user without our kernels has; `auto` is the default, in which compiled blocks leave
-norm, rotation and gate to Inductor.
+a block's first norm to Inductor.
 """
 
 from __future__ import annotations
