@@ -49,6 +49,16 @@ class Daemons:
             )
         self.started.append(process)
 
+    def save_state(self, job_id: str) -> None:
+        """Have slurmctld write down what it knows, by a change to this job.
+
+        It does so seconds late. Killed before, it gives the same numbers to new jobs, and nodes that meet them drain.
+        """
+        state = self.cluster.folder / "state" / "job_state"
+        before = state.stat().st_mtime_ns if state.exists() else 0
+        self.cluster.call("scontrol", "update", f"jobid={job_id}", "comment=seen")
+        wait_for("slurmctld to save its state", lambda: state.exists() and state.stat().st_mtime_ns > before)
+
     def start_controller(self) -> None:
         """Start slurmctld with the state that it left, and wait until it answers."""
         self.start("slurmctld", "-D")

@@ -141,6 +141,7 @@ def test_while_slurmctld_is_away_jobs_end_and_commands_submit_and_all_goes_on_af
     first, second, third = (there.run_folder("away", key) for key in there.keys("away"))
     for run in (first, second, third):
         wait_for(f"{run.name} to train", (run / "waits").exists)
+    daemons.save_state(there.job_ids("away")[0].partition("_")[0])
     late = lab.with_trainer("quick")
     # It goes as sbatch is called: the submitter cannot know what became of that.
     cut = killing_as_sbatch_is_called(late, daemons.pid("slurmctld"))
@@ -158,8 +159,8 @@ def test_while_slurmctld_is_away_jobs_end_and_commands_submit_and_all_goes_on_af
     finally:
         daemons.start_controller()
     (third / "go").touch()
-    for study in ("away", "cut", "late"):
-        wait_for(f"{study} to complete", partial(is_done, late, study), every=LOOK_SECONDS)
+    for study, its in (("away", there), ("cut", late), ("late", late)):  # whoever asks may submit, with its own trainer
+        wait_for(f"{study} to complete", partial(is_done, its, study), every=LOOK_SECONDS)
     assert [len(starts(there, "away", key)) for key in there.keys("away")] == [1, 2, 1]
     for study in ("cut", "late"):
         ran = [(late.run_folder(study, key) / "ran").read_text().split() for key in late.keys(study)]
