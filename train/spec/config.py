@@ -184,9 +184,7 @@ class PrecisionConfig:
     )
     fp8_keep_blocks: int = key(0, "fp8: blocks at each end that stay bf16, as embedding and head always do")
     fp8_history: int = key(0, "fp8: scale by the largest value of this many past steps; 0: by the tensor itself")
-    fp8_gather: bool = key(
-        False, "fp8: all-gather sharded weights in fp8 (parallel: fsdp)"
-    )
+    fp8_gather: bool = key(False, "fp8: all-gather sharded weights in fp8 (parallel: fsdp)")
 
 
 @dataclass(frozen=True)
