@@ -34,21 +34,27 @@ def _turned(x, cos, sin, HEADS: tl.constexpr, PAIRS: tl.constexpr):
 
 
 @triton.jit
+def _place(head, number, per, group, shift, width):
+    """Return where the numbers of a kind's heads lie in the joint row.
+
+    Every key/value head has group + 2 places there; this kind takes `per` of them from the place `shift` on.
+    """
+    return (head // per * (group + 2) + head % per + shift) * width + number
+
+
+@triton.jit
 def _apart(
     row, out, weight, cos, sin, heads, per, group, shift, width, eps,
     NORM: tl.constexpr, TURN: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Write one token's heads of one kind to out (heads, width) from where they lie in the joint row.
-
-    Every key/value head has group + 2 places in the row; this kind takes `per` of them from the place `shift` on.
-    """
+    """Write one token's heads of one kind to out (heads, width) from where they lie in the joint row."""
     number = tl.arange(0, 2 * PAIRS)[None, :]
     if NORM:
         scale = tl.load(weight + number, mask=number < width, other=0.0).to(tl.float32)
     for first in range(0, heads, HEADS):
         head = (first + tl.arange(0, HEADS))[:, None]
         held = (head < heads) & (number < width)
-        x = tl.load(row + (head // per * (group + 2) + head % per + shift) * width + number, mask=held, other=0.0)
+        x = tl.load(row + _place(head, number, per, group, shift, width), mask=held, other=0.0)
         if NORM or TURN:
             x = x.to(tl.float32)
         if NORM:
@@ -74,7 +80,7 @@ def _joined(
     for first in range(0, heads, HEADS):
         head = (first + tl.arange(0, HEADS))[:, None]
         held = (head < heads) & (number < width)
-        place = (head // per * (group + 2) + head % per + shift) * width + number
+        place = _place(head, number, per, group, shift, width)
         g = tl.load(grad + head * width + number, mask=held, other=0.0)
         if NORM or TURN:
             g = g.to(tl.float32)
