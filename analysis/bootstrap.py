@@ -77,15 +77,18 @@ def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
     return drawn[:, groups].astype(np.float64)
 
 
-def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int) -> Array:
-    """Return residuals (resamples, n) drawn from `residual` (n,), centred and widened.
+def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
+    """Return errors (resamples, n) drawn from `residual` (n,) = observed - fitted, less their centre, and widened.
+
+    `centre` is where the fit's objective has their centre (see `losses.location`); the mean, that of squares, if None.
 
     The factor sqrt(n / df) undoes that a fit shrinks its residuals, t(df) / normal that their scale is an estimate.
     """
     widen = widening(len(residual), df_resid)
     generator = np.random.default_rng(np.random.SeedSequence([seed, 2]))
     picks = generator.integers(len(residual), size=(resamples, len(residual)))
-    return np.asarray((residual - residual.mean())[picks] * widen, dtype=np.float64)
+    middle = float(residual.mean()) if centre is None else centre
+    return np.asarray((residual - middle)[picks] * widen, dtype=np.float64)
 
 
 def widening(count: int, df_resid: int) -> float:

@@ -33,7 +33,7 @@ METHOD = "projected grid over the exponents, then batched BFGS with analytic gra
 class Problem:
     """What is fitted: logs `x` (k, n) less their `centres` (k,), ln target `y` (n,), form, loss, constraint.
 
-    With `plain`, residuals are predicted - observed instead of their logs' difference.
+    With `plain`, residuals are differences of the values instead of their logs'.
     """
 
     form: Form
@@ -108,9 +108,9 @@ def _summed(p: Problem, log_value: Array, y: Array, weights: Array | None) -> tu
 
 
 def residuals(p: Problem, theta: Array, y: Array | None = None) -> Array:
-    """Return predicted less observed (R, n), of logs unless the problem is plain."""
+    """Return observed less predicted (R, n), of logs unless the problem is plain: errors to be added to a fit."""
     log_value, target = p.form.log_value(theta, p.x), p.y if y is None else y
-    return np.exp(log_value) - np.exp(target) if p.plain else log_value - target
+    return np.exp(target) - np.exp(log_value) if p.plain else target - log_value
 
 
 def starts_of(p: Problem, count: int = STARTS) -> Array:

@@ -143,7 +143,8 @@ def resampled(
     if how.by == "residuals":
         residual = engine.residuals(p, point.theta[None])[0]
         free = len(point.theta) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
-        noise = bootstrap.residual_draws(residual, len(data) - free, resamples, seed)
+        centre = losses.location(p.loss, residual)
+        noise = bootstrap.residual_draws(residual, len(data) - free, resamples, seed, centre)
         fitted = p.form.log_value(point.theta[None], p.x)[0]
         y = np.log(np.maximum(np.exp(fitted) + noise, 1e-300)) if p.plain else fitted + noise
         return engine.fit_many(p, point, y=y, workers=workers).theta

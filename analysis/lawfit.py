@@ -158,7 +158,7 @@ class LawFit:
     @property
     def resid(self) -> Array:
         """Observed less fitted (n,): of the logs, unless the fit is plain."""
-        return np.asarray(-engine.residuals(self.problem, self.point.theta[None])[0])
+        return np.asarray(engine.residuals(self.problem, self.point.theta[None])[0])
 
     @property
     def noise(self) -> float:

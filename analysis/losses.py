@@ -197,6 +197,20 @@ class StudentT:
         return np.asarray(u)
 
 
+def location(loss: Loss, residual: Array) -> float:
+    """Return the m at which the pulls of residual (n,) - m sum to zero: the mean for squares, Huber's location, ...
+
+    Errors that are drawn anew have to be centred there, for that is the centre which the objective fits. The sum falls
+    as m rises (for Student's t near its root), so the root is found by bisection.
+    """
+    low, high = float(residual.min()), float(residual.max())
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        pull = float(loss.summed((residual - middle)[None], None)[1].sum())
+        low, high = (middle, high) if pull > 0 else (low, middle)
+    return 0.5 * (low + high)
+
+
 def named(name: str | Loss, delta: float = 1e-3) -> Loss:
     """Return the loss function of this name; ValueError lists the names."""
     if not isinstance(name, str):

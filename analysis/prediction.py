@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import bootstrap, observations
+from analysis import bootstrap, losses, observations
 from analysis.pitfalls import refuse_far
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def _drawn(fit: LawFit, runs: Any) -> tuple[Array, Array]:
         root = np.linalg.cholesky(fit._covariance("delta") + 1e-18 * np.eye(len(fit.point.theta)))
         theta = fit.point.theta + generator.normal(size=(1000, len(fit.point.theta))) @ root.T
     mean = fit._predicted(theta, runs)
-    residual = (fit.resid - fit.resid.mean()) * bootstrap.widening(fit.nobs, fit.df_resid)
+    centre = losses.location(fit.problem.loss, fit.resid)
+    residual = (fit.resid - centre) * bootstrap.widening(fit.nobs, fit.df_resid)
     noise = generator.choice(residual, size=mean.shape)
     return mean, mean + noise if fit.problem.plain else mean * np.exp(noise)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis import bootstrap, engine, human, identify
+from analysis import bootstrap, engine, human, identify, losses
 from analysis.forms import SURFACE
 from analysis.results import Block
 from analysis.rows import Array, Rows
@@ -87,7 +87,9 @@ def _draws(
         return np.empty((0, len(FORM.names)))
     if how.by == "residuals":
         fitted = problem.form.log_value(point.theta[None], problem.x)[0]
-        noise = bootstrap.residual_draws(problem.y - fitted, len(rows) - len(FORM.names), resamples, seed)
+        residual = problem.y - fitted
+        centre = losses.location(problem.loss, residual)
+        noise = bootstrap.residual_draws(residual, len(rows) - len(FORM.names), resamples, seed, centre)
         found = engine.fit_many(problem, point, y=fitted + noise, workers=workers)
     else:
         groups = rows.size if how.by == "sizes" else np.arange(len(rows))
