@@ -137,19 +137,27 @@ def resampled(
     seed: int,
     workers: int = 1,
 ) -> Array:
-    """Return theta (resamples, p) of the bootstrap that `how` names."""
+    """Return theta (resamples, p) of the bootstrap that `how` names.
+
+    Draws are made for the rows in the order of their values and for residuals in theirs: the order in which a file
+    holds its rows changes no number.
+    """
     if resamples == 0:
         return np.empty((0, len(point.theta)))
+    order = data.order()
+    back = np.argsort(order, kind="stable")
     if how.by == "residuals":
-        residual = engine.residuals(p, point.theta[None])[0]
+        residual = np.sort(engine.residuals(p, point.theta[None])[0])
         free = len(point.theta) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
         centre = losses.location(p.loss, residual)
-        noise = bootstrap.residual_draws(residual, len(data) - free, resamples, seed, centre)
+        noise = bootstrap.residual_draws(residual, len(data) - free, resamples, seed, centre)[:, back]
         fitted = p.form.log_value(point.theta[None], p.x)[0]
         y = np.log(np.maximum(np.exp(fitted) + noise, 1e-300)) if p.plain else fitted + noise
         return engine.fit_many(p, point, y=y, workers=workers).theta
+    ordered = data.take(order)
     if how.by == "seeds":
-        weights = bootstrap.seed_weights(data.cell, resamples, seed)
+        weights = bootstrap.seed_weights(observations.by_first(ordered.cell), resamples, seed)
     else:
-        weights = bootstrap.cluster_weights(bootstrap.groups(how, data.size, data.run), resamples, seed)
-    return engine.fit_many(p, point, weights=weights, workers=workers).theta
+        groups = bootstrap.groups(how, observations.by_first(ordered.size), observations.by_first(ordered.run))
+        weights = bootstrap.cluster_weights(groups, resamples, seed)
+    return engine.fit_many(p, point, weights=weights[:, back], workers=workers).theta

@@ -37,6 +37,10 @@ class Observations:
     def __len__(self) -> int:
         return len(self.target)
 
+    def order(self) -> Index:
+        """Return the rows' numbers in an order of their values: what is drawn by it does not depend on the file's."""
+        return np.lexsort((self.size, self.target, *self.inputs[::-1])).astype(np.int64)
+
     def take(self, mask: NDArray[np.bool_] | Index) -> Observations:
         """Return these rows; groups keep their numbers."""
         return Observations(
@@ -108,6 +112,12 @@ def _optional(runs: Any, name: str) -> Array | None:
         return np.atleast_1d(column(runs, name))
     except (ValueError, KeyError):
         return None
+
+
+def by_first(groups: Index) -> Index:
+    """Return group numbers (n,) counted from 0 in the order in which the groups first appear."""
+    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first, kind="stable"), kind="stable")[number.ravel()].astype(np.int64)
 
 
 def _groups(runs: Any, name: str) -> Index | None:

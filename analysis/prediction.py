@@ -91,6 +91,6 @@ def _drawn(fit: LawFit, runs: Any) -> tuple[Array, Array]:
         theta = fit.point.theta + generator.normal(size=(1000, len(fit.point.theta))) @ root.T
     mean = fit._predicted(theta, runs)
     centre = losses.location(fit.problem.loss, fit.resid)
-    residual = (fit.resid - centre) * bootstrap.widening(fit.nobs, fit.df_resid)
+    residual = np.sort(fit.resid - centre) * bootstrap.widening(fit.nobs, fit.df_resid)
     noise = generator.choice(residual, size=mean.shape)
     return mean, mean + noise if fit.problem.plain else mean * np.exp(noise)

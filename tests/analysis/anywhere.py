@@ -1,0 +1,98 @@
+"""A program that fits and prints its numbers as JSON: `python -m tests.analysis.anywhere [as_given|shuffled]`.
+
+It is started under other BLAS kernels, numbers of threads and orders of rows; the numbers have to be the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import approaches, fit_law, frame, isoflop
+from analysis import fit as command
+from analysis.lawfit import LawFit
+from tests.analysis import studies
+
+LAW = (1.7, 400.0, 900.0, 0.34, 0.3)
+TUTORIAL = Path(__file__).parents[2] / "docs/tutorial/runs.csv"
+Order = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def numbers(order: Order) -> dict[str, Any]:
+    """Return every fit's numbers by a name."""
+    study = studies.isoflop(0, noise=0.002, budgets=(1e17, 1e18, 1e19, 1e20), law=LAW)
+    found: dict[str, Any] = {}
+    for loss in ("huber", "squared", "l1", "student_t"):
+        found[f"study, {loss}"] = of_law(fit_law(order(study), loss=loss, resamples=100))
+    found["two rows a setting"] = of_law(fit_law(order(doubled()), resamples=0))
+    found["two rows a setting, l1"] = of_law(fit_law(order(doubled()), loss="l1", resamples=0))
+    found["held and tied"] = of_law(fit_law(order(study), fix={"E": 1.7}, tie={"beta": "alpha"}, resamples=50))
+    for form in ("chinchilla_tied", "kaplan_floor", "farseer"):
+        found[form] = of_law(fit_law(order(study), form, loss="squared", resamples=0), predictions=True)
+    table = approaches.side_by_side(order(study), 1e21, resamples=50).drop(columns="reason")
+    found["approaches"] = {str(name): row.dropna().to_dict() for name, row in table.iterrows()}
+    found["akima"] = isoflop.optima(order(study), "akima").select_dtypes(float).to_dict("list")
+    found["command"] = of_command(order)
+    if studies.SHARED.exists():
+        points = pd.read_csv(studies.SHARED / "chinchilla_epoch/runs.csv")
+        points = points[points["in_reference_fit"]].reset_index(drop=True)
+        found["240 points"] = of_law(fit_law(order(points), resamples=100))
+        found["240 points, squared"] = of_law(fit_law(order(points), loss="squared", resamples=0))
+    return found
+
+
+def doubled() -> pd.DataFrame:
+    """Return two rows at each size and number of tokens, of different losses: a near-L1 fit has no one minimum."""
+    study = studies.isoflop(0, budgets=(1e17, 1e18, 1e19, 1e20), law=LAW)
+    worse = study.assign(loss=study["loss"] * (1 + 0.01 * np.log(study["params"] / 1e7)))
+    return pd.concat((worse, study), ignore_index=True)
+
+
+def of_law(fit: LawFit, predictions: bool = False) -> dict[str, Any]:
+    """Return constants, intervals, a forecast; of laws whose constants trade off, what they say of runs alone."""
+    far = {"params": [1e9, 1e10], "tokens": [2e10, 2e11]}
+    out: dict[str, Any] = {"objective": fit.objective, "loss": fit.predict(far).tolist(), "aic": fit.aic}
+    if predictions:
+        return out
+    ends = fit.conf_int()
+    out |= {"params": fit.params.to_dict(), "derived": fit.derived.to_dict()}
+    out["intervals"] = {str(name): [_said(ends[0][name]), _said(ends[1][name])] for name in ends.index}
+    if len(fit.thetas):
+        out["forecast"] = fit.get_prediction(far).summary_frame().to_dict("list")
+    out["checks"] = [check.code for check in fit.check()]
+    return out
+
+
+def of_command(order: Order) -> Any:
+    """Return what `python -m analysis.fit` finds, less what says when and by which versions."""
+    from analysis.plain import to_json
+
+    table = order(frame.from_csv(TUTORIAL, params_kind="total", flop_rule="6ND"))
+    result: Mapping[str, Any] = to_json(command.fit(table, resamples=60, sensitivity=False))
+    return {name: value for name, value in result.items() if name not in ("created", "versions", "record")}
+
+
+def _said(value: float) -> float | str:
+    return float(value) if np.isfinite(value) else str(value)
+
+
+def main() -> None:
+    """Print the numbers; `shuffled` gives the rows in another order."""
+    shuffle = "shuffled" in sys.argv[1:]
+
+    def order(table: pd.DataFrame) -> pd.DataFrame:
+        out = table.sample(frac=1.0, random_state=7).reset_index(drop=True) if shuffle else table
+        out.attrs = dict(table.attrs)
+        return out
+
+    json.dump(numbers(order), sys.stdout, default=float)
+
+
+if __name__ == "__main__":
+    main()
