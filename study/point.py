@@ -1,4 +1,10 @@
-"""A point is its frozen config: canonical JSON and the key that is its hash."""
+"""A point is its frozen config: canonical JSON and the key that is its hash.
+
+The key is of what the losses depend on: the scientific sections with every key of the schema as it first was, and of
+keys that came later only what differs from their former value, by which a run is what it was before there was the key
+(train.spec.later). So the key of a point stays the same when the schema grows, and a config of today that says the same
+has it too. A default that is changed makes another key, since a frozen config holds the value.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from typing import Any
 
 from train.spec.config import SCIENTIFIC, RunConfig
 from train.spec.counts import flops_per_token
+from train.spec.later import without
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class Point:
 
 def canonical(config: Mapping[str, Any]) -> str:
     """Return the scientific part of a resolved run config as canonical JSON: sorted keys, no spaces, no NaN."""
-    science = {name: config[name] for name in SCIENTIFIC}
+    science = without({name: config[name] for name in SCIENTIFIC if name in config})
     # Where the text lay does not matter: its content does, and that is the fingerprint.
     data = {name: value for name, value in science["data"].items() if name != "source"}
     data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data.get("sources", ())]

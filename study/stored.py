@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from study.point import Point
 from train.spec.config import ModelConfig, RunConfig
 from train.spec.counts import flops_per_token
+from train.spec.later import filled
 from train.spec.read import read
 
 HEAD, TAIL = '{"key":"', ',"overrides":'
@@ -89,13 +90,13 @@ def stored(line: str) -> Point:
 @cache
 def _flops_per_token(model: str, data: str) -> float:
     said = json.loads(data)
-    shape = ModelConfig(**_values(json.loads(model)))
+    shape = ModelConfig(**_values(filled(json.loads(model), ModelConfig)))
     return float(flops_per_token(shape, said["vocab_size"], said["sequence_length"]))
 
 
 def _run_config(config: Mapping[str, Any]) -> RunConfig:
     """Return the config of a line we wrote: built directly, and read with every check if it does not fit."""
-    hints = _hints()
+    hints, config = _hints(), filled(config)
     try:
         parts = {n: hints[n](**_values(v)) if isinstance(v, dict) else v for n, v in config.items()}
         return RunConfig(**parts)

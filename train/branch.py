@@ -18,6 +18,7 @@ import yaml
 from train.checkpoint.layout import Checkpoint, newest, pin
 from train.schedule import branch_decay_fraction
 from train.spec.config import RunConfig
+from train.spec.later import filled, is_frozen
 from train.spec.read import read
 from train.spec.resolve import resolve
 from train.spec.yamlfile import dump, read_mapping
@@ -69,6 +70,7 @@ def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfi
 
 def _with(mapping: dict[str, Any], assignments: list[str]) -> RunConfig:
     """Return the config of a mapping with `section.key=value` assignments applied, resolved."""
+    mapping = filled(mapping) if is_frozen(mapping) else mapping
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         section, dot, key = name.partition(".")

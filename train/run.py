@@ -54,11 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def load(path: Path) -> RunConfig:
     """Return the resolved config in a YAML file; ValueError that names the file or key where it cannot be read."""
-    from train.spec.read import read
+    from train.spec.later import read_run
     from train.spec.resolve import resolve
     from train.spec.yamlfile import read_mapping
 
-    return resolve(read(RunConfig, read_mapping(path)), begun(path.parent))
+    return resolve(read_run(read_mapping(path)), begun(path.parent))
 
 
 def begun(folder: Path) -> bool:

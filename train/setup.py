@@ -31,6 +31,7 @@ from train.precision.scaler import LossScaler
 from train.reading import Reader, RowSource, make_reader
 from train.spec import mesh as layout
 from train.spec.config import SCIENTIFIC, RunConfig
+from train.spec.later import without
 from train.spec.manifest import Manifest, folder, read_manifest
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Setup:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint belongs to: the scientific config and the data's fingerprint."""
         config = asdict(self.config)
-        science = {name: config[name] for name in SCIENTIFIC}
+        science = without({name: config[name] for name in SCIENTIFIC})
         data = {k: v for k, v in science["data"].items() if k not in ("source", "fingerprint")}
         data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data["sources"]]
         science["data"] = data

@@ -21,8 +21,7 @@ from study.selection import by_key
 from study.submission import find_study, load_section, reference
 from study.units import duration
 from study.where import flat, said
-from train.spec.config import RunConfig
-from train.spec.read import read
+from train.spec.later import read_run
 from train.spec.resolve import resolve
 
 SHOWN_CHECKPOINTS = 8
@@ -78,7 +77,7 @@ def differences(folder: StudyFolder, point: Point) -> dict[str, dict[str, Any]]:
     defaults = load_section(folder, "run_defaults")
     if not defaults:
         return {}
-    base = read(RunConfig, defaults, "run_defaults")
+    base = read_run(defaults, "run_defaults")
     with suppress(ValueError):  # the base alone need not be a run: each point may bring what is missing
         base = resolve(base)
     before, after = flat(asdict(base)), flat(asdict(point.config))

@@ -23,6 +23,7 @@ from study.search.settings import Settings, load
 from study.search.state import Claim, Search, ended, reported, started
 from sweeps.events import Config, Unit
 from train.spec.counts import flops_per_token
+from train.spec.later import filled
 from train.spec.read import read
 
 JOB = "job:"
@@ -166,7 +167,7 @@ class Office:
 
     def _read_base(self) -> StudyConfig:
         if self._base is None or self._base[0] is not self.settings:
-            self._base = self.settings, check(dict(self.settings.base))
+            self._base = self.settings, check(filled(self.settings.base))
         return self._base[1]
 
     def _append(self, *records: Record) -> None:
@@ -288,7 +289,7 @@ def frozen(settings: Settings, config: Config, origin: str | None = None, base: 
     config read, for who asks often: then only the sections are read that the trial's settings are in.
     """
     said = dict(config) if origin is None else {**config, "schedule.parent": origin}
-    plain: dict[str, Any] = dict(settings.base)
+    plain: dict[str, Any] = filled(settings.base)
     for key, value in said.items():
         plain = _with(plain, key.split("."), value)
     overrides = tuple(f"{key}={_short(value)}" for key, value in said.items())

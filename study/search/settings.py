@@ -22,6 +22,9 @@ from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.schedulers.scheduler import Scheduler
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
+from train.spec.config import RunConfig
+from train.spec.later import filled
+from train.spec.read import read
 
 FORMAT = 1
 SCHEDULERS = ("asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")
@@ -152,8 +155,9 @@ def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
         return None
     free = {name: getattr(there, name) for name in FREE if (there.scheduler, name) != ("pbt", "trials")}
     same = replace(wanted, **free)
-    if _plain(same) != _plain(there):
-        differing = ", ".join(sorted(n for n, v in _plain(same).items() if v != _plain(there)[n]))
+    asked, had = ({**_plain(one), "base": _comparable(one.base)} for one in (same, there))
+    if asked != had:
+        differing = ", ".join(sorted(name for name, value in asked.items() if value != had[name]))
         raise ValueError(
             f"study {folder.name} holds another search (different: {differing}): take another study.name, or give "
             "the same command; only search.trials, search.shape, its budgets and search.lease_seconds may change"
@@ -166,6 +170,14 @@ def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
                 f"study {folder.name}: search.{key}={new} is below what the study has ({old}): it may only grow"
             )
     return there
+
+
+def _comparable(base: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a base config in which keys that the schema got since are there, as they were before there was the key."""
+    try:
+        return asdict(read(RunConfig, filled(base)))
+    except ValueError:  # of another version: its own words are all that can be compared
+        return base
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -7,13 +7,17 @@ documented rule, so that a frozen config holds numbers only and two ways of sayi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 
-def key(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """Return a dataclass field with its default, its one-line help and its allowed values."""
-    return field(default=default, metadata={"help": help, "choices": choices})
+def key(default: Any, help: str, choices: tuple[str, ...] = (), former: Any = MISSING) -> Any:
+    """Return a dataclass field with its default, its one-line help and its allowed values.
+
+    former: of a key that is new, the value that says what runs did before there was the key (see train.spec.later).
+    """
+    later = {} if former is MISSING else {"former": former}
+    return field(default=default, metadata={"help": help, "choices": choices, **later})
 
 
 def section(kind: type, help: str) -> Any:
