@@ -19,35 +19,69 @@ def levels(r: int, R: int, eta: int, skip: int = 0) -> tuple[int, ...]:
         raise ValueError(f"r={r} and R={R}: the first rung must be at least 1 and at most the full resource R")
     if eta < 2:
         raise ValueError(f"eta={eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)")
-    if not 0 <= skip < brackets(r, R, eta):
-        raise ValueError(f"bracket {skip} does not exist: r={r}, R={R}, eta={eta} make {brackets(r, R, eta)}")
-    found, level = [], r * eta**skip
+    found, level = [], r
     while level < R:
         found.append(level)
         level *= eta
-    return (*found, R)
+    every = (*found, R)
+    if not 0 <= skip < len(every):
+        raise ValueError(f"bracket {skip} does not exist: r={r}, R={R}, eta={eta} make {len(every)}")
+    return every[skip:]
 
 
 def brackets(r: int, R: int, eta: int) -> int:
-    """Return how many brackets there are: 1 + floor(log_eta(R / r)), counted with integers."""
-    count = 1
-    while r * eta**count <= R:
-        count += 1
+    """Return how many brackets there are: one for each rung that trials may start at, R itself the last.
+
+    Hyperband's are 1 + floor(log_eta(R / r)) with rungs counted down from R (Li et al. 2018), so that the last one
+    always trains straight to R; counted up from r there is one more where r·eta^k does not meet R.
+    """
+    return len(levels(r, R, eta))
+
+
+def first_rung(least: int, R: int, eta: int) -> int:
+    """Return the lowest of R, R/eta, R/eta², …, rounded up, that is at least `least` [resource].
+
+    Rungs from there up are eta apart to the end. Counted up from `least` the last one below R may lie just before it,
+    where two of three trials would be given up with nothing left to train. ValueError as of :func:`levels`.
+    """
+    levels(least, R, eta)
+    parts = 1
+    while parts * eta <= R and -(-R // (parts * eta)) >= least:
+        parts *= eta
+    return -(-R // parts)
+
+
+def most_at_the_end(trials: int, rungs: int, eta: int) -> int:
+    """Return how many trials promotion may bring to the last of `rungs` at most: were each the best up to then.
+
+    The top floor(n/eta) of the first n has a newcomer each time from n = eta on, so a rung keeps eta - 1 of them.
+    """
+    return max(0, trials - (rungs - 1) * (eta - 1))
+
+
+def always_enough(rungs: int, eta: int) -> int:
+    """Return how many trials let promotion bring one to the last of `rungs` in any case, where none fails."""
+    count: int = eta ** (rungs - 1)
     return count
 
 
 @dataclass
 class Rung:
-    """Who was recorded at one level. Entries are ordered by value, then by arrival, so that ties have an order."""
+    """Who was recorded at one level. Entries are ordered by value, then by arrival, so that ties have an order.
+
+    since: at which resource each trial's value was reported: at the level, or at the first report after it.
+    """
 
     level: int
     entries: list[tuple[float, int, int]] = field(default_factory=list)
     of: dict[int, tuple[float, int, int]] = field(default_factory=dict)
     promoted: set[int] = field(default_factory=set)
     open: list[tuple[float, int, int]] = field(default_factory=list)
+    since: dict[int, int] = field(default_factory=dict)
 
-    def record(self, trial: int, value: float) -> None:
-        """Enter a trial's value; a trial that was here already is replaced, not counted twice."""
+    def record(self, trial: int, value: float, resource: int | None = None) -> None:
+        """Enter a trial's value, reported at `resource` (None: at the level); one that was here already is replaced."""
+        self.since[trial] = self.level if resource is None else resource
         old = self.of.get(trial)
         if old is not None:
             _remove(self.entries, old)
@@ -87,6 +121,19 @@ def crossed(levels: Sequence[int], before: int, now: int) -> range:
     first = next((k for k, level in enumerate(levels) if level > before), len(levels))
     last = next((k for k, level in enumerate(levels) if level > now), len(levels))
     return range(first, max(first, last))
+
+
+def enter(rungs: Sequence[Rung], trial: int, before: int, resource: int, value: float) -> list[int]:
+    """Enter a report of a trial that stood at `before`; return the numbers of the rungs that it is in.
+
+    It fills the rungs in (before, resource]. One that comes again, as after a retry from a checkpoint, replaces
+    what was entered at its resource or a later one: each rung holds the latest word on the first value at or after it.
+    """
+    again = [k for k, rung in enumerate(rungs) if rung.level <= resource <= rung.since.get(trial, -1)]
+    filled = sorted({*again, *crossed([rung.level for rung in rungs], before, resource)})
+    for k in filled:
+        rungs[k].record(trial, value, resource)
+    return filled
 
 
 def _remove(entries: list[tuple[float, int, int]], entry: tuple[float, int, int]) -> None:

@@ -19,7 +19,10 @@ class Domain(Protocol):
         """Return a value drawn from the domain."""
 
     def perturb(self, value: Setting, factor: float, random: np.random.Generator) -> Setting:
-        """Return a value near `value`: numbers times `factor`, clipped, never stuck where they were."""
+        """Return a value near `value`: numbers times `factor`, clipped, never stuck where they were.
+
+        What has no order stays as it is.
+        """
 
     def unit(self, value: Setting) -> float:
         """Return where a value lies between 0 and 1."""
@@ -138,9 +141,14 @@ class Choice:
         return self.values[int(random.integers(len(self.values)))]
 
     def perturb(self, value: Setting, factor: float, random: np.random.Generator) -> Setting:
-        """Return a neighbour of an ordered value, up for a factor above one; any value drawn anew otherwise."""
-        if not self.ordered or value not in self.values:
+        """Return a neighbour of an ordered value, up for a factor above one; of unordered ones the value itself.
+
+        What has no neighbours cannot be moved a little: another value is a draw, which whoever explores decides on.
+        """
+        if value not in self.values:
             return self.draw(random)
+        if not self.ordered:
+            return value
         place = self.values.index(value) + (1 if factor > 1 else -1)
         return self.values[min(max(place, 0), len(self.values) - 1)]
 

@@ -201,7 +201,7 @@ def _domain(override: Override) -> Domain:
             return Integers(int(start), int(stop) - 1, log)
         return Choice(tuple(_plain(item) for item in value.range()), ordered=True)
     assert isinstance(value, ChoiceSweep), "a list after -m"
-    return Choice(tuple(_plain(item) for item in value.list))
+    return Choice(tuple(_plain(item) for item in value.list), ordered="ordered" in getattr(value, "tags", set()))
 
 
 def _plain(value: Any) -> Setting:

@@ -110,7 +110,7 @@ def domain_of(about: Mapping[str, Any]) -> Domain:
     """Return the domain that a JSON object describes."""
     kind, rest = about["kind"], {name: value for name, value in about.items() if name != "kind"}
     if kind == "choice":
-        return Choice(tuple(rest["values"]))
+        return Choice(tuple(rest["values"]), bool(rest.get("ordered", False)))
     return Integers(**rest) if kind == "integers" else Interval(**rest)
 
 

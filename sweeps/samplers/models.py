@@ -102,6 +102,7 @@ class Modelled:
                 n_startup_trials=self.startup,
                 multivariate=True,
                 group=bool(self.space.conditions),
+                constant_liar=True,  # what runs now counts as bad: workers that ask at once go to different places
             )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sweeps.events import Event, Measured, Reported, Started, Unit
-from sweeps.rungs import crossed
 from sweeps.schedulers.asha_promotion import AshaPromotion
 
 BREAK_EVEN = 0.037
@@ -41,9 +40,10 @@ class AshaAuto(AshaPromotion):
             case Measured(share):
                 self.share = share
             case Reported(trial, resource, _):
-                passed = crossed(self.levels, self.trials.at[trial], resource)
+                newest = resource >= self.trials.at[trial]
                 super().apply(event)
-                self._see(trial, passed)
+                if newest:
+                    self._see(trial, resource)
             case Started(unit):
                 self.going.pop(unit.trial, None)
                 super().apply(event)
@@ -58,11 +58,16 @@ class AshaAuto(AshaPromotion):
             yield from self.trials.fresh(self.levels[0], self.bracket)
         yield from super().candidates()
 
-    def _see(self, trial: int, passed: range) -> None:
-        """Note whether a trial is among the best in each rung that it has just passed, itself included."""
+    def _see(self, trial: int, resource: int) -> None:
+        """Note whether a trial is among the best in each rung that its report fills, itself included."""
+        passed = [k for k, rung in enumerate(self.rungs) if rung.since.get(trial) == resource]
+        if not passed:
+            return
         goes = all(self.rungs[k].continues(trial, self.eta) for k in passed)
-        if passed and goes and passed[-1] + 1 < len(self.levels):
+        if goes and passed[-1] + 1 < len(self.levels):
             self.going[trial] = Unit(trial, self.levels[passed[-1] + 1], self.bracket)
+        else:
+            self.going.pop(trial, None)
 
     def _straight_on(self) -> Iterator[Unit]:
         """Yield the trials that go straight on, the one that has waited longest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sweeps.events import Ended, Event, Reported, Started, Unit
-from sweeps.rungs import Rung, crossed, levels
+from sweeps.rungs import Rung, crossed, enter, levels
 from sweeps.schedulers.scheduler import Scheduler, Trials
 
 
@@ -30,8 +30,7 @@ class AshaPromotion(Scheduler):
                 for k in crossed(self.levels, 0, self.trials.at.get(unit.trial, 0)):
                     self.rungs[k].promote(unit.trial)
             case Reported(trial, resource, value):
-                for k in crossed(self.levels, self.trials.at[trial], resource):
-                    self.rungs[k].record(trial, value)
+                enter(self.rungs, trial, self.trials.at[trial], resource, value)
             case Ended(trial, "failed"):
                 self._fail(trial)
             case _:
@@ -52,4 +51,4 @@ class AshaPromotion(Scheduler):
         if unit is None:
             return
         for k in crossed(self.levels, self.trials.at[trial], unit.until):
-            self.rungs[k].record(trial, float("inf"))
+            self.rungs[k].record(trial, float("inf"), unit.until)

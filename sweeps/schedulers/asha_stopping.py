@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sweeps.events import Ended, Event, Reported, Unit
-from sweeps.rungs import Rung, crossed, levels
+from sweeps.rungs import Rung, crossed, enter, levels
 from sweeps.schedulers.scheduler import Scheduler, Trials
 
 
@@ -54,12 +54,11 @@ class AshaStopping(Scheduler):
         return not at_end and trial not in self.going and trial not in self.trials.running | self.trials.lost
 
     def _report(self, trial: int, resource: int, value: float) -> None:
-        passed = crossed(self.levels, self.trials.at[trial], resource)
+        passed = enter(self.rungs, trial, self.trials.at[trial], resource, value)
         goes = True
         for k in passed:
-            self.rungs[k].record(trial, value)
             goes = goes and self.rungs[k].continues(trial, self.eta, self.tolerance)
-        if not passed:
+        if not passed or resource < self.trials.at[trial]:
             return
         after = passed[-1] + 1
         if goes and after < len(self.levels):
@@ -71,5 +70,5 @@ class AshaStopping(Scheduler):
         unit = self.trials.running.get(trial)
         if unit is not None:
             for k in crossed(self.levels, self.trials.at[trial], unit.until):
-                self.rungs[k].record(trial, float("inf"))
+                self.rungs[k].record(trial, float("inf"), unit.until)
         self.going.pop(trial, None)

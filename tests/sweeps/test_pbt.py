@@ -120,6 +120,17 @@ def test_integers_do_not_get_stuck_inside_their_range(value: int, factor: float,
     assert Integers(1, 4).perturb(value, factor, np.random.default_rng(0)) == moved
 
 
+def test_a_copy_keeps_its_donors_choice_but_for_the_stated_share() -> None:
+    """A setting is drawn anew with probability 0.25; of three values a third of the draws is the donor's own."""
+    space = Space({"rule": Choice(("a", "b", "c")), "width": Choice((1, 2, 3, 4), ordered=True)})
+    scheduler = PopulationBased(space, 4, 60, Rules(5), 0)
+    random = np.random.default_rng(0)
+    copies = [scheduler._explored(random, {"rule": "a", "width": 2}) for _ in range(4_000)]
+    assert np.mean([copy["rule"] == "a" for copy in copies]) == pytest.approx(1 - 0.25 * 2 / 3, abs=0.02)
+    # Of ordered values a neighbour, up or down alike; a step further is a draw.
+    assert np.mean([copy["width"] in (1, 3) for copy in copies]) == pytest.approx(0.75 + 0.25 / 2, abs=0.02)
+
+
 def test_zero_is_left_and_domains_are_kept() -> None:
     random = np.random.default_rng(0)
     assert Interval(0, 1).perturb(0.0, 1.2, random) != 0.0

@@ -12,7 +12,7 @@ import pytest
 
 from sweeps.events import Config
 from sweeps.rungs import Rung
-from sweeps.samplers.density import DensityDraws
+from sweeps.samplers.density import WIDER, WIDTH, DensityDraws, DensityRatio, Kernels
 from sweeps.samplers.models import Modelled, clipped, compared, ranked
 from sweeps.samplers.sampler import RandomDraws, Sampler, Tried, identity
 from sweeps.samplers.spread import Grid, Sobol
@@ -117,6 +117,53 @@ def test_tpe_learns_from_trials_that_were_paused() -> None:
         return float(np.mean([abs(math.log10(config["lr"]) + 2) for config in configs]))
 
     assert distance(near) < 0.5 * distance(spread)
+
+
+def test_tpe_leaves_places_to_those_that_run_there() -> None:
+    """Workers that ask before any has ended would else all go to the one place that looks best."""
+    space = Space({"lr": Interval(0.0, 1.0)})
+    tried = [Tried({"lr": lr}, {R: abs(lr - 0.5)}) for lr in np.linspace(0.01, 0.99, 30).tolist()]
+    running = [Tried({"lr": 0.5 + 0.001 * k}) for k in range(-8, 9)]
+
+    def apart(history: Sequence[Tried]) -> float:
+        proposed = [made("tpe", space, seed).propose(len(history), history) for seed in range(6)]
+        return float(np.mean([abs(float(config["lr"]) - 0.5) for config in proposed if config]))
+
+    assert apart([*tried, *running]) > 2 * apart(tried)
+
+
+def test_a_density_is_drawn_from_near_good_trials_and_ranked_against_the_bad_ones() -> None:
+    """BOHB's way: draws of a widened l, of which the one with the highest l/g is taken."""
+    good = Kernels(np.array([[0.9, 1.0], [0.8, 1.0], [0.85, 0.5]]), (0, 3))
+    drawn = good.draw(np.random.default_rng(0), 4_000, 1.0)
+    assert ((drawn >= 0) & (drawn <= 1)).all()
+    assert drawn[:, 0].mean() == pytest.approx(0.8, abs=0.03)  # truncated at 1, so below the 0.85 of the points
+    assert drawn[:, 0].std() < WIDTH
+    shares = [float(np.mean(np.isclose(drawn[:, 1], place))) for place in (0.0, 0.5, 1.0)]
+    leaves = good.leaves(3, 1.0)
+    assert shares == pytest.approx([leaves / 2, 1 / 3, 2 / 3 * (1 - leaves) + leaves / 6], abs=0.03)
+    assert good.draw(np.random.default_rng(0), 4_000, WIDER)[:, 0].std() > drawn[:, 0].std()
+    assert good.at(np.array([[0.85, 1.0]])) > good.at(np.array([[0.85, 0.0]])) > good.at(np.array([[0.1, 0.0]]))
+
+
+def test_few_draws_of_a_density_find_a_corner_of_many_dimensions() -> None:
+    """A maximum over uniform draws is rarely near the good trials where there are six settings; a draw from l is."""
+    space = Space({f"x{k}": Interval(0.0, 1.0) for k in range(6)})
+    rng, rung, tried = np.random.default_rng(0), Rung(1), []
+    for number in range(40):
+        low, high = (0.0, 0.15) if number < 6 else (0.0, 1.0)
+        tried.append(Tried({f"x{k}": float(rng.uniform(low, high)) for k in range(6)}, {1: float(number)}))
+        rung.record(number, float(number))
+    proposals = [DensityDraws(space, seed).propose(40, tried, [rung]) for seed in range(40)]
+    means = [float(np.mean([float(x) for x in config.values()])) for config in proposals if config]
+    assert float(np.median(means)) < 0.25
+
+
+def test_a_rung_of_diverged_trials_says_nothing_of_where_good_ones_are() -> None:
+    rung = Rung(1)
+    for number in range(20):
+        rung.record(number, math.nan if number else 1.0)
+    assert DensityRatio(0).split([[0.5]] * 20, [rung], (0,)) is None
 
 
 def test_tpe_beats_random_draws_on_a_smooth_loss_that_diverges() -> None:

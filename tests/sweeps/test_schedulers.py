@@ -12,7 +12,8 @@ from sweeps.correlation import spearman, top_down
 from sweeps.events import Ended, Reported, Started, Unit
 from sweeps.replay.history import decisions, undisturbed
 from sweeps.replay.optuna_peer import OptunaPruned
-from sweeps.rungs import Rung, brackets, crossed, levels
+from sweeps.rungs import Rung, always_enough, brackets, crossed, first_rung, levels, most_at_the_end
+from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded, guarded_levels
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
@@ -50,9 +51,46 @@ def test_rungs_are_integer_powers_up_to_exactly_R(
     assert levels(r, R, eta, skip) == expected
 
 
-@pytest.mark.parametrize(("R", "eta", "count"), [(243, 3, 6), (1000, 10, 4), (81, 3, 5), (80, 3, 4)])
-def test_brackets_are_counted_with_integers(R: int, eta: int, count: int) -> None:
-    assert brackets(1, R, eta) == count
+@pytest.mark.parametrize(
+    ("r", "R", "eta", "count"), [(1, 243, 3, 6), (1, 1000, 10, 4), (1, 81, 3, 5), (1, 80, 3, 5), (2428, 65_536, 3, 4)]
+)
+def test_there_is_a_bracket_for_each_rung_and_the_last_goes_straight_to_R(r: int, R: int, eta: int, count: int) -> None:
+    assert brackets(r, R, eta) == count
+    assert levels(r, R, eta, count - 1) == (R,)
+
+
+@given(R=st.integers(1, 10**8), eta=st.integers(2, 5), share=st.integers(1, 10**4))
+def test_rungs_counted_down_from_R_are_eta_apart_to_the_end(R: int, eta: int, share: int) -> None:
+    least = max(1, R // share)
+    first = first_rung(least, R, eta)
+    assert least <= first <= R
+    assert first in (least, R) or first < eta * least + eta
+    rungs = levels(first, R, eta)
+    assert R <= rungs[0] * eta ** (len(rungs) - 1) < R + eta ** len(rungs)  # none lies just before R
+
+
+def test_the_first_rung_is_not_below_what_was_asked_and_the_default_is_as_it_was() -> None:
+    assert first_rung(1_000, 27_008, 3) == 1_001  # 1,000 would put rungs at 27,000 and 27,008
+    assert levels(1_001, 27_008, 3) == (1_001, 3_003, 9_009, 27_008)
+    assert all(first_rung(-(-R // 27), R, 3) == -(-R // 27) for R in (65_536, 27_000_000, 4_096_000, 81, 27))
+
+
+@pytest.mark.parametrize(("trials", "eta", "R"), [(6, 3, 9), (7, 3, 27), (20, 3, 27), (27, 3, 27), (12, 2, 16)])
+def test_how_many_trials_promotion_can_and_always_does_bring_to_the_end(trials: int, eta: int, R: int) -> None:
+    """Each report better than all before it is the luckiest order, each worse the unluckiest."""
+    reached = []
+    for sign in (-1.0, 1.0):
+        scheduler, reports = AshaPromotion(1, R, eta, limit=trials), Counter[str]()
+
+        def value(trial: int, resource: int, sign: float = sign, reports: Counter[str] = reports) -> float:
+            reports["seen"] += 1
+            return sign * reports["seen"]
+
+        drive(scheduler, value, 10_000, workers=1)
+        reached.append(len(scheduler.rungs[-1].of))
+    rungs = len(levels(1, R, eta))
+    assert reached[0] == most_at_the_end(trials, rungs, eta)
+    assert (reached[1] >= 1) == (trials >= always_enough(rungs, eta))
 
 
 @pytest.mark.parametrize(("r", "R", "eta", "skip"), [(0, 9, 3, 0), (10, 9, 3, 0), (1, 9, 1, 0), (1, 9, 3, 3)])
@@ -94,6 +132,36 @@ def test_a_retried_trial_replaces_its_entry() -> None:
     rung.record(2, 0.9)
     assert len(rung.entries) == 3
     assert list(rung.promotables(3)) == [1]
+
+
+@pytest.mark.parametrize("make", [AshaPromotion, AshaStopping, AshaAuto, Hyperband])
+def test_a_retried_trials_report_replaces_what_it_had_reported(make: Callable[..., Scheduler]) -> None:
+    scheduler = make(1, 9, 3)
+    scheduler.apply(Started(Unit(0, 1)))
+    for value in (0.3, 0.9):  # the worker died between telling its value and its end
+        scheduler.apply(Reported(0, 1, value))
+    scheduler.apply(Ended(0, "reached"))
+    inner = scheduler.brackets[0] if isinstance(scheduler, Hyperband) else scheduler
+    assert isinstance(inner, AshaPromotion | AshaStopping)
+    assert inner.rungs[0].entries == [(0.9, 0, 0)]
+
+
+def test_a_retry_from_an_earlier_checkpoint_replaces_no_rung_below_it() -> None:
+    scheduler = AshaPromotion(1, 9, 3)
+    scheduler.apply(Started(Unit(0, 9)))
+    for at, value in ((1, 0.5), (4, 0.4), (3, 0.45), (4, 0.41)):
+        scheduler.apply(Reported(0, at, value))
+    # The rung at 3 was filled at 4; the retry has a value at 3 itself, which a later one does not replace.
+    assert [rung.of.get(0, (None,))[0] for rung in scheduler.rungs] == [0.5, 0.45, None]
+
+
+def test_a_stopped_trials_second_word_decides_whether_it_goes_on() -> None:
+    for first, second, goes in ((0.3, 0.9, False), (0.9, 0.3, True)):
+        scheduler = AshaStopping(1, 9, 3)
+        for trial, value in ((0, 0.5), (1, first), (1, second)):
+            scheduler.apply(Started(Unit(trial, 1)))
+            scheduler.apply(Reported(trial, 1, value))
+        assert (1 in scheduler.going) is goes
 
 
 @pytest.mark.parametrize("make", [AshaPromotion, AshaStopping])
@@ -192,10 +260,22 @@ def test_a_trial_is_never_in_two_units_and_rises_rung_by_rung(name: str, seed: i
                 running.remove(trial)
                 if how == "failed":
                     failed.add(trial)
-    if isinstance(scheduler, AshaPromotion | AshaStopping):
-        for trial, resource in trained.items():
-            held = [rung.level for rung in scheduler.rungs if trial in rung.of and rung.of[trial][0] < math.inf]
-            assert resource == at[trial] == max(held)
+    assert trained.keys() <= at.keys()
+    for trial, resource in trained.items():
+        rungs = rungs_of(scheduler, trial)
+        held = [rung.level for rung in rungs if rung.of.get(trial, (math.inf,))[0] < math.inf]
+        assert resource == at[trial] == max(held, default=27)  # a full training has no rungs
+
+
+def rungs_of(scheduler: Scheduler, trial: int) -> list[Rung]:
+    """Return the rungs that a trial climbs: its bracket's, under the number that it has there; none of full runs."""
+    if isinstance(scheduler, Hyperband):
+        bracket, local = scheduler.place[trial]
+        rungs = [Rung(rung.level) for rung in scheduler.brackets[bracket].rungs]
+        for mine, theirs in zip(rungs, scheduler.brackets[bracket].rungs, strict=True):
+            mine.of = {trial: theirs.of[local]} if local in theirs.of else {}
+        return rungs
+    return list(getattr(scheduler, "rungs", []))
 
 
 @settings(max_examples=40, deadline=None)
@@ -235,10 +315,18 @@ def test_diverged_and_crashed_trials_count_but_never_go_on(name: str) -> None:
     scheduler = MAKERS[name]()
     log = drive(scheduler, lambda t, _: math.nan if t in bad else float(t), 200, workers=1)
     reached = Counter(event.trial for event in log if isinstance(event, Reported))
-    if name in ("promotion", "stopping"):
+    went_on = {event.unit.trial for event in log if isinstance(event, Started) and event.unit.until == 27}
+    if name == "full":
+        assert all(count == 1 for count in reached.values()) and went_on == reached.keys() == set(range(60))
+        return
+    for trial in bad:
+        entries = [rung.of[trial][0] for rung in rungs_of(scheduler, trial) if trial in rung.of]
+        assert entries and all(value == math.inf for value in entries)  # it counts where it came to
+    starts_at_the_end = {t for t in bad if isinstance(scheduler, Hyperband) and scheduler.place[t][0] == 3}
+    assert not (bad - starts_at_the_end) & went_on
+    assert went_on, "others are trained to the end"
+    if name != "guarded":  # whose early rungs let everyone pass at first
         assert all(reached[trial] == 1 for trial in bad)
-        assert isinstance(scheduler, AshaPromotion | AshaStopping)
-        assert bad <= scheduler.rungs[0].of.keys()
 
 
 def test_a_crash_counts_as_the_worst_in_the_rung_it_was_heading_for() -> None:
@@ -283,6 +371,13 @@ def test_a_value_within_the_seed_noise_of_the_cut_continues() -> None:
     assert tolerant.going[1] == Unit(1, 3)
     assert exact.stopped(1)
     assert not tolerant.stopped(1)
+
+
+def test_hyperbands_last_bracket_finishes_trials_where_27_does_not_divide_R() -> None:
+    scheduler = Hyperband(2_428, 65_536, 3, limit=12)
+    drive(scheduler, noise(1), 1_000, workers=2)
+    assert [bracket.levels for bracket in scheduler.brackets][-1] == (65_536,)
+    assert any(at == 65_536 for at in scheduler.trials.at.values())
 
 
 def test_hyperbands_brackets_get_equal_resource() -> None:

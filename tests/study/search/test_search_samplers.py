@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from study.search.claims import Office
 from study.search.define import domains, enqueued
 from study.search.log import Record
-from study.search.settings import described
+from study.search.settings import described, domain_of
 from study.search.state import Search, ended, reported, started
 from study.submission import find_study
 from sweeps.events import Config
-from sweeps.space import Choice, Condition, Domain, Interval, Space
+from sweeps.samplers.models import distribution
+from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
 from tests.study.search.searches import make_search, search_settings
 
 SPACE: dict[str, Domain] = {"optim.name": Choice(("adamw", "muon")), "optim.lr": Interval(1e-3, 1e-1, log=True)}
@@ -115,6 +118,27 @@ def test_conditions_are_tags_of_hydras_grammar() -> None:
     assert space["optim.momentum"] == Interval(0.8, 0.99, log=True)
     assert conditions == {"optim.momentum": Condition("optim.name", ("muon", "sgd"))}
     assert fixed == ["seed=1"]
+
+
+def test_ordered_choices_keep_their_order_from_the_command_to_the_sampler() -> None:
+    space, _, _ = parsed(
+        "model.width=range(64,512,64)", "model.layers=tag(ordered,choice(2,4,8,16))", "optim.name=adamw,muon"
+    )
+    expected = [True, True, False]
+    assert [isinstance(d, Choice) and d.ordered for d in space.values()] == expected
+    settings = replace(search_settings(), space={name: described(domain) for name, domain in space.items()})
+    again = settings.make_space().domains
+    assert again == space
+    assert type(distribution(again["model.layers"])).__name__ == "IntDistribution"
+    random = np.random.default_rng(0)
+    assert {again["model.layers"].perturb(4, factor, random) for factor in (0.8, 1.2)} == {2, 8}
+
+
+@pytest.mark.parametrize(
+    "domain", [Choice((1, 2)), Choice((1, 2), ordered=True), Integers(1, 9, log=True), Interval(0.1, 2.0)]
+)
+def test_a_domain_is_what_its_description_says(domain: Domain) -> None:
+    assert domain_of(json.loads(json.dumps(described(domain)))) == domain
 
 
 @pytest.mark.parametrize(
