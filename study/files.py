@@ -38,7 +38,7 @@ def read_json(path: Path | str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None where the file is absent or not (yet) one whole object."""
     try:
         value = json.loads(_read(path))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

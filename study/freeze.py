@@ -118,7 +118,7 @@ def load_points(folder: StudyFolder) -> dict[str, Point]:
     for number, raw in enumerate(text.split("\n")[:-1], start=1):
         try:
             one = stored(raw)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
                 f"{folder.points}:{number}: {raw[:60]!r} is not a point: the file was edited or damaged; "
                 "remove that line and give the study's command again"

@@ -26,6 +26,8 @@ from study.tracking.redact import secret_finder
 
 SHELF = ".code"
 STAGING = ".staging-"
+STAGED = ".staged"
+"""In a copy that is being made, or removed: with the marker of a whole one the sign that we made what is there."""
 TRIES = 3
 LOCK_SECONDS = 300.0
 GRACE_SECONDS = 3600.0
@@ -142,7 +144,7 @@ def _made(folder: StudyFolder, shelf: Path, version: CodeVersion) -> CodeVersion
         staged = _stage(shelf, version)
         again = code_version.current()
         if again == version:
-            _remove(copy)  # what somebody has left of one, where files that are old are deleted
+            _clear(copy)
             staged.rename(copy)
             return version
         _remove(staged)
@@ -156,9 +158,12 @@ def _made(folder: StudyFolder, shelf: Path, version: CodeVersion) -> CodeVersion
 def _stage(shelf: Path, version: CodeVersion) -> Path:
     """Copy the sources under a name that nobody takes for a copy; return that folder. For the lock's holder."""
     for left in shelf.glob(f"{STAGING}*"):
-        _remove(left)
+        if _is_ours(left):
+            _remove(left)
     home, staged = code_version.home(), shelf / f"{STAGING}{uuid.uuid4().hex[:10]}"
     holds_secret = secret_finder(os.environ)
+    staged.mkdir()
+    (staged / STAGED).touch()
     try:
         for name in code_version.files(home):
             data = (home / name).read_bytes()
@@ -171,6 +176,7 @@ def _stage(shelf: Path, version: CodeVersion) -> Path:
             _write(home / name, staged / name, data)
         marker = {"format": 1, "id": version.id, "home": str(home), "time": round(time.time(), 3)}
         write_json(staged / MARKER, marker)
+        (staged / STAGED).unlink()
     except BaseException:
         _remove(staged)
         raise
@@ -197,7 +203,7 @@ def copies(runs: Path, now: float) -> list[Copy]:
         return []
     wanted = dict(_wanted(runs, now))
     found = []
-    for folder in sorted(p for p in shelf.iterdir() if p.is_dir() and p.name != locks.MARKER):
+    for folder in sorted(filter(_is_ours, shelf.iterdir())):
         why = wanted.get(folder.name, "")
         named = not folder.name.startswith(STAGING) and is_whole(folder)
         if named and now - (folder / MARKER).stat().st_mtime < GRACE_SECONDS:
@@ -276,7 +282,40 @@ def _goes_on(folder: StudyFolder) -> bool:
     return not Office.of(folder).search.over
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder of the shelf is a copy, or what is left of one: nothing else is counted or removed there."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    marker = read_json(folder / MARKER)
+    if folder.name.startswith(STAGING):
+        return marker is not None or (folder / STAGED).is_file()
+    return marker is not None and marker.get("id") == folder.name
+
+
+def _clear(copy: Path) -> None:
+    """Remove what is left of a copy where files that are old are deleted, its marker perhaps the first of them.
+
+    ValueError where something else is there.
+    """
+    if not copy.exists() and not copy.is_symlink():
+        return
+    if copy.is_symlink() or any(place.name not in (MARKER, *code_version.PACKAGES) for place in copy.iterdir()):
+        raise ValueError(f"{copy}: a copy of the code is to lie there, and something else does: move it away")
+    (copy / STAGED).touch()
+    _remove(copy.rename(copy.with_name(f"{STAGING}{copy.name}")))
+
+
 def _remove(folder: Path) -> None:
+    """Remove a copy of ours, or what is left of one: its sign last, so that a removal that is killed goes on later."""
+    if not _is_ours(folder):
+        return
+    with suppress(OSError):
+        (folder / STAGED).touch()
+        for place in folder.iterdir():
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place, ignore_errors=True)
+            elif place.name != STAGED:
+                place.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -13,6 +13,7 @@ from study.config import ClusterConfig, StudyConfig
 from study.corpus import Corpus
 from study.freeze import seal
 from study.layout import StudyFolder
+from study.names import check_place, check_study_name
 from study.point import Point
 from train.spec.config import SCIENTIFIC, RunConfig
 
@@ -40,11 +41,8 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
     if not composed:
         raise ValueError("the search makes no points: give a value to each list after -m")
     first = composed[0].config
-    name = first.study.name
-    if not all(c.isalnum() or c in "._-" for c in name) or name.strip(".") == "" or name.startswith("-"):
-        raise ValueError(
-            f"study.name={name!r} is not a folder name: use letters, digits, '.', '_' and '-', the '-' not first"
-        )
+    check_study_name(first.study.name)
+    check_place(folder_of(first))
     for part in ("study", "retry", "tracking", "paths", "dry_run", "wait"):
         mine = getattr(first, part)
         other = next((value for one in composed if (value := getattr(one.config, part)) != mine), mine)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from study import lineage
 from study.checkpoints import MANIFEST, PIN, PREFIX
@@ -23,6 +24,8 @@ from study.point import Point
 
 STAGING = ".staging-"
 """The trainer's name for what is not a checkpoint yet: it removes these itself when it saves next."""
+OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|manifest\.json|pinned|torn")
+"""Files of a checkpoint. A folder that holds anything else is left alone: somebody put that there."""
 RULES = ("last", "best", "every")
 
 
@@ -39,7 +42,8 @@ class Policy:
 class Stored:
     """A checkpoint on disk: step, tokens, validation loss [nats per token] last measured before it, size [bytes].
 
-    `whole`: every file that its manifest names is there with its size; contents are not hashed.
+    `whole`: every file that its manifest names is there with its size; contents are not hashed. `foreign`: something in
+    it that no trainer of ours writes; empty for what may be removed.
     """
 
     folder: Path
@@ -49,6 +53,7 @@ class Stored:
     bytes: int
     whole: bool
     pinned: bool
+    foreign: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ def keep(found: Sequence[Stored], policy: Policy, needed: frozenset[int], unfini
     for one in found:
         if one.pinned:
             stays[one.folder] = "pinned"
+        if one.foreign:
+            stays[one.folder] = f"it is not all ours: {one.foreign}"
         if one.tokens in needed:
             stays[one.folder] = "another run goes on from it"
     return stays
@@ -151,19 +158,22 @@ def prune(run: RunFolder, policy: Policy, fence: Fence, really: bool) -> Pruning
     key = run.path.name
     if not run.checkpoints.is_dir():
         return Pruning(key)
+    if linked := next((place for place in (run.path, run.checkpoints) if place.is_symlink()), None):
+        return Pruning(key, skipped=f"{linked.name} is a link, and what it leads to may be another's")
     lock = RunLock(run.lock)
     try:
         if not lock.acquire():
             return Pruning(key, skipped="an attempt is advancing it")
         found = stored(run)
-        left = list(run.checkpoints.glob(f"{STAGING}*"))
+        left = [place for place in run.checkpoints.glob(f"{STAGING}*") if not _foreign(place)]
         size = sum(map(_size, left))
         if really:
             for place in left:  # first: an earlier removal that was killed may have left a name that is needed
                 shutil.rmtree(place)
         with fence() as now:
             stays = keep(found, policy, now.tokens.get(key, frozenset()), not run.outcome.exists())
-            stays |= {one.folder: "another run goes on from it" for one in found if one.folder in now.folders}
+            named = {one.folder for one in found if now.folders and one.folder.resolve() in now.folders}
+            stays |= dict.fromkeys(named, "another run goes on from it")
             gone = tuple(one for one in found if one.folder not in stays)
             away = [_put_away(one.folder) for one in gone] if really else []
         for place in away:
@@ -180,23 +190,35 @@ def _put_away(checkpoint: Path) -> Path:
 
 def _stored(folder: Path) -> Stored:
     manifest = read_json(folder / MANIFEST) or {}
-    progress, files = manifest.get("progress") or {}, manifest.get("files") or {}
-    loss = progress.get("validation_loss")
+    progress, files = manifest.get("progress"), manifest.get("files")
+    readable = isinstance(progress, dict) and isinstance(files, dict)
+    about: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
+    loss, tokens = about.get("validation_loss"), about.get("tokens")
     return Stored(
         folder,
         step=int(folder.name.removeprefix(PREFIX)),
-        tokens=int(progress.get("tokens") or -1),
+        tokens=tokens if isinstance(tokens, int) and tokens else -1,
         loss=float(loss) if isinstance(loss, int | float) else None,
         bytes=_size(folder),
-        whole=bool(progress) and all(_is(folder / name, about) for name, about in files.items()),
+        whole=readable and bool(about) and all(_is(folder, name, said) for name, said in (files or {}).items()),
         pinned=(folder / PIN).exists(),
+        foreign=_foreign(folder) or ("" if (folder / MANIFEST).is_file() else f"no {MANIFEST} of ours"),
     )
 
 
-def _is(path: Path, about: Mapping[str, object]) -> bool:
+def _foreign(folder: Path) -> str:
+    """Return what is in a checkpoint's folder, or one of a save that was killed, which no trainer of ours writes."""
+    if folder.is_symlink() or not folder.is_dir():
+        return "it is a link" if folder.is_symlink() else "it is a file"
+    with os.scandir(folder) as entries:
+        strange = [e.name for e in entries if not (OURS.fullmatch(e.name) and e.is_file(follow_symlinks=False))]
+    return min(strange, default="")
+
+
+def _is(folder: Path, name: str, about: object) -> bool:
     try:
-        return path.stat().st_size == about.get("bytes")
-    except OSError:
+        return isinstance(about, dict) and Path(name).name == name and (folder / name).stat().st_size == about["bytes"]
+    except (OSError, KeyError):
         return False
 
 
@@ -217,5 +239,5 @@ def _named_folders(listed: Path) -> set[Path]:
     with listed.open(encoding="utf-8") as lines:
         for line in lines:
             if '"parent":"/' in line and line.endswith("\n"):
-                found.add(Path(json.loads(line)["config"]["schedule"]["parent"]))
+                found.add(Path(json.loads(line)["config"]["schedule"]["parent"]).resolve())
     return found

@@ -7,6 +7,7 @@ text itself, in the form in which :func:`study.freeze.line` writes it, and in th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any, get_type_hints
@@ -17,6 +18,7 @@ from train.spec.counts import flops_per_token
 from train.spec.later import filled
 from train.spec.read import read
 
+KEY = re.compile(r"[0-9A-Za-z_-]{1,64}")
 HEAD, TAIL = '{"key":"', ',"overrides":'
 
 
@@ -80,11 +82,19 @@ def stored(line: str) -> Point:
     """Return the point of a line. Raises ValueError, KeyError or TypeError where it is not one."""
     if line.startswith(HEAD) and line.endswith("]}"):
         key, _, _ = line[len(HEAD) :].partition('"')
+        _check_key(key)
         overrides = json.loads(line[line.rindex(TAIL) + len(TAIL) : -1])
         if line[len(HEAD) + len(key) :].startswith('","config":{') and isinstance(overrides, list):
             return StoredPoint(line, key, tuple(overrides))
     entry = json.loads(line)
+    _check_key(entry["key"])
     return Point(entry["key"], _run_config(entry["config"]), tuple(entry["overrides"]))
+
+
+def _check_key(key: str) -> None:
+    """Raise ValueError where a key is no name of a folder in the study: runs lie, and are removed, under their keys."""
+    if not KEY.fullmatch(key):
+        raise ValueError(key)
 
 
 @cache

@@ -39,7 +39,7 @@ def load_section(folder: StudyFolder, name: str) -> dict[str, Any]:
         loaded = yaml.safe_load(folder.study.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         return {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{folder.study} is not YAML ({said}): give the study's command again") from None
     section = loaded.get(name) or {} if isinstance(loaded, dict) else loaded

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Remove what nothing needs, or say what that would be."""
     folder = find_study(options.study, options.runs)
+    folder = StudyFolder(folder.path.resolve())  # its neighbours are those of the place where it lies
     policy = retention.parse(options.keep)
     if options.yes and options.dry_run:
         raise ValueError("gc --yes --dry-run: take one of them")

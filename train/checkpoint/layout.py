@@ -178,7 +178,7 @@ def _sound(folder: Path) -> bool:
     try:
         files = read_manifest(folder)["files"]
         return all((folder / name).stat().st_size == described["bytes"] for name, described in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 
@@ -227,7 +227,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(f"format {manifest['format']!r}, this version reads {FORMAT}")
     for name in ("progress", "identity"):
         dict(manifest[name])
-    for described in manifest["files"].values():
+    for name, described in manifest["files"].items():
+        if Path(name).name != name or name in ("", ".", "..") or (folder / name).is_symlink():
+            raise ValueError(f"{name!r} is no file of its folder")
         int(described["bytes"])
     return dict(manifest)
 
@@ -246,7 +248,7 @@ def verify(folder: Path, manifest: Mapping[str, Any], names: Sequence[str]) -> s
 def _attempt(call: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return call(), None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, str(error) or type(error).__name__
 
 

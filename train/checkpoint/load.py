@@ -15,11 +15,12 @@ from train.checkpoint.state import Optimizers, put_back, wanted
 
 
 def stored(found: Checkpoint) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shape and dtype of every tensor in a checkpoint."""
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    """Return shape and dtype of every tensor in a checkpoint; ValueError where its index is not one of ours."""
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    metadata = FileSystemReader(found.folder).read_metadata().state_dict_metadata
+    from train.checkpoint.metadata import read_index
+
+    metadata = read_index(found.folder).state_dict_metadata
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in metadata.items()
@@ -29,13 +30,14 @@ def stored(found: Checkpoint) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 def read(found: Checkpoint, state: Mapping[str, Tensor]) -> None:
     """Read the tensors of these names in place; DTensors get their part."""
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
+
+    from train.checkpoint.metadata import Reader
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
         # no_dist: a rank needs nobody else to find its parts, and the files were hashed before
-        load(dict(state), storage_reader=FileSystemReader(found.folder), no_dist=True)
+        load(dict(state), storage_reader=Reader(found.folder), no_dist=True)
 
 
 def restore(found: Checkpoint, parts: Sequence[nn.Module], optimizers: Optimizers) -> None:

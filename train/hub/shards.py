@@ -57,7 +57,7 @@ class Shards:
 
         self.folder = folder
         if (folder / INDEX).exists():
-            self._places: dict[str, str] = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
+            self._places: dict[str, str] = _places(folder / INDEX)
         elif (folder / SINGLE).exists():
             with safe_open(str(folder / SINGLE), framework="pt") as file:
                 self._places = dict.fromkeys(file.keys(), SINGLE)
@@ -83,3 +83,15 @@ class Shards:
             raise ValueError(f"{self.folder} has no tensor {name!r}")
         with safe_open(str(self.folder / self._places[name]), framework="pt") as file:
             return use(file)
+
+
+def _places(index: Path) -> dict[str, str]:
+    """Return which file has which tensor; ValueError where the index is none, or names files of other folders."""
+    try:
+        found = dict(json.loads(index.read_text("utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{index} is no index of tensors ({error}): download that folder again") from None
+    for name, file in found.items():
+        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
+            raise ValueError(f"{index}: {name} lies in {file!r}, which is no .safetensors file of that folder")
+    return found

@@ -37,8 +37,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         mapping = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not YAML that is read: {error}") from None
     if not isinstance(mapping, dict):
         raise ValueError(f"{path} holds no mapping of sections (model, data, budget, ...)")
     return mapping
