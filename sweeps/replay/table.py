@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,14 @@ def read_table(path: Path) -> Table:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {n: file[n] for n in ("val_loss", "config", "epoch_cost") if n in file.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, BadZipFile) as error:
         raise ValueError(f"curves={path} cannot be read as .npz ({error})") from None
     if "val_loss" not in arrays:
         raise ValueError(f"curves={path} has no array val_loss (configurations x resource)")
-    losses = np.asarray(arrays["val_loss"], dtype=float)
+    try:
+        losses = np.asarray(arrays["val_loss"], dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"curves={path}: val_loss is no array of numbers: write it as one") from None
     if losses.ndim != 2 or not losses.size:
         raise ValueError(f"curves={path}: val_loss has shape {losses.shape}, wanted is (configurations, resource)")
     if not np.isfinite(losses).any():

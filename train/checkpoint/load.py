@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,15 +30,25 @@ def stored(found: Checkpoint) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def read(found: Checkpoint, state: Mapping[str, Tensor]) -> None:
-    """Read the tensors of these names in place; DTensors get their part."""
+    """Read the tensors of these names in place; DTensors get their part. ValueError for what is no tensor."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
 
     from train.checkpoint.metadata import Reader
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it tells a single process that it is one
-        # no_dist: a rank needs nobody else to find its parts, and the files were hashed before
-        load(dict(state), storage_reader=Reader(found.folder), no_dist=True)
+        try:
+            # no_dist: a rank needs nobody else to find its parts, and the files were hashed before
+            load(dict(state), storage_reader=Reader(found.folder), no_dist=True)
+        except CheckpointException as error:  # no Exception, and its text is a traceback
+            failure = next((failure for failure, _ in error.failures.values()), None)
+            if isinstance(failure, pickle.UnpicklingError):
+                raise ValueError(
+                    f"{found.folder} holds something else than tensors, so it is not read: remove it, and the one "
+                    "before it is used"
+                ) from None
+            raise
 
 
 def restore(found: Checkpoint, parts: Sequence[nn.Module], optimizers: Optimizers) -> None:

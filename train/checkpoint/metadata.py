@@ -42,9 +42,7 @@ _NAMES = {
     "torch": ("Size",),
     "pathlib": ("PosixPath", "PurePosixPath", "Path", "WindowsPath"),
 }
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
-}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 class Reader(FileSystemReader):
