@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import arguments, source
+from analysis import arguments, atomic, source
 from analysis.fitkeys import EXAMPLES, KEYS, PURPOSE, parse
 from analysis.plain import to_json
 from analysis.results import Fit, save
@@ -78,10 +78,7 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
 
 def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:
     """Write `runs.csv`, then `fit.json`, each by atomic rename."""
-    folder.mkdir(parents=True, exist_ok=True)
-    staged = folder / "runs.csv.tmp"
-    with_prediction(result, frame).to_csv(staged, index=False)
-    staged.replace(folder / "runs.csv")
+    atomic.write(folder / "runs.csv", with_prediction(result, frame).to_csv(index=False))
     save(result, folder / "fit.json")
 
 
@@ -145,4 +142,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "analysis.fit"))

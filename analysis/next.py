@@ -380,4 +380,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "analysis.next"))

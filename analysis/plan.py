@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import arguments, human, source
+from analysis import arguments, atomic, human, source
 from analysis.arguments import Key
 from analysis.plain import to_json
 from analysis.planbasis import BESIDE, Basis, from_constants, from_frame
@@ -149,10 +149,7 @@ def act(options: Mapping[str, Any]) -> int:
     print(text(found))
     if options["out"]:
         path = Path(options["out"]) / "plan.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_suffix(".json.tmp")
-        staged.write_text(json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
-        staged.replace(path)
+        atomic.write(path, json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
         print(f"wrote {path}")
     return 0
 
@@ -247,4 +244,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "analysis.plan"))

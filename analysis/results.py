@@ -108,6 +108,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis import atomic
 from analysis.blocks import (
     Basin,
     Block,
@@ -283,10 +284,7 @@ class Fit(Block):
 
 def save(fit: Fit, path: Path) -> None:
     """Write `fit.json` at `path` by atomic rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(path.name + ".tmp")
-    staged.write_text(json.dumps(to_json(fit), indent=1, allow_nan=False) + "\n")
-    staged.replace(path)
+    atomic.write(path, json.dumps(to_json(fit), indent=1, allow_nan=False) + "\n")
 
 
 def load(path: Path) -> Fit:

@@ -224,4 +224,6 @@ def _loss(value: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(lambda: main(sys.argv[1:]), "analysis.summary"))

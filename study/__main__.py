@@ -23,8 +23,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             sys.stdout.flush()  # also what a command's --help printed, after which argparse exits
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -91,4 +89,6 @@ def usage() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "study"))

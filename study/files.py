@@ -22,11 +22,15 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace the file by rename after an fsync: a reader sees all of the old content or all of the new."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
-    with staged.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
+    try:
+        with staged.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

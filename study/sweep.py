@@ -75,8 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _hydra(arguments)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -197,4 +195,6 @@ def _config_folders(arguments: Arguments) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "study.sweep"))

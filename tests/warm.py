@@ -166,6 +166,7 @@ def serve(connection: socket.socket) -> dict[str, Any]:
         if pid == 0:
             os.dup2(out, 1)
             os.dup2(err, 2)
+            sys.stdout, sys.stderr = (open(end, "w", closefd=False, buffering=1) for end in (1, 2))  # noqa: SIM115
             for descriptor in (*ends, connection.detach(), *running, *(end for _, end in running.values())):
                 os.close(descriptor)
             return dict(json.loads(asked))

@@ -176,4 +176,6 @@ def _widths(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "train.coordinate_check"))

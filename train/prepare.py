@@ -175,4 +175,6 @@ def _millions(count: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "train.prepare"))

@@ -52,4 +52,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(lambda: main(sys.argv[1:]), "analysis.report"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis import results
+from analysis import atomic, results
 from analysis.figures import (
     backtest,
     canvas,
@@ -97,7 +96,4 @@ def _put(path: Path, content: bytes) -> None:
     """Write a file by atomic rename; an equal file is left alone."""
     if path.exists() and path.read_bytes() == content:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_bytes(content)
-    staged.replace(path)
+    atomic.write(path, content)

@@ -190,4 +190,6 @@ def _line(name: str, outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "sweeps.replay"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from train.spec.config import DataConfig
+from train.spec.interrupts import deferred
 from train.spec.manifest import (
     BYTES_VOCABULARY,
     FILE,
@@ -172,8 +173,8 @@ def _build_and_swap(config: DataConfig, target: Path, progress: Progress, worker
     for stale in target.parent.glob(f"{prefix}*"):  # we hold the lock: whoever left these was killed
         shutil.rmtree(stale, ignore_errors=True)
     staging = target.with_name(prefix + secrets.token_hex(4))
-    staging.mkdir()
     try:
+        staging.mkdir()
         if config.sources:
             built = combine(config, target.parent, staging)
         else:
@@ -183,4 +184,5 @@ def _build_and_swap(config: DataConfig, target: Path, progress: Progress, worker
             target.rename(staging / "replaced")
         built.rename(target)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        with deferred():
+            shutil.rmtree(staging, ignore_errors=True)

@@ -52,4 +52,6 @@ def _given(arguments: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(lambda: main(sys.argv[1:]), "train.hub"))

@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -104,9 +105,9 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     source = tmp_path / "text"
     source.mkdir()
-    for number in range(30):  # 30 MB keep it at work for long after the signal
-        lines = (f"{line} and {number} make {line + number}" for line in range(40_000))
-        (source / f"{number}.txt").write_text("\n".join(lines))
+    for number in range(30):  # 30 MB of words that are all different keep it at work until long after the signal
+        text = random.Random(number).randbytes(500_000).hex()
+        (source / f"{number}.txt").write_text("\n".join(text[at : at + 8] for at in range(0, len(text), 8)))
     settings = ["data.name=big", f"data.source={source}"]
     command = [sys.executable, "-m", "train.prepare", "--set", *settings, "--workers", "1"]
     with subprocess.Popen(

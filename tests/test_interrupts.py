@@ -1,0 +1,253 @@
+"""Ctrl-C at random moments of the commands: exit code 130, one line, nothing half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import pytest
+
+from study.layout import StudyFolder
+from study.tracking.mlflow_store import ENVIRONMENT
+from tests.study.execution.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end
+from tests.study.tracking import made
+from tests.warm import fresh, warm
+from train.spec.interrupts import guarded
+from train.spec.manifest import read_manifest
+
+ROOT = Path(__file__).parents[1]
+MOMENTS = {"prepare": 50, "sweep": 20, "fit": 20, "status": 60, "watch": 40, "sync": 10}
+"""How often each command is interrupted: 200 times in all, the ones that take longest less often."""
+MLFLOW = ("mlflow.tracking.client", "mlflow.store.tracking.sqlalchemy_store", "study.tracking.syncer")
+SOURCE = ("data.name=text", "data.tokenizer=bytes", "data.vocab_size=257", "data.validation_fraction=0.2")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, what its process has imported beforehand, and what must hold of its folder afterwards.
+
+    done: its exit codes when nothing interrupts it. made: fills a fresh folder. whole: checks it, whatever happened.
+    """
+
+    module: str
+    words: tuple[str, ...]
+    imported: tuple[str, ...]
+    done: tuple[int, ...]
+    made: Callable[[Path], None]
+    whole: Callable[[Path], None]
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def environment() -> dict[str, str]:
+    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    return {**{k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}, **ours}
+
+
+def text(folder: Path) -> Path:
+    """Return a folder of a third of a megabyte of text."""
+    source = folder / "text"
+    source.mkdir()
+    for number in range(12):
+        lines = (f"{line} and {number} make {line + number}" for line in range(1500))
+        (source / f"{number}.txt").write_text("\n".join(lines))
+    return source
+
+
+def no_leftovers(folder: Path) -> None:
+    left = [path.name for path in folder.rglob(".*") if not path.name.endswith((".lock", ".json", ".code"))]
+    assert not left
+
+
+def prepared(folder: Path) -> None:
+    no_leftovers(folder)
+    for manifest in folder.glob("data/*/manifest.json"):
+        read_manifest(manifest.parent)
+    assert all((path / "manifest.json").exists() for path in folder.glob("data/[!.]*"))
+
+
+def fitted(folder: Path) -> None:
+    no_leftovers(folder)
+    for path in folder.glob("out/fit.json"):
+        assert json.loads(path.read_text())["params"]
+
+
+def swept(folder: Path) -> None:
+    no_leftovers(folder)
+    study = folder / "runs" / "two"
+    for name in ("points.jsonl", "ledger.jsonl"):
+        rows = (study / name).read_text().splitlines() if (study / name).exists() else []
+        assert all(isinstance(json.loads(row), dict) for row in rows)
+
+
+def synced(folder: Path) -> None:
+    study = made.Made(StudyFolder(folder / "runs" / "sent"), (made.key(0), made.key(1)))
+    rows = made.stored(folder / "mlflow.db", "sent")
+    assert len(set(rows)) == len(rows)
+    assert set(rows) <= set(made.expected(study))
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory, session_folder: Path) -> Path:
+    """A folder with the text, a corpus of it, a study that has ended and an empty database of MLflow."""
+    folder = tmp_path_factory.mktemp("templates")
+    source = text(folder)
+    command = [sys.executable, "-m", "train.prepare", "--set", *SOURCE, f"data.source={source}", "data.max_bytes=4e7"]
+    subprocess.run(command, cwd=folder, env=environment(), check=True, capture_output=True)
+    study, _ = make_study(folder / "runs" / "ended", [1, 2])
+    assert run_to_end(study)[0] == 0
+    database = session_folder / "template" / "mlflow.db"  # the tracking tests make the same one
+    with filelock.FileLock(database.parent.with_suffix(".lock")):
+        if not database.exists():
+            warmed = warm(*MLFLOW, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR")
+            words = (str(database), f"file://{database.parent}")
+            process = warmed.start("tests.study.tracking.creating", *words, cwd=ROOT, env=environment())
+            assert process.communicate(timeout=LIMIT_SECONDS)[0] == "True\n"
+    shutil.copy(database, folder / "mlflow.db")
+    return folder
+
+
+def cases(templates: Path) -> dict[str, Case]:
+    def nothing(folder: Path) -> None:
+        del folder
+
+    def corpus(folder: Path) -> None:
+        shutil.copytree(templates / "data", folder / "data")
+
+    def ended(folder: Path) -> None:
+        shutil.copytree(templates / "runs" / "ended", folder / "runs" / "ended")
+
+    def waiting(folder: Path) -> None:
+        study, keys = make_study(folder / "runs" / "live", [1])
+        intent = {"time": time.time(), "event": "intent", "name": "batch-1", "executor": "slurm", "resources": {}}
+        study.ledger.write_text(json.dumps({**intent, "keys": list(keys.values()), "code": "0123abc-none"}) + "\n")
+
+    def unsent(folder: Path) -> None:
+        shutil.copy(templates / "mlflow.db", folder / "mlflow.db")
+        study = made.make_study(folder / "runs" / "sent", 2, f"sqlite:///{folder}/mlflow.db")
+        for index in range(2):
+            made.start_run(study.run(index))
+            made.append(study.run(index), 1, 60)
+            made.complete(study.run(index))
+
+    source = f"data.source={templates / 'text'}"
+    point = (*SOURCE, source, "data.sequence_length=16", "budget.tokens=128000", "batch.tokens=128", "tracking=none")
+    runs = f"runs={ROOT / 'docs' / 'example-runs.csv'}"
+    hydra = ("hydra", "hydra.core.plugins", "hydra._internal.hydra", "omegaconf", "study.compose", "study.plugins")
+    fit = ("pandas", "scipy.optimize", "scipy.stats", "analysis.fitparts")
+    small = ("resamples=20", "sensitivity=no", "report=no", "out=out")
+    return {
+        "prepare": Case("train.prepare", ("--set", *SOURCE, source, "--workers", "1"), (), (0,), nothing, prepared),
+        "sweep": Case("study.sweep", ("study.name=two", *point, "-m", "seed=1,2"), hydra, (0,), corpus, swept),
+        "fit": Case("analysis.fit", (runs, *small), fit, (0,), nothing, fitted),
+        "status": Case("study", ("status", "ended"), ("study.commands.status",), (0,), ended, no_leftovers),
+        "watch": Case("study", ("watch", "live"), ("study.follow",), (), waiting, no_leftovers),
+        "sync": Case("study", ("sync", "sent"), MLFLOW, (0,), unsent, synced, tuple(ENVIRONMENT.items())),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MOMENTS)
+def test_ctrl_c_at_any_moment_is_one_line_and_130(name: str, templates: Path, tmp_path: Path) -> None:
+    case = cases(templates)[name]
+    warmed = warm(*case.imported, **{**dict(case.environment), "MLFLOW_LOGGING_LEVEL": "ERROR"})
+    draw = random.Random(name)
+    longest = 1.5
+    interrupted = begun = 0
+    while interrupted < MOMENTS[name]:
+        begun += 1
+        assert begun < 5 * MOMENTS[name], f"{interrupted} of {begun} runs were interrupted"
+        folder = tmp_path / str(begun)
+        folder.mkdir()
+        case.made(folder)
+        # Now and then with all of its imports, most of the time without: they are seconds of a core each time.
+        start = warmed.start if begun % 12 else fresh
+        process = start(case.module, *case.words, cwd=folder, env=environment())
+        moment = draw.uniform(0.0, longest)
+        began = time.monotonic()
+        while process.poll() is None and time.monotonic() < began + moment:
+            time.sleep(0.002)
+        over = time.monotonic() - began
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_SECONDS)
+        if process.returncode in case.done:
+            longest = min(longest, max(0.05, over))
+        elif "in guarded" not in said and "Traceback" in said:
+            assert "runpy" in said or "site" in said  # Python had not come to the command yet
+        else:
+            # Once a command is over, Python itself dies of the signal: to a shell the same 130.
+            assert process.returncode in (130, -signal.SIGINT), (moment, said)
+            assert "Traceback" not in said, (moment, said)
+            assert "xception" not in said, (moment, said)
+            interrupted += 1
+        case.whole(folder)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """Leave this process with the handlers that it had."""
+    handler, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    yield
+    signal.signal(signal.SIGINT, handler)
+    sys.unraisablehook = hook
+
+
+def test_what_ctrl_c_became_on_its_way_is_still_ctrl_c(as_before: None, capsys: pytest.CaptureFixture[str]) -> None:
+    def given_up() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("half a module") from None
+        return 0
+
+    def said_by_itself() -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return 1
+        return 0
+
+    assert guarded(given_up, "study status") == 130
+    assert capsys.readouterr().err == "study status: interrupted\n"
+    assert guarded(said_by_itself, "study status") == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_without_ctrl_c_nothing_is_changed(as_before: None) -> None:
+    def fails() -> int:
+        raise ImportError("no module")
+
+    def leaves() -> int:
+        raise SystemExit(2)
+
+    assert guarded(lambda: 3, "study") == 3
+    with pytest.raises(ImportError):
+        guarded(fails, "study")
+    with pytest.raises(SystemExit):
+        guarded(leaves, "study")
+
+
+def test_ctrl_c_in_a_finalizer_is_not_lost(as_before: None) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def drops() -> int:
+        found = Finalized()
+        del found
+        time.sleep(LIMIT_SECONDS)
+        return 0
+
+    began = time.monotonic()
+    assert guarded(drops, "study") == 130
+    assert time.monotonic() - began < LIMIT_SECONDS / 2

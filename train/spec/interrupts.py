@@ -1,0 +1,90 @@
+"""Ctrl-C ends a command with one line and exit code 130, whatever the command was doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells give it: 128 + SIGINT."""
+
+_AGAIN_SECONDS = 0.01
+
+
+class _Pressed:
+    """A SIGINT handler that raises KeyboardInterrupt and remembers that it did."""
+
+    def __init__(self) -> None:
+        self.ever = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.ever = True
+        raise KeyboardInterrupt
+
+
+def guarded(main: Callable[[], int], command: str) -> int:
+    """Run a command's `main` in the main thread and return its exit code: 130 if Ctrl-C ended it.
+
+    Where `main` handles KeyboardInterrupt itself, its own words stand. An exception that Ctrl-C turned into another on
+    its way (an import that C code gave up, a file that was not read to its end) counts as Ctrl-C. Python drops an
+    exception that is raised inside a finalizer or a callback: this one is raised again a moment later.
+    """
+    pressed = _Pressed()
+    signal.signal(signal.SIGINT, pressed)
+    sys.unraisablehook = _again(sys.unraisablehook)
+    try:
+        code = main()
+        sys.stdout.flush()
+        if pressed.ever and code != 0:
+            code = INTERRUPTED
+    except BaseException as error:
+        if not pressed.ever or (isinstance(error, SystemExit) and not error.code):
+            raise
+        print(f"{command}: interrupted", file=sys.stderr)
+        code = INTERRUPTED
+    # From here on there is nothing left to undo, and what runs at exit is no place for an exception.
+    signal.signal(signal.SIGINT, _leave)
+    return code
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is over, which undoes something and takes a moment. Main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    waiting = []
+    signal.signal(signal.SIGINT, lambda number, _: waiting.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _again(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return an unraisablehook that sends SIGINT once more where Python dropped a KeyboardInterrupt."""
+
+    def dropped(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            hook(unraisable)
+            return
+        timer = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+
+    return dropped
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    os._exit(INTERRUPTED)
