@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from analysis.recorded import read
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def validations(path: Path, name: str = "loss") -> list[tuple[float, float]]:
-    """Return (tokens, loss) of every validation in a run's metrics.jsonl, in the order written; none without a file.
+    """Return (tokens, loss) of every validation on the path that a run took, in the order written; none without a file.
 
-    name: loss (nats per token) or bits_per_byte. Lines that are torn and losses that are no numbers are left out.
+    path: its metrics.jsonl. name: loss (nats per token) or bits_per_byte. Losses that are no numbers are left out.
     """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
     points = []
-    for line in lines:
-        if "validation" not in line:  # most lines are of training: reading them as JSON would take most of the time
-            continue
+    for record in read(path, "validation"):
         try:
-            record = json.loads(line)
-            if record["kind"] != "validation":
-                continue
             tokens, loss = float(record["tokens"]), float(record["metrics"][name])
         except (ValueError, KeyError, TypeError):
             continue

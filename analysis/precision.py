@@ -8,7 +8,6 @@ health.statistics_steps is above 0; they are counted alike in every run, whateve
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
+
+from analysis import recorded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,12 +59,8 @@ def _run(folder: Path) -> Run:
     precision = config.get("precision", {})
     name = _format(precision)
     records: dict[str, list[tuple[int, dict[str, float]]]] = {}
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        try:
-            record: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError:  # a line that a killed process left torn
-            continue
-        records.setdefault(record["kind"], []).append((record["tokens"], record.get("metrics", {})))
+    for record in recorded.read(folder / "metrics.jsonl"):
+        records.setdefault(record["kind"], []).append((record["tokens"], record["metrics"]))
     return Run(name, config.get("seed", 0), records)
 
 

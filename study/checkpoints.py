@@ -13,7 +13,7 @@ from pathlib import Path
 from study.files import read_json
 from study.layout import RunFolder
 
-PREFIX, MANIFEST, PIN = "step-", "manifest.json", "pinned"
+PREFIX, MANIFEST, PIN, ABANDONED = "step-", "manifest.json", "pinned", "abandoned"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,10 @@ class Saved:
 
 
 def saved(run: RunFolder) -> list[Saved]:
-    """Return a run's checkpoints, oldest first; those without a manifest are not checkpoints yet."""
+    """Return a run's checkpoints, oldest first; those without a manifest are not checkpoints yet.
+
+    Not those of a path that the run has abandoned: nobody goes on from them.
+    """
     return list(_newest_first(run))[::-1]
 
 
@@ -42,6 +45,8 @@ def reached(run: RunFolder) -> int:
 
 def _newest_first(run: RunFolder) -> Iterator[Saved]:
     for folder in sorted(run.checkpoints.glob(f"{PREFIX}*"), reverse=True):
+        if (folder / ABANDONED).exists():
+            continue
         manifest = read_json(folder / MANIFEST)
         if manifest is not None and folder.name.removeprefix(PREFIX).isdigit():
             progress = manifest["progress"]

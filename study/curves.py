@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis import recorded
 from study.files import read_json
 from study.freeze import load_points
 from study.layout import StudyFolder
+
+MLFLOW_METRICS = ("validation_loss", "tokens", "rollback_to_step")
 
 COLUMNS = 81
 """Most columns of a table; runs with fewer validations have fewer."""
@@ -142,9 +144,8 @@ def _curve(folder: StudyFolder, key: str, settings: Mapping[str, Any], budget: i
     run = folder.run(key)
     outcome = read_json(run.outcome) or {}
     losses: dict[int, float] = {}
-    for line in _lines(run.metrics):
-        record = json.loads(line)
-        if record["kind"] == "validation" and record["metrics"].get("loss") is not None:
+    for record in recorded.read(run.metrics, "validation"):
+        if record["metrics"].get("loss") is not None:
             losses[int(record["tokens"])] = float(record["metrics"]["loss"])
     spent = outcome.get("seconds") or {}
     total = float(spent.get("total", math.nan))
@@ -161,7 +162,8 @@ def _curve(folder: StudyFolder, key: str, settings: Mapping[str, Any], budget: i
 
 def _from_run(client: Any, run: Any) -> Curve:
     outcome = json.loads(run.data.tags["outcome"]) if run.data.tags.get("outcome") else {}
-    history = {name: client.get_metric_history(run.info.run_id, name) for name in ("validation_loss", "tokens")}
+    history = {name: client.get_metric_history(run.info.run_id, name) for name in MLFLOW_METRICS}
+    history = _path_taken(history)
     at = {metric.step: int(metric.value) for metric in history["tokens"]}
     per_step = outcome["tokens"] / outcome["step"] if outcome.get("step") else None
     losses = {
@@ -176,6 +178,22 @@ def _from_run(client: Any, run: Any) -> Curve:
     settings = {name: value for name, value in settings.items() if name.startswith(sections)}
     starts = int(run.data.tags.get("attempt") or 1)
     return Curve(run.data.tags["point_key"], settings, budget, losses, state, seconds, (), starts, max(0, starts - 1))
+
+
+def _path_taken(history: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return MLflow's values of each metric without those of paths that a rollback abandoned, the latest of each last.
+
+    A store has what was sent before the rollback was known: steps that are later than where the run went back to, at
+    times before it did.
+    """
+    back = [(metric.timestamp, metric.value) for metric in history["rollback_to_step"]]
+    return {
+        name: sorted(
+            (m for m in metrics if not any(m.timestamp <= at and m.step > step for at, step in back)),
+            key=lambda metric: (metric.step, metric.timestamp),
+        )
+        for name, metrics in history.items()
+    }
 
 
 def _parsed(text: str) -> Any:
@@ -209,10 +227,3 @@ def _number(curves: Iterable[Curve], name: str, value: Any) -> float:
         return float(value)
     words = sorted({repr(curve.settings.get(name)) for curve in curves})
     return float(words.index(repr(value)))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")[:-1]
-    except OSError:
-        return []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from analysis import recorded
 from study import ledger
 from study.classify import HELD, by_words, headline
 from study.executors import query
@@ -239,15 +240,25 @@ def is_alive(job: Mapping[str, Any]) -> bool | None:
 
 
 def last_metrics(run: RunFolder) -> dict[str, Any] | None:
-    """Return the last whole training record of a run's metrics."""
+    """Return the last whole training record of a run's metrics.
+
+    After a rollback only one of the path that it began counts; until there is one, the run stands where that began.
+    """
+    stands: dict[str, Any] | None = None
+    rollbacks: list[tuple[int, int]] = []
     for line in reversed(tail(run.metrics, 4096).split("\n")[:-1]):
         try:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict) and record.get("kind") == "train":
+        if not isinstance(record, dict):
+            continue
+        if record.get("kind") == "train" and not recorded.abandoned(record, rollbacks):
             return record
-    return None
+        if record.get("kind") == recorded.ROLLBACK and (found := recorded.goings_back([record])):
+            rollbacks += found
+            stands = stands or {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
+    return stands
 
 
 def _describe(

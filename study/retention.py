@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from study import lineage
-from study.checkpoints import MANIFEST, PIN, PREFIX
+from study.checkpoints import ABANDONED, MANIFEST, PIN, PREFIX
 from study.files import RunLock, read_json
 from study.layout import RunFolder, StudyFolder
 from study.point import Point
 
 STAGING = ".staging-"
 """The trainer's name for what is not a checkpoint yet: it removes these itself when it saves next."""
-OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|manifest\.json|pinned|torn")
+OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|manifest\.json|pinned|torn|abandoned")
 """Files of a checkpoint. A folder that holds anything else is left alone: somebody put that there."""
 RULES = ("last", "best", "every")
 
@@ -43,7 +43,8 @@ class Stored:
     """A checkpoint on disk: step, tokens, validation loss [nats per token] last measured before it, size [bytes].
 
     `whole`: every file that its manifest names is there with its size; contents are not hashed. `foreign`: something in
-    it that no trainer of ours writes; empty for what may be removed.
+    it that no trainer of ours writes; empty for what may be removed. `abandoned`: its run went back to before it and
+    took another path.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class Stored:
     whole: bool
     pinned: bool
     foreign: str = ""
+    abandoned: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,10 @@ def keep(found: Sequence[Stored], policy: Policy, needed: frozenset[int], unfini
     """Return the folders that stay, with why. Pure.
 
     `needed`: tokens that others go on from. An unfinished run keeps its newest whole checkpoint whatever the policy.
-    What is not whole is never counted, and stays only where it is pinned or needed.
+    What is not whole is never counted, and stays only where it is pinned or needed; what was abandoned only where it is
+    pinned.
     """
-    whole = sorted((one for one in found if one.whole), key=lambda one: one.step)
+    whole = sorted((one for one in found if one.whole and not one.abandoned), key=lambda one: one.step)
     stays: dict[Path, str] = {}
     for one in whole[len(whole) - policy.last :] if policy.last else []:
         stays[one.folder] = "last"
@@ -120,7 +123,7 @@ def keep(found: Sequence[Stored], policy: Policy, needed: frozenset[int], unfini
             stays[one.folder] = "pinned"
         if one.foreign:
             stays[one.folder] = f"it is not all ours: {one.foreign}"
-        if one.tokens in needed:
+        if one.tokens in needed and not one.abandoned:
             stays[one.folder] = "another run goes on from it"
     return stays
 
@@ -146,8 +149,11 @@ def needs(folder: StudyFolder, points: Mapping[str, Point], copied: Iterable[tup
 
 def stored(run: RunFolder) -> list[Stored]:
     """Return a run's checkpoints, oldest first."""
-    folders = [f for f in run.checkpoints.glob(f"{PREFIX}*") if f.name.removeprefix(PREFIX).isdigit()]
-    return [_stored(folder) for folder in sorted(folders)]
+    every = (*run.checkpoints.glob(f"{PREFIX}*"), *run.checkpoints.glob(f"{ABANDONED}-*-{PREFIX}*"))
+    return sorted(
+        (_stored(folder) for folder in every if folder.name.rpartition("-")[2].isdigit()),
+        key=lambda one: (one.step, one.folder),
+    )
 
 
 def prune(run: RunFolder, policy: Policy, fence: Fence, really: bool) -> Pruning:
@@ -196,13 +202,14 @@ def _stored(folder: Path) -> Stored:
     loss, tokens = about.get("validation_loss"), about.get("tokens")
     return Stored(
         folder,
-        step=int(folder.name.removeprefix(PREFIX)),
+        step=int(folder.name.rpartition("-")[2]),
         tokens=tokens if isinstance(tokens, int) and tokens else -1,
         loss=float(loss) if isinstance(loss, int | float) else None,
         bytes=_size(folder),
         whole=readable and bool(about) and all(_is(folder, name, said) for name, said in (files or {}).items()),
         pinned=(folder / PIN).exists(),
         foreign=_foreign(folder) or ("" if (folder / MANIFEST).is_file() else f"no {MANIFEST} of ours"),
+        abandoned=(folder / ABANDONED).exists(),
     )
 
 

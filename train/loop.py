@@ -24,6 +24,7 @@ from train.health.monitor import Judged, Monitor
 from train.health.spikes import Action
 from train.heartbeat import Heartbeat
 from train.late import Late
+from train.metrics import Rollback, from_here
 from train.precision import notes as precision
 from train.profile import Profiler, memory_told
 from train.progress import Progress, evaluation_due
@@ -71,9 +72,9 @@ class Loop:
     def restore(self) -> None:
         """Go to where the run stands on disk, if anywhere; ValueError if that belongs to another config."""
         found = self.saving.restore()
-        if found is None:
-            return
-        self._stand_at(*found)
+        if found is not None:
+            self._stand_at(*found)
+        self._take_up()
         self.recorder.went_to(self.progress)
         self.started -= self.progress.seconds["total"]
 
@@ -245,10 +246,28 @@ class Loop:
         self.monitor.spikes = spikes
         self.monitor.went_back = [*went_back, (stamp.step, self.progress.step, self.progress.tokens)]
         self.recorder.went_to(self.progress)
-        values = {"to_step": float(self.progress.step), "to_tokens": float(self.progress.tokens)}
-        self.recorder.event("rollback", stamp.step, stamp.tokens, values)
+        self._begin_path(stamp.step, stamp.tokens, spikes)
         self.recorder.say(f"went back from step {stamp.step} to step {self.progress.step}; its batches are skipped")
         return True
+
+    def _take_up(self) -> None:
+        """Go on along the path that the run was on, also where that began after the checkpoint it resumes from."""
+        progress, monitor = self.progress, self.monitor
+        later = self.recorder.rollbacks(after=monitor.path)
+        for rollback in from_here(later, progress.step):
+            progress.sequences, monitor.path = rollback.sequences, rollback.path
+            if rollback.spikes is not None:
+                monitor.spikes = rollback.spikes
+                monitor.went_back.append((rollback.step, rollback.to_step, rollback.to_tokens))
+        if later and later[-1].path != monitor.path:  # checkpoints between are gone: what followed is abandoned
+            self._begin_path(progress.step, progress.tokens, None)
+        self.recorder.follow(monitor.path)
+
+    def _begin_path(self, step: int, tokens: int, spikes: int | None) -> None:
+        """Record that after `step`, at `tokens`, the run went back to where it stands now."""
+        progress = self.progress
+        rollback = Rollback(0, step, progress.step, progress.tokens, progress.sequences, spikes)
+        self.monitor.path = self.recorder.went_back(step, tokens, rollback)
 
     def _stand_at(self, progress: Progress, notes: Notes) -> None:
         self.progress = progress

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from train.clock import Times
 from train.evaluate import Validation
-from train.metrics import MetricsFile
+from train.metrics import ROLLBACK, MetricsFile, Rollback
 from train.progress import Progress
 from train.report import Speed, line, say
 from train.setup import Setup
@@ -47,6 +48,29 @@ class Recorder:
     def went_to(self, progress: Progress) -> None:
         """Start to count speed from here."""
         self._speed = Speed(progress.tokens, progress.seconds["train"], progress.step)
+
+    def rollbacks(self, after: int) -> list[Rollback]:
+        """Return the rollbacks in the file that began a path above `after`; every rank calls this, all get the same."""
+        found = [] if self._file is None else [one for one in self._file.written.rollbacks if one.path > after]
+        return list(self._setup.world.gather(found)[0])
+
+    def follow(self, path: int) -> None:
+        """Write on along this path."""
+        if self._file is not None:
+            self._file.path = path
+
+    def went_back(self, step: int, tokens: int, rollback: Rollback) -> int:
+        """Record a rollback after `step`, at `tokens`, at once on disk, and return the number of the path it begins.
+
+        A run that is killed before its next checkpoint goes on from this record. Every rank calls this.
+        """
+        number = 0
+        if self._file is not None:
+            self._file.write(ROLLBACK, step, tokens, rollback.metrics())
+            number = self._file.path
+            with contextlib.suppress(OSError):  # no room: then it does not go on from it, nor is a checkpoint saved
+                self._file.sync()
+        return int(self._setup.world.gather(number)[0])
 
     def train(self, stamp: Stamp, loss: float, norm: float, seconds: float, further: Mapping[str, float]) -> None:
         """Record a step. loss in nats per token; `seconds` of training until now; further metrics by name."""

@@ -131,8 +131,9 @@ class Saving:
         return progress, notes
 
     def back_to(self, before: int) -> tuple[Progress, Notes] | None:
-        """Go to the newest checkpoint of a step before `before` and remove the later ones; None: there is none.
+        """Go to the newest checkpoint of a step before `before`; None: there is none.
 
+        Later ones are removed, but for those that stay for good: these are marked as of a path that was abandoned.
         A branch that has none of its own goes back to where it began.
         """
         self._saver.settle()
@@ -141,7 +142,8 @@ class Saving:
         if found is None:
             return None
         if self._setup.world.writes:
-            checkpoint.remove_from(self._root, int(found.progress["step"]) + (own is not None))
+            first = int(found.progress["step"]) + (own is not None)
+            checkpoint.abandon_from(self._root, first, self._saver.retention)
         self._setup.world.gather(None)  # nobody saves before they are gone
         progress, notes = self._load(found) if own is not None else self._begin(found)
         self._saved = (-1, -1)  # the next one differs from it: batches are skipped
@@ -193,8 +195,9 @@ class Saving:
         """Return the checkpoint that `schedule.parent` names: by a run's key and tokens, or by a folder."""
         parent = parse(named)
         if parent is None:
-            folder = Path(named)
-            found = self._newest(folder / "checkpoints") or self._single(folder)
+            folder, world = Path(named), self._setup.world
+            found = self._newest(folder / "checkpoints")
+            found = found or checkpoint.single(folder, world.rank, world.size, world.gather)
             if found is None:
                 raise ValueError(
                     f"schedule.parent={named} holds no whole checkpoint: name a run's folder or one of its "
@@ -202,9 +205,7 @@ class Saving:
                 )
             return found
         root = self._setup.folder.absolute().parent / parent.key / "checkpoints"
-        found = self._newest(root)
-        while found is not None and found.progress["tokens"] != parent.tokens:
-            found = self._newest(root, int(found.progress["step"]))
+        found = self._newest(root, at_tokens=parent.tokens)
         if found is None:
             raise ValueError(
                 f"schedule.parent={named}: {root} holds no whole checkpoint at {parent.tokens} tokens: the parent must "
@@ -212,16 +213,9 @@ class Saving:
             )
         return found
 
-    def _single(self, folder: Path) -> Checkpoint | None:
-        """Return the checkpoint in a folder that is one itself."""
-        found = self._newest(folder.parent)
-        while found is not None and found.folder.name != folder.name:
-            found = self._newest(folder.parent, int(found.progress["step"]))
-        return found
-
-    def _newest(self, root: Path, before: int | None = None) -> Checkpoint | None:
+    def _newest(self, root: Path, before: int | None = None, at_tokens: int | None = None) -> Checkpoint | None:
         world = self._setup.world
-        return checkpoint.newest(root, world.rank, world.size, world.gather, before=before)
+        return checkpoint.newest(root, world.rank, world.size, world.gather, before=before, at_tokens=at_tokens)
 
     def _load(self, found: Checkpoint) -> tuple[Progress, Notes]:
         setup = self._setup

@@ -9,7 +9,6 @@ join. Exit codes: 0 nothing left, 75 told to stop, 77 its unit is not wanted any
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import socket
@@ -18,6 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from analysis import recorded
 from study import checkpoints, ledger
 from study.classify import DIVERGED, HELD, INTERRUPTED
 from study.files import read_json
@@ -232,18 +232,14 @@ def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> tuple[str,
 def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
     """Return the first validation at or after `resource` tokens: its loss [nats per token] and tokens; None without.
 
+    Of the path that the run took, where it went back after a spike.
     A loss that is not finite is written as null, or not at all: a run's outcome then says that it diverged.
     """
     outcome = read_json(run.outcome)
     if outcome is not None and outcome.get("state") == "diverged":
         return math.inf, None
-    try:
-        text = run.metrics.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    for line in text.split("\n")[:-1]:
-        record = json.loads(line)
-        if record["kind"] == "validation" and record["tokens"] >= resource:
+    for record in recorded.read(run.metrics, "validation"):
+        if record["tokens"] >= resource:
             return float(record["metrics"]["loss"]), int(record["tokens"])
     return None
 

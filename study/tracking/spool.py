@@ -1,18 +1,26 @@
-"""Reading what is new in a run's `metrics.jsonl`: whole lines only, each step of each kind once."""
+"""Reading what is new in a run's `metrics.jsonl`: whole lines only, each step of each kind once, of the path taken.
+
+After a rollback a run takes steps again (analysis.recorded). What is known to be of an abandoned path when it is read
+is passed over; what was read before the rollback was written has been sent, and stays in the store.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+
+from analysis import recorded
 
 CHUNK = 1 << 20
 END_BYTES = 40
 """So many of the last bytes read are remembered: of a record they are numbers that another one would not repeat."""
+_ROLLBACK = b'"rollback"'
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
@@ -27,11 +35,15 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """How far a spool has been read: bytes, the last step of each kind, and the last bytes, to know the file by."""
+    """How far a spool has been read: bytes, the last step of each kind, and the last bytes, to know the file by.
+
+    path: number of the path that the steps are of.
+    """
 
     offset: int = 0
     steps: Mapping[str, int] = field(default_factory=dict)
     end: str = ""
+    path: int = 0
 
 
 class Record(NamedTuple):
@@ -54,14 +66,15 @@ def records(path: Path, start: Position, chunk: int = CHUNK) -> Iterator[Record]
     except FileNotFoundError:
         return
     with file:
-        position = start if _is_same(file, start) else Position(0, start.steps)
+        position = start if _is_same(file, start) else Position(0, start.steps, path=start.path)
+        rollbacks = _rollbacks(file, position.offset)
         file.seek(position.offset)
         rest = b""
         while data := file.read(chunk):
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             for line in lines:
-                record = _record(line, position)
+                record = _record(line, position, rollbacks)
                 position = record.position
                 yield record
 
@@ -75,27 +88,52 @@ def _is_same(file: BinaryIO, start: Position) -> bool:
     return file.read(len(end)) == end
 
 
-def _record(line: bytes, before: Position) -> Record:
+def _rollbacks(file: BinaryIO, offset: int) -> list[tuple[int, int]]:
+    """Return the rollbacks behind `offset`: the path that each began, and to which step it went back."""
+    found = []
+    file.seek(offset)
+    for line in file:
+        if _ROLLBACK in line and line.endswith(b"\n"):
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+                found += recorded.goings_back([json.loads(line)])
+    return found
+
+
+def _record(line: bytes, before: Position, rollbacks: Sequence[tuple[int, int]]) -> Record:
     offset, end = before.offset + len(line) + 1, (line + b"\n")[-END_BYTES:].decode("latin-1")
+    passed = replace(before, offset=offset, end=end)
     try:
         entry = json.loads(line)
-        values, kind, step = _values(entry, before.steps)
+        path, kind, step = recorded.path_of(entry), str(entry["kind"]), int(entry["step"])
+        values = _values(entry, kind, step)
+        begun = recorded.goings_back([entry])
+        if path < before.path or (path == before.path and (begun or step <= before.steps.get(kind, -1))):
+            return Record([], passed, True)
+        if path > before.path:  # steps behind where it went back to come again, and are new
+            first = begun[0][1] if begun else step - 1
+            passed = replace(passed, steps={name: min(at, first) for name, at in before.steps.items()}, path=path)
+        if begun:
+            return Record(values, passed, True)
+        left = recorded.abandoned(entry, rollbacks)
+        if left and kind not in recorded.EVENTS:
+            return Record([], passed, True)
+        first_of_step = step > max(passed.steps.values(), default=-1)
+        if "tokens" in entry and first_of_step and not left:
+            values.append(Value("tokens", float(entry["tokens"]), _stamp(entry), step))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return Record([], Position(offset, before.steps, end), False)
-    if step <= before.steps.get(kind, -1):
-        return Record([], Position(offset, before.steps, end), True)
-    return Record(values, Position(offset, {**before.steps, kind: step}, end), True)
+        return Record([], passed, False)
+    return Record(values, replace(passed, steps={**passed.steps, kind: step}), True)
 
 
-def _values(entry: Mapping[str, Any], steps: Mapping[str, int]) -> tuple[list[Value], str, int]:
-    """Return the values of one entry, its kind and its step; `tokens` comes with the first record of a step."""
-    kind, step, stamp = str(entry["kind"]), int(entry["step"]), round(float(entry["time"]) * 1000)
-    prefix = kind + "_"
-    values = [
-        Value(_FORBIDDEN.sub("_", prefix + name), float(value), stamp, step)
+def _values(entry: Mapping[str, Any], kind: str, step: int) -> list[Value]:
+    """Return the values of one entry's metrics."""
+    stamp = _stamp(entry)
+    return [
+        Value(_FORBIDDEN.sub("_", f"{kind}_{name}"), float(value), stamp, step)
         for name, value in entry["metrics"].items()
         if value is not None
     ]
-    if "tokens" in entry and step > max(steps.values(), default=-1):
-        values.append(Value("tokens", float(entry["tokens"]), stamp, step))
-    return values, kind, step
+
+
+def _stamp(entry: Mapping[str, Any]) -> int:
+    return round(float(entry["time"]) * 1000)

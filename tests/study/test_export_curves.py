@@ -14,8 +14,11 @@ from study.__main__ import main
 from study.curves import Curve, from_runs, table
 from study.freeze import append_points
 from study.layout import StudyFolder
+from study.observe import last_metrics
 from study.point import point
+from study.search.worker import value_at
 from sweeps.replay.__main__ import main as replay
+from tests.study.tracking.made import rolled_back
 from train.spec.config import BudgetConfig, OptimConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -86,3 +89,19 @@ def test_a_run_that_has_not_begun_has_no_curve(tmp_path: Path) -> None:
     append_points(study, [point(resolve(replace(RunConfig(), budget=BudgetConfig(tokens=BUDGET))))])
     assert from_runs(study) == []
     assert math.isnan(Curve("k", {}, 1).seconds)
+
+
+def test_the_curve_of_a_run_that_went_back_is_that_of_the_path_it_took(tmp_path: Path) -> None:
+    study = StudyFolder(tmp_path / "s")
+    run = study.run(finished(study, 0.1))
+    lines = rolled_back()
+    run.metrics.write_text("".join(lines))
+    (curve,) = from_runs(study)
+    assert curve.losses == {step * 128: step / 10 for step in (2, 4, 6, 8)}
+    assert value_at(run, 4 * 128) == (0.4, 4 * 128)
+    second = max(i for i, line in enumerate(lines) if "rollback" in line)
+    stood = []
+    for end in (second, second + 1, second + 2):
+        run.metrics.write_text("".join(lines[:end]))
+        stood.append((last_metrics(run) or {})["step"])
+    assert stood == [5, 3, 4]

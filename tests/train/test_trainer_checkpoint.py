@@ -27,21 +27,24 @@ from train.checkpoint import (
     Retention,
     SaveError,
     Saver,
+    abandon_from,
     collect,
+    layout,
     mark_torn,
     newest,
     pin,
     read_all,
     recover,
     restore,
+    single,
 )
 from train.checkpoint.layout import TORN
 
 
-def write(root: Path, step: int, retention: Retention | None = None) -> Path:
+def write(root: Path, step: int, retention: Retention | None = None, **progress: int) -> Path:
     saver = Saver(root, retention=retention)
     state = {"weights": torch.full((1000,), float(step))}
-    saver.save(step, state, {"progress": {"step": step}, "identity": {"config": {"seed": 0}}})
+    saver.save(step, state, {"progress": {"step": step, **progress}, "identity": {"config": {"seed": 0}}})
     saver.wait()
     return root / f"step-{step:09d}"
 
@@ -79,6 +82,50 @@ def test_permanent_and_pinned_checkpoints_stay(tmp_path: Path) -> None:
     pin(tmp_path / "step-000000007", pinned=False)
     write(tmp_path, 23, policy)
     assert names(tmp_path) == [f"step-{s:09d}" for s in (10, 20, 23)]
+
+
+def test_going_back_removes_what_is_later_but_for_what_stays_for_good(tmp_path: Path) -> None:
+    policy = Retention(newest=2, permanent_steps=10)
+    write(tmp_path, 15, policy)
+    pin(write(tmp_path, 17, policy))
+    for step in (20, 21, 22):
+        write(tmp_path, step, policy, tokens=0)
+    abandon_from(tmp_path, 17, policy)
+    assert names(tmp_path) == [f"step-{s:09d}" for s in (17, 20)], "step 15 had gone before"
+    assert newest(tmp_path) is None
+    for step in (16, 17, 18):  # the run takes the other path, and passes them
+        write(tmp_path, step, policy, tokens=1)
+        assert whole(tmp_path).progress["step"] == step
+    aside = tmp_path / "abandoned-1-step-000000017"
+    assert names(tmp_path) == [aside.name, *(f"step-{s:09d}" for s in (17, 18, 20))]
+    found = single(aside)
+    assert found is not None
+    assert "tokens" not in found.progress, "whoever names its folder gets what was there"
+    mark_torn(tmp_path, whole(tmp_path))
+    assert not (tmp_path / "step-000000020" / TORN).exists()
+    assert single(tmp_path / "step-000000016") is None
+
+
+def test_who_looks_for_one_checkpoint_hashes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Retention(newest=9)
+    places = {step: write(tmp_path, step, policy, tokens=100 * step) for step in (1, 2, 3, 4)}
+    hashed: list[Path] = []
+
+    def counted(path: Path) -> object:
+        hashed.append(path.parent)
+        return true(path)
+
+    true = layout.describe
+    monkeypatch.setattr(layout, "describe", counted)
+    found = newest(tmp_path, at_tokens=200)
+    assert found is not None
+    assert found.folder == places[2]
+    assert newest(tmp_path, at_tokens=250) is None
+    assert set(hashed) == {places[2]}
+    hashed.clear()
+    found = single(places[1])
+    assert found is not None
+    assert (found.progress["tokens"], set(hashed)) == (100, {places[1]})
 
 
 def test_torn_checkpoints_take_no_place_from_whole_ones(tmp_path: Path) -> None:

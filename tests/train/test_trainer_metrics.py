@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from train.metrics import MetricsFile
+from analysis import recorded
+from train.metrics import MetricsFile, Rollback, from_here
 
 
 def written(path: Path) -> list[tuple[str, int, float]]:
@@ -71,6 +72,73 @@ def test_cut_anywhere_and_resumed_from_any_earlier_step_it_is_as_if_never_cut(
     for kind in ("train", "validation"):
         steps = [step for k, step, _ in written(cut) if k == kind]
         assert steps == sorted(set(steps))
+
+
+def go_back(metrics: MetricsFile, step: int, to: int, spikes: int | None = 1) -> None:
+    assert metrics.write("rollback", step, step * 10, Rollback(0, step, to, to * 10, 999, spikes).metrics())
+
+
+def test_each_rollback_is_recorded_and_all_of_the_path_that_it_begins(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    metrics = MetricsFile(path)
+    for step in range(1, 8):
+        assert metrics.write("train", step, step * 10, {"loss": 99.0 if step > 4 else 3.0})
+    assert metrics.write("validation", 6, 60, {"loss": 98.0})
+    go_back(metrics, 7, 4)
+    assert [metrics.write("train", step, step * 10, {"loss": 2.9}) for step in (5, 6)] == [True, True]
+    go_back(metrics, 6, 4, spikes=2)  # a second one, after a step before that of the first
+    assert [metrics.write("train", step, step * 10, {"loss": 2.8}) for step in (5, 6, 7, 8)] == [True] * 4
+    assert metrics.write("validation", 6, 60, {"loss": 2.7})
+    assert not metrics.write("train", 8, 80, {"loss": 2.8})
+    metrics.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row.get("path", 0) for row in rows] == [0] * 8 + [1] * 3 + [2] * 6
+    assert "path" not in rows[0], "a run that never went back writes what it always wrote"
+    taken = recorded.read(path)
+    assert [(row["step"], row["metrics"]["loss"]) for row in taken if row["kind"] == "train"] == [
+        *((step, 3.0) for step in (1, 2, 3, 4)),
+        *((step, 2.8) for step in (5, 6, 7, 8)),
+    ]
+    assert [row["metrics"]["loss"] for row in recorded.read(path, "validation")] == [2.7]
+    assert [(row["path"], row["step"]) for row in recorded.read(path, "rollback")] == [(1, 7), (2, 6)]
+    again = MetricsFile(path)  # opened again it stands where it was
+    assert (again.path, [one.spikes for one in again.written.rollbacks]) == (2, [1, 2])
+    assert again.written.rollbacks[1] == Rollback(2, 6, 4, 40, 999, 2)
+    assert not again.write("train", 8, 80, {"loss": 2.8})
+    again.close()
+
+
+def test_a_file_of_the_version_before_reads_as_it_did(tmp_path: Path) -> None:
+    """Its rollbacks have no path: what came after them was written only for steps that were new."""
+    path = tmp_path / "m.jsonl"
+    old = {"kind": "train", "step": 1, "tokens": 10, "time": 1.0, "metrics": {"loss": 1.0}}
+    rollback = {"kind": "rollback", "step": 3, "tokens": 30, "time": 3.0, "metrics": {"to_step": 1.0}}
+    rows = [old, {**old, "step": 3}, rollback, {**old, "step": 4}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert recorded.read(path) == rows
+    metrics = MetricsFile(path)
+    assert (metrics.path, metrics.written.rollbacks) == (0, [])
+    assert not metrics.write("train", 4, 40, {"loss": 1.0})
+    go_back(metrics, 4, 1)
+    metrics.close()
+    assert [row["step"] for row in recorded.read(path, "train")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("went_to", "step", "followed"),
+    [
+        ([], 10, []),
+        ([10], 10, [1]),
+        ([10, 10], 10, [1, 2]),
+        ([10, 15], 15, [2]),  # the checkpoint of step 15 knows the first
+        ([10, 15], 10, [1]),  # that of step 15 is lost: what the second began is, too
+        ([10, 15, 10], 10, [1, 3]),
+        ([10], 5, []),
+    ],
+)
+def test_which_rollbacks_a_resumed_run_goes_on_from(went_to: list[int], step: int, followed: list[int]) -> None:
+    rollbacks = [Rollback(number, 20, to, 0, 0, None) for number, to in enumerate(went_to, 1)]
+    assert [one.path for one in from_here(rollbacks, step)] == followed
 
 
 def test_what_finds_no_room_is_kept_and_written_in_order_once_there_is(

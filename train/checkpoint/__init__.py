@@ -4,7 +4,7 @@
 """
 
 from train.checkpoint.identity import check_identity
-from train.checkpoint.layout import Checkpoint, Retention, mark_torn, newest, pin, recover, remove_from
+from train.checkpoint.layout import Checkpoint, Retention, abandon_from, mark_torn, newest, pin, recover, single
 from train.checkpoint.load import random_state, read_all, restore
 from train.checkpoint.random import random_states, set_random_states
 from train.checkpoint.save import WRITE_SECONDS, SaveError, Saver
@@ -16,6 +16,7 @@ __all__ = [
     "Retention",
     "SaveError",
     "Saver",
+    "abandon_from",
     "check_identity",
     "collect",
     "mark_torn",
@@ -25,7 +26,7 @@ __all__ = [
     "random_states",
     "read_all",
     "recover",
-    "remove_from",
     "restore",
     "set_random_states",
+    "single",
 ]

@@ -10,6 +10,7 @@ is caught by size and hash. No torch here.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,11 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 PIN = "pinned"
 """A file of this name in a checkpoint keeps it for good; it is no part of the checkpoint."""
+ABANDONED = "abandoned"
+"""A file of this name in a checkpoint says that its run went back to before it and took another path.
+
+Only one that stays for good is left then: for whoever names its folder, and for nobody else.
+"""
 TORN = "torn"
 """A file of this name in a checkpoint says that it was read and found damaged; its next save replaces it."""
 _STAGING = ".staging-"
@@ -114,10 +120,11 @@ def commit(root: Path, step: int, manifest: Mapping[str, Any], files: Mapping[st
     replaced = staging.with_name(staging.name + _ASIDE)
     write_synced(staging / MANIFEST, json.dumps({"format": FORMAT, **manifest, "files": dict(files)}, indent=1) + "\n")
     sync_folder(staging)
-    if place.exists():  # only a torn one, or one that is being replaced by its equal
+    if place.exists():  # a torn one, one that is being replaced by its equal, or one of a path that was abandoned
         if (place / PIN).exists():
             (staging / PIN).touch()
-        place.rename(replaced)  # it may be the only whole one: it goes once the new one lies there
+        # It may be the only whole one: it goes once the new one lies there.
+        place.rename(_aside(place) if (place / ABANDONED).exists() else replaced)
     staging.rename(place)
     sync_folder(root)
     shutil.rmtree(replaced, ignore_errors=True)
@@ -144,11 +151,23 @@ def prune(root: Path, retention: Retention, newest: int) -> None:
             warn(f"checkpoint {folders[step]} is not needed any more and cannot be removed: {error}")
 
 
-def remove_from(root: Path, step: int) -> None:
-    """Remove the checkpoints of `step` and later: a run went back to before them."""
-    for folder in _folders(root):
-        if _step(folder) >= step:
+def abandon_from(root: Path, step: int, retention: Retention) -> None:
+    """Remove the checkpoints of `step` and later, as a run went back to before them; mark those that stay for good."""
+    later = {_step(folder): folder for folder in _folders(root) if _step(folder) >= step}
+    permanent = retention.permanent(later)
+    for number, folder in later.items():
+        if number in permanent or (folder / PIN).exists():
+            write_synced(folder / ABANDONED, "")
+        else:
             _remove(folder)
+    if later:
+        sync_folder(root)
+
+
+def _aside(abandoned: Path) -> Path:
+    """Return a free name beside an abandoned checkpoint for it, where its run has come to that step again."""
+    names = (abandoned.with_name(f"{ABANDONED}-{number}-{abandoned.name}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def mark_torn(root: Path, found: Checkpoint | None) -> None:
@@ -191,28 +210,63 @@ def pin(folder: Path, pinned: bool = True) -> None:
 
 
 def newest(
-    root: Path, rank: int = 0, size: int = 1, gather: Gather | None = None, before: int | None = None
+    root: Path,
+    rank: int = 0,
+    size: int = 1,
+    gather: Gather | None = None,
+    *,
+    before: int | None = None,
+    at_tokens: int | None = None,
 ) -> Checkpoint | None:
     """Return the newest whole checkpoint under `root`; torn ones are named on standard error and passed over.
 
-    `before`: only of steps before this one.
+    `before`: only of steps before this one. `at_tokens`: only one whose manifest says that it was taken there.
     With several ranks each of them calls this with a `gather`: the files are hashed once, shared out over the ranks,
     and all return the same.
     """
     together = gather or (lambda thing: [thing])
     found = [folder for folder in sorted(_folders(root), reverse=True) if before is None or _step(folder) < before]
+    if at_tokens is not None and rank == 0:
+        found = [folder for folder in found if _tokens(folder) == at_tokens]
     names = together([folder.name for folder in found] if rank == 0 else None)[0]
     for name in names:
-        folder = root / name
-        manifest, why = _attempt(lambda folder=folder: read_manifest(folder))  # type: ignore[misc]
-        if manifest is not None:
-            why = verify(folder, manifest, share(manifest["files"], rank, size))
-        whys = [w for w in together(why) if w is not None]
-        if not whys and manifest is not None:
-            return Checkpoint(folder, manifest)
+        whole, why = _whole(root / name, rank, size, together)
+        if whole is not None:
+            return whole
         if rank == 0:
-            warn(f"checkpoint {folder} is not whole ({whys[0]}): an older one is used")
+            warn(f"checkpoint {root / name} is not whole ({why}): an older one is used")
     return None
+
+
+def single(folder: Path, rank: int = 0, size: int = 1, gather: Gather | None = None) -> Checkpoint | None:
+    """Return the checkpoint in this very folder, also one that its run abandoned; None where there is no whole one.
+
+    One that is not whole is named on standard error. Ranks call it as they call `newest`.
+    """
+    together = gather or (lambda thing: [thing])
+    if not together((folder / MANIFEST).exists() if rank == 0 else None)[0]:
+        return None
+    whole, why = _whole(folder, rank, size, together)
+    if whole is None and rank == 0:
+        warn(f"checkpoint {folder} is not whole ({why})")
+    return whole
+
+
+def _whole(folder: Path, rank: int, size: int, together: Gather) -> tuple[Checkpoint | None, str]:
+    """Return a checkpoint if all ranks find their share of its files to be whole, and else why it is not."""
+    manifest, why = _attempt(lambda: read_manifest(folder))
+    if manifest is not None:
+        why = verify(folder, manifest, share(manifest["files"], rank, size))
+    whys = [w for w in together(why) if w is not None]
+    if whys or manifest is None:
+        return None, whys[0]
+    return Checkpoint(folder, manifest), ""
+
+
+def _tokens(folder: Path) -> int | None:
+    """Return the tokens of a checkpoint by its manifest; None where that cannot be read."""
+    manifest, _ = _attempt(lambda: read_manifest(folder))
+    return None if manifest is None else manifest["progress"].get("tokens")
 
 
 def share(files: Mapping[str, Any], rank: int, size: int) -> list[str]:
@@ -253,7 +307,9 @@ def _attempt(call: Callable[[], T]) -> tuple[T | None, str | None]:
 
 
 def _folders(root: Path) -> list[Path]:
-    return [folder for folder in root.glob(f"{_PREFIX}*") if folder.name.removeprefix(_PREFIX).isdigit()]
+    """Return the checkpoints of the path that the run is on, whole or not."""
+    named = (folder for folder in root.glob(f"{_PREFIX}*") if folder.name.removeprefix(_PREFIX).isdigit())
+    return [folder for folder in named if not (folder / ABANDONED).exists()]
 
 
 def _step(folder: Path) -> int:

@@ -30,6 +30,8 @@ class Monitor:
         self.spikes = 0
         self.went_back: list[tuple[int, int, int]] = []
         """Rollbacks, oldest first: after which step, to which step, and how many tokens that one had seen."""
+        self.path = 0
+        """Number of the path that the run is on (train.metrics)."""
 
     def judge(self, step: int, loss: float, norm: float) -> Judged:
         """Take in a step and say what follows. loss in nats per token; norm before clipping."""
@@ -53,6 +55,7 @@ class Monitor:
             "skipped": asdict(self.skipped),
             "spikes": self.spikes,
             "went_back": [list(one) for one in self.went_back],
+            "path": self.path,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -61,6 +64,7 @@ class Monitor:
         self.skipped = Skipped(**state["skipped"]) if state else Skipped()
         self.spikes = state.get("spikes", 0)
         self.went_back = [(step, to, tokens) for step, to, tokens in state.get("went_back", [])]
+        self.path = state.get("path", 0)
 
 
 def remembered(state: dict[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from study import freeze, retention
+from study import checkpoints, freeze, retention
 from study.__main__ import main
-from study.checkpoints import PIN, saved
+from study.checkpoints import ABANDONED, PIN, saved
 from study.files import RunLock, locked
 from study.freeze import append_points, known_keys
 from study.layout import RunFolder, StudyFolder
@@ -45,10 +45,12 @@ def checkpoint(run: RunFolder, step: int, loss: float | None = None, pinned: boo
     return folder
 
 
-def stored(steps: Sequence[int], losses: Sequence[float] = (), torn: Sequence[int] = ()) -> list[Stored]:
+def stored(
+    steps: Sequence[int], losses: Sequence[float] = (), torn: Sequence[int] = (), abandoned: Sequence[int] = ()
+) -> list[Stored]:
     known: Sequence[float | None] = losses or [None] * len(steps)
     pairs = zip(steps, known, strict=True)
-    return [Stored(Path(str(s)), s, 10 * s, loss, 1, s not in torn, False) for s, loss in pairs]
+    return [Stored(Path(str(s)), s, 10 * s, loss, 1, s not in torn, False, s in abandoned) for s, loss in pairs]
 
 
 @pytest.mark.parametrize(
@@ -66,12 +68,31 @@ def stored(steps: Sequence[int], losses: Sequence[float] = (), torn: Sequence[in
         (Policy(last=1), stored([1, 2, 3]), [10], False, {1, 3}),
         (Policy(last=9), stored([1, 2]), [], False, {1, 2}),
         (Policy(last=1), [], [], True, set()),
+        (Policy(last=1, best=1, every=3), stored([1, 2, 3], [3.0, 2.0, 1.0], abandoned=[3]), [30], True, {2}),
     ],
 )
 def test_which_checkpoints_stay(
     policy: Policy, found: list[Stored], needed: list[int], unfinished: bool, stays: set[int]
 ) -> None:
     assert {int(str(f)) for f in keep(found, policy, frozenset(needed), unfinished)} == stays
+
+
+def test_a_checkpoint_of_an_abandoned_path_is_found_and_stays_only_pinned(tmp_path: Path) -> None:
+    run = StudyFolder(tmp_path).run("a" * 12)
+    marked: dict[int, tuple[str, ...]] = {1: (), 2: (ABANDONED,), 3: (ABANDONED, PIN)}
+    for step, marks in marked.items():
+        folder = checkpoint(run, step)
+        for mark in marks:
+            (folder / mark).touch()
+    (run.checkpoints / "step-000000002").rename(run.checkpoints / "abandoned-1-step-000000002")
+    assert [one.tokens for one in checkpoints.saved(run)] == [10]
+    found = retention.stored(run)
+    assert [(one.step, one.abandoned, one.pinned) for one in found] == [
+        (1, False, False),
+        (2, True, False),
+        (3, True, True),
+    ]
+    assert {f.name for f in keep(found, Policy(last=1), frozenset({20}), True)} == {"step-000000001", "step-000000003"}
 
 
 def test_the_words_of_a_policy() -> None:

@@ -88,6 +88,34 @@ def record(kind: str, step: int, **metrics: float) -> str:
     return json.dumps(entry) + "\n"
 
 
+def rolled_back() -> list[str]:
+    """Return the lines of a run that went from step 6 back to step 3 and from step 5 back to step 3 again.
+
+    Losses say the path: 100 and more on those that were abandoned.
+    """
+    lines: list[str] = []
+
+    def add(path: int, kind: str, step: int, **metrics: float) -> None:
+        entry = {**json.loads(record(kind, step, **metrics)), "time": T0 + len(lines)}
+        lines.append(json.dumps({**entry, **({"path": path} if path else {})}) + "\n")
+
+    def steps(path: int, first: int, last: int, high: float) -> None:
+        for step in range(first, last + 1):
+            add(path, "train", step, loss=high + step)
+            if step % 2 == 0:
+                add(path, "validation", step, loss=high + step / 10)
+
+    steps(0, 1, 3, 0.0)
+    steps(0, 4, 6, 100.0)
+    add(0, "spike", 6, loss_z=9.0)
+    add(1, "rollback", 6, to_step=3.0, to_tokens=384.0)
+    steps(1, 4, 5, 200.0)
+    add(1, "spike", 5, loss_z=8.0)
+    add(2, "rollback", 5, to_step=3.0, to_tokens=384.0)
+    steps(2, 4, 8, 0.0)
+    return lines
+
+
 def lines_of(step: int) -> str:
     """Return what the trainer appends at a step: a training record, every fifth step also a validation."""
     text = record("train", step, loss=10.0 / step, lr=1e-3 * step, grad_norm=1.0 + step / 7)

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from study.__main__ import main
+from study.curves import from_mlflow, from_runs
 from study.layout import StudyFolder
 from study.tracking.__main__ import main as tracking
 from sweeps.replay.__main__ import main as replay
 from tests.study.test_export_curves import finished
+from tests.study.tracking.made import rolled_back
 
 
 def test_an_experiment_becomes_the_table_that_its_runs_are(
@@ -50,3 +52,14 @@ def test_an_experiment_becomes_the_table_that_its_runs_are(
     assert set(json.loads(out.read_text())) == {"random", "asha_promotion"}
     assert main(["export-curves", "mlflow:nothing", str(tmp_path / "no.npz"), *uri]) == 2
     assert "has no such experiment" in capsys.readouterr().err
+
+
+def test_of_a_run_that_went_back_the_store_gives_the_path_that_it_took(database: Path, tmp_path: Path) -> None:
+    study, lines = StudyFolder(tmp_path / "s"), rolled_back()
+    run = study.run(finished(study, 0.1, "running"))
+    study.study.write_text(f"study: {{name: s}}\ntracking: {{enabled: true, uri: 'sqlite:///{database}'}}\n")
+    for end in (8, len(lines)):  # what is sent first is abandoned then
+        run.metrics.write_text("".join(lines[:end]))
+        assert tracking(["sync", str(study.path)]) == 0
+    (ours,), (stored,) = from_runs(study), from_mlflow(f"sqlite:///{database}", "s")
+    assert stored.losses == ours.losses == {step * 128: step / 10 for step in (2, 4, 6, 8)}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.tracking.spool import Position, Value, records
-from tests.study.tracking.made import T0, record
+from tests.study.tracking.made import T0, record, rolled_back
 
 
 def values(path: Path, start: Position | None = None) -> tuple[list[Value], Position]:
@@ -113,3 +113,43 @@ def test_read_in_any_pieces_gives_the_same(entries: list[tuple[str, int]], cuts:
     losses = [(v.name, v.step) for v in whole]
     assert len(losses) == len(set(losses))
     assert {kind for kind, _ in entries} == {v.name.split("_")[0] for v in whole} - {"tokens"}
+
+
+def series(found: list[Value], name: str) -> list[tuple[int, float]]:
+    return [(value.step, value.value) for value in found if value.name == name]
+
+
+def test_of_a_run_that_went_back_the_path_taken_is_sent_each_value_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(rolled_back()))
+    found, position = values(path)
+    assert series(found, "train_loss") == [(step, float(step)) for step in range(1, 9)]
+    assert series(found, "validation_loss") == [(step, step / 10) for step in (2, 4, 6, 8)]
+    assert series(found, "tokens") == [(step, step * 128.0) for step in range(1, 9)]
+    assert series(found, "rollback_to_step") == [(6, 3.0), (5, 3.0)]
+    assert series(found, "spike_loss_z") == [(6, 9.0), (5, 8.0)]
+    assert values(path, position)[0] == []
+    # The file is known to be another one, and is read anew: nothing of it is sent again.
+    assert values(path, Position(10**6, position.steps, "", position.path))[0] == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, len(rolled_back())), max_size=4).map(sorted))
+def test_followed_while_it_goes_back_what_was_sent_stays_and_the_path_taken_is_whole(stops: list[int]) -> None:
+    lines = rolled_back()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "metrics.jsonl"
+        path.write_text("".join(lines))
+        whole, end = values(path)
+        found: list[Value] = []
+        position = Position()
+        for stop in [*stops, len(lines)]:
+            path.write_text("".join(lines[:stop]))
+            new, position = values(path, position)
+            found += new
+    assert len(found) == len(set(found)), "no value twice"
+    assert set(whole) <= set(found), "every value of the path taken"
+    assert (position.offset, position.path, position.steps) == (end.offset, end.path, end.steps)
+    for value in set(found) - set(whole):  # by these a reader of the store tells what was abandoned
+        back = [v for v in found if v.name == "rollback_to_step"]
+        assert any(value.timestamp <= v.timestamp and value.step > v.value for v in back)

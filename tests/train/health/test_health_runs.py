@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 
+from analysis import recorded
 from tests.train.runs import read_outcome, records, values, with_runtime, write_config
 from train import branch, loop, provenance, run
 from train import step as stepping
-from train.checkpoint import Saver, newest, read_all
+from train.checkpoint import Saver, newest, read_all, single
 from train.parallel import norm as norms
 from train.progress import Progress
+from train.recording import Recorder
 from train.run import load
 from train.setup import Setup
 from train.signals import StopFlag
@@ -91,12 +94,12 @@ def test_bad_steps_in_a_row_are_divergence(
     assert (outcome["state"], outcome["step"]) == ("diverged", last)
 
 
-def bad_rows(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+def bad_rows(monkeypatch: pytest.MonkeyPatch, first: int, last: int, true: Any = stepping.step) -> None:
     """Make the loss of steps that begin at these rows a hundred times as high."""
 
     def spiking(setup: Setup, progress: Progress, **options: Any) -> Taken:
         bad = first <= progress.sequences <= last
-        taken = stepping.step(setup, progress, **options)
+        taken: Taken = true(setup, progress, **options)
         return taken._replace(loss=taken.loss * 100) if bad else taken
 
     monkeypatch.setattr(loop, "step", spiking)
@@ -132,6 +135,107 @@ def test_a_spike_is_rolled_back_and_its_batches_are_skipped_also_through_a_stop(
     assert provenance.rows_of(tiny, 11, went_back) == (12 * ROW_STEPS, ROW_STEPS)
     assert provenance.rows_of(tiny, 11, went_back, first=True) == (10 * ROW_STEPS, ROW_STEPS)
     assert provenance.main(["--config", str(whole / "config.yaml"), "--step", "12", "--first"]) == 0
+
+
+class Killed(BaseException):
+    """What kills a run here: nothing of the trainer catches it."""
+
+
+def spiky_twice(tiny: RunConfig) -> RunConfig:
+    """Checkpoints of every tenth step only, so that it is known where each run goes back to."""
+    config = with_runtime(spiky(tiny, "rollback"), checkpoint_seconds=1e9, checkpoint_keep_steps=5)
+    return replace(config, spikes=replace(config.spikes, persistence=3))
+
+
+def bad_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spikes at steps 14 to 16, and, of the path that this begins at 11 with the rows of 17, at 14 to 16 again."""
+    for first in (13, 16 + 3):
+        bad_rows(monkeypatch, first * ROW_STEPS, (first + 2) * ROW_STEPS, loop.step)
+
+
+def test_what_a_run_did_after_each_rollback_is_recorded_and_nothing_that_stays_for_good_is_removed(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    bad_twice(monkeypatch)
+    out = main(write_config(tmp_path / "run", spiky_twice(tiny)))
+    assert out.count("went back from step 16 to step 10") == 2
+    assert read_outcome(tmp_path / "run")["health"] == {"skipped_steps": 0, "spikes": 2, "rollbacks": 2}
+    path = tmp_path / "run" / "metrics.jsonl"
+    back = recorded.read(path, "rollback")
+    assert [(r["path"], r["step"], r["metrics"]["to_step"]) for r in back] == [(1, 16, 10.0), (2, 16, 10.0)]
+    taken = {r["step"]: r["metrics"]["loss"] for r in recorded.read(path, "train")}
+    assert list(taken) == list(range(1, 31))
+    assert max(taken.values()) < 10
+    every = [(r["step"], r["metrics"]["loss"]) for r in records(tmp_path / "run") if r["kind"] == "train"]
+    assert sum(loss > 100 for _, loss in every) == 6, "the abandoned paths can be read, too"
+    root = tmp_path / "run" / "checkpoints"
+    kept = {f"step-{step:09d}" for step in (5, 10, 15, 20, 25, 30)}
+    aside = {f"abandoned-{number}-step-{15:09d}" for number in (1, 2)}
+    assert {folder.name for folder in root.iterdir()} == kept | aside
+    found = single(root / "abandoned-1-step-000000015")
+    assert found is not None
+    assert found.manifest["notes"]["monitor"]["path"] == 0
+    assert newest(root, before=16).manifest["notes"]["monitor"]["path"] == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("killed", ["before the record", "after the record", "on the new path", "at the second"])
+def test_killed_around_a_rollback_a_run_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch, *, killed: str
+) -> None:
+    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    bad_twice(monkeypatch)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    main(write_config(whole, spiky_twice(tiny)))
+    true = {name: getattr(Recorder, name) for name in ("went_back", "train", "went_to")}
+    begun = [0]
+
+    def went_back(recorder: Recorder, *arguments: Any) -> int:
+        if killed == "before the record":
+            raise Killed
+        number: int = true["went_back"](recorder, *arguments)
+        begun[0] += 1
+        if killed == "after the record" or begun[0] == 2:
+            raise Killed
+        return number
+
+    def train(recorder: Recorder, stamp: Any, *arguments: Any) -> None:
+        true["train"](recorder, stamp, *arguments)
+        if killed == "on the new path" and begun[0] and stamp.step == 12:
+            raise Killed
+
+    config = write_config(cut, spiky_twice(tiny))
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "went_back", went_back)
+        patch.setattr(Recorder, "train", train)
+        with pytest.raises(Killed):
+            main(config)
+    main(config)
+    assert values(cut) == values(whole)
+    assert [r.get("path", 0) for r in records(cut)] == [r.get("path", 0) for r in records(whole)]
+    assert read_outcome(cut)["health"] == read_outcome(whole)["health"]
+    ends = [newest(folder / "checkpoints") for folder in (cut, whole)]
+    assert ends[0] is not None and ends[1] is not None
+    assert ends[0].manifest["notes"]["monitor"] == ends[1].manifest["notes"]["monitor"]
+    assert ends[0].progress["sequences"] == ends[1].progress["sequences"]
+
+
+def test_where_the_checkpoint_that_a_path_began_at_is_lost_another_path_begins(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    bad_rows(monkeypatch, 13 * ROW_STEPS, 15 * ROW_STEPS)
+    config = write_config(tmp_path / "run", spiky_twice(tiny))
+    main(config, "--until", str(18 * 128))
+    root = tmp_path / "run" / "checkpoints"
+    for step in (10, 15, 18):
+        shutil.rmtree(root / f"step-{step:09d}")
+    main(config)  # from step 5: the rows that spiked come again, and the run goes back again
+    path = tmp_path / "run" / "metrics.jsonl"
+    back = [(r["path"], r["step"], r["metrics"]["to_step"]) for r in recorded.read(path, "rollback")]
+    assert back == [(1, 16, 10.0), (2, 5, 5.0), (3, 16, 10.0)]
+    assert [r["step"] for r in recorded.read(path, "train")] == list(range(1, 31))
+    assert max(r["metrics"]["loss"] for r in recorded.read(path, "train")) < 10
 
 
 def test_a_branch_meets_its_parents_spike_and_skips_it_without_a_checkpoint_of_its_own(
