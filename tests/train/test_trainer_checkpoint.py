@@ -29,7 +29,6 @@ from train.checkpoint import (
     Saver,
     abandon_from,
     collect,
-    layout,
     mark_torn,
     newest,
     pin,
@@ -39,6 +38,7 @@ from train.checkpoint import (
     single,
 )
 from train.checkpoint.layout import TORN
+from train.files import describe
 
 
 def write(root: Path, step: int, retention: Retention | None = None, **progress: int) -> Path:
@@ -113,10 +113,9 @@ def test_who_looks_for_one_checkpoint_hashes_no_other(tmp_path: Path, monkeypatc
 
     def counted(path: Path) -> object:
         hashed.append(path.parent)
-        return true(path)
+        return describe(path)
 
-    true = layout.describe
-    monkeypatch.setattr(layout, "describe", counted)
+    monkeypatch.setattr("train.checkpoint.layout.describe", counted)
     found = newest(tmp_path, at_tokens=200)
     assert found is not None
     assert found.folder == places[2]
