@@ -50,7 +50,9 @@ def stored(
 ) -> list[Stored]:
     known: Sequence[float | None] = losses or [None] * len(steps)
     pairs = zip(steps, known, strict=True)
-    return [Stored(Path(str(s)), s, 10 * s, loss, 1, s not in torn, False, s in abandoned) for s, loss in pairs]
+    return [
+        Stored(Path(str(s)), s, 10 * s, loss, 1, s not in torn, False, abandoned=s in abandoned) for s, loss in pairs
+    ]
 
 
 @pytest.mark.parametrize(
