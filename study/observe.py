@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import recorded
-from study import ledger
+from study import ledger, queued
 from study.classify import HELD, by_words, headline
 from study.executors import query
 from study.files import RunLock, last_lines, read_json, tail
@@ -34,8 +34,9 @@ class PointStatus:
     """One point as a person wants to see it. `loss` [nats per token] is the validation loss once completed.
 
     kind: of which kind its end was (study.classify), headline: the line that says most of an error, next: what follows
-    by itself and why, or why nothing does. slow: the rank that the others wait for, and its node. source: which code
-    the latest attempt ran, beside what was recorded for it (study.frozen.ran); None where nobody can tell.
+    by itself and why, or why nothing does, or what helps. reason: SLURM's own, of one that is queued (study.queued).
+    slow: the rank that the others wait for, and its node. source: which code the latest attempt ran, beside what was
+    recorded for it (study.frozen.ran); None where nobody can tell.
     """
 
     key: str
@@ -57,6 +58,7 @@ class PointStatus:
     next: str = ""
     slow: str | None = None
     source: str | None = None
+    reason: str = ""
 
     @property
     def ended(self) -> bool:
@@ -166,7 +168,10 @@ class Observer:
         )
         status = _describe(point, self.folder, seen, judge(seen), outcome)
         if status.state == "queued" and job is not None:
-            status = replace(status, job_id=name)  # what an earlier attempt had says nothing of now
+            means = queued.explain(job.reason)
+            follows = means.help.format(jobs=queued.jobs([name], [name]))
+            # What an earlier attempt had says nothing of now.
+            status = replace(status, job_id=name, why=means.words, reason=job.reason, next=follows)
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
             status = replace(status, next=ends[-1].why)
         if status.state in ("completed", "diverged"):

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from study import queued
 from study.cost import Cost
 from study.observe import PointStatus
 from study.point import Point
@@ -119,6 +120,39 @@ def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
     said = [f"{count:,} wait: {why or 'for room'}" for why, count in whys.most_common(SHOWN_KEYS)]
     lines = [line for text in said for line in textwrap.wrap(text, WIDTH, subsequent_indent="    ")]
     return [*lines, "jobs that end send them, and any status or watch"] if lines else []
+
+
+def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return why SLURM has not started what is queued, and what helps where that does not pass as the queue moves on.
+
+    Nothing where all of it is ordinary queueing.
+    """
+    waits = [s for s in statuses if s.state == "queued"]
+    groups: dict[str, list[PointStatus]] = {}
+    for status in waits:
+        groups.setdefault(status.reason, []).append(status)
+    lines: list[str] = []
+    for reason, group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        means = queued.explain(reason)
+        if means.kind != queued.ORDINARY:
+            mine = [s.job_id for s in group if s.job_id]
+            others = [s.job_id for s in waits if s.job_id and s.reason != reason]
+            helps = means.help.format(jobs=queued.jobs(mine, others))
+            lines += _folded(f"{len(group):,} queued: {means.words}") + _folded(f"    {helps}")
+    if lines and stands_still(statuses):
+        lines.append("the study stands still: nothing of it runs or will start until that is done")
+    return lines
+
+
+def stands_still(statuses: Sequence[PointStatus]) -> bool:
+    """Whether points are queued, none of them for an ordinary reason, and none runs that could make room."""
+    waits = [s for s in statuses if s.state == "queued"]
+    runs = any(s.state == "running" for s in statuses)
+    return bool(waits) and not runs and all(queued.explain(s.reason).kind != queued.ORDINARY for s in waits)
+
+
+def _folded(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
 
 
 def code_lines(statuses: Sequence[PointStatus]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from study import terminal
 from study.observe import PointStatus
+from study.overview import queued_lines
 from study.units import duration
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Lines:
         self._begun = time.time()
         self._shown = float("-inf")
         self._ended = -1
-        self._slow: list[str] = []
+        self._noted: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -125,10 +126,11 @@ class Lines:
             self._shown, self._ended = now, ended
             self.say(summarise(statuses, self._pace, self._begun, now).line(stage))
             # Once, not every ten seconds: the factor in the words changes all the time.
-            slow = [status.key for status in statuses if status.slow]
-            if slow != self._slow:
-                self._slow = slow
-                for text in slow_lines(statuses):
+            noted = [status.key for status in statuses if status.slow]
+            noted += sorted({s.reason for s in statuses if s.state == "queued" and queued_lines([s])})
+            if noted != self._noted:
+                self._noted = noted
+                for text in notes_on(statuses):
                     self.say(text)
 
     def say(self, text: str) -> None:
@@ -225,7 +227,7 @@ class Panel:
         more = len(running) - SHOWN_RUNS
         if more > 0:
             rows.add_row(Text(f"and {more} more", style="dim"))
-        for text in slow_lines(statuses):
+        for text in notes_on(statuses):
             notes.add_row(Text(text, style="yellow"))
         bad = summary.counts.get("failed", 0)
         head = Text(f"{self._name}  ", style="bold") + Text(summary.line(stage), style="red" if bad else "")
@@ -243,6 +245,11 @@ def slow_lines(statuses: Sequence[PointStatus]) -> list[str]:
     slow = [status for status in statuses if status.slow]
     lines = [f"slow: {status.key}: {status.slow}" for status in slow[:SHOWN_SLOW]]
     return lines + ([f"slow: {len(slow) - SHOWN_SLOW:,} more"] if len(slow) > SHOWN_SLOW else [])
+
+
+def notes_on(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return what somebody who watches may want to act on: slow ranks, and why SLURM starts nothing."""
+    return [*slow_lines(statuses), *queued_lines(statuses)]
 
 
 def closing(statuses: Sequence[PointStatus], name: str, called: str) -> list[str]:

@@ -182,8 +182,8 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
 
 def _by_job(job: Job) -> str | None:
     """Return the kind of end that SLURM's view of a job tells of, if of any."""
-    kinds = {"node_fail": "node_failure"} | {kind: kind for kind in ("time_limit", "preempted", "cancelled")}
-    return by_slurm(job.word, job.reason) or kinds.get(job.state)
+    told = job.state if job.state in ("node_failure", "time_limit", "preempted", "cancelled") else None
+    return by_slurm(job.word, job.reason) or told
 
 
 def _kind(ended: Mapping[str, Any]) -> str:
@@ -203,7 +203,7 @@ def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
     said = f"{SAYS} {job.word}" + (f", {job.reason}" if job.reason else "")
     if job.state == "completed":
         return Standing("failed", f"{said}, but there is no outcome", "no_outcome")
-    if job.state in ("preempted", "node_fail"):
+    if job.state in ("preempted", "node_failure"):
         return _of(_by_job(job) or "unknown", said)
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
     branch = batch is not None and batch.resources.get("dependency")

@@ -101,9 +101,10 @@ def as_text(
         lines += _failure(status, min(width, terminal.WIDTH))
     spent = cost.quick(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []
-    after += slow_lines(statuses) + overview.waiting_lines(statuses) + overview.code_lines(statuses)
+    after += slow_lines(statuses) + overview.queued_lines(statuses) + overview.waiting_lines(statuses)
+    after += overview.code_lines(statuses)
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
-    action = overview.next_action(counts, reference(folder))
+    action = "" if overview.stands_still(statuses) else overview.next_action(counts, reference(folder))
     return "\n".join([*lines, *(["", *after] if after else []), *(["", action] if action else [])])
 
 

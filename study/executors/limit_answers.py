@@ -19,7 +19,7 @@ QOS_FIELDS = (
     "MaxTRESPerAccount"
 )
 ASSOC_FIELDS = "Account,User,Partition,ParentName,DefaultQOS,MaxSubmitJobs,GrpSubmitJobs,MaxTRES,MaxWall,GrpTRES"
-ENDED = frozenset({"completed", "failed", "time_limit", "cancelled", "preempted", "node_fail"})
+ENDED = frozenset({"completed", "failed", "time_limit", "cancelled", "preempted", "node_failure"})
 
 
 def read_config(text: str) -> Controller:

@@ -22,10 +22,13 @@ STATES: Mapping[str, str] = {
     "DEADLINE": "time_limit",
     "CANCELLED": "cancelled",
     "PREEMPTED": "preempted",
-    "NODE_FAIL": "node_fail",
-    "BOOT_FAIL": "node_fail",
+    "NODE_FAIL": "node_failure",
+    "BOOT_FAIL": "node_failure",
 }
 """What SLURM's words mean; every other word means unknown."""
+ALIVE = ("queued", "running")
+HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+"""States that say themselves why a job waits."""
 SQUEUE_FIELDS = "%F|%K|%T|%r|%j"
 SACCT_FIELDS = "JobID,State,ExitCode,NodeList,JobName"
 SECONDS, SBATCH_SECONDS = 30.0, 60.0
@@ -132,14 +135,15 @@ def look(ids: Sequence[str], runner: Runner = run) -> View:
     """Return the scheduler's view of these jobs (array ids), from one squeue and one sacct.
 
     squeue outranks sacct, whose records may lag; a sacct that is switched off is not a problem. Of a job that ended
-    sacct knows the exit code.
+    sacct knows the exit code, of one that waits squeue knows why.
     """
     if not ids:
         return View()
     queue = read_squeue(runner(squeue_command(ids)))
     history = read_sacct(runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--jobs={','.join(ids)}"]))
     jobs = dict(_settled(history, queue))
-    jobs |= {i: job for i, job in queue.jobs.items() if i not in jobs or jobs[i].state != job.state}
+    known = {i: job.state for i, job in jobs.items()}
+    jobs |= {i: job for i, job in queue.jobs.items() if job.state in ALIVE or known.get(i) != job.state}
     problems = (*queue.problems, *history.problems)
     return View(jobs, queue.complete and history.complete, problems, queue_complete=queue.complete)
 
@@ -258,7 +262,8 @@ def _squeue_line(fields: Sequence[str]) -> tuple[list[str], Job]:
     array, index, word, reason, name = fields
     if not re.fullmatch(r"\d+", array):
         raise ValueError(array)
-    job = Job(_state(word), word, "" if reason == "None" else reason, name)
+    said = "" if reason == "None" else reason
+    job = Job(_state(word), word, said or (word if word in HELD else ""), name)
     if index in ("N/A", ""):
         return [array], job
     return expand(f"{array}_{index}" if index.isdigit() else f"{array}_[{index.strip('[]')}]"), job
@@ -283,7 +288,7 @@ def _settled(history: View, queue: View) -> Mapping[str, Job]:
         return history.jobs
     return {
         job_id: Job("unknown", job.word, "accounting lags behind", job.name)
-        if job.state in ("queued", "running") and job_id not in queue.jobs
+        if job.state in ALIVE and job_id not in queue.jobs
         else job
         for job_id, job in history.jobs.items()
     }

@@ -70,7 +70,7 @@ def job(state: str, word: str = "WORD", reason: str = "") -> Job:
         (Evidence(batch=SLURM, job=job("cancelled")), "cancelled"),
         (Evidence(batch=SLURM, job=job("preempted"), attempt=attempt("preempted")), "interrupted"),
         (Evidence(batch=SLURM, job=job("preempted"), attempt=attempt()), "interrupted"),
-        (Evidence(batch=SLURM, job=job("node_fail"), attempt=attempt()), "interrupted"),
+        (Evidence(batch=SLURM, job=job("node_failure"), attempt=attempt()), "interrupted"),
         # nobody says anything: absence is not evidence
         (Evidence(batch=SLURM), "unknown"),
         (Evidence(batch=SLURM, attempt=attempt()), "unknown"),
@@ -94,8 +94,8 @@ def test_judge(seen: Evidence, state: str) -> None:
     [
         (Evidence(batch=SLURM, job=job("failed", "OUT_OF_MEMORY"), attempt=attempt()), "host_memory"),
         (Evidence(batch=SLURM, job=job("failed", "OUT_OF_MEMORY"), attempt=attempt("interrupted")), "host_memory"),
-        (Evidence(batch=SLURM, job=job("node_fail", "NODE_FAIL"), attempt=attempt()), "node_failure"),
-        (Evidence(batch=SLURM, job=job("node_fail", "NODE_FAIL"), attempt=attempt("interrupted")), "node_failure"),
+        (Evidence(batch=SLURM, job=job("node_failure", "NODE_FAIL"), attempt=attempt()), "node_failure"),
+        (Evidence(batch=SLURM, job=job("node_failure", "NODE_FAIL"), attempt=attempt("interrupted")), "node_failure"),
         (Evidence(batch=SLURM, job=job("preempted", "PREEMPTED"), attempt=attempt("interrupted")), "preempted"),
         (Evidence(batch=SLURM, job=job("time_limit", "TIMEOUT"), attempt=attempt()), "time_limit"),
         (Evidence(batch=SLURM, job=job("completed", "COMPLETED"), attempt=attempt()), "no_outcome"),

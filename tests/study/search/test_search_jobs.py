@@ -89,7 +89,7 @@ def world(tmp_path: Path) -> World:
         (BATCH, View({"7_0": Job("queued", "PENDING")}), None),
         (BATCH, View({"7_0": Job("running", "RUNNING")}), None),
         (BATCH, View({"7_0": Job("unknown", "ODD")}), None),
-        (BATCH, View({"7_0": Job("node_fail", "NODE_FAIL")}), "NODE_FAIL of job 7"),
+        (BATCH, View({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
         (BATCH, View({"7_0": Job("completed", "COMPLETED")}), "COMPLETED of job 7"),
         (BATCH, View(), "no such job"),
         (BATCH, View(complete=False, queue_complete=False), None),

@@ -1,0 +1,42 @@
+"""Jobs that SLURM does not start: held ones, and ones whose nodes are drained. `status` says so, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import ThrowawayCluster, wait_for
+from tests.slurm.lab import LOOK_SECONDS, TINY, Lab
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def one_node(slurm_here: None) -> Iterator[ThrowawayCluster]:
+    with ThrowawayCluster(nodes=1) as cluster:
+        yield cluster
+
+
+def test_drained_nodes_and_held_jobs_are_said_in_words(
+    one_node: ThrowawayCluster, tmp_path: Path, corpus: Path
+) -> None:
+    lab = Lab(tmp_path, corpus, one_node).with_trainer("quick")
+
+    def said(*words: str) -> bool:
+        text = " ".join(lab.study("status", "q").split())
+        return all(word in text for word in words)
+
+    one_node.call("scontrol", "update", "nodename=n1", "state=drain", "reason=disk")
+    lab.sweep("study.name=q", *TINY, "seed=1,2")
+    drained = ("2 queued: the nodes that it could run on are down, drained or reserved", "sinfo -R", "stands still")
+    wait_for("drained nodes", lambda: said(*drained), every=LOOK_SECONDS)
+    (job,) = lab.job_ids("q")
+    one_node.call("scontrol", "hold", job)
+    wait_for("a hold", lambda: said("held by", f"scontrol release {job}", "stands still"), every=LOOK_SECONDS)
+    assert {point["reason"] for point in lab.points("q")} <= {"JobHeldUser", "JobHeldAdmin"}
+    one_node.call("scontrol", "update", "nodename=n1", "state=resume")
+    one_node.call("scontrol", "release", job)
+    lab.study("watch", "q")
+    assert said("2 completed") and not said("stands still")
