@@ -144,6 +144,7 @@ def build(
         config.optim,
         iteration_dtype=torch.float32 if formats(config.precision).compute is torch.float32 else torch.bfloat16,
         state_dtype=formats(config.precision).state,
+        shapes={name: shape for stage in stages for name, shape in stage.module.shapes.items()},
     )
     if config.memory.offload == "optimizer":
         OffloadedState(optimizer, device)

@@ -13,6 +13,8 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
+from train.checkpoint.relaid import Relaid
+
 
 class StagedPlanner(DefaultSavePlanner):
     """Plans by the live tensors, which know their place in the whole, and writes their staged copies."""
@@ -23,7 +25,8 @@ class StagedPlanner(DefaultSavePlanner):
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """Return the copy of this rank's part."""
-        return self._copies[index.fqn]
+        copy, live = self._copies[index.fqn], self.state_dict[index.fqn]
+        return live.region(copy, index.offset) if isinstance(live, Relaid) else copy
 
 
 class Disk(FileSystem):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.sharding import local
+from train.checkpoint.relaid import stored_of
 
 
 class Staging:
@@ -23,7 +24,7 @@ class Staging:
         The copy runs beside forward and backward passes, which only read the weights: call `before_update` before
         anything changes them.
         """
-        parts = {name: local(value) for name, value in state.items()}
+        parts = {name: local(stored_of(value)) for name, value in state.items()}
         gpu = next((v.device for v in parts.values() if v.device.type == "cuda"), None)
         if gpu is None:
             return {name: self._buffer(name, value).copy_(value) for name, value in parts.items()}

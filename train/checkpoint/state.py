@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from train.checkpoint.relaid import relaid, stored_of
+from train.spec.cut import Shape
+
 Optimizers = Sequence[torch.optim.Optimizer]
 State = dict[str, Tensor]
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -41,14 +44,16 @@ def weights_of(parts: Sequence[nn.Module]) -> State:
 def collect(parts: Sequence[nn.Module], optimizers: Optimizers) -> State:
     """Return the tensors of the model parts of this rank and of their optimizers; they are not copied."""
     # state_dict comes first: it makes FSDP put its sharded weights, which the optimizers know, back in their places.
-    state = {f"model.{name}": value for name, value in weights_of(parts).items()}
+    whole = _shapes(parts)
+    state = {f"model.{name}": relaid(value.detach(), whole.get(name)) for name, value in weights_of(parts).items()}
     for name, weight, optimizer, _ in _steered(parts, optimizers):
         for key, value in optimizer.state.get(weight, {}).items():
             if isinstance(value, Tensor):
-                state.setdefault(f"optimizer.{name}.{key}", value)
+                shape = whole.get(name) if value.shape == weight.shape else None
+                state.setdefault(f"optimizer.{name}.{key}", relaid(value.detach(), shape))
             elif isinstance(value, int | float):
                 state[f"optimizer.{name}.{_NUMBER}{key}"] = torch.tensor(float(value), dtype=torch.float64)
-    return {name: value.detach() for name, value in state.items()}
+    return state
 
 
 def wanted(parts: Sequence[nn.Module], optimizers: Optimizers, stored: Mapping[str, tuple[Any, ...]]) -> State:
@@ -56,7 +61,8 @@ def wanted(parts: Sequence[nn.Module], optimizers: Optimizers, stored: Mapping[s
 
     ValueError where a weight is not stored, or has another shape.
     """
-    state = {f"model.{name}": value.detach() for name, value in weights_of(parts).items()}
+    whole = _shapes(parts)
+    state = {f"model.{name}": relaid(value.detach(), whole.get(name)) for name, value in weights_of(parts).items()}
     _check_stored(state, stored)
     kept = _kept(stored)
     for name, weight, _, group in _steered(parts, optimizers):
@@ -65,8 +71,8 @@ def wanted(parts: Sequence[nn.Module], optimizers: Optimizers, stored: Mapping[s
             if full in state:
                 continue
             shape, dtype = stored[full]
-            if tuple(shape) == tuple(weight.shape):
-                state[full] = torch.zeros_like(weight, dtype=dtype).detach()
+            if tuple(shape) == whole.get(name, tuple(weight.shape)):
+                state[full] = relaid(torch.zeros_like(weight, dtype=dtype).detach(), whole.get(name))
             else:
                 on_device = group.get("fused") or group.get("capturable") or len(shape) > 0
                 device = weight.device if on_device and not key.startswith(_NUMBER) else torch.device("cpu")
@@ -91,7 +97,7 @@ def put_back(parts: Sequence[nn.Module], optimizers: Optimizers, state: Mapping[
         found = optimizer.state[weight]
         found.clear()
         for key in kept.get(name, ()):
-            value = state[f"optimizer.{name}.{key}"]
+            value = stored_of(state[f"optimizer.{name}.{key}"])
             if key.startswith(_NUMBER):
                 number = float(value)
                 found[key.removeprefix(_NUMBER)] = int(number) if number.is_integer() else number
@@ -107,6 +113,11 @@ def _named(parts: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
     for part in parts:
         for name, value in part.state_dict().items():
             yield plain_name(name), value
+
+
+def _shapes(parts: Sequence[nn.Module]) -> dict[str, Shape]:
+    """Return the shapes of the whole weights of our own modules, by name."""
+    return {name: shape for part in parts for name, shape in getattr(part, "shapes", {}).items()}
 
 
 def _steered(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from kernels.sharding import local
 from train.hub.shards import Shards
-from train.model.initialise import region_of
+from train.model.regions import parts_of
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.read import read
@@ -27,14 +26,15 @@ def start_from(module: Transformer, place: Path) -> None:
     _check_model(module.config, place)
     with torch.no_grad():
         for name, weight in module.named_parameters():
-            if shards.shape(name) != tuple(weight.shape):
+            shape = module.shapes[name]
+            if shards.shape(name) != shape:
                 raise ValueError(
                     f"model.init_from={place}: {name} has shape {shards.shape(name)}, the config wants "
-                    f"{tuple(weight.shape)}; take the model and data sections of {place / 'config.yaml'}"
+                    f"{shape}; take the model and data sections of {place / 'config.yaml'}"
                 )
-            part = local(weight)
-            if part.numel():
-                part.copy_(shards.read(name, region_of(weight)))
+            for region, part in parts_of(weight, shape):
+                if part.numel():
+                    part.copy_(shards.read(name, region))
 
 
 def _check_model(model: ModelConfig, place: Path) -> None:

@@ -14,7 +14,7 @@ from kernels.sharding import local
 from train.model.attend import attend, rule_of
 from train.model.masks import Masks
 from train.model.norm import RMSNorm
-from train.model.weights import Product
+from train.model.weights import Product, shaped
 from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim, kv_heads
@@ -56,8 +56,10 @@ class Attention(nn.Module):
         turns: as train.model.rope.rotations gives, None: positions are not in queries and keys. masks: by the sizes of
         the pieces that attention runs on, see train.model.masks.
         """
-        batch, length, _ = x.shape
-        joint = self.linear["qkv"](x, local(self.qkv)).view(batch, length, -1, self.group + 2, self.head_dim)
+        batch, length, width = x.shape
+        joint = self.linear["qkv"](x, shaped(self.qkv, -1, width)).view(
+            batch, length, -1, self.group + 2, self.head_dim
+        )
         norms, eps = None, 0.0
         if self.query_norm is not None and self.key_norm is not None:
             norms, eps = (local(self.query_norm.weight), local(self.key_norm.weight)), self.query_norm.eps
@@ -69,4 +71,4 @@ class Attention(nn.Module):
             return attend(q, k, v, masks.get((q.shape[1], k.shape[1])), self.rule)
 
         mixed = mix(q, k, v) if self.across is None else self.across(mix, q, k, v)
-        return self.linear["out"](mixed.reshape(batch, length, -1), local(self.out))
+        return self.linear["out"](mixed.reshape(batch, length, -1), shaped(self.out, width, -1))

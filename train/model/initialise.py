@@ -13,10 +13,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from kernels.sharding import local
+from train.model.regions import parts_of
 from train.model.transformer import Transformer
 from train.spec import mup
 from train.spec.config import ModelConfig
+from train.spec.cut import Shape
 
 BLOCK = 1 << 22
 """Most values of one block (one row at least): 16 MiB of fp32."""
@@ -24,21 +25,21 @@ BLOCK = 1 << 22
 
 def initialise(model: Transformer, seed: int) -> None:
     """Fill the weights, or this rank's parts of them, from `seed`: normal matrices, norms of 1."""
-    fill(model.named_parameters(), model.config, seed)
+    fill(((name, weight, model.shapes[name]) for name, weight in model.named_parameters()), model.config, seed)
 
 
-def fill(named: Iterable[tuple[str, nn.Parameter]], config: ModelConfig, seed: int) -> None:
-    """Fill weights by name; those that are DTensors get the part that belongs to this rank."""
+def fill(named: Iterable[tuple[str, nn.Parameter, Shape]], config: ModelConfig, seed: int) -> None:
+    """Fill weights by name, given the shapes of the whole ones; of a DTensor the part that belongs to this rank."""
     with torch.no_grad():
-        for name, weight in named:
-            part = local(weight)
-            if part.numel() == 0:
-                continue
+        for name, weight, shape in named:
             std = scale(name, config)
-            if std is None:
-                part.fill_(1.0)
-            else:
-                part.copy_(draw(name, weight.shape, region_of(weight), seed).mul_(std))
+            for region, part in parts_of(weight, shape):
+                if part.numel() == 0:
+                    continue
+                if std is None:
+                    part.fill_(1.0)
+                else:
+                    part.copy_(draw(name, shape, region, seed).mul_(std))
 
 
 def scale(name: str, config: ModelConfig) -> float | None:
@@ -79,15 +80,3 @@ def draw(name: str, shape: Iterable[int], region: tuple[slice, ...], seed: int) 
 def _block_seed(seed: int, name: str, block: int) -> int:
     digest = hashlib.sha256(f"{seed}/{name}/{block}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
-
-
-def region_of(weight: Tensor) -> tuple[slice, ...]:
-    """Return which part of a weight this rank holds."""
-    if not hasattr(weight, "to_local"):
-        return tuple(slice(0, n) for n in weight.shape)
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    assert isinstance(weight, DTensor)
-    sizes, starts = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
-    return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))

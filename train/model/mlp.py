@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.gated_mlp import gated_mlp
-from kernels.sharding import local
 from kernels.swiglu import swiglu
-from train.model.weights import Product
+from train.model.weights import Product, shaped
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 
@@ -30,7 +29,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for x (..., width)."""
-        gate_up, down = local(self.gate_up), local(self.down)
+        width = x.shape[-1]
+        gate_up, down = shaped(self.gate_up, 2, -1, width), shaped(self.down, width, -1)
         first, second = self.linear["gate_up"], self.linear["down"]
         if first is F.linear and second is F.linear:
             return gated_mlp(x, gate_up, down)

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.linear_cross_entropy import linear_cross_entropy
-from kernels.sharding import local
 from train.data.rows import IGNORED
 from train.model.attention import Attention
 from train.model.masks import Masks, Sizes, make_masks
 from train.model.mlp import MLP
 from train.model.norm import RMSNorm
 from train.model.rope import rotations
+from train.model.weights import shaped
 from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import window_of
@@ -38,6 +38,7 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab_size: int, width: int) -> None:
         super().__init__()
+        self.width = width
         self.weight = nn.Parameter(torch.empty(vocab_size, width))
         self.lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
         """How rows are found; train.parallel.tensor replaces it where each rank holds a part of the vocabulary."""
@@ -47,7 +48,7 @@ class Embedding(nn.Module):
 
         The residual stream has one format from here on, whether autocast or the weights' own format says which.
         """
-        x = self.lookup(tokens, local(self.weight))
+        x = self.lookup(tokens, shaped(self.weight, -1, self.width))
         device = x.device.type
         return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
@@ -72,7 +73,7 @@ class Head(nn.Module):
         assert weight is not None
         loss = linear_cross_entropy(
             hidden,
-            local(weight),
+            shaped(weight, -1, hidden.shape[-1]),
             targets,
             reduction="none" if each else "sum",
             ignore_index=IGNORED,
@@ -119,6 +120,8 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleDict({str(i): Block(config) for i in range(part.start, part.stop)})
         self.norm = RMSNorm(config.width, config.norm_eps) if part.last else None
         self.output = Head(vocab_size, config.width, tied, config.logit_softcap) if part.last else None
+        self.shapes = {name: tuple(weight.shape) for name, weight in self.named_parameters()}
+        """Shapes of the whole weights by name, however sharding stores their numbers."""
         # No buffer: wrappers would send it to other ranks, which have the same numbers.
         self.output_scale = mup.output_scale(config)
         self.turns = rotations(config, length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from train.optim.adamw import Kernel, Rounded, fastest
 from train.optim.groups import Rule, rule_of
 from train.optim.optimizer import Optimizer, set_lr
 from train.spec.config import ModelConfig, OptimConfig
+from train.spec.cut import Shape
 
 
 def make_optimizer(
@@ -22,16 +23,19 @@ def make_optimizer(
     iteration_dtype: torch.dtype = torch.float32,
     state_dtype: torch.dtype = torch.float32,
     kernel: Kernel | None = None,
+    shapes: Mapping[str, Shape] | None = None,
 ) -> Optimizer:
     """Return the optimizer of these weights (names as in the whole model; whole tensors or shards), at its peak rate.
 
     iteration_dtype: format of Muon's Newton-Schulz products. state_dtype: format of moments and momentum. kernel: what
-    takes AdamW's step; None: the fastest, and torch's with stochastic rounding where moments are bf16.
+    takes AdamW's step; None: the fastest, and torch's with stochastic rounding where moments are bf16. shapes: of the
+    whole weights by name, where sharding stores their numbers in other rows.
     """
     members: dict[Rule, list[tuple[str, nn.Parameter]]] = {}
     for name, weight in named:
         members.setdefault(rule_of(name, model, optim), []).append((name, weight))
-    groups = [_group(rule, weights, optim, iteration_dtype, state_dtype) for rule, weights in members.items()]
+    chosen = {"iteration_dtype": iteration_dtype, "state_dtype": state_dtype}
+    groups = [_group(rule, weights, shapes or {}, optim, **chosen) for rule, weights in members.items()]
     made = Optimizer(groups, kernel or (Rounded() if state_dtype is torch.bfloat16 else fastest))
     assert optim.lr is not None, "the config is resolved"
     set_lr(made, optim.lr)
@@ -41,7 +45,9 @@ def make_optimizer(
 def _group(
     rule: Rule,
     weights: list[tuple[str, nn.Parameter]],
+    shapes: Mapping[str, Shape],
     optim: OptimConfig,
+    *,
     iteration_dtype: torch.dtype,
     state_dtype: torch.dtype,
 ) -> dict[str, Any]:
@@ -59,5 +65,6 @@ def _group(
     group |= {"momentum": optim.momentum, "nesterov": optim.nesterov}
     if rule.algorithm == "muon":
         group |= {"split": rule.split, "iterations": optim.muon_iterations, "scale": optim.muon_scale}
-        group |= {"iteration_dtype": iteration_dtype}
+        whole = [shapes.get(name, tuple(weight.shape)) for name, weight in weights]
+        group |= {"iteration_dtype": iteration_dtype, "shapes": whole}
     return group

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.sharding import local
 from train.optim.shards import Exchange, part_of, shard_axis, take_gradient, whole
+from train.spec.cut import Shape
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -32,9 +33,10 @@ def update(
     scale: Tensor | None,
 ) -> None:
     """Take one step of a group: decoupled decay, then minus lr times the scaled orthogonal update."""
-    for batch, axis in _batches(weights):
+    shapes = dict(zip(group["params"], group["shapes"], strict=True))
+    for batch, axis in _batches(weights, shapes):
         updates = [_momentum(weight, state[weight], group, skip, scale) for weight in batch]
-        for weight, direction in zip(batch, _orthogonal(batch, updates, axis, group), strict=True):
+        for weight, direction in zip(batch, _orthogonal(batch, updates, axis, shapes[batch[0]], group), strict=True):
             own = local(weight)
             shrink, length = 1.0 - group["lr"] * group["weight_decay"], -group["lr"]
             if skip is None:
@@ -60,7 +62,7 @@ def _momentum(
     return (gradient.lerp(buffer, keep) if group["nesterov"] else buffer).to(group["iteration_dtype"])
 
 
-def _batches(weights: Sequence[Tensor]) -> Iterable[tuple[list[Tensor], int | None]]:
+def _batches(weights: Sequence[Tensor], shapes: Mapping[Tensor, Shape]) -> Iterable[tuple[list[Tensor], int | None]]:
     """Yield weights that are worked on together and the mesh axis they are exchanged over; None: each by itself."""
     alike: dict[Any, list[Tensor]] = {}
     for weight in weights:
@@ -68,22 +70,28 @@ def _batches(weights: Sequence[Tensor]) -> Iterable[tuple[list[Tensor], int | No
         if axis is None:
             yield [weight], None
         else:
-            alike.setdefault((cast("DTensor", weight).device_mesh, axis, weight.shape), []).append(weight)
-    for (mesh, axis, _), members in alike.items():
+            key = cast("DTensor", weight).device_mesh, axis, weight.shape, shapes[weight]
+            alike.setdefault(key, []).append(weight)
+    for (mesh, axis, _, _), members in alike.items():
         size = mesh.size(axis)
         for start in range(0, len(members), size):
             yield members[start : start + size], axis
 
 
 def _orthogonal(
-    weights: list[Tensor], updates: list[Tensor], axis: int | None, group: Mapping[str, Any]
+    weights: list[Tensor], updates: list[Tensor], axis: int | None, shape: Shape, group: Mapping[str, Any]
 ) -> list[Tensor]:
-    """Return this rank's part of every weight's scaled orthogonal update."""
+    """Return this rank's part of every weight's scaled orthogonal update; `shape` is that of each whole weight."""
     if axis is None:
-        return [part_of(direction(whole(u, w), group), w) for w, u in zip(weights, updates, strict=True)]
+        return [part_of(_whole_direction(whole(u, w), shape, group), w) for w, u in zip(weights, updates, strict=True)]
     exchange = Exchange(cast("list[DTensor]", weights), axis)
     full = exchange.gather(updates)
-    return exchange.scatter(None if full is None else direction(full, group), updates[0])
+    return exchange.scatter(None if full is None else _whole_direction(full, shape, group), updates[0])
+
+
+def _whole_direction(full: Tensor, shape: Shape, group: Mapping[str, Any]) -> Tensor:
+    """Return `direction` of a weight of this shape, laid out as `full` is."""
+    return direction(full.view(shape), group).view(full.shape)
 
 
 def direction(full: Tensor, group: Mapping[str, Any]) -> Tensor:

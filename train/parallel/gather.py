@@ -26,21 +26,25 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from kernels import cast_fp8
 from kernels.fp8 import LEAST, scale_of
+from train.model.transformer import Transformer
 from train.precision.fp8 import FORWARD, Received, products
 
 
-def gather_in_fp8(module: nn.Module, group: dist.ProcessGroup, dtype: torch.dtype) -> None:
+def gather_in_fp8(module: Transformer, group: dist.ProcessGroup, dtype: torch.dtype) -> None:
     """Let the weights whose product is `Received` travel in fp8 over the ranks of `group`.
 
     For a module that FSDP2 has cut, whose weights are on the device, before its first pass; `dtype` is the format in
     which it gathers the others.
     """
-    ways = []
+    ways, names = [], {layer: name for name, layer in module.named_modules()}
     for layer, name in products(module):
         product = layer.linear[name]  # type: ignore[index]
         if isinstance(product, Received):
             # Not to_local(), which may give a view of the shard: FSDP2 asks the shard itself.
-            ways.append(Way(product, getattr(layer, name)._local_tensor))
+            weight, shape = getattr(layer, name), module.shapes[f"{names[layer]}.{name}"]
+            shard = weight._local_tensor
+            columns = shape[-1] if tuple(weight.shape) != shape else shard.shape[-1]  # tensor parallelism may cut them
+            ways.append(Way(product, shard, columns))
     if ways:
         sizes = _Sizes([way.shard for way in ways], group, dtype)
         for way, size, factor in zip(ways, sizes.largest, sizes.factors, strict=True):
@@ -79,8 +83,9 @@ class _Sizes:
 class Way:
     """One weight's way from shards to its product."""
 
-    def __init__(self, product: Received, shard: Tensor) -> None:
+    def __init__(self, product: Received, shard: Tensor, columns: int) -> None:
         self.shard = shard
+        self._columns = columns
         self._product = product
 
     def start(self, largest: Tensor, factor: Tensor) -> None:
@@ -111,8 +116,8 @@ class Way:
         self, parts: tuple[Tensor, ...], size: torch.Size, dtype: torch.dtype, *, out: Tensor | None = None
     ) -> tuple[Any, list[Tensor]] | None:
         """Give what came to the product; return, the first time, what stands for the weight."""
-        rows = size[:-1].numel()
-        self._product.values = parts[0].view(FORWARD).view(-1, size[-1])[:rows]
+        values = parts[0].view(FORWARD).view(-1)[: size.numel()]
+        self._product.values = values.view(-1, self._columns)
         return None if out is not None else (_Stand(dtype, parts[0].device), [])
 
 

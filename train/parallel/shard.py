@@ -14,24 +14,25 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 
 from train.model.transformer import Transformer
 from train.parallel.mesh import Mesh
 from train.parallel.stage import Stage
 from train.precision.policy import formats
 from train.spec.config import RunConfig
+from train.spec.cut import laid_out
 
 
 def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
     """Cut a module's weights over the ranks; on the meta device, so that no rank ever holds them whole."""
     view = _view(mesh)
-    ranks = mesh.axes.fsdp
+    _lay_out(module, mesh.axes.fsdp)
     how: dict[str, Any] = {
         "mesh": view,
         "mp_policy": _precision(config),
         "offload_policy": CPUOffloadPolicy() if _offloads(config, view) else OffloadPolicy(),
-        "shard_placement_fn": lambda weight: _placement(weight, ranks),
+        "shard_placement_fn": _placement,
     }
     freed = config.parallel.zero == 3
     for block in module.blocks.values():
@@ -81,8 +82,19 @@ def _precision(config: RunConfig) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=chosen.compute, reduce_dtype=chosen.reduce, cast_forward_inputs=False)
 
 
-def _placement(weight: nn.Parameter, ranks: int) -> Shard | None:
-    """Return along which dimension a weight is cut: its rows, where these are not just gate and up."""
-    if weight.dim() == 3 and weight.shape[1] % ranks == 0:
-        return Shard(1)
-    return None
+def _lay_out(module: nn.Module, ranks: int) -> None:
+    """Store the numbers of every weight in rows that the ranks can share evenly; see train.spec.cut.
+
+    FSDP2 cuts no axis but the first unevenly. What tensor parallelism has cut keeps its shape: its hidden channels are
+    not one run of a whole weight's numbers (train.spec.mesh refuses those that cannot be shared equally).
+    """
+    for owner in module.modules():
+        for name, weight in list(owner.named_parameters(recurse=False)):
+            shape = laid_out(tuple(weight.shape), ranks)
+            if shape != tuple(weight.shape) and not isinstance(weight, DTensor):
+                setattr(owner, name, nn.Parameter(weight.detach().view(shape)))
+
+
+def _placement(weight: nn.Parameter) -> Shard:
+    """Return along which axis a weight is cut: the hidden channels of a gate and up within tensor parallelism."""
+    return Shard(1 if weight.dim() == 3 else 0)

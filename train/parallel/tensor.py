@@ -24,16 +24,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from train.model.transformer import Block, Transformer
 from train.parallel.collectives import gather, scatter
 from train.parallel.mesh import Mesh
-
-_CUT = {
-    "embedding.weight": 0,
-    "output.weight": 0,
-    "attention.qkv": 0,
-    "attention.out": 1,
-    "mlp.gate_up": 1,
-    "mlp.down": 1,
-}
-"""Along which dimension a weight is cut over ranks, by the end of its name; norms each rank holds whole."""
+from train.spec.cut import TENSOR
 
 
 def cut(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
@@ -66,7 +57,7 @@ def cut(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
 
 def placement(name: str) -> Placement:
     """Return how the weight of this name lies on the ranks of tp."""
-    return next((Shard(dim) for end, dim in _CUT.items() if name.endswith(end)), Replicate())
+    return next((Shard(dim) for end, dim in TENSOR.items() if name.endswith(end)), Replicate())
 
 
 def finish(module: nn.Module, mesh: Mesh) -> None:

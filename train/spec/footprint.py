@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from train.spec import cut
 from train.spec.config import ModelConfig, RunConfig
-from train.spec.counts import params
 from train.spec.mesh import Axes
-from train.spec.pipeline import micro_batches, stages_per_rank, waiting_passes
+from train.spec.pipeline import micro_batches, share_of, stages_per_rank, waiting_passes
 
 KEPT_PER_TOKEN = 34
 """Values kept for the backward pass per token, channel and block (Korthikanti et al. 2022, attention not stored)."""
@@ -44,20 +44,13 @@ class Footprint:
 
 
 def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
-    """Return what a rank needs on a device of type cpu or cuda. An estimate from above: parts count as equal.
+    """Return what the fullest rank needs on a device of type cpu or cuda. An estimate from above.
 
     Weights and gradients are fp32, moments as `precision.optimizer_state` says; a half-precision run holds a copy of
-    the weights more. Sharding cuts all of it over dp_shard x cp, tp and pp cut it always.
+    the weights more. Sharding cuts all of it over dp_shard x cp, tp and pp cut it always; a rank's share of each weight
+    is counted as it is cut, rounded up (train.spec.cut).
     """
-    counts = params(config.model, config.data.vocab_size)
-    total = counts.total
-    # Muon keeps one for hidden matrices, and AdamW's two for the rest.
-    hidden = counts.matmul - counts.embedding
-    moments = {"adamw": 2 * total, "muon": 2 * total - hidden, "sgd": total}[config.optim.name]
-    moments *= 2 if config.precision.optimizer_state == "bf16" else 4
-    copy = 0 if config.precision.name == "fp32" else 2
-    shards = axes.tp * axes.pp * axes.fsdp
-    weights, moments = total * (8 + copy) // shards, moments // shards
+    weights, moments = max((_states(config, axes, rank) for rank in range(axes.pp)), key=sum)
     activations, gathered = _activations(config, axes, device), _gathered(config, axes)
     offload = config.memory.offload if device == "cuda" else "none"
     if offload == "parameters":
@@ -67,15 +60,45 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
     return Footprint(weights + moments, activations, gathered)
 
 
+def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
+    """Return what the fullest of those that share a pipeline rank's part holds: weights and gradients, and moments."""
+    layers, block, ends = _part(config, axes, rank)
+    hidden = layers * cut.fullest({name: shape for name, shape in block.items() if len(shape) > 1}, axes.fsdp, axes.tp)
+    total = layers * cut.fullest(block, axes.fsdp, axes.tp) + cut.fullest(ends, axes.fsdp, axes.tp)
+    # Muon keeps one for hidden matrices, and AdamW's two for the rest.
+    moments = {"adamw": 2 * total, "muon": 2 * total - hidden, "sgd": total}[config.optim.name]
+    copy = 0 if config.precision.name == "fp32" else 2
+    return total * (8 + copy), moments * (2 if config.precision.optimizer_state == "bf16" else 4)
+
+
 def _gathered(config: RunConfig, axes: Axes) -> int:
-    """Return what FSDP2 holds whole beside the shards: all of it, or two blocks and the embedding or head at a time."""
+    """Return what FSDP2 holds whole beside the shards: all of it, or two blocks and the embedding or head at a time.
+
+    Padding is held as well.
+    """
     if axes.fsdp == 1:
         return 0
-    counts, size = params(config.model, config.data.vocab_size), 4 if config.precision.name == "fp32" else 2
-    if config.parallel.zero == 3:
-        at_once = 2 * counts.non_embedding // config.model.layers + counts.embedding
-        return size * min(at_once // axes.tp, counts.total // (axes.tp * axes.pp))
-    return (size + (4 if config.parallel.zero == 1 else 0)) * counts.total // (axes.tp * axes.pp)
+    size = 4 if config.precision.name == "fp32" else 2
+    if config.parallel.zero < 3:
+        size += 4 if config.parallel.zero == 1 else 0
+    most = 0
+    for rank in range(axes.pp):
+        layers, block, ends = _part(config, axes, rank)
+        one = cut.fullest(block, axes.fsdp, axes.tp)
+        each = [cut.held(name, shape, axes.fsdp, axes.tp) for name, shape in ends.items()]
+        whole = layers * one + sum(each)
+        most = max(most, min(whole, 2 * one + max(each, default=0)) if config.parallel.zero == 3 else whole)
+    return size * most * axes.fsdp
+
+
+def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, dict[str, cut.Shape], dict[str, cut.Shape]]:
+    """Return how many blocks a pipeline rank has, and the shapes of a block's weights and of those beside blocks."""
+    layers, first, last = share_of(config, axes.pp, rank)
+    return (
+        layers,
+        cut.block_shapes(config.model),
+        cut.end_shapes(config.model, config.data.vocab_size, first, last),
+    )
 
 
 def _activations(config: RunConfig, axes: Axes, device: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 
 from train.spec.config import ModelConfig, ParallelConfig, RunConfig
@@ -84,6 +84,15 @@ def layers_of(config: RunConfig) -> tuple[int, ...]:
     last = min(max(1, round((layers + head) / stages - head)), layers - (stages - 1))
     rest, more = divmod(layers - last, stages - 1)
     return (*(rest + (stage < more) for stage in range(stages - 1)), last)
+
+
+def share_of(config: RunConfig, pp: int, rank: int) -> tuple[int, bool, bool]:
+    """Return what one of `pp` ranks has of the layers: how many, and whether the first and the last are among them."""
+    if pp == 1:
+        return config.model.layers, True, True
+    parallel = replace(config.parallel, pp=pp)
+    sizes, stages = layers_of(replace(config, parallel=parallel)), stages_of(parallel, rank)
+    return sum(sizes[stage] for stage in stages), 0 in stages, len(sizes) - 1 in stages
 
 
 def micro_batches(parallel: ParallelConfig, wanted: int) -> int:

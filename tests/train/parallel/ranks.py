@@ -134,7 +134,8 @@ def whole_gradients(setup: Setup) -> Iterator[tuple[str, Tensor]]:
             grad = weight.grad
             assert grad is not None, name
             whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
-            yield name, whole.detach().cpu().clone()
+            shape = next(stage.module.shapes[name] for stage in setup.stages if name in stage.module.shapes)
+            yield name, whole.detach().cpu().clone().view(shape)
 
 
 @contextmanager

@@ -30,10 +30,10 @@ from train.spec.config import ModelConfig, PrecisionConfig
 from train.step import step, take
 
 BEFORE, AFTER = 3, 3
-# A tied embedding, which pipelines have twice; and a hidden width that four ranks cannot share evenly, which FSDP2
-# takes where tensor parallelism does not cut it as well.
+# A tied embedding, which pipelines have twice; and a hidden width that four ranks cannot share evenly: FSDP2 stores
+# gate and up in half rows, and what a rank has of them begins and ends within a row of the checkpoint's.
 EVEN = replace(DEEP, layers=4, tied_embeddings=True)
-UNEVEN = replace(EVEN, mlp_width=50)
+UNEVEN = replace(EVEN, mlp_width=51)
 WIDE = replace(EVEN, mlp_width=64)
 """Hidden channels of two ranks that products in fp8 take."""
 KINDS = {

@@ -1,0 +1,48 @@
+"""Which parts of a whole weight a rank holds, and where they lie in what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from kernels.sharding import local
+from kernels.vocabulary import is_dtensor
+from train.spec.cut import Box, Shape, boxes
+
+
+def regions_of(weight: Tensor, whole: Shape) -> list[Box]:
+    """Return the regions of the whole weight that this rank holds, in the order in which their numbers lie here.
+
+    One, unless sharding stores the numbers in rows of another length (train.spec.cut.laid_out): a run of those may
+    begin and end within a row of the weight.
+    """
+    if not is_dtensor(weight):
+        sizes, starts = tuple(weight.shape), (0,) * weight.dim()
+    else:
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        sizes, starts = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
+    if tuple(weight.shape) == whole:
+        return [tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))]
+    rows, columns = weight.shape
+    assert sizes[1] == columns or not sizes[0], "rows are cut, not columns"
+    first = min(starts[0], rows) * columns
+    return list(boxes(whole, first, first + sizes[0] * columns))
+
+
+def parts_of(weight: Tensor, whole: Shape) -> Iterator[tuple[Box, Tensor]]:
+    """Yield the regions of the whole weight that this rank holds, each with its numbers here, shaped as the region."""
+    part = local(weight)
+    regions = regions_of(weight, whole)
+    if tuple(weight.shape) == whole:
+        yield regions[0], part
+        return
+    flat, at = part.view(-1), 0
+    for region in regions:
+        sizes = [one.stop - one.start for one in region]
+        count = 1
+        for size in sizes:
+            count *= size
+        yield region, flat[at : at + count].view(sizes)
+        at += count
