@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,16 @@ from study.hang import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
 from study.layout import AttemptFolder, RunFolder, StudyFolder
 from study.meeting import Round
 from study.place import Place
-from study.supervise import PEERS_GRACE, Signals, kill, memory_kills, spawn, trainer_command, wait_together
+from study.supervise import (
+    PEERS_GRACE,
+    Signals,
+    failed_alone,
+    kill,
+    memory_kills,
+    spawn,
+    trainer_command,
+    wait_together,
+)
 
 WORDS_BYTES = 65536
 PEERS_MARGIN = 60.0
@@ -109,12 +119,13 @@ def advance(
 
     first = wait_together(processes, look, lambda: any(p.exists() for p in elsewhere))
     kills = memory_kills() - kills
-    if first not in (None, here.rank) and not meeting.taken(processes[here.rank].returncode):
-        assert first is not None
-        ended = Ran(processes[first].returncode, watch.hang, kills)
-        ending = conclude_rank(work, attempt, ended, signals, rank=first, started=started)
-        if ending.state == "failed":
-            write_json(attempt.rank(first), record(attempt, ending, started, first))
+    if first is not None and not meeting.taken(processes[here.rank].returncode):
+        # Ranks that fail within a moment look alike: what each said tells the cause from what follows from it.
+        for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
+            ended = Ran(processes[rank].returncode, watch.hang, kills)
+            ending = conclude_rank(work, attempt, ended, signals, rank=rank, started=started)
+            if ending.state == "failed":
+                write_json(attempt.rank(rank), record(attempt, ending, started, rank))
     return Ran(processes[here.rank].returncode, watch.hang, kills)
 
 
@@ -183,8 +194,14 @@ def conclude(work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, sta
         return ending
     peers.sort(key=lambda peer: float(peer["ended"]))
     told = [
-        Ending(str(peer.get("kind", "unknown")), peer["exit_code"], peer["signal"], f"rank {peer['rank']}: {said}")
-        for peer, said in ((peer, peer["error"]) for peer in peers)
+        Ending(
+            str(peer.get("kind", "unknown")),
+            peer["exit_code"],
+            peer["signal"],
+            f"rank {peer['rank']}: {peer['error']}",
+            f"rank {peer['rank']}: {peer.get('headline') or headline(str(peer['error']))}",
+        )
+        for peer in peers
     ]
     return root([ending, *told] if ending.kind == "hang" else [*told, ending])
 
@@ -207,8 +224,10 @@ def conclude_rank(
             memory_kills=ran.memory_kills,
         )
     )
-    if ending.kind in ("unknown", "code_error", "killed") and _disk_is_full(work.run.path):
-        return replace(ending, kind="disk_full", why=f"no space left in {work.run.path}")
+    if ending.kind in ("unknown", "code_error", "killed", "disk_full"):
+        full = next((place for place in (work.run.path, Path(tempfile.gettempdir())) if disk_is_full(place)), None)
+        if full == work.run.path or (full and ending.kind == "disk_full"):
+            return replace(ending, kind="disk_full", why=f"no space left in {full}")
     return ending
 
 
@@ -250,10 +269,19 @@ def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) ->
         "signal": ending.signal,
         "ended": round(now, 3),
         "seconds": round(now - started, 3),
-        "headline": hide(headline(text) or (ending.why or "")) if failed else None,
+        "headline": hide(_says_most(ending, text)) if failed else None,
         "error": None if error is None else hide(error),
         "rank": rank,
     }
+
+
+def _says_most(ending: Ending, text: str) -> str:
+    """Return the one line on a failure: of the rank that others follow from; of a killed one nobody's last words."""
+    if ending.headline:
+        return ending.headline
+    if ending.kind == "killed" and ending.why:
+        return ending.why
+    return headline(text) or ending.why or ""
 
 
 def wait_for_first(attempt: AttemptFolder, seconds: float = 2 * PEERS_GRACE + 30.0) -> bool:
@@ -286,7 +314,8 @@ def looked_lately(study: StudyFolder) -> bool:
         return False
 
 
-def _disk_is_full(path: Path) -> bool:
+def disk_is_full(path: Path) -> bool:
+    """Whether next to nothing can be written to the disk of a folder."""
     try:
         return shutil.disk_usage(path).free < LEAST_BYTES
     except OSError:

@@ -93,12 +93,16 @@ _LAST_SIGNALS = {signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, s
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended: its kind, the process's exit code or signal, and our own words on why."""
+    """How an attempt ended: its kind, the process's exit code or signal, and our own words on why.
+
+    headline: what the rank that it follows from said of it, where that is another than the first.
+    """
 
     kind: str
     exit_code: int | None = None
     signal: int | None = None
     why: str | None = None
+    headline: str | None = None
 
     @property
     def state(self) -> str:

@@ -23,14 +23,43 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace the file by rename after an fsync: a reader sees all of the old content or all of the new."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with staged.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
+        with naming(path):
+            with staged.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            staged.replace(path)
     except BaseException:
         staged.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an error of the disk the path that is written: a write through a descriptor, when it fails, names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def append_at(descriptor: int, data: bytes, end: int, path: Path) -> None:
+    """Write all of `data` durably at `end`, cutting off what follows; OSError that names the path, and nothing written.
+
+    A disk that fills up takes a part of a write without a word.
+    """
+    with naming(path):
+        os.ftruncate(descriptor, end)
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], end + written)
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, end)
+            raise
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

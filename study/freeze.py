@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from study.config import StudyConfig
 from study.corpus import Corpus, corpus_of
-from study.files import end_of_whole_lines, locked
+from study.files import append_at, end_of_whole_lines, locked
 from study.layout import StudyFolder
 from study.point import Point, point
 from study.stored import stored
@@ -129,11 +128,8 @@ def load_points(folder: StudyFolder) -> dict[str, Point]:
 
 def _append(path: Path, text: str) -> None:
     """Append whole lines durably, after cutting off a last line that a killed writer left unfinished."""
-    with path.open("ab+") as file:
-        file.truncate(end_of_whole_lines(file.fileno()))
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("ab+", buffering=0) as file:
+        append_at(file.fileno(), text.encode(), end_of_whole_lines(file.fileno()), path)
 
 
 def _absolute(path: str) -> str:

@@ -43,6 +43,7 @@ class Beat:
     median: float | None = None
     own: float | None = None
     where: str = ""
+    time: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def read_beat(path: Path) -> Beat | None:
             said["median"],
             said["own"],
             str(said["where"]),
+            float(said.get("time") or 0.0),
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from study.files import end_of_whole_lines, locked
+from study.files import append_at, end_of_whole_lines, locked
 from study.layout import StudyFolder
 from study.policy import End
 
@@ -279,10 +279,7 @@ def extend(folder: StudyFolder, events: Iterable[Event], now: float | None = Non
     with locked(folder.lock):
         descriptor = os.open(folder.ledger, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            end = end_of_whole_lines(descriptor)
-            os.ftruncate(descriptor, end)
-            os.pwrite(descriptor, line, end)
-            os.fsync(descriptor)
+            append_at(descriptor, line, end_of_whole_lines(descriptor), folder.ledger)
         finally:
             os.close(descriptor)
 

@@ -74,8 +74,7 @@ def wait_together(
     while None in [process.poll() for process in processes.values()]:  # each is asked: that is how its end is noticed
         failed = _failed(processes)
         if first is None and failed:
-            # Of several seen at once, the one that a signal killed did not merely lose its peer.
-            first = min(failed, key=lambda rank: (processes[rank].returncode >= 0, rank))
+            first = _likeliest(failed, processes)
         if deadline == math.inf and (first is not None or lost()):
             deadline = time.monotonic() + grace
         if time.monotonic() > deadline:
@@ -85,7 +84,18 @@ def wait_together(
             deadline, number = time.monotonic() + grace, signal.SIGKILL
         hangs()
         time.sleep(RANKS_POLL)
-    return first if first is not None else min(_failed(processes), default=None)
+    return first if first is not None else _likeliest(_failed(processes), processes)
+
+
+def failed_alone(processes: Mapping[int, subprocess.Popen[bytes]]) -> list[int]:
+    """Return the ranks that failed, but for those that a signal ended as we end what is left of a failed run."""
+    ours = (-signal.SIGTERM, -signal.SIGKILL)
+    return [rank for rank in _failed(processes) if processes[rank].returncode not in ours]
+
+
+def _likeliest(failed: Sequence[int], processes: Mapping[int, subprocess.Popen[bytes]]) -> int | None:
+    """Return which of ranks that were seen to have failed at once it was: one that a signal killed lost no peer."""
+    return min(failed, key=lambda rank: (processes[rank].returncode >= 0, rank), default=None)
 
 
 def _failed(processes: Mapping[int, subprocess.Popen[bytes]]) -> list[int]:

@@ -8,10 +8,11 @@ settles it. Whether a job lives is for SLURM to say; one that arrives after its 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+import time
 
 from study import budget, frozen, ledger
 from study.config import ClusterConfig
+from study.cost import attempts
 from study.executors import query
 from study.files import locked, read_json
 from study.freeze import load_points
@@ -187,15 +188,12 @@ def _code(folder: StudyFolder, shape: Shape) -> str:
 
 
 def _lasted(folder: StudyFolder, claim: Claim) -> tuple[float, float]:
-    """Return when a claim's attempts began, and when a file of its run was last written; zeros where none began."""
+    """Return when a claim's attempts began, and when the last of them ended or said its last; zeros: none began."""
     run = folder.run(claim.key)
-    told = [read_json(path) or {} for path in run.attempts.glob("*/job.json")]
-    jobs = [job for job in told if job.get("unit") == claim.number]
-    if not jobs:
-        return 0.0, 0.0
-    files: list[Path] = [run.metrics, *run.attempts.glob("*/*")]
-    began = min(float(job["started"]) for job in jobs)
-    return began, max(began, *(path.stat().st_mtime for path in files if path.exists()), 0.0)
+    told = {path.parent.name: read_json(path) or {} for path in run.attempts.glob("*/job.json")}
+    numbers = {int(name) for name, job in told.items() if job.get("unit") == claim.number and name.isdigit()}
+    mine = [one for one in attempts(folder, [claim.key], time.time()) if one.number in numbers]
+    return min((one.started for one in mine), default=0.0), max((one.ended for one in mine), default=0.0)
 
 
 def _of_jobs(office: Office) -> int:

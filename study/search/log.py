@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from study.files import append_at
+
 Record = dict[str, Any]
 HEAD = 18
 """Bytes before the JSON: two numbers of eight hex digits, a space after each."""
@@ -54,11 +56,7 @@ class EventLog:
             more = os.fstat(descriptor).st_size - self._end
             if more < 0 or (more and parse(os.pread(descriptor, more, self._end), self.path, self._end)[0]):
                 raise TimeoutError(f"{self.path}: others have written meanwhile: this process was taken for dead")
-            os.ftruncate(descriptor, self._end)
-            written = 0
-            while written < len(data):
-                written += os.pwrite(descriptor, data[written:], self._end + written)
-            os.fsync(descriptor)
+            append_at(descriptor, data, self._end, self.path)
         finally:
             os.close(descriptor)
         self._end += len(data)

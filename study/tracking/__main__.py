@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _once(options: argparse.Namespace, folder: StudyFolder, uri: str) -> int:
+    from study.tracking.follow import in_words
     from study.tracking.store import StoreAwayError
     from study.tracking.syncer import open_syncer
 
@@ -55,7 +56,7 @@ def _once(options: argparse.Namespace, folder: StudyFolder, uri: str) -> int:
             print(f"{folder.name}: another process is syncing this study; waiting for it", file=sys.stderr)
             done = syncer.sync()
     except (StoreAwayError, OSError) as error:
-        print(_away(folder, uri, str(error)), file=sys.stderr)
+        print(_away(folder, uri, in_words(error)), file=sys.stderr)
         return AWAY
     return _summary(folder, uri, done)
 
@@ -70,7 +71,7 @@ def _follow(options: argparse.Namespace, folder: StudyFolder, uri: str) -> int:
         lambda: open_syncer(folder, uri, options.report),
         options.interval,
         parent,
-        lambda text: print(f"{folder.name}: {shown(uri)}: {text}", file=sys.stderr, flush=True),
+        lambda text: print(f"{folder.name}: {_place(uri, text)}{text}", file=sys.stderr, flush=True),
     )
     if trouble:
         print(_away(folder, uri, trouble), file=sys.stderr)
@@ -90,8 +91,18 @@ def _summary(folder: StudyFolder, uri: str, done: Any) -> int:
     return REFUSED if done.refused else OK
 
 
+def _place(uri: str, text: str) -> str:
+    """Return the store's address as the beginning of a message; nothing where the message is about a file of ours."""
+    return "" if text.startswith("/") else f"{shown(uri)}: "
+
+
 def _away(folder: StudyFolder, uri: str, why: str) -> str:
     first = why.strip().splitlines()[0][:300] if why.strip() else "no reason given"
+    if not _place(uri, first):
+        return (
+            f"study.tracking: {first}\n"
+            f"Nothing is lost: once that can be written, run  python -m study.tracking sync {folder.path}"
+        )
     return (
         f"study.tracking: cannot write to {shown(uri)}: {first}\n"
         f"Nothing is lost: once it is reachable, run  python -m study.tracking sync {folder.path}"

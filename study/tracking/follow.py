@@ -95,15 +95,23 @@ def follow(
                 say("the tracking store is back")
             trouble = ""
         except (StoreAwayError, TimeoutError, OSError) as error:
+            text = in_words(error)
             if not trouble:
-                say(f"{str(error).partition(chr(10))[0]}; trying again until it works, nothing is lost")
-            trouble = str(error)
+                say(f"{text.partition(chr(10))[0]}; trying again until it works, nothing is lost")
+            trouble = text
             # A store that fails now and then still takes what it takes: only one that takes nothing is left in peace.
             vain = syncer is None or syncer.steps == steps
             seconds, rhythm = rhythm.away() if vain else rhythm.busy()
         if last:
             return total, trouble
         alarm.sleep(seconds)
+
+
+def in_words(error: Exception) -> str:
+    """Return what went wrong: a file of the study's own by its path, which the store is not to be blamed for."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _add(total: Synced, new: Synced) -> Synced:
