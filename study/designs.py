@@ -14,7 +14,7 @@ from sweeps.designs.ladder import Rung, ladder, nearest
 from sweeps.designs.random_nd import random_nd
 from sweeps.designs.trunk_and_branch import Part, trunk_and_branch
 from train.spec import rules
-from train.spec.config import ScheduleConfig
+from train.spec.config import ModelConfig, ScheduleConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.manifest import BYTES_VOCABULARY
 
@@ -99,7 +99,9 @@ def branched(config: StudyConfig, given: Sequence[str], first: int) -> list[tupl
         middle = round((min(budgets) * max(budgets)) ** 0.5)
         length = config.data.sequence_length
         batch = config.batch.tokens or rules.batch_tokens(middle, length)
-        lr = config.optim.lr if config.optim.lr is not None else rules.peak_lr(shape.params, middle)
+        counts = params(_model(config, shape.width, shape.layers), _vocabulary(config))
+        lr = config.optim.lr
+        lr = rules.peak_lr_of(counts, middle, config.optim.lr_rule) if lr is None else lr
         schedule = (
             config.schedule if config.schedule.name == "wsd" else ScheduleConfig(name="wsd", final_lr_fraction=0.0)
         )
@@ -207,14 +209,21 @@ def _shape(config: StudyConfig, width: int, layers: int | None) -> Shape:
     if search.aspect_ratio <= 0:
         raise ValueError(f"search.aspect_ratio={search.aspect_ratio} is not allowed: it must be positive")
     depth = layers if layers is not None else max(search.min_layers, 1, round(width / search.aspect_ratio))
-    model = replace(config.model, width=width, layers=depth)
-    vocab_size = BYTES_VOCABULARY if config.data.tokenizer == "bytes" else config.data.vocab_size
+    model, vocab_size = _model(config, width, depth), _vocabulary(config)
     return Shape(
         width=width,
         layers=depth,
         params=params(model, vocab_size).matmul,
         flops_per_token=flops_per_token(model, vocab_size, config.data.sequence_length),
     )
+
+
+def _model(config: StudyConfig, width: int, layers: int) -> ModelConfig:
+    return replace(config.model, width=width, layers=layers)
+
+
+def _vocabulary(config: StudyConfig) -> int:
+    return BYTES_VOCABULARY if config.data.tokenizer == "bytes" else config.data.vocab_size
 
 
 def _overrides(run: Assignment) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from study import lr_rule
 from study.compose import Composer, HydraSource
 from study.config import defaults
 from study.designs import expand
@@ -71,7 +72,9 @@ class StudySweeper(Sweeper):
         search = self._search(parsed)
         if search is not None:
             return search
-        jobs = expand(combinations(parsed), self._composer)
+        jobs = combinations(parsed)
+        kept = self._rule_of_the_study(jobs[0])
+        jobs = expand([(*job, *kept) for job in jobs], self._composer)
         return [self._launcher.launch(jobs, initial_job_idx=0)]
 
     def _search(self, parsed: Sequence[Override]) -> list[list[JobReturn]] | None:
@@ -85,10 +88,20 @@ class StudySweeper(Sweeper):
         from study.search.pool import start
 
         space, conditions, fixed = domains(parsed)
+        fixed += self._rule_of_the_study(fixed)
         code = start(self._composer.compose(fixed), space, conditions)
         if code != 0:
             raise SystemExit(code)
         return [[]]
+
+    def _rule_of_the_study(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """Return the override by which a study of an earlier version goes on as it began, after saying so."""
+        assert self._composer is not None
+        plain = self._composer.plain(overrides)
+        kept = lr_rule.carried_on(plain, overrides)
+        if kept:
+            print(lr_rule.in_words(str(plain["study"]["name"])))
+        return kept
 
 
 class StudyLauncher(Launcher):

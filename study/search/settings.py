@@ -173,9 +173,15 @@ def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
 
 
 def _comparable(base: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a base config in which keys that the schema got since are there, as they were before there was the key."""
+    """Return a base config in which keys that the schema got since are there, as they were before there was the key.
+
+    A rule for a learning rate that is given says nothing.
+    """
     try:
-        return asdict(read(RunConfig, filled(base)))
+        config = read(RunConfig, filled(base))
+        if config.optim.lr is not None:
+            config = replace(config, optim=replace(config.optim, lr_rule=None))
+        return asdict(config)
     except ValueError:  # of another version: its own words are all that can be compared
         return base
 

@@ -31,7 +31,7 @@ def read(kind: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
             path = _join(where, name)
             values[name] = _value(hints[name], mapping[name], path)
             choices = spec.metadata.get("choices", ())
-            if choices and values[name] not in choices:
+            if choices and values[name] is not None and values[name] not in choices:
                 raise ValueError(f"{path}={values[name]!r} is not allowed: choose one of {', '.join(choices)}")
         elif spec.default is MISSING and spec.default_factory is MISSING:
             raise ValueError(f"{_join(where, name)} is missing")

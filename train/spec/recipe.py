@@ -6,20 +6,24 @@ from dataclasses import replace
 
 from train.spec import mup, rules
 from train.spec.config import OptimConfig, RunConfig
+from train.spec.counts import Params
 
 
-def optimizer(config: RunConfig, params_matmul: int, tokens: int) -> OptimConfig:
-    """Return the optimizer's section with its learning rate and decays filled; ValueError where it cannot be."""
+def optimizer(config: RunConfig, counts: Params, tokens: int) -> OptimConfig:
+    """Return the optimizer's section with its learning rate and decays filled; ValueError where it cannot be.
+
+    A learning rate that is given has no rule any more: two ways of saying the same run are one run.
+    """
     optim = config.optim
     _check_optimizer(optim)
-    lr = optim.lr if optim.lr is not None else _rule(config, params_matmul, tokens)
+    lr = optim.lr if optim.lr is not None else _rule(config, counts, tokens)
     if lr <= 0:
         raise ValueError(f"optim.lr={lr} is not allowed: it must be positive")
     head = optim.weight_decay if optim.head_decay is None else optim.head_decay
-    return replace(optim, lr=lr * optim.lr_scale, lr_scale=1.0, head_decay=head)
+    return replace(optim, lr=lr * optim.lr_scale, lr_rule=None, lr_scale=1.0, head_decay=head)
 
 
-def _rule(config: RunConfig, params_matmul: int, tokens: int) -> float:
+def _rule(config: RunConfig, counts: Params, tokens: int) -> float:
     optim = config.optim
     why = None
     if optim.name == "sgd":
@@ -30,7 +34,7 @@ def _rule(config: RunConfig, params_matmul: int, tokens: int) -> float:
         why = "muP transfers the learning rate tuned at model.mup_base_width: the rule would scale it again"
     if why is not None:
         raise ValueError(f"optim.lr=null has no rule here ({why}): give optim.lr")
-    return rules.peak_lr(params_matmul, tokens)
+    return rules.peak_lr_of(counts, tokens, optim.lr_rule)
 
 
 def _check_optimizer(optim: OptimConfig) -> None:

@@ -22,7 +22,6 @@ def resolve(config: RunConfig, begun: bool = False) -> RunConfig:
     data = _resolve_data(config.data)
     model = resolve_model(config.model, data.sequence_length)
     tokens = _tokens(config.budget, model, data)
-    n = params(model, data.vocab_size).matmul
     batch = config.batch.tokens
     if batch is None:
         batch = rules.batch_tokens(tokens, data.sequence_length)
@@ -32,7 +31,7 @@ def resolve(config: RunConfig, begun: bool = False) -> RunConfig:
             f"batch.tokens={batch} is not a multiple of data.sequence_length={data.sequence_length}: "
             f"the nearest is {max(1, round(batch / data.sequence_length)) * data.sequence_length}"
         )
-    optim = recipe.optimizer(config, n, tokens)
+    optim = recipe.optimizer(config, params(model, data.vocab_size), tokens)
     recipe.check_schedule(config)
     recipe.check_ramp(config, min(batch, tokens))
     recipe.check_watching(config)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from train.spec import mup
-from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
+from train.spec.config import BudgetConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
+from train.spec.counts import params
 from train.spec.read import read
 from train.spec.resolve import resolve
 
@@ -71,6 +72,20 @@ def test_resolving_twice_is_resolving_once() -> None:
     assert once.optim.lr == 0.01
     assert once.optim.head_decay == 0.1
     assert once.model.mup_base_head_dim in {8, 12}
+
+
+@pytest.mark.parametrize(("width", "layers"), [(256, 8), (768, 12), (4096, 32)])
+def test_the_step_law_takes_n_without_embedding_and_head(width: int, layers: int) -> None:
+    """Li et al. 2025, equation 1; a block has 12 width² weights, and norms are next to nothing."""
+    model, tokens = ModelConfig(width=width, layers=layers, head_dim=64), 2**31
+    wanted = RunConfig(model=model, data=DataConfig(vocab_size=50304), budget=BudgetConfig(tokens=tokens))
+    found = resolve(wanted).optim
+    assert found.lr == pytest.approx(1.79 * (12 * layers * width**2) ** -0.713 * tokens**0.307, rel=0.01)
+    assert found.lr_rule is None, "of a learning rate that is there it does not matter where it came from"
+    before = resolve(replace(wanted, optim=OptimConfig(lr_rule=None))).optim
+    with_head = params(model, 50304).matmul
+    assert before.lr == pytest.approx(1.79 * with_head**-0.713 * tokens**0.307, rel=1e-3)
+    assert (before.lr or 0) < (found.lr or 0)
 
 
 def test_at_the_base_width_mup_changes_nothing() -> None:
