@@ -46,7 +46,8 @@ class SearchConfig:
     trials: int = key(64, "asha, hyperband, random: most trials started; pbt: members")
     min_tokens: int | None = key(
         None,
-        "asha, hyperband: first rung; pbt: between two looks at a member [tokens]; null: budget.tokens / eta^3, / 20",
+        "asha, hyperband: least first rung, of budget.tokens / eta^k; pbt: between two looks at a member [tokens]; "
+        "null: budget.tokens / eta^3, / 20",
     )
     eta: int = key(3, "asha, hyperband: one trial in eta goes on from a rung")
     sampler: str = key(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -145,7 +145,7 @@ def locked(path: Path, timeout: float = -1) -> Iterator[Callable[[], bool]]:
     if kind_of(path) == "link":
         links = LinkLock(path)
         if not links.acquire(timeout):
-            raise TimeoutError(f"{path} is held by another process")
+            raise TimeoutError(held_by(path, links.holder()))
         try:
             yield lambda: links.held
         finally:
@@ -163,10 +163,31 @@ def locked(path: Path, timeout: float = -1) -> Iterator[Callable[[], bool]]:
                 break
             except BlockingIOError:
                 if timeout >= 0 and end <= time.monotonic():
-                    raise TimeoutError(f"{path} is held by another process") from None
+                    raise TimeoutError(held_by(path, tail(path, 256).split())) from None
                 time.sleep(pause if timeout < 0 else min(pause, max(0.0, end - time.monotonic())))
                 pause = min(2 * pause, LONGEST_PAUSE)
+        _sign(file)
         yield lambda: True
+
+
+def held_by(path: Path, holder: Sequence[str]) -> str:
+    """Return who has a lock (host and process number, where they are known) and what a person can do about it."""
+    if len(holder) < 2:
+        return f"{path} is held by another process: try again when that has ended"
+    host, pid = holder[0], holder[1]
+    here = f"kill {pid}" if host == os.uname().nodename else f"kill {pid} on {host}"
+    return (
+        f"{path} is held by another process: {pid} on {host}. Wait for it, or end it there ({here}) and give the "
+        "command again"
+    )
+
+
+def _sign(file: IO[str]) -> None:
+    """Write into a lock's file who holds it. A full disk keeps nobody from locking."""
+    with contextlib.suppress(OSError):
+        file.truncate(0)
+        file.write(f"{os.uname().nodename} {os.getpid()}\n")
+        file.flush()
 
 
 class RunLock:

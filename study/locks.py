@@ -100,6 +100,15 @@ class LinkLock:
         turn = self._number
         return turn > 0 and self._link(turn).is_symlink() and not self._done(turn).is_symlink()
 
+    def holder(self) -> list[str]:
+        """Return host and process number of who has the lock now; nothing where nobody does, or that is not known."""
+        number = max(self._numbers(), default=0)
+        try:
+            host, pid, _ = str(self._link(number).readlink()).rsplit(":", 2)
+        except (OSError, ValueError):
+            return []
+        return [host.partition("/")[0], pid]
+
     def _try(self) -> bool:
         number = max(self._numbers(), default=0)
         if number and not self._done(number).is_symlink():

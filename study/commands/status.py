@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
 def _search(folder: StudyFolder, machine: bool) -> int:
     from study.search import jobs, view
     from study.search.claims import Office
+    from study.search.outlook import nothing_finished
 
     jobs.advance_quietly(folder)
     search = Office.of(folder).search
@@ -62,7 +63,7 @@ def _search(folder: StudyFolder, machine: bool) -> int:
         emit("status", folder, {"search": True, **view.as_json(search, folder, time.time())})
     else:
         terminal.show(view.text(search, folder, time.time()))
-    return 1 if any(trial.failed for trial in search.trials.values()) else 0
+    return 1 if any(trial.failed for trial in search.trials.values()) or nothing_finished(search) else 0
 
 
 def as_json(folder: StudyFolder, statuses: Sequence[PointStatus], points: Mapping[str, Point]) -> dict[str, object]:

@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from study.config import StudyConfig
 from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
 from sweeps.events import Setting
+from sweeps.rungs import first_rung
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
 from train.spec.config import RunConfig
 
@@ -129,6 +130,8 @@ def settings_of(
             f"search.min_tokens={r} is not allowed: at least 1 and at most the full training of a trial, which "
             f"budget.tokens={config.budget.tokens} makes {R} tokens"
         )
+    if search.name not in ("random", "pbt"):
+        r = first_rung(r, R, search.eta)
     for name in ("trials", "lease_seconds", "workers", "budget_flops", "budget_gpu_hours"):
         value = getattr(search, name)
         if value is not None and value <= 0:
@@ -174,6 +177,18 @@ def settings_of(
     for point in search.enqueue:
         enqueued(point, made.make_space())
     return made
+
+
+def check_first_rung(settings: Settings, runs: Sequence[RunConfig]) -> None:
+    """Refuse a first rung, or a look at a member, before a trial's first optimizer step; runs: of the whole space."""
+    if settings.scheduler == "random":
+        return
+    step = max(run.batch.ramp_from or run.batch.tokens or 0 for run in runs)
+    if settings.r < step:
+        raise ValueError(
+            f"search.min_tokens: the first rung, at {settings.r} tokens, is before the end of the first optimizer step "
+            f"of {step}: give search.min_tokens={step} or more, a larger budget.tokens or a smaller batch.tokens"
+        )
 
 
 def _check_population(space: Mapping[str, Domain], members: int) -> None:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,24 +26,27 @@ from study.follow import INTERRUPTED, Stop
 from study.freeze import known_keys, one_budget, settle
 from study.layout import StudyFolder
 from study.plan import common, folder_of
+from study.point import Point
 from study.resources import Shape
-from study.search import jobs, view
+from study.search import jobs, outlook, view
 from study.search.claims import Office, frozen
-from study.search.define import WORKERS, enqueued, settings_of
+from study.search.define import WORKERS, check_first_rung, enqueued, settings_of
 from study.search.jobs import MODULE
-from study.search.settings import Settings, refuse_another, save
+from study.search.settings import Settings, load, refuse_another, save, with_rungs_of
 from study.settling import Outside, Request, send
 from study.settling import settle as settle_submissions
 from study.submission import reference
 from study.submit import settings as study_settings
 from study.supervise import spawn
 from study.sync_process import SyncProcess
-from study.table import slots
+from study.table import rows, slots, speed
 from sweeps.space import Condition, Domain
 from train.spec.config import RunConfig
 
 TICK_SECONDS = 0.25
 LINE_SECONDS = 10.0
+DRIVER_SECONDS = 1.0
+"""How long a command waits for another one that runs the same search here."""
 
 
 def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str, Condition] | None = None) -> int:
@@ -65,46 +68,69 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
+    wanted = with_rungs_of(load(folder), wanted)
     refuse_another(folder, wanted)
-    for corner in (0, 1):  # what cannot be is said before anything is done
-        point = frozen(wanted, {name: view.corner(domain, corner) for name, domain in space.items()})
+    # What cannot be is said before anything is done.
+    corners = [frozen(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
+    for point in corners:
         _check_ranks(config.cluster, point.config)
+    check_first_rung(wanted, [point.config for point in corners])
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
+    for line in _outlook(wanted, folder, config, corners, count):
+        print(line)
     if config.dry_run:
         if not _local(config):
             _show_job(config, folder, count)
         print("\ndry_run=true: nothing was submitted, nothing was written.")
         return 0
-    _write(folder, config, wanted)
-    office = Office.of(folder)
-    office.enqueue([enqueued(point, office.search.space) for point in config.search.enqueue])
-    office.say("resumed")
-    if config.search.shape != "jobs" or _local(config):
-        with suppress(TimeoutError):  # whoever looks at the search does it as well
-            jobs.give_up_gone(folder)
     if _local(config):
-        return stay(folder, count, config.cluster.code)
+        with driving(folder):
+            _begin(folder, config, wanted)
+            return stay(folder, count, config.cluster.code)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.submitting, SUBMITTER_SECONDS):
+        _begin(folder, config, wanted)
     if config.search.shape == "jobs":
         jobs.choose_code(folder, config.cluster.code)
         print(f"submitted {jobs.advance(folder)} jobs")
         _say_next(folder)
     else:
+        with suppress(TimeoutError):  # whoever looks at the search does it as well
+            jobs.give_up_gone(folder)
         _submit(folder, config.cluster, count)
     return 0
 
 
-def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
-    """Run `count` workers on this machine until nothing is left; Ctrl-C lets them save and end.
+@contextmanager
+def driving(folder: StudyFolder) -> Iterator[None]:
+    """Be the one process that runs a search's workers on this machine; TimeoutError says who is it already."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    stack = ExitStack()
+    try:
+        stack.enter_context(locked(folder.controller, DRIVER_SECONDS))
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"study {folder.name} is being searched by another command, and nothing was changed: {error}. To look at "
+            f"it: python -m study status {reference(folder)}"
+        ) from None
+    with stack:
+        yield
 
-    mode: what code they run, as `cluster.code` has it.
-    Returns 0 when the search is over, 130 after Ctrl-C, 1 where every worker ended and work is left.
+
+def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
+    """Run `count` workers on this machine until nothing is left; Ctrl-C lets them save and end. Within :func:`driving`.
+
+    mode: what code they run, as `cluster.code` has it. Returns 0 when the search is over, 130 after Ctrl-C, 1 where
+    every worker ended and work is left, or no trial was trained to the end.
     """
+    with suppress(TimeoutError):  # whoever looks at the search does it as well
+        jobs.give_up_gone(folder)
     office = Office.of(folder)
     version = frozen_code.take(folder, mode)
     copy = frozen_code.source(folder, mode, version.id)
     name = write_batch(folder, [], version.id, {"code": mode})
-    with locked(folder.controller, 1.0), Stop() as stop, SyncProcess(folder) as syncer:
+    with Stop() as stop, SyncProcess(folder) as syncer:
         workers = [_spawn(folder, name, copy) for _ in range(count)]
         shown, told = 0.0, 0
         while any(worker.poll() is None for worker in workers):
@@ -126,13 +152,13 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
             return INTERRUPTED
         syncer.finish(stop)
     if office.search.over:
-        return 0
+        return 1 if outlook.nothing_finished(office.search) else 0
     print(f"every worker ended and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
     return 1
 
 
 def watch(folder: StudyFolder) -> int:
-    """Print a line every ten seconds until the search is over; 130 after Ctrl-C."""
+    """Print a line every ten seconds until the search is over; 130 after Ctrl-C, 1 where it has finished no trial."""
     office = Office.of(folder)
     with Stop() as stop:
         shown = 0.0
@@ -144,7 +170,9 @@ def watch(folder: StudyFolder) -> int:
             time.sleep(TICK_SECONDS)
             office.refresh()
     terminal.show(view.text(office.search, folder, time.time()))
-    return INTERRUPTED if stop.requests else 0
+    if stop.requests:
+        return INTERRUPTED
+    return 1 if outlook.nothing_finished(office.search) else 0
 
 
 def cancel(folder: StudyFolder) -> str:
@@ -280,6 +308,27 @@ def _spawn(folder: StudyFolder, name: str, copy: Path | None) -> subprocess.Pope
     log = folder.jobs / "workers.log"
     command = [*python(copy), "-m", MODULE, str(folder.path.absolute()), "--name", name]
     return spawn(command, job_environment(os.environ, copy), log, log)
+
+
+def _begin(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
+    """Write a search down, or what is allowed to it from now on; points of the user's come first, a stop is over."""
+    _write(folder, config, wanted)
+    office = Office.of(folder)
+    office.enqueue([enqueued(point, office.search.space) for point in config.search.enqueue])
+    office.say("resumed")
+
+
+def _outlook(
+    wanted: Settings, folder: StudyFolder, config: StudyConfig, corners: Sequence[Point], count: int
+) -> list[str]:
+    """Return what a search will come to, in words; ValueError where no trial can be trained to the end."""
+    made = rows(corners, {})
+    tokens = [row.flops / row.tokens for row in made]
+    found = outlook.outlook(wanted, tokens, count)
+    outlook.refuse_the_hopeless(wanted, found)
+    fast = speed(folder, corners[-1].config, config.cluster)
+    rate = sum(row.own for row in made) / sum(fast.seconds(row) for row in made)
+    return outlook.lines(wanted, found, rate, fast.why)
 
 
 def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:

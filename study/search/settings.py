@@ -9,6 +9,7 @@ from typing import Any
 
 from study.files import read_json, write_atomic
 from study.layout import StudyFolder
+from sweeps.rungs import first_rung
 from sweeps.samplers.density import DensityDraws
 from sweeps.samplers.models import MODELS, Modelled
 from sweeps.samplers.sampler import RandomDraws, Sampler
@@ -143,6 +144,17 @@ def save(folder: StudyFolder, wanted: Settings) -> Settings:
         folder.path.mkdir(parents=True, exist_ok=True)
         write_atomic(folder.search, json.dumps({"format": FORMAT, **_plain(wanted)}, indent=1) + "\n")
     return wanted
+
+
+def with_rungs_of(there: Settings | None, wanted: Settings) -> Settings:
+    """Return the search that is wanted, its first rung where an earlier version put it in the one that there is.
+
+    That counted rungs up from what was asked, which is not always so many parts of the full resource.
+    """
+    if there is None or there.scheduler != wanted.scheduler or there.r >= wanted.r:
+        return wanted
+    asked_the_same = first_rung(there.r, there.R, there.eta) == wanted.r
+    return replace(wanted, r=there.r) if asked_the_same else wanted
 
 
 def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:

@@ -227,9 +227,14 @@ class Search:
         if isinstance(self.scheduler, AshaAuto) and (share := self.start_share()) is not None:
             self.scheduler.apply(Measured(share))
 
+    @property
+    def flops_per_token(self) -> float | None:
+        """What a token costs a middling trial [FLOPs]; None before the first."""
+        return self._flops_per_token / len(self.trials) if self.trials else None
+
     def start_share(self) -> float | None:
         """Return what starting a unit takes as a share of a full training of a middling trial; None before known."""
-        return self.usage.start_share(self._flops_per_token / len(self.trials)) if self.trials else None
+        return None if self.flops_per_token is None else self.usage.start_share(self.flops_per_token)
 
     def _cost(self, unit: Unit, flops_per_token: float, done: bool = False) -> float:
         """Return what a unit may cost [FLOPs]: all of it, also where an earlier claim of it was lost midway.

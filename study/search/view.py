@@ -10,6 +10,7 @@ from typing import Any
 from study.layout import StudyFolder
 from study.search import ancestry
 from study.search.forecast import forecast
+from study.search.outlook import nothing_finished
 from study.search.pareto import front_of, values_at
 from study.search.settings import Settings
 from study.search.state import Search, Trial
@@ -44,6 +45,9 @@ def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: s
             f"  members are compared every {settings.r:,} of {settings.R:,} tokens; the bottom {settings.quantile:.0%} "
             f"go on from one of the top {settings.quantile:.0%} with its settings {how}"
         )
+    if settings.scheduler == "hyperband":
+        starts = " ".join(f"{level:,}" for level in rungs)
+        lines.append(f"  {len(rungs)} brackets, given the same compute, whose trials start at {starts} tokens")
     if settings.budget is not None:
         lines.append(f"  budget {settings.budget:.3g} FLOPs of training")
     if settings.gpu_hours is not None:
@@ -73,6 +77,8 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     lines += ["", *population] if population else []
     lines += _rest(search, now)
     lines += _start_up(search)
+    missed = nothing_finished(search)
+    lines += [missed] if missed else []
     lines += _failures(search)
     if search.lost_units:
         lines.append(f"{search.lost_units} units were lost with their workers and given to others")
@@ -89,6 +95,7 @@ def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> di
         "folder": str(folder.path),
         "scheduler": search.settings.scheduler,
         "over": search.over,
+        "nothing_finished": nothing_finished(search) or None,
         "spent_flops": search.spent,
         "budget_flops": search.settings.budget,
         "spent_gpu_hours": search.usage.used / 3600,
@@ -137,6 +144,9 @@ def corner(domain: Domain, high: int) -> Setting:
     """Return a domain's lowest or highest value: both are tried out before a search is written down."""
     match domain:
         case Choice(values):
+            numbers = [value for value in values if isinstance(value, int | float)]
+            if len(numbers) == len(values):
+                return max(numbers) if high else min(numbers)
             return values[-1 if high else 0]
         case Interval(low, top) | Integers(low, top):
             return top if high else low

@@ -1,0 +1,208 @@
+"""What a search will come to before it starts, and what it lacked where it ended with nothing finished.
+
+Its own scheduler is run ahead with losses made by chance, and once with the luckiest losses there can be: what does not
+come to the end even then cannot. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from study.search.settings import Settings
+from study.search.state import Search
+from study.units import counted, estimate
+from sweeps.events import Ended, Reported, Started, Unit
+from sweeps.rungs import always_enough, levels
+from sweeps.schedulers.pbt import PopulationBased
+from sweeps.space import domain_size
+
+REHEARSALS = 20
+MOST_UNITS = 20_000
+"""Units of all rehearsals together: of searches with more there are fewer rehearsals."""
+PROMOTING = ("asha", "asha_promotion", "asha_guarded")
+"""Schedulers whose trials pause at rungs: a rung with fewer trials than `eta` sends none on."""
+Value = Callable[[int, int], float]
+
+
+@dataclass(frozen=True)
+class Course:
+    """How one rehearsal went.
+
+    started, finished: trials; units: handed out; flops: of these; clock: when the last one ended, by the FLOPs of one
+    worker; first: FLOPs handed out when the first trial was trained to the end, infinity where none was.
+    """
+
+    started: int
+    finished: int
+    units: int
+    flops: float
+    clock: float
+    first: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a search will come to, on average over rehearsals. enough: FLOPs that were, in each of them.
+
+    none: share of rehearsals in which no trial was trained to the end. possible: whether one can be at all.
+    """
+
+    started: float
+    finished: float
+    units: float
+    flops: float
+    clock: float
+    none: float
+    enough: float
+    possible: bool
+
+
+def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) -> Outlook:
+    """Return what a search will come to with trials whose tokens cost from the least to the most of these [FLOPs]."""
+    low, middling = min(flops_per_token), fmean(flops_per_token)
+    courses: list[Course] = []
+    units = 0
+    while len(courses) < REHEARSALS and (not courses or units < MOST_UNITS):
+        courses.append(course(settings, middling, workers, by_chance(settings.seed + len(courses)), MOST_UNITS))
+        units += courses[-1].units
+    lucky = course(settings, low, 1, ever_better(), MOST_UNITS)
+    enough = settings if settings.scheduler not in PROMOTING else replace(settings, trials=_always(settings))
+    free = course(replace(enough, budget=None), middling, workers, by_chance(settings.seed), MOST_UNITS)
+    return Outlook(
+        started=fmean(one.started for one in courses),
+        finished=fmean(one.finished for one in courses),
+        units=fmean(one.units for one in courses),
+        flops=fmean(one.flops for one in courses),
+        clock=fmean(one.clock for one in courses),
+        none=fmean(one.finished == 0 for one in courses),
+        enough=free.first,
+        possible=lucky.finished > 0,
+    )
+
+
+def course(settings: Settings, flops_per_token: float, workers: int, value: Value, most: int) -> Course:
+    """Run a search's scheduler to its end, or until it has handed out `most` units."""
+    scheduler = settings.make_scheduler()
+    if isinstance(scheduler, PopulationBased):  # which settings its copies get takes no time here
+        scheduler.rules = replace(scheduler.rules, explore="perturb")
+    most_trials = math.prod(domain_size(domain) for domain in settings.make_space().domains.values())
+    at: dict[int, int] = {}
+    busy: list[tuple[float, int, Unit]] = []
+    units, spent, clock, first = 0, 0.0, 0.0, math.inf
+
+    def cost(unit: Unit) -> float:
+        begun = unit.parent[1] if unit.parent is not None else at.get(unit.trial, 0)
+        return max(0, unit.until - begun) * flops_per_token
+
+    def wanted() -> Unit | None:
+        fits = (u for u in scheduler.candidates() if settings.budget is None or spent + cost(u) <= settings.budget)
+        return next((unit for unit in fits if unit.trial in at or len(at) < most_trials), None)
+
+    while True:
+        while len(busy) < workers and units < most and (unit := wanted()) is not None:
+            units, spent = units + 1, spent + cost(unit)
+            heapq.heappush(busy, (clock + cost(unit), units, unit))
+            scheduler.apply(Started(unit))
+            at.setdefault(unit.trial, 0)
+        if not busy:
+            finished = sum(resource >= settings.R for resource in at.values())
+            return Course(len(at), finished, units, spent, clock, first)
+        clock, _, unit = heapq.heappop(busy)
+        at[unit.trial] = unit.until
+        if unit.until >= settings.R:
+            first = min(first, spent)
+        scheduler.apply(Reported(unit.trial, unit.until, value(unit.trial, unit.until)))
+        scheduler.apply(Ended(unit.trial, "reached"))
+
+
+def by_chance(seed: int) -> Value:
+    """Return losses of which half is the trial's own and half the rung's: early ones tell something, not all."""
+    chance = random.Random(seed)
+    own: dict[int, float] = {}
+    return lambda trial, resource: own.setdefault(trial, chance.gauss()) + chance.gauss()
+
+
+def ever_better() -> Value:
+    """Return losses each of which is lower than all before it: whoever reports is among the best so far."""
+    reports = iter(range(10**9))
+    return lambda trial, resource: -float(next(reports))
+
+
+def refuse_the_hopeless(settings: Settings, found: Outlook) -> None:
+    """Raise ValueError where no trial can be trained to the end, whatever the losses; it names what would do."""
+    if found.possible:
+        return
+    unlimited = course(replace(settings, budget=None), 1.0, 1, ever_better(), MOST_UNITS)
+    if unlimited.finished and settings.budget is not None:
+        raise ValueError(
+            f"search.budget_flops={settings.budget:g} lets no trial be trained to the end, however the losses fall: "
+            f"about {found.enough:.2g} would"
+        )
+    raise ValueError(
+        f"search.trials={settings.trials} lets no trial be trained to the end, however the losses fall: "
+        f"{what_is_enough(settings)}"
+    )
+
+
+def what_is_enough(settings: Settings) -> str:
+    """Return how many trials bring one to the end in any case, in words."""
+    rungs = levels(settings.r, settings.R, settings.eta)
+    return (
+        f"search.trials={_always(settings)} always brings one there, for one in {settings.eta} goes on from each of "
+        f"{counted(len(rungs) - 1, 'rung')}; a higher search.min_tokens makes fewer rungs"
+    )
+
+
+def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str]:
+    """Return the outlook in words. rate: of one worker [FLOP/s], `how` it is known."""
+    said = [
+        f"  about {counted(round(found.units), 'unit')}, {found.flops:.2e} FLOPs, {estimate(found.clock / rate)} with "
+        f"these workers, {how}",
+        f"  about {found.finished:.2g} of {counted(round(found.started), 'trial')} trained to the end",
+    ]
+    if found.none > 0:
+        does = what_is_enough(settings) if settings.scheduler in PROMOTING else f"{found.enough:.2e} FLOPs would do"
+        said.append(f"  in {found.none:.0%} of rehearsals with losses made by chance there was none: {does}")
+    return said
+
+
+def nothing_finished(search: Search) -> str:
+    """Return why a search that is over has no trial that was trained to the end; "" where one was, or it goes on."""
+    settings, trials = search.settings, list(search.trials.values())
+    if not search.over or search.stopped or any(t.at >= settings.R and math.isfinite(t.value) for t in trials):
+        return ""
+    said = "no trial was trained to the end"
+    good = [t for t in trials if not t.failed and (not t.values or math.isfinite(t.value))]
+    if trials and not good:
+        return f"{said}: {len(trials)} of {len(trials)} failed or diverged"
+    best = search.incumbent
+    if next(iter(search.scheduler.candidates()), None) is not None and (settings.budget or settings.gpu_hours):
+        return f"{said}: the budget bears no more{_missing(search)}"
+    went = "none was among the best of enough at each rung" if best is not None else "none came to a loss"
+    return f"{said}: {went}: {what_is_enough(settings)}" if settings.scheduler in PROMOTING else f"{said}: {went}"
+
+
+def _missing(search: Search) -> str:
+    """Return which budget would have brought the best trial to the end, at least."""
+    best, settings = search.incumbent, search.settings
+    price = search.flops_per_token if best is None else best.flops_per_token
+    if not price:
+        return ""
+    rest = (settings.R - (best.at if best is not None else 0)) * price
+    if settings.budget is not None and search.spent + rest > settings.budget:
+        return f": search.budget_flops={search.spent + rest:.3g} would have brought the best one there"
+    expected = search.usage.expected(-1, rest)
+    if expected is None:
+        return ""
+    return (
+        f": search.budget_gpu_hours={(search.usage.used + expected) / 3600:.3g} would have brought the best one there"
+    )
+
+
+def _always(settings: Settings) -> int:
+    return max(settings.trials, always_enough(len(levels(settings.r, settings.R, settings.eta)), settings.eta))

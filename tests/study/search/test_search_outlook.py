@@ -1,0 +1,158 @@
+"""What a search says before it starts of what it will come to, and after it of what it lacked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from study.commands.status import run as status
+from study.files import locked
+from study.layout import StudyFolder
+from study.search import outlook, view
+from study.search.claims import Office
+from study.search.settings import load, save, with_rungs_of
+from study.search.state import Search, ended, reported, started
+from study.sweep import main
+from tests.study.search.searches import advance, make_search, search_settings
+
+RATE = "optim.lr=interval(1e-4,1e-2)"
+R = 27_008
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def dry(*words: str) -> int:
+    return main([*words, "budget.tokens=65536", "dry_run=true", "-m", RATE])
+
+
+def test_a_dry_run_says_what_a_search_will_come_to(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry("search=hyperband", "search.trials=12") == 0
+    said = capsys.readouterr().out
+    assert "4 brackets, given the same compute, whose trials start at 2,428 7,284 21,852 65,536 tokens" in said
+    assert "FLOPs, " in said and "with these workers, assuming" in said
+    assert "trained to the end" in said and "about 0 of" not in said
+    assert dry("search=asha_promotion", "search.trials=20") == 0
+    said = capsys.readouterr().out
+    assert "of rehearsals with losses made by chance there was none: search.trials=27 always brings one there" in said
+    assert dry("search=asha_promotion", "search.trials=27") == 0
+    assert "there was none" not in capsys.readouterr().out
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search=asha", "search.trials=6"], "search.trials=6 lets no trial be trained to the end, however the losses"),
+        (["search=asha", "search.trials=2", "search.min_tokens=20000"], "search.trials=3 always brings one there"),
+        (["search=random", "search.budget_flops=1e6"], "search.budget_flops=1e+06 lets no trial be trained to the end"),
+        (["search=asha", "search.min_tokens=20"], "the first rung, at 30 tokens, is before the end of the first"),
+        (["search=pbt", "search.min_tokens=20"], "the first rung, at 20 tokens, is before the end of the first"),
+    ],
+)
+def test_what_can_finish_nothing_is_refused_before_it_starts(
+    words: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dry(*words) == 2
+    assert message in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "finished"),
+    [
+        ({"scheduler": "random", "trials": 5}, 5),
+        ({"scheduler": "random", "trials": 5, "budget": 2.5 * R}, 2),
+        ({"scheduler": "asha_promotion", "trials": 9, "r": 3_001}, 1),
+    ],
+)
+def test_rehearsals_count_what_the_search_will_finish(changes: dict[str, object], finished: int) -> None:
+    found = outlook.outlook(search_settings(**changes), [1.0, 1.0], 1)
+    assert found.possible and found.none == 0.0
+    if changes["scheduler"] == "random":  # where chance has no say
+        assert found.finished == finished
+        assert found.flops == found.clock == finished * R
+    assert found.finished >= finished
+
+
+def test_a_search_that_finished_nothing_says_so_and_what_would_have_been_enough(tmp_path: Path) -> None:
+    study = make_search(tmp_path / "runs" / "s", trials=5, r=1_001)
+    office = advance(study, 1_000, lose=0.0)
+    assert office.search.over
+    said = view.text(office.search, study)
+    assert "no trial was trained to the end: none was among the best of enough at each rung" in said
+    assert "search.trials=27 always brings one there" in said
+    assert view.as_json(office.search, study)["nothing_finished"]
+
+    class Options:
+        study, runs, json = "s", tmp_path / "runs", False
+
+    assert status(Options()) == 1  # type: ignore[arg-type]
+    settings = load(study)
+    assert settings is not None
+    save(study, type(settings)(**{**vars(settings), "trials": 27}))
+    office = advance(study, 1_000, lose=0.0)
+    assert outlook.nothing_finished(office.search) == ""
+    assert any(trial.at == R for trial in office.search.trials.values())
+
+
+def test_a_budget_that_was_too_small_is_named_with_one_that_was_not(tmp_path: Path) -> None:
+    search = Search(search_settings(trials=12, budget=0.5 * R, r=1_001))
+    search.price = lambda unit: 1.0
+    while (unit := search.decide()) is not None:
+        number = search._count
+        search.apply(started(unit, f"key{unit.trial}", "w", 1.0, 0.0))
+        claim = search.claims[number]
+        search.apply(reported(claim, unit.until, float(unit.trial), 0.0))
+        search.apply(ended(claim, "reached", "", 0.0))
+    best = search.incumbent
+    assert best is not None and 0 < best.at < R
+    enough = search.spent + R - best.at
+    said = f"the budget bears no more: search.budget_flops={enough:.3g} would have brought the best one there"
+    assert said in outlook.nothing_finished(search)
+    failing = advance(make_search(tmp_path / "f", trials=4), 1_000, lose=1.0)
+    assert outlook.nothing_finished(failing.search) == "no trial was trained to the end: 4 of 4 failed or diverged"
+
+
+def test_a_second_driver_changes_nothing_and_is_told_who_is_the_first(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from study.search import pool
+
+    monkeypatch.setattr(pool, "stay", lambda *_: 0)
+    monkeypatch.setattr(pool, "gather", lambda *_: {})
+    monkeypatch.setattr(pool, "DRIVER_SECONDS", 0.0)
+    words = ["study.name=t", "search=random", "budget.tokens=65536"]
+    assert main([*words, "search.trials=4", "-m", RATE]) == 0
+    study = StudyFolder(here / "runs" / "t")
+    before = {path: path.read_bytes() for path in (study.search, study.study, study.points)}
+    more = [*words, "search.trials=6", "search.enqueue=[{optim.lr:3e-4}]", "-m", RATE]
+    with locked(study.controller):
+        assert main(more) == 1
+    said = capsys.readouterr().err
+    assert f"study t is being searched by another command, and nothing was changed: {study.controller} is held" in said
+    assert f"another process: {os.getpid()} on {os.uname().nodename}" in said
+    assert f"kill {os.getpid()}" in said and "python -m study status" in said
+    assert {path: path.read_bytes() for path in before} == before
+    assert Office.of(study).search.queue == [] and Office.of(study).settings.trials == 4
+    assert main(more) == 0
+    assert len(Office.of(study).search.queue) == 1 and Office.of(study).settings.trials == 6
+
+
+def test_a_lock_of_links_names_its_holder_too(tmp_path: Path) -> None:
+    (tmp_path / ".locks").write_text("link\n")
+    message = f"is held by another process: {os.getpid()} on {os.uname().nodename}"
+    with locked(tmp_path / "lock"), pytest.raises(TimeoutError, match=message), locked(tmp_path / "lock", 0.0):
+        pass
+
+
+def test_a_search_of_the_version_before_keeps_its_rungs() -> None:
+    there = search_settings(r=1_000)
+    assert with_rungs_of(there, search_settings(r=1_001)).r == 1_000
+    assert with_rungs_of(there, search_settings(r=3_001)).r == 3_001
+    assert with_rungs_of(None, search_settings(r=1_001)).r == 1_001
