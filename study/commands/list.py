@@ -103,7 +103,7 @@ def _search(folder: StudyFolder) -> Entry:
     from study.search.claims import Office
 
     try:
-        search = Office.of(folder).search
+        search = Office.of(folder).look().search
     except ValueError as error:
         return _broken(folder, error)
     counts: dict[str, int] = {}

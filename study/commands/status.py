@@ -58,7 +58,7 @@ def _search(folder: StudyFolder, machine: bool) -> int:
     from study.search.outlook import nothing_finished
 
     jobs.advance_quietly(folder)
-    search = Office.of(folder).search
+    search = Office.of(folder).look().search
     if machine:
         emit("status", folder, {"search": True, **view.as_json(search, folder, time.time())})
     else:

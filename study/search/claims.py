@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from study.checkpoints import reached
 from study.compose import check
 from study.config import StudyConfig
 from study.files import locked
@@ -19,8 +20,10 @@ from study.freeze import append_points, seal, settle
 from study.layout import StudyFolder
 from study.point import Point
 from study.search.log import EventLog, Record
+from study.search.retrying import GONE, Follows, follows
 from study.search.settings import Settings, load
 from study.search.state import Claim, Search, ended, reported, started
+from study.submission import load_submission
 from sweeps.events import Config, Unit
 from train.spec.counts import flops_per_token
 from train.spec.later import filled
@@ -28,8 +31,6 @@ from train.spec.read import read
 
 JOB = "job:"
 """How the name of a worker begins that is a job of its own, submitted for one unit."""
-SILENCES = 20
-"""Workers that may be lost with one unit in a row before its trial counts as failed."""
 BEATS = 4
 """How often a lease is renewed while it lasts."""
 
@@ -122,18 +123,20 @@ class Office:
         seconds: float | None = None,
         training: float | None = None,
         marks: Mapping[str, bool] | None = None,
+        kind: str = "",
     ) -> bool:
         """Write down how a unit ended, with its value where it was reached; False if the claim was given up since.
 
         tokens: where the run stood at its value. seconds, training: see :func:`study.search.state.ended`. marks:
-        `limited`: it used up the device time that was set aside for it; `warm`: its trainer was there already.
+        `limited`: it used up the device time that was set aside for it; `warm`: its trainer was there already. kind: of
+        a bad end (study.classify).
         """
         with self.transaction():
             current = self.search.is_current(claim.number, claim.unit.trial)
             if current:
                 now = time.time()
                 told = [] if value is None else [reported(claim, claim.unit.until, value, now, tokens)]
-                end = ended(claim, how, why, now, seconds=seconds, training=training)
+                end = {**ended(claim, how, why, now, seconds=seconds, training=training), **self._bad(claim, kind)}
                 self._append(*told, {**end, **{name: True for name, holds in (marks or {}).items() if holds}})
         (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
         return current
@@ -146,11 +149,16 @@ class Office:
             self._append(*({"event": "enqueued", "time": now, "config": dict(point)} for point in new))
         return len(new)
 
-    def say(self, event: str) -> None:
+    def say(self, event: str, why: str = "") -> None:
         """Append an event of the user's: "stopped" hands nothing out any more, "resumed" does again."""
         with self.transaction():
             if self.search.stopped != (event == "stopped"):
-                self._append({"event": event, "time": round(time.time(), 3)})
+                self._append({"event": event, "time": round(time.time(), 3), **({"why": why} if why else {})})
+
+    def follows(self, claim: Claim, kind: str) -> Follows:
+        """Return what the study's policy says of an end of this kind of a claim's unit."""
+        rules = load_submission(self.folder).retry.rules()
+        return follows(kind, self.search.trials[claim.unit.trial].ends, rules, reached(self.folder.run(claim.key)))
 
     def placed(self, unit: Unit) -> tuple[str, Point | None, float]:
         """Return the key of a unit's point, the point itself where it is new, and what a token costs it [FLOPs]."""
@@ -179,30 +187,47 @@ class Office:
 
     def settle_lost(self, now: float) -> None:
         """Give up the claims whose worker has not renewed its lease: the unit goes to whoever asks next."""
-        clock = server_clock(self.folder) if self.search.claims else now
-        for claim in list(self.search.claims.values()):
-            if claim.worker.startswith(JOB):
-                continue  # SLURM knows whether it lives
+        for claim, age, renewed in self._silent(now):
+            # It died before its next beat was due, and its trainer with it.
+            lived = self.settings.lease / BEATS + (0.0 if renewed is None else max(0.0, renewed - claim.time))
+            self.lose(claim, f"its worker {claim.worker} was silent for {age:.0f} s", lived)
+            (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
+
+    def look(self) -> Self:
+        """Note whose lease has run out, for who only looks: until another worker comes, nobody gives their units up."""
+        with suppress(OSError):  # a folder that may only be read has no clock
+            self.search.silent = frozenset(claim.number for claim, _, _ in self._silent(time.time()))
+        return self
+
+    def _silent(self, now: float) -> list[tuple[Claim, float, float | None]]:
+        """Return the claims whose lease has run out, for how long nothing was heard [s], and when it was renewed."""
+        claims = [c for c in self.search.claims.values() if not c.worker.startswith(JOB)]  # of jobs SLURM knows
+        clock, found = server_clock(self.folder) if claims else now, []
+        for claim in claims:
             renewed = lease_time(self.folder, claim.number)
             age = now - claim.time if renewed is None else clock - renewed
             if age > self.settings.lease:
-                # It died before its next beat was due, and its trainer with it.
-                lived = self.settings.lease / BEATS + (0.0 if renewed is None else max(0.0, renewed - claim.time))
-                self.lose(claim, f"its worker {claim.worker} was silent for {age:.0f} s", lived)
-                (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
+                found.append((claim, age, renewed))
+        return found
 
-    def lose(self, claim: Claim, why: str, seconds: float, begun: bool = True) -> None:
+    def lose(self, claim: Claim, why: str, seconds: float, begun: bool = True, kind: str = GONE) -> None:
         """Give up a claim of a worker that is gone, `seconds` after it began. Within a transaction.
 
-        A unit that takes one worker after the other with it is given up for good. `begun`: it was advanced at all.
+        A unit that takes one worker after the other with it is given up for good, as the study's policy says of ends of
+        this kind. `begun`: it was advanced at all.
         """
         if claim.reserved is not None:
             seconds = min(seconds, claim.reserved / self.settings.devices)
-        trial = self.search.trials[claim.unit.trial]
-        fatal = begun and trial.silences + 1 >= SILENCES
-        how, said = ("failed", f"{SILENCES} workers were lost with it, the last: {why}") if fatal else ("lost", why)
-        record = ended(claim, how, said, time.time(), seconds=seconds)
-        self._append({**record, "silent": True} if begun else {**record, "unbegun": True})
+        if not begun:
+            self._append({**ended(claim, "lost", why, time.time(), seconds=seconds), "unbegun": True})
+            return
+        then = self.follows(claim, kind)
+        said = f"{then.why}, the last time: {why}" if then.how == "failed" else why
+        self._append({**ended(claim, then.how, said, time.time(), seconds=seconds), **self._bad(claim, kind)})
+
+    def _bad(self, claim: Claim, kind: str) -> Record:
+        """Return what a record says of a bad end besides: its kind, and how far the run has got [tokens]."""
+        return {"kind": kind, "saved": reached(self.folder.run(claim.key))} if kind else {}
 
 
 class Lease:

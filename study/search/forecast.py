@@ -45,7 +45,7 @@ def forecast(search: Search, now: float | None = None) -> Forecast | None:
     if search.stopped or search.usage.seconds_per_flop is None or search.over:
         return None
     ahead = _Ahead(search)
-    workers = len(search.claims)
+    workers = len(search.running)
     ahead.run(workers or search.settings.workers, now)
     return Forecast(
         ahead.units,
@@ -61,7 +61,7 @@ class _Ahead:
     """A search that goes on in thought: copies of its scheduler and its account, no sampler, no files."""
 
     def __init__(self, search: Search) -> None:
-        self.claims = search.claims
+        self.claims, self.silent = search.claims, search.silent
         self.scheduler, self.usage = copy.deepcopy(search.scheduler), copy.deepcopy(search.usage)
         if isinstance(self.scheduler, PopulationBased):  # which settings its copies get takes no time here
             self.scheduler.rules = replace(self.scheduler.rules, explore="perturb")
@@ -84,7 +84,7 @@ class _Ahead:
     def run(self, workers: int, now: float | None) -> None:
         """Let the running units end, and the workers take one after the other until nothing is left."""
         for number, claim in self.claims.items():
-            lasted = 0.0 if now is None else now - claim.time
+            lasted = 0.0 if now is None or number in self.silent else now - claim.time
             self._begin(number, claim.unit, lasted)
         number = max(self.claims, default=0)
         while True:

@@ -21,6 +21,7 @@ from study.layout import StudyFolder
 from study.resources import Shape
 from study.search import pins
 from study.search.claims import JOB, Office
+from study.search.retrying import GONE, by_job
 from study.search.state import Claim
 from study.settling import Outside, Request, send, settle
 from study.submission import load_submission
@@ -127,7 +128,7 @@ def give_up(office: Office, outside: Outside) -> None:
                 why = gone(of[claim.number], seen)
                 if why is not None:
                     began, ended = _lasted(office.folder, claim)
-                    office.lose(claim, why, ended - began, begun=began > 0.0)
+                    office.lose(claim, why, ended - began, begun=began > 0.0, kind=_kind(of[claim.number], seen))
 
 
 def gone(batch: ledger.Batch | None, seen: query.View) -> str | None:
@@ -144,6 +145,12 @@ def gone(batch: ledger.Batch | None, seen: query.View) -> str | None:
     if job.state in ("queued", "running", "unknown"):
         return None
     return f"SLURM says {job.word} of job {batch.job_id}"
+
+
+def _kind(batch: ledger.Batch | None, seen: query.View) -> str:
+    """Return the kind of end of a claim's job that is gone."""
+    job = None if batch is None or batch.job_id is None else seen.jobs.get(batch.job(0))
+    return by_job(job.word) if job is not None else GONE
 
 
 def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, outside: Outside) -> Shape:

@@ -142,7 +142,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 office.refresh()
-                terminal.show(view.line(office.search))
+                terminal.show(view.line(office.look().search))
             time.sleep(TICK_SECONDS)
         office.refresh()
         outcomes.export(folder)
@@ -151,6 +151,9 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
             print(f"Carry on with the same command, or look:  python -m study status {reference(folder)}")
             return INTERRUPTED
         syncer.finish(stop)
+    if office.search.why_stopped:
+        print(f"the search is stopped: {office.search.why_stopped}", file=sys.stderr)
+        return 1
     if office.search.over:
         return 1 if outlook.nothing_finished(office.search) else 0
     print(f"every worker ended and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
@@ -166,10 +169,10 @@ def watch(folder: StudyFolder) -> int:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 jobs.advance_quietly(folder)
-                terminal.show(view.line(office.search))
+                terminal.show(view.line(office.look().search))
             time.sleep(TICK_SECONDS)
             office.refresh()
-    terminal.show(view.text(office.search, folder, time.time()))
+    terminal.show(view.text(office.look().search, folder, time.time()))
     if stop.requests:
         return INTERRUPTED
     return 1 if outlook.nothing_finished(office.search) else 0

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from study.policy import End
+from study.search import retrying
 from study.search.log import Record
 from study.search.settings import Settings
 from study.search.usage import Usage
@@ -38,7 +40,7 @@ class Trial:
     """What is known of a trial: its point, its settings, its values by resource [tokens], how it ended.
 
     places: where its checkpoint of a resource lies, as `<key>@<tokens>`: in another's run where it copied that one,
-    which `copied` (trial, resource) and `origin` (place) then say. silences: workers lost with its unit in a row.
+    which `copied` (trial, resource) and `origin` (place) then say. ends: bad ones of its units since it reached one.
     took: device time of its units, lost ones too; seconds: what it was when a resource was reached [GPU-seconds].
     """
 
@@ -52,7 +54,7 @@ class Trial:
     places: dict[int, str] = field(default_factory=dict)
     copied: tuple[int, int] | None = None
     origin: str | None = None
-    silences: int = 0
+    ends: list[End] = field(default_factory=list)
     took: float = 0.0
     seconds: dict[int, float] = field(default_factory=dict)
 
@@ -83,8 +85,9 @@ class Search:
         self.claim_of: dict[int, int] = {}
         self.spent = 0.0
         self.lost_units = 0
-        self.stopped = False
+        self.stopped, self.why_stopped = False, ""
         self._count = 0
+        self.silent: frozenset[int] = frozenset()
         self.queue: list[Config] = []
         self.first: dict[int, Config] = {}
         self._proposal: tuple[int, int, Config | None] | None = None
@@ -106,9 +109,9 @@ class Search:
                 if record["config"] not in self.queue:
                     self.queue.append(record["config"])
             case "stopped":
-                self.stopped = True
+                self.stopped, self.why_stopped = True, str(record.get("why", ""))
             case "resumed":
-                self.stopped = False
+                self.stopped, self.why_stopped = False, ""
 
     def decide(self) -> Unit | None:
         """Return the next unit, its config filled in for a new trial; None where there is none now or ever.
@@ -157,6 +160,11 @@ class Search:
     def is_current(self, number: int, trial: int) -> bool:
         """Say whether a claim still holds: a worker that was given up must not report."""
         return self.claim_of.get(trial) == number
+
+    @property
+    def running(self) -> list[Claim]:
+        """The claims whose worker was heard of within its lease, as far as whoever looks has looked."""
+        return [claim for number, claim in self.claims.items() if number not in self.silent]
 
     @property
     def over(self) -> bool:
@@ -221,7 +229,8 @@ class Search:
             self.spent -= self._cost(claim.unit, trial.flops_per_token)
         elif record["how"] == "lost":
             self.lost_units += 1
-        trial.silences = trial.silences + 1 if record.get("silent") else 0
+        end = retrying.end_of(record, claim.key)
+        trial.ends = [] if record["how"] == "reached" else [*trial.ends, *([end] if end is not None else [])]
         trial.failed = trial.failed or record["how"] == "failed"
         self.scheduler.apply(Ended(trial.number, record["how"]))
         if isinstance(self.scheduler, AshaAuto) and (share := self.start_share()) is not None:

@@ -58,7 +58,9 @@ def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: s
 def line(search: Search) -> str:
     """Return the search in one line."""
     best = search.incumbent
-    parts = [f"{len(search.trials)}/{search.settings.trials} trials", f"{len(search.claims)} running"]
+    parts = [f"{len(search.trials)}/{search.settings.trials} trials", f"{len(search.running)} running"]
+    gone = len(search.claims) - len(search.running)
+    parts += [f"{gone} silent"] if gone else []
     failed = sum(trial.failed for trial in search.trials.values())
     parts += [f"{failed} failed"] if failed else []
     if best is not None:
@@ -77,12 +79,17 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     lines += ["", *population] if population else []
     lines += _rest(search, now)
     lines += _start_up(search)
+    if search.why_stopped:
+        lines.append(f"stopped by itself: {search.why_stopped}; mend that, and the same command carries on")
     missed = nothing_finished(search)
     lines += [missed] if missed else []
     lines += _failures(search)
     if search.lost_units:
         lines.append(f"{search.lost_units} units were lost with their workers and given to others")
-    if not search.over and not search.claims and not search.stopped:
+    gone = len(search.claims) - len(search.running)
+    if gone:
+        lines.append(f"{counted(gone, 'worker')} silent for longer than a lease: the next worker takes the unit over")
+    if not search.over and not search.running and not search.stopped:
         lines.append("no worker is advancing a trial: give the study's command again to start some")
     return "\n".join(lines)
 
@@ -134,7 +141,7 @@ def verdict(search: Search, trial: Trial) -> str:
     if trial.failed:
         return "failed"
     if trial.number in search.claim_of:
-        return "running"
+        return "running" if search.claim_of[trial.number] not in search.silent else "silent"
     if trial.values and not math.isfinite(trial.value):
         return "diverged"
     return "completed" if trial.at >= search.settings.R else "paused" if trial.values else "waiting"

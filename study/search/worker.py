@@ -26,15 +26,30 @@ from study.layout import RunFolder, StudyFolder
 from study.observe import latest_attempt
 from study.place import Place, find_place, local_world
 from study.search import jobs, pins
-from study.search.claims import JOB, SILENCES, Lease, Office
+from study.search.claims import JOB, Lease, Office
 from study.search.crew import Crew
 from study.search.jobs import UNIT
+from study.search.retrying import TOLD
 from study.search.state import Claim
 from study.supervise import Signals
 
 IDLE_SECONDS = 2.0
-OUTSIDE = ("killed", "node_failure", "communication", "hang", "disk_full")
-"""Kinds of ends (study.classify) that say nothing of a trial's settings: its unit is handed out again."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a unit ended: "reached", "lost" or "failed", and why.
+
+    value: of the trial, where it was reached [nats per token], when the run stood at `tokens`. kind: of a bad end
+    (study.classify); stops: what it met, every other trial would meet as well.
+    """
+
+    how: str
+    why: str = ""
+    value: float | None = None
+    tokens: int | None = None
+    kind: str = ""
+    stops: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,18 +203,22 @@ class Advance:
     def _tell(self, code: int) -> None:
         """Write down how the present unit ended."""
         worker, office, claim, lease = self._worker, self._office, self._claim, self._lease
-        how, why, value, tokens = ending(worker, claim, code, lease.used_up)
-        if how == "reached" and tokens is not None:
-            pins.keep(office.folder, office.search, claim.key, tokens)
+        end = ending(worker, claim, code, lease.used_up)
+        if end.how == "reached" and end.tokens is not None:
+            pins.keep(office.folder, office.search, claim.key, end.tokens)
         trained = _training(self._run)
         self._told = True
         held = office.tell(
-            claim, how, why, value,
-            tokens=tokens,
+            claim, end.how, end.why, end.value,
+            tokens=end.tokens,
             seconds=lease.seconds,
             training=None if trained is None else trained - self._trained,
-            marks={"limited": lease.used_up and how == "lost", "warm": self._warm, "silent": why in OUTSIDE},
+            marks={"limited": lease.used_up and end.how == "lost", "warm": self._warm},
+            kind=end.kind,
         )  # fmt: skip
+        if end.stops:
+            office.say("stopped", end.why)
+            print(f"the search is stopped: {end.why}", file=sys.stderr, flush=True)
         self._trained = trained or 0.0
         if held:
             pins.release(office.folder, office.search, claim)
@@ -211,22 +230,21 @@ class Advance:
         return None if claim.reserved is None else claim.reserved / self._office.settings.devices
 
 
-def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> tuple[str, str, float | None, int | None]:
-    """Return how a unit ended and why, its value, and the tokens at which the run stood then."""
-    found = value_at(worker.office.folder.run(claim.key), claim.unit.until)
+def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> Ending:
+    """Return how a unit ended; of a bad end what the study's policy makes of it."""
+    run = worker.office.folder.run(claim.key)
+    found = value_at(run, claim.unit.until)
     if code == 0 and found is not None:
-        return "reached", "", *found
+        return Ending("reached", "", *found)
     if code == DIVERGED:
-        return "reached", "diverged", math.inf, None
+        return Ending("reached", "diverged", math.inf)
     if used_up:
-        return "lost", "the device time set aside for it was used up", None, None
-    if code in (INTERRUPTED, HELD):
-        told = bool(worker.signals.received)
-        return "lost", "told to stop" if told else "the run was held or interrupted", None, None
-    kind = _kind(worker.office.folder.run(claim.key))
-    if kind in OUTSIDE and worker.office.search.trials[claim.unit.trial].silences + 1 < SILENCES:
-        return "lost", kind, None, None
-    return "failed", "it ended without a validation loss" if code == 0 else f"exit code {code} ({kind})", None, None
+        return Ending("lost", "the device time set aside for it was used up")
+    kind = "no_outcome" if code == 0 else "held" if code == HELD else _kind(run) or "unknown"
+    said = "it ended without a validation loss" if code == 0 else f"exit code {code} ({kind})"
+    then = worker.office.follows(claim, "interrupted" if code == INTERRUPTED and kind == "unknown" else kind)
+    why = f"{said}: {then.why}" if then.how == "failed" else then.why
+    return Ending(then.how, why, kind="" if then.why == TOLD or then.stops else kind, stops=then.stops)
 
 
 def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
