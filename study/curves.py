@@ -16,9 +16,11 @@ from analysis import recorded
 from study.files import read_json
 from study.freeze import load_points
 from study.layout import StudyFolder
+from train.spec.lineage import parse
 
 MLFLOW_METRICS = ("validation_loss", "tokens", "rollback_to_step")
 
+NOT_WHOLE = "not trained to the end"
 COLUMNS = 81
 """Most columns of a table; runs with fewer validations have fewer."""
 
@@ -27,7 +29,8 @@ COLUMNS = 81
 class Curve:
     """One run: its settings, its budget, validation losses by tokens [nats per token], how it ended.
 
-    seconds: its device time; starts: how many attempts it took, of which `lost` ended without saying why.
+    seconds: its device time; starts: how many attempts it took, of which `lost` ended without saying why. begun: where
+    it went on from another run's checkpoint [tokens].
     """
 
     key: str
@@ -39,17 +42,22 @@ class Curve:
     start_seconds: tuple[float, ...] = ()
     starts: int = 0
     lost: int = 0
+    begun: int = 0
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A table and what it is made of. startup [columns] and failures [a unit] are what the study itself had."""
+    """A table and what it is made of. startup [columns] and failures [a unit] are what the study itself had.
+
+    branches: rows that go on from another run's checkpoint, and have no value before.
+    """
 
     arrays: Mapping[str, NDArray[Any]]
     budget: int
     left_out: Mapping[str, int]
     startup: float
     failures: float
+    branches: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -91,8 +99,10 @@ def from_mlflow(uri: str, experiment: str) -> list[Curve]:
 def table(curves: Iterable[Curve]) -> Exported:
     """Return the curves at equal tokens, of the budget that most runs have (the largest, where several do).
 
-    A column is a share of the budget; its value the latest validation up to it. What diverged is NaN from there on.
-    Runs that were stopped before the end, or have another budget, are left out and counted: their end is not known.
+    A column is a share of the budget; its value the latest validation up to it. Where there is none it is NaN: what
+    diverged has none from there on, a copy of another run's weights none before. There are as many columns as the most
+    validations of a run, and the first one is not before the first validation of any run that began at the start. Runs
+    that were stopped before the end, or have another budget, are left out and counted: their end is not known.
     ValueError where fewer than three runs remain.
     """
     every = list(curves)
@@ -105,12 +115,16 @@ def table(curves: Iterable[Curve]) -> Exported:
     if len(kept) < 3:
         said = ", ".join(f"{count} {why}" for why, count in left.items())
         raise ValueError(f"{len(kept)} whole curves of one budget are too few to replay ({said}): at least 3")
-    columns = min(COLUMNS, max(len(curve.losses) for curve in kept))
+    columns = _columns(kept, budget)
     losses = np.array([_row(curve, columns) for curve in kept])
     names = sorted({name for c in kept for name in c.settings if len({repr(o.settings.get(name)) for o in kept}) > 1})
     config = np.array([[_number(kept, name, c.settings.get(name)) for name in names] for c in kept])
-    seconds = np.array([curve.seconds for curve in kept])
+    # A copy took only the time of its own part.
+    seconds = np.array([curve.seconds / (1 - min(curve.begun, budget - 1) / budget) for curve in kept])
     arrays: dict[str, NDArray[Any]] = {"val_loss": losses, "keys": np.array([c.key for c in kept])}
+    branches = sum(curve.begun > 0 for curve in kept)
+    if branches:
+        arrays["begun"] = np.array([curve.begun for curve in kept])
     if names:
         arrays |= {"config": config, "config_names": np.array(names)}
     if np.isfinite(seconds).all() and seconds.min() > 0:
@@ -120,7 +134,8 @@ def table(curves: Iterable[Curve]) -> Exported:
         float(np.median(begun) / (np.nanmedian(seconds) / columns)) if begun and np.isfinite(seconds).any() else 0.0
     )
     starts = sum(curve.starts for curve in every)
-    return Exported(arrays, budget, left, startup, sum(c.lost for c in every) / starts if starts else 0.0)
+    lost = sum(c.lost for c in every) / starts if starts else 0.0
+    return Exported(arrays, budget, left, startup, lost, branches)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -157,7 +172,8 @@ def _curve(folder: StudyFolder, key: str, settings: Mapping[str, Any], budget: i
     starting = (
         (max(0.0, sum(float(e.get("seconds") or 0.0) for e in ends) - work) / len(ends),) if ends and spent else ()
     )
-    return Curve(key, settings, budget, losses, str(outcome.get("state", "unknown")), total, starting, starts, lost)
+    state, begun = str(outcome.get("state", "unknown")), _begun(settings.get("schedule.parent"))
+    return Curve(key, settings, budget, losses, state, total, starting, starts, lost, begun)
 
 
 def _from_run(client: Any, run: Any) -> Curve:
@@ -177,7 +193,14 @@ def _from_run(client: Any, run: Any) -> Curve:
     sections = ("model.", "batch.", "optim.", "schedule.", "precision.", "spikes.", "seed")
     settings = {name: value for name, value in settings.items() if name.startswith(sections)}
     starts = int(run.data.tags.get("attempt") or 1)
-    return Curve(run.data.tags["point_key"], settings, budget, losses, state, seconds, (), starts, max(0, starts - 1))
+    key, begun = run.data.tags["point_key"], _begun(settings.get("schedule.parent"))
+    return Curve(key, settings, budget, losses, state, seconds, (), starts, max(0, starts - 1), begun)
+
+
+def _begun(parent: object) -> int:
+    """Return the tokens at which a run goes on from another one's checkpoint; 0 where it began from scratch."""
+    place = parse(str(parent)) if parent else None
+    return 0 if place is None else place.tokens
 
 
 def _path_taken(history: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -208,7 +231,14 @@ def _whole(curve: Curve) -> bool:
 
 
 def _why_not(curve: Curve, budget: int) -> str:
-    return f"of other budgets than {budget:,} tokens" if _whole(curve) else "not trained to the end"
+    return f"of other budgets than {budget:,} tokens" if _whole(curve) else NOT_WHOLE
+
+
+def _columns(curves: Sequence[Curve], budget: int) -> int:
+    """Return how many columns a table has: as many as validations, and the first one not before any run's first one."""
+    most = max(len(curve.losses) for curve in curves)
+    firsts = [min(curve.losses) for curve in curves if not curve.begun and curve.state == "completed"]
+    return max(1, min(COLUMNS, most, *(budget // first for first in firsts if first > 0)))
 
 
 def _row(curve: Curve, columns: int) -> list[float]:
@@ -217,7 +247,7 @@ def _row(curve: Curve, columns: int) -> list[float]:
         mark = curve.budget * column / columns
         known = [at for at in reached if at <= mark + 1e-9 * mark]
         gone = curve.state == "diverged" and mark > reached[-1]
-        row.append(math.nan if gone else curve.losses[known[-1] if known else reached[0]])
+        row.append(math.nan if gone or not known else curve.losses[known[-1]])
     return row
 
 

@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     """Write a study's learning curves as a table and say how to replay schedulers on them."""
     import numpy as np
 
-    from study.curves import from_mlflow, from_runs, table
+    from study.curves import NOT_WHOLE, from_mlflow, from_runs, table
     from study.submission import find_study
 
     if options.study.startswith("mlflow:"):
@@ -36,6 +36,15 @@ def run(options: argparse.Namespace) -> int:
     print(f"{options.out}: {rows} runs of {made.budget:,} tokens, {columns} columns")
     for why, count in made.left_out.items():
         print(f"  left out: {count} {why}")
+    if NOT_WHOLE in made.left_out:
+        print(
+            "  these are survivors if a search stopped the others: where those would have ended nobody knows, and what "
+            "stops trials early looks better on survivors than it is"
+        )
+    if made.branches:
+        print(
+            f"  {made.branches} go on from another run's checkpoint: no value (NaN) before it; a replay leaves them out"
+        )
     cost = " cost=table" if "epoch_cost" in made.arrays else ""
     print(
         f"python -m sweeps.replay curves={options.out} scheduler=all workers=4{cost} startup={made.startup:.3g} "

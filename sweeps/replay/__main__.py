@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from sweeps.replay.policies import SCHEDULERS, Setting, make_policy
+from sweeps.replay.policies import NOT_REPLAYED, SCHEDULERS, Setting, make_policy, missing
 from sweeps.replay.simulate import Cluster, Run, replay
 from sweeps.replay.table import Table, read_table
 
+ALL = ("all",)
 HELP = f"""python -m sweeps.replay KEY=VALUE …: run schedulers against recorded learning curves.
 
   curves=FILE.npz      val_loss (configurations x resource), lower is better; optional config, epoch_cost
@@ -53,6 +55,11 @@ class Options:
     cost: str = "unit"
     out: Path | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The schedulers asked for, each once."""
+        return tuple(SCHEDULERS) if self.scheduler == ALL else tuple(dict.fromkeys(self.scheduler))
+
 
 @dataclass
 class Outcome:
@@ -72,17 +79,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse(words)
         table = read_table(options.curves)
-        outcomes = {}
-        for name in options.scheduler:
+        if table.left_out:
+            print(
+                f"{table.left_out} rows without a value in the first columns are left out: they go on from other runs"
+            )
+        outcomes: dict[str, Outcome] = {}
+        for name in options.names:
+            if options.scheduler == ALL and (lacks := missing(name, table)):
+                print(f"{name:18}skipped: {lacks}")
+                continue
             outcomes[name] = replayed(name, table, options)
             print(_line(name, outcomes[name]) if len(outcomes) > 1 else _head(options) + _line(name, outcomes[name]))
+            if options.out is not None:  # after each: what comes to grief later costs nothing that is known
+                _write(options.out, outcomes)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(as_json(outcomes), indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def _write(out: Path, outcomes: Mapping[str, Outcome]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staged = out.with_name(f".{out.name}.{os.getpid()}")
+    staged.write_text(json.dumps(as_json(outcomes), indent=1) + "\n", encoding="utf-8")
+    staged.replace(out)
 
 
 def parse(words: Sequence[str]) -> Options:
@@ -154,9 +174,9 @@ def _count(outcome: Outcome, run: Run, R: int) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     if text == "all":
-        return tuple(SCHEDULERS)
+        return ALL
     names = tuple(text.replace("|", ",").split(","))
-    unknown = [name for name in names if name not in SCHEDULERS]
+    unknown = [name for name in names if name not in SCHEDULERS and name not in NOT_REPLAYED]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} unknown, allowed are {', '.join(SCHEDULERS)}")
     return names

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sweeps.replay.table import Table
 from sweeps.samplers.density import DensityRatio
+from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
@@ -59,6 +60,7 @@ def _optuna(name: str) -> Callable[[Setting], Scheduler]:
 
 SCHEDULERS: Mapping[str, Callable[[Setting], Scheduler]] = {
     "random": lambda s: FullRuns(s.R, limit=s.configurations),
+    "asha": lambda s: AshaAuto(s.r, s.R, s.eta, limit=s.configurations),
     "asha_promotion": lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations),
     "asha_stopping": lambda s: AshaStopping(s.r, s.R, s.eta, limit=s.configurations),
     "asha_guarded": lambda s: AshaGuarded(s.r, s.R, s.eta, limit=s.configurations),
@@ -69,15 +71,31 @@ SCHEDULERS: Mapping[str, Callable[[Setting], Scheduler]] = {
     "optuna_median": _optuna("median"),
 }
 """Every policy by name. asha_density is promotion ASHA whose new trials are chosen by :class:`DensityRatio`."""
+NOT_REPLAYED: Mapping[str, str] = dict.fromkeys(
+    ("pbt", "pb2"),
+    "a copy goes on from another one's weights with settings of its own, and no recorded curve shows where to: "
+    "`python -m benchmarks pbt_toys` compares populations on problems that can be computed",
+)
+"""Searches that recorded curves cannot tell of, and why."""
+
+
+def missing(name: str, table: Table) -> str:
+    """Return what a table lacks for a policy, or why none would do; "" where it can be replayed."""
+    if name in NOT_REPLAYED:
+        return NOT_REPLAYED[name]
+    if name == "asha_density" and table.points is None:
+        return "needs the array `config` in the curves: it chooses by settings"
+    return ""
 
 
 def make_policy(name: str, table: Table, order: Sequence[int], setting: Setting) -> Policy:
-    """Return a policy that will hand out the table's configurations in `order`; ValueError for an unknown name."""
-    if name not in SCHEDULERS:
+    """Return a policy that will hand out the table's configurations in `order`; ValueError for one that cannot be."""
+    if name not in SCHEDULERS and name not in NOT_REPLAYED:
         raise ValueError(f"scheduler={name!r} is unknown: allowed are {', '.join(SCHEDULERS)}")
+    lacks = missing(name, table)
+    if lacks:
+        raise ValueError(f"scheduler={name!r} {'' if name in SCHEDULERS else 'is not replayed: '}{lacks}")
     density = None
     if name == "asha_density":
-        if table.points is None:
-            raise ValueError("scheduler='asha_density' needs the array `config` in the curves: it chooses by settings")
         density = DensityRatio(setting.seed)
     return Policy(SCHEDULERS[name](setting), list(order), table, density)

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeps.events import Ended, Reported, Started, Unit
+from sweeps.events import Ended, Measured, Reported, Started, Unit
 from sweeps.schedulers.scheduler import Scheduler
 
 Floats = NDArray[np.float64]
+STARTS = 3
+"""Starts after which their cost counts as measured, for schedulers that choose by it."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def replay(
             run.segments.append(Segment(unit.trial, configuration, first, done, begin, each))
             heapq.heappush(busy, (begin + length * each, order, worker, unit, lost))
             order += 1
+            if order == STARTS and cluster.startup > 0:  # as a live search measures it
+                scheduler.apply(Measured(cluster.startup / curves.shape[1]))
             last[worker] = -1 if lost else unit.trial  # whoever takes it up again starts anew
         if not busy:
             return run

@@ -19,12 +19,14 @@ class Table:
     """Validation losses (configurations, resource), resource rising to the right; NaN where a run diverged.
 
     points: each configuration's place in the unit cube, (configurations, dimensions), by the ranks of its settings;
-    None where the file does not say what was tried. cost: of one unit of resource each, mean 1.
+    None where the file does not say what was tried. cost: of one unit of resource each, mean 1. left_out: rows of the
+    file that have no value at first and one later: they went on from other weights, so nobody knows their beginning.
     """
 
     losses: Floats
     points: Floats | None = None
     cost: Floats | None = None
+    left_out: int = 0
 
     @property
     def best(self) -> float:
@@ -51,8 +53,16 @@ def read_table(path: Path) -> Table:
         raise ValueError(f"curves={path}: val_loss has shape {losses.shape}, wanted is (configurations, resource)")
     if not np.isfinite(losses).any():
         raise ValueError(f"curves={path}: val_loss holds no finite number")
-    config = arrays.get("config")
-    return Table(losses, None if config is None else _places(config), arrays.get("epoch_cost"))
+    late = ~np.isfinite(losses[:, 0]) & np.isfinite(losses).any(axis=1)
+    if late.all():
+        raise ValueError(f"curves={path}: no row has a value from the first column on")
+    config, cost = arrays.get("config"), arrays.get("epoch_cost")
+    return Table(
+        losses[~late],
+        None if config is None else _places(config[~late]),
+        None if cost is None else cost[~late],
+        int(late.sum()),
+    )
 
 
 def _places(config: NDArray[np.generic]) -> Floats:

@@ -25,9 +25,12 @@ from train.spec.resolve import resolve
 BUDGET = 8192
 
 
-def finished(study: StudyFolder, lr: float, state: str = "completed", validations: int = 4) -> str:
+def finished(
+    study: StudyFolder, lr: float, state: str = "completed", validations: int = 4, parent: str | None = None
+) -> str:
     """A run that came to its end, or diverged after half of its validations."""
-    made = point(resolve(replace(RunConfig(), optim=OptimConfig(lr=lr), budget=BudgetConfig(tokens=BUDGET))))
+    asked = replace(RunConfig(), optim=OptimConfig(lr=lr), budget=BudgetConfig(tokens=BUDGET))
+    made = point(resolve(replace(asked, schedule=replace(asked.schedule, parent=parent))))
     append_points(study, [made])
     run = study.run(made.key)
     run.attempt(1).path.mkdir(parents=True)
@@ -82,6 +85,35 @@ def test_what_cannot_be_compared_is_left_out_and_said() -> None:
         table([whole[0], *other])
     with pytest.raises(ValueError, match="no run of the study has begun"):
         table([])
+
+
+def test_what_has_no_value_is_not_filled_in_from_later_ones() -> None:
+    """A copy in a population goes on from another one's weights: it has no value before that."""
+    whole = [Curve(f"{n}", {"lr": n}, 100, {25: 4.0, 50: 3.0, 75: 2.0, 100: 1.0}, "completed") for n in range(3)]
+    copy = Curve("c", {"lr": 9}, 100, {75: 0.9, 100: 0.8}, "completed", seconds=5.0, begun=50)
+    made = table([*whole, copy])
+    np.testing.assert_allclose(made.arrays["val_loss"][3], [math.nan, math.nan, 0.9, 0.8])
+    assert made.branches == 1 and made.arrays["begun"].tolist() == [0, 0, 0, 50]
+    timed = table([*(replace(one, seconds=10.0) for one in whole), copy])
+    assert timed.arrays["epoch_cost"].tolist() == [1.0] * 4  # half of the tokens in half of the time
+    late = Curve("l", {"lr": 8}, 100, {50: 3.0, 100: 1.0}, "completed")
+    np.testing.assert_allclose(table([*whole, late]).arrays["val_loss"], [[3.0, 1.0]] * 4)
+
+
+def test_the_command_says_that_survivors_and_copies_are_what_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = StudyFolder(tmp_path / "s")
+    first, *_ = [finished(study, lr) for lr in (0.1, 0.2, 0.3)]
+    finished(study, 0.5, "running")
+    key = finished(study, 0.4, parent=f"{first}@{BUDGET // 2}")
+    assert main(["export-curves", str(study.path), str(tmp_path / "c.npz")]) == 0
+    said = capsys.readouterr().out
+    assert "left out: 1 not trained to the end" in said and "these are survivors if a search stopped the others" in said
+    assert "1 go on from another run's checkpoint: no value (NaN) before it; a replay leaves them out" in said
+    with np.load(tmp_path / "c.npz") as made:
+        assert dict(zip(made["keys"], made["begun"], strict=True))[key] == BUDGET // 2
+    assert replay([f"curves={tmp_path / 'c.npz'}", "scheduler=random", "seeds=1", "budgets=1"]) == 0
 
 
 def test_a_run_that_has_not_begun_has_no_curve(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from sweeps.replay.__main__ import main
+from sweeps.replay.policies import SCHEDULERS, Setting
 from sweeps.replay.simulate import Cluster, replay
+from sweeps.replay.table import read_table
+from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.full import FullRuns
 
@@ -55,6 +58,43 @@ def test_choosing_by_settings_beats_choosing_blindly(tmp_path: Path) -> None:
     assert np.mean(both["asha_density"]["10"]) < np.mean(both["asha_promotion"]["10"])
 
 
+def test_all_runs_what_the_curves_allow_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without settings there is nothing for the density to choose by; what comes to grief costs only itself."""
+    path, out = made(tmp_path, val_loss=np.random.default_rng(0).random((12, 9))), tmp_path / "out.json"
+    words = [f"curves={path}", "seeds=1", "budgets=2", "workers=3", f"out={out}"]
+    assert main([*words, "scheduler=all"]) == 0
+    assert "asha_density      skipped: needs the array `config`" in capsys.readouterr().out
+    assert "asha_density" not in json.loads(out.read_text()) and "optuna_median" in json.loads(out.read_text())
+    out.unlink()
+    assert main([*words, "scheduler=random,asha_density,asha"]) == 2
+    assert "scheduler='asha_density' needs the array `config`" in capsys.readouterr().err
+    assert list(json.loads(out.read_text())) == ["random"]
+    assert main([*words, "scheduler=pbt"]) == 2
+    assert "scheduler='pbt' is not replayed: a copy goes on from another one's weights" in capsys.readouterr().err
+
+
+def test_asha_by_its_name_chooses_by_what_starts_cost() -> None:
+    curves = np.random.default_rng(1).random((40, 27))
+
+    def parts(make: type[AshaPromotion], startup: float) -> list[tuple[int, int]]:
+        run = replay(make(1, 27, 3, limit=40), curves, lambda t: t, 200.0, cluster=Cluster(2, startup=startup))
+        return [(part.trial, part.last) for part in run.segments]
+
+    assert parts(AshaAuto, 0.1) == parts(AshaPromotion, 0.1)
+    assert parts(AshaAuto, 5.0) != parts(AshaPromotion, 5.0)
+    assert isinstance(SCHEDULERS["asha"](Setting(1, 3, 27, 40, 0)), AshaAuto)
+
+
+def test_rows_whose_beginning_nobody_knows_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = np.random.default_rng(0).random((6, 9))
+    losses[1, :4] = losses[2, 4:] = losses[3] = np.nan  # began late, diverged late, diverged at once
+    table = read_table(made(tmp_path, val_loss=losses, epoch_cost=np.arange(6.0), config=np.arange(6.0)[:, None]))
+    assert (table.losses.shape, table.left_out) == ((5, 9), 1)
+    assert table.cost is not None and table.cost.tolist() == [0.0, 2.0, 3.0, 4.0, 5.0]
+    assert main([f"curves={tmp_path / 'curves.npz'}", "scheduler=random", "seeds=1", "budgets=2"]) == 0
+    assert "1 rows without a value in the first columns are left out" in capsys.readouterr().out
+
+
 def test_the_clock_bills_start_up_only_to_a_worker_that_changes_trials() -> None:
     curves = np.linspace(1.0, 0.0, 9)[None].repeat(3, axis=0)
     run = replay(FullRuns(9, limit=3), curves, lambda t: t, 100.0, cluster=Cluster(1, startup=2.0))
@@ -86,7 +126,7 @@ def test_tables_with_divergence_are_replayed(tmp_path: Path, capsys: pytest.Capt
         (["scheduler=random"], "curves=FILE.npz is missing"),
         (["curves=nowhere.npz"], "does not exist"),
         (["curves=x.npz", "schedule=random"], "keys are curves"),
-        (["curves=x.npz", "scheduler=asha"], "asha unknown, allowed are random"),
+        (["curves=x.npz", "scheduler=ashes"], "ashes unknown, allowed are random, asha"),
         (["curves=x.npz", "seeds=0"], "seeds=0 is not allowed"),
         (["curves=x.npz", "budgets=1,-2"], "positive"),
         (["curves=x.npz", "r=abc"], "r='abc' does not fit"),
