@@ -1,4 +1,4 @@
-"""What may stand next on a command line of `python -m study`, and the scripts by which bash and zsh ask for it."""
+"""What may stand next behind `python -m study` and `study.sweep`, and the scripts by which bash and zsh ask."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _study_python() {
     local -a words
     read -ra words <<< "$line"
     [[ "$line" == *[[:space:]] ]] && words+=("")
-    [[ ${#words[@]} -gt 3 && "${words[1]}" == -m && "${words[2]}" == study ]] || return 0
+    [[ ${#words[@]} -gt 3 && "${words[1]}" == -m && "${words[2]}" == study?(.sweep) ]] || return 0
     current="${words[-1]}" python="${words[0]/#\\~/$HOME}"
     local IFS=$'\\n'
-    COMPREPLY=($("$python" -m study completion words "$((${#words[@]} - 4))" -- "${words[@]:3}" 2>/dev/null))
+    COMPREPLY=($("$python" -m study completion "${words[2]}" "$((${#words[@]} - 4))" -- "${words[@]:3}" 2>/dev/null))
     # Where = separates words for readline, what is before the last one stands there already.
     if [[ "$current" == *=* && "$COMP_WORDBREAKS" == *=* ]]; then
         prefix="${current%"${current##*=}"}"
@@ -42,9 +42,9 @@ ZSH = """\
 #compdef python python3
 # Completion of `python -m study` for zsh:  source <(python -m study completion zsh)
 _study_python() {
-    if [[ "${words[2]}" == "-m" && "${words[3]}" == "study" ]]; then
+    if [[ "${words[2]}" == "-m" && "${words[3]}" == study(|.sweep) ]]; then
         local -a found
-        found=(${(f)"$(${~words[1]} -m study completion words "$((CURRENT - 4))" -- "${words[@]:3}" 2>/dev/null)"})
+        found=(${(f)"$(${~words[1]} -m study completion ${words[3]} "$((CURRENT - 4))" -- "${words[@]:3}" 2>&-)"})
         compadd -Q -S '' -- ${(M)found:#*=}  # a value follows at once
         compadd -Q -- ${found:#*=}
     elif (( $+functions[_python] )); then
@@ -85,15 +85,29 @@ def candidates(words: Sequence[str], place: int) -> list[str]:
     return _beginning(_positional(before, parser, runs), current)
 
 
+def overrides(words: Sequence[str], place: int, conf: Path) -> list[str]:
+    """Return what may stand at `place` of the words after `python -m study.sweep`: groups, their options, keys."""
+    from study.messages import valid_keys
+
+    current = words[place] if place < len(words) else ""
+    name, equals, _ = current.partition("=")
+    if equals:
+        there = [f"{name}={path.stem}" for path in sorted(conf.glob(f"{name}/*.yaml"))]
+    else:
+        groups = (path.name for path in conf.iterdir() if path.is_dir() and any(path.glob("*.yaml")))
+        there = [f"{key}=" for key in sorted({*groups, *valid_keys()})]
+    return _beginning(there, current)
+
+
 def _positional(before: Sequence[str], parser: argparse.ArgumentParser, runs: Path) -> Iterable[str]:
     given = _given(before[1:], parser)
     wanted = [action for action in parser._actions if not action.option_strings]
-    if len(given) >= len(wanted):
+    if len(given) >= len(wanted) and not (wanted and wanted[-1].nargs == "*"):
         return ()
-    action = wanted[len(given)]
+    action = wanted[min(len(given), len(wanted) - 1)]
     if action.dest == "study":
         return studies(runs)
-    if action.dest == "point":
+    if action.dest == "points":
         return points(runs / given[0])
     return tuple(map(str, action.choices or ()))
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from study import lineage
 from study.compose import Composed
 from study.config import DESIGNS, StudyConfig
+from study.units import scientific
 from sweeps.designs.isoflop import Assignment, Shape, by_ratio, crossed, size
 from sweeps.designs.ladder import Rung, ladder, nearest
 from sweeps.designs.random_nd import random_nd
@@ -145,7 +146,7 @@ def _token_budgets(config: StudyConfig, shape: Shape) -> dict[int, str]:
     if search.tokens:
         return {whole(tokens): f"budget.tokens={whole(tokens)}" for tokens in sorted(search.tokens)}
     if search.budgets:
-        return {whole(c / shape.flops_per_token): f"budget.flops={c!r}" for c in sorted(search.budgets)}
+        return {whole(c / shape.flops_per_token): f"budget.flops={scientific(c)}" for c in sorted(search.budgets)}
     if search.ratios:
         return {whole(r * shape.params): f"budget.tokens={whole(r * shape.params)}" for r in sorted(search.ratios)}
     raise ValueError(
@@ -230,7 +231,7 @@ def _overrides(run: Assignment) -> tuple[str, ...]:
     return (
         f"model.width={run.shape.width}",
         f"model.layers={run.shape.layers}",
-        f"budget.flops={run.budget!r}",
+        f"budget.flops={scientific(run.budget)}",
     )
 
 

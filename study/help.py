@@ -31,7 +31,7 @@ The same command twice does nothing twice: points that exist are found by the ha
 
 Lists after -m: a,b,c  range(start,stop[,step])  choice(a,b)  glob(*) for options of a group.
 Options: -m/--multirun  --cfg job (the composed config, with comments)  --config-dir DIR (your own groups)
-         --config-name NAME  --package KEY  --resolve  --info  --shell-completion  --hydra-help  --help
+         --config-name NAME  --package KEY  --resolve  --info  --hydra-help  --help
 """
 
 WIDTH = 118

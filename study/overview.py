@@ -15,7 +15,7 @@ from study.observe import PointStatus
 from study.point import Point
 from study.standing import RESUMABLE, STATES
 from study.terminal import WIDTH, cut
-from study.units import counted, duration
+from study.units import counted, duration, recognised
 
 BAR = 30
 CONFIG = 12
@@ -171,7 +171,7 @@ def table(statuses: Sequence[PointStatus], width: int = WIDTH) -> list[str]:
     for s in statuses:
         share = f"{min(1.0, s.tokens / s.budget_tokens):.0%}" if s.budget_tokens and s.tokens else ""
         loss = "" if s.loss is None else f"{s.loss:.4f}"
-        rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", " ".join(s.overrides)))
+        rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", recognised(s.overrides)))
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
     kept = list(range(len(widths)))
     for name in WEIGHT:

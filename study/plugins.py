@@ -47,6 +47,42 @@ def register() -> None:
     )
 
 
+def check_launcher(config: DictConfig) -> None:
+    """Raise ValueError where Hydra was told to use another launcher than ours."""
+    if not _is_ours(config, "launcher"):
+        raise ValueError(
+            f"hydra/launcher={_choice(config, 'launcher')} cannot be used here, leave it out: "
+            "cluster=local runs points on this machine, cluster=slurm as jobs"
+        )
+
+
+def check_sweeper(config: DictConfig) -> None:
+    """Raise ValueError for a sweeper that cannot drive our launcher, which returns before there are results.
+
+    Hydra's own, `basic`, multiplies lists and asks for no results; it knows nothing of the designs of `search`.
+    """
+    if _is_ours(config, "sweeper"):
+        return
+    chosen, search = _choice(config, "sweeper"), (config.get("search") or {}).get("name")
+    if chosen != "basic":
+        words = "points run as jobs that outlive this command; search=random, asha, hyperband, pbt choose by results"
+    elif search != "grid":
+        words = f"it does not know the design search={search}; lists after -m multiply without it"
+    elif config.get("dry_run"):
+        words = "it writes multirun.yaml, and dry_run=true writes nothing; lists after -m multiply without it"
+    else:
+        return
+    raise ValueError(f"hydra/sweeper={chosen} cannot be used here, leave it out: {words}")
+
+
+def _is_ours(config: DictConfig, group: str) -> bool:
+    return str(config.hydra[group].get("_target_", "")).startswith(f"{NAMESPACE}.")
+
+
+def _choice(config: DictConfig, group: str) -> str:
+    return str(config.hydra.runtime.choices.get(f"hydra/{group}"))
+
+
 class StudySweeper(Sweeper):
     """All combinations of the lists on the command line, times the design of `search`."""
 
@@ -58,6 +94,7 @@ class StudySweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Take what Hydra hands to every sweeper."""
+        check_launcher(config)
         self._loader = hydra_context.config_loader
         self._composer = Composer(HydraSource(self._loader, config))
         self._launcher = Plugins.instance().instantiate_launcher(
@@ -113,6 +150,7 @@ class StudyLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Take what Hydra hands to every launcher; the task function is not called here, but in the jobs."""
         del task_function
+        check_sweeper(config)
         self._composer = Composer(HydraSource(hydra_context.config_loader, config))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:

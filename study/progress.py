@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from study import terminal
 from study.observe import PointStatus
 from study.overview import queued_lines
-from study.units import duration
+from study.units import duration, recognised
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -219,7 +219,7 @@ class Panel:
         for status in running[:SHOWN_RUNS]:
             rows.add_row(
                 Text(status.key, style="cyan"),
-                Text(" ".join(status.overrides), style="dim", no_wrap=True, overflow="ellipsis"),
+                Text(recognised(status.overrides), style="dim", no_wrap=True, overflow="ellipsis"),
                 Text(_bar(_share(status), bar), style="magenta"),
                 Text(f"{_share(status):4.0%}"),
                 Text("" if status.loss is None else f"loss {status.loss:.3f}"),

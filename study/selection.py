@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from study import where
+from study.commands import given_points
 from study.observe import PointStatus
 from study.point import Point
 from study.standing import STATES
@@ -45,13 +46,13 @@ def choose(statuses: Sequence[PointStatus], states: frozenset[str], prefixes: Se
 def selected(
     options: argparse.Namespace, statuses: Sequence[PointStatus], points: Mapping[str, Point], default: str
 ) -> list[PointStatus]:
-    """Return the points that --state, --point and --where name together (study.commands.add_selection).
+    """Return the points that keys, --state and --where name together (study.commands.add_selection).
 
     Points named by key are taken in any state unless --state is given. Raises ValueError for what cannot be chosen.
     """
-    states = parse_states(options.state or default)
-    chosen = choose(statuses, states, options.point)
-    if options.point and options.state:
+    states, given = parse_states(options.state or default), given_points(options)
+    chosen = choose(statuses, states, given)
+    if given and options.state:
         chosen = [status for status in chosen if status.state in states]
     if options.where:
         keys = where.matching(points, [where.parse(text) for text in options.where])

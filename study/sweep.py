@@ -97,6 +97,11 @@ def _hydra(arguments: Arguments) -> int:
     from study.messages import from_hydra
 
     try:
+        if arguments.has("--shell-completion", "-sc"):
+            raise ValueError(
+                "Hydra's completion does not work for `python -m`: source <(python -m study completion bash) "
+                "completes this command, too (bash or zsh)"
+            )
         if arguments.has("--cfg", "-c") and arguments.value("--cfg", "-c") == "job":
             return _show(arguments)
         if not arguments.has(*HYDRAS_OWN, "--cfg", "-c"):
@@ -182,8 +187,9 @@ def _as_command_line(argv: Sequence[str]) -> Iterator[None]:
 
 
 def _never(config: Any) -> None:
+    """Refuse to run a point here: only another sweeper with another launcher than ours asks for that."""
     del config
-    raise AssertionError("points run in jobs, not in the process that submits them")
+    raise ValueError("hydra/sweeper and hydra/launcher cannot be chosen here, leave them out: see --help")
 
 
 def _config_folders(arguments: Arguments) -> list[Path]:

@@ -15,7 +15,7 @@ from study.config import ClusterConfig
 from study.executors.local import slot_count
 from study.layout import StudyFolder
 from study.point import Point
-from study.units import counted, estimate, human
+from study.units import counted, estimate, human, recognised
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 
@@ -135,7 +135,7 @@ def _full(shown: Table, rows: Sequence[Row], seconds: Sequence[float], width: in
         }  # fmt: skip
         shown.add_row(
             *(cells[name] for name in names),
-            *([" ".join(o for o in row.point.overrides if o in varying)] if varying else []),
+            *([recognised(o for o in row.point.overrides if o in varying)] if varying else []),
         )
 
 

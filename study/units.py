@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def duration(seconds: float) -> str:
     """Return seconds that were measured or counted: 8 s, 4 min 05 s, 2 h 10 min, 3 d 4 h."""
@@ -35,3 +37,24 @@ def human(count: float) -> str:
 def counted(count: int, word: str) -> str:
     """Return a count with what is counted: 1 point, 1,200 points."""
     return f"{count:,} {word}{'s' * (count != 1)}"
+
+
+def scientific(value: float) -> str:
+    """Return the shortest text of a large or small number that reads as the same float: 8e+10, 2.5e-05."""
+    texts = (f"{value:.{digits}e}" for digits in range(17))
+    mantissa, _, exponent = next(text for text in texts if float(text) == value).partition("e")
+    return f"{mantissa}e{int(exponent):+03d}"
+
+
+def recognised(overrides: Iterable[str]) -> str:
+    """Return a point's overrides in one line, numbers as 8e+10 where that is shorter: what differs stands in front."""
+    return " ".join(map(_brief, overrides))
+
+
+def _brief(override: str) -> str:
+    key, _, value = override.partition("=")
+    try:
+        short = scientific(float(value))
+    except (ValueError, StopIteration):  # text, a list, or nan
+        return override
+    return f"{key}={short}" if len(short) < len(value) else override

@@ -72,7 +72,7 @@ def configured(file: str | None, assignments: Sequence[str], root: str | None) -
             raise ValueError(f"--set {assignment}: write it as data.key=value")
         if not name.startswith("data."):
             raise ValueError(unknown_key(name, "data.", list(DataConfig.__dataclass_fields__)))
-        section[name.removeprefix("data.")] = _value(yaml.safe_load(value))
+        section[name.removeprefix("data.")] = yaml.safe_load(value)
     if section.get("source") == "???":
         raise ValueError("data.source is missing: name a folder of text, for example --set data.source=/my/texts")
     runtime = mapping.get("runtime") or {}
@@ -158,16 +158,6 @@ def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a count of processes (1 or more)")
     return int(text)
-
-
-def _value(value: Any) -> Any:
-    """Return a number where YAML 1.1 reads text: 4e7 has no dot."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _millions(count: int) -> str:

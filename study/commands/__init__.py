@@ -72,10 +72,30 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text (docs/commands.md)")
 
 
+def add_point(parser: argparse.ArgumentParser) -> None:
+    """Add the two ways to name points by key: as words behind the study, or with --point."""
+    parser.add_argument("points", nargs="*", metavar="POINT", help="a point's key, or the beginning of it")
+    parser.add_argument("--point", action="append", default=[], metavar="KEY", help="the same as an option")
+
+
+def given_points(options: argparse.Namespace) -> list[str]:
+    """Return the keys, or beginnings of keys, that were given in either way."""
+    return [*options.points, *options.point]
+
+
+def one_point(options: argparse.Namespace) -> str:
+    """Return the one key that was given; ValueError where none was, or several."""
+    given = given_points(options)
+    if len(given) != 1:
+        said = f"{len(given)} were given ({', '.join(given)})" if given else "none was given"
+        raise ValueError(f"name one point by its key, or the beginning of it: {said}")
+    return given[0]
+
+
 def add_selection(parser: argparse.ArgumentParser, default: str, help: str) -> None:
     """Add the options that choose points: by state, by key, by values of their configs."""
     parser.add_argument("--state", metavar="STATES", help=f"{help}; default: {default}")
-    parser.add_argument("--point", action="append", default=[], metavar="KEY", help="this point only; may be repeated")
+    add_point(parser)
     parser.add_argument(
         "--where",
         action="append",

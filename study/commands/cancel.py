@@ -1,11 +1,11 @@
-"""`python -m study cancel STUDY [--state STATES] [--point KEY] [--where KEY=VALUE]`."""
+"""`python -m study cancel STUDY [POINT …] [--state STATES] [--where KEY=VALUE]`."""
 
 from __future__ import annotations
 
 import argparse
 
 from study import ledger, terminal
-from study.commands import add_json, add_selection, add_study, emit
+from study.commands import add_json, add_selection, add_study, emit, given_points
 from study.follow import terminate
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus
@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
 def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
     from study.search.pool import cancel
 
-    if options.state or options.point or options.where:
-        raise ValueError(f"{folder.name} is a search: it is cancelled as a whole, without --state, --point or --where")
+    if options.state or given_points(options) or options.where:
+        raise ValueError(f"{folder.name} is a search: it is cancelled as a whole, without points, --state or --where")
     said = cancel(folder)
     if options.json:
         emit("cancel", folder, {"search": True, "said": said})

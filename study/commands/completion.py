@@ -7,13 +7,17 @@ import argparse
 from study import completion
 from study.commands import add_json, emit
 
-ASKED = "words"
-"""What the scripts call: `completion words PLACE -- WORDS` prints what may stand at that place, one a line."""
+ASKED = ("study", "study.sweep", "words")
+"""What the scripts call: `completion MODULE PLACE -- WORDS` prints what may stand at that place, one a line.
+
+`words` is what scripts of earlier versions say for `study`.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
-    parser.add_argument("shell", choices=(*completion.SHELLS, ASKED), help="put  source <(…)  of it in your shell's rc")
+    said = "put  source <(…)  of it in your shell's rc"
+    parser.add_argument("shell", choices=(*completion.SHELLS, *ASKED), metavar="{bash,zsh}", help=said)
     parser.add_argument("place", nargs="?", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     add_json(parser)
@@ -21,8 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script, or what it asks for."""
-    if options.shell == ASKED:
-        found = completion.candidates(options.words, options.place)
+    if options.shell in ASKED:
+        if options.shell == "study.sweep":
+            from study.compose import conf_folder
+
+            found = completion.overrides(options.words, options.place, conf_folder())
+        else:
+            found = completion.candidates(options.words, options.place)
         if options.json:
             emit("completion", None, {"words": found})
         elif found:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study import ledger, terminal
-from study.commands import add_json, add_study, emit
+from study.commands import add_json, add_point, add_study, emit, given_points, one_point
 from study.layout import AttemptFolder, StudyFolder
 from study.observe import PointStatus, job_log, latest_attempt, observe
 from study.selection import by_key
 from study.submission import find_study, reference
+from study.units import recognised
 
 POLL_SECONDS = 0.5
 STATUS_SECONDS = 10.0
@@ -25,7 +26,7 @@ STATUS_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
-    parser.add_argument("point", nargs="?", metavar="POINT", help="a point's key, or the beginning of it")
+    add_point(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on as the log grows, until the attempt ended")
     parser.add_argument("--rank", type=int, default=0, help="rank of a distributed run")
     parser.add_argument("--attempt", type=int, help="attempt, counted from 1; default: the latest")
@@ -38,13 +39,13 @@ def run(options: argparse.Namespace) -> int:
     if options.json and options.follow:
         raise ValueError("logs -f --json: what grows is no JSON object: leave one of them out")
     statuses = observe(folder)
-    if options.point is None:
+    if not given_points(options):
         if options.json:
             emit("logs", folder, {"points": [_entry(folder, s) for s in statuses if s.attempt]})
         else:
             terminal.show(_listing(folder, statuses))
         return 0
-    status = by_key(statuses, options.point)
+    status = by_key(statuses, one_point(options))
     if status.state == "failed" and options.attempt is None and not _began(folder, status):
         batch = ledger.read(folder).batch(status.key)
         assert batch is not None, "what was never submitted cannot fail"
@@ -94,7 +95,7 @@ class Ended:
 
 
 def _listing(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
-    rows = [f"{s.key}  {s.state:<11}  attempt {s.attempt}  {' '.join(s.overrides)}" for s in statuses if s.attempt]
+    rows = [f"{s.key}  {s.state:<11}  attempt {s.attempt}  {recognised(s.overrides)}" for s in statuses if s.attempt]
     if not rows:
         return f"{folder.name}: no point has begun, so there are no logs yet"
     return "\n".join([*rows, "", f"python -m study logs {reference(folder)} KEY    # the beginning of a key is enough"])

@@ -1,4 +1,4 @@
-"""`python -m study retry STUDY [--state STATES] [--point KEY] [--where KEY=VALUE]`."""
+"""`python -m study retry STUDY [POINT …] [--state STATES] [--where KEY=VALUE]`."""
 
 from __future__ import annotations
 

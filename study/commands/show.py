@@ -11,15 +11,15 @@ from dataclasses import asdict
 from typing import Any
 
 from study import lineage, retention, terminal
-from study.commands import add_json, add_study, emit
+from study.commands import add_json, add_point, add_study, emit, one_point
 from study.commands.gc import size
 from study.files import read_json
 from study.layout import RunFolder, StudyFolder
 from study.observe import Observer, PointStatus
 from study.point import Point
 from study.selection import by_key
-from study.submission import find_study, load_section, reference
-from study.units import duration
+from study.submission import find_study, load_section, load_submission, reference
+from study.units import duration, recognised
 from study.where import flat, said
 from train.spec.later import read_run
 from train.spec.resolve import resolve
@@ -30,7 +30,7 @@ SHOWN_CHECKPOINTS = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
-    parser.add_argument("point", metavar="POINT", help="a point's key, or the beginning of it")
+    add_point(parser)
     add_json(parser)
 
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     folder = find_study(options.study, options.runs)
     observer = Observer(folder)
     observer.refresh()
-    status = by_key(observer.statuses(), options.point)
+    status = by_key(observer.statuses(), one_point(options))
     found = describe(folder, observer.points, status)
     if options.json:
         emit("show", folder, found)
@@ -135,7 +135,7 @@ def mlflow(folder: StudyFolder, key: str) -> dict[str, Any] | None:
 def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) -> list[str]:
     """Return it for a person, in 80 columns where paths allow that."""
     state = status.state + (f": {status.why}" if status.why else "")
-    lines = [f"{status.key}  {state}", f"  {' '.join(status.overrides)}".rstrip(), f"  {found['run']}"]
+    lines = [f"{status.key}  {state}", f"  {recognised(status.overrides)}".rstrip(), f"  {found['run']}"]
     done = f"{status.tokens:,} of {status.budget_tokens:,} tokens"
     lines.append(f"  {done}" + ("" if status.loss is None else f", loss {status.loss:.4f} nats per token"))
     lines += ["", "differs from the study's base:" if found["differs"] else "no difference from the study's base"]
@@ -148,9 +148,9 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
     lines += ["", *_checkpoints(found["checkpoints"])]
     lines += [*(f"  | {line}" for line in status.error[-6:])]
     where = found["mlflow"]
-    if where is None:
+    if where is None and load_submission(folder).tracking.enabled:
         lines += ["", f"MLflow has not got it yet: python -m study sync {reference(folder)}"]
-    else:
+    elif where is not None:
         address = where["link"] or f"http://127.0.0.1:5000/{where['page']}"
         hint = "" if where["link"] else f"    # while python -m study dashboard {reference(folder)} runs"
         lines += ["", f"MLflow: {address}{hint}"]

@@ -18,6 +18,7 @@ from study.point import Point
 from study.policy import ENDED_BADLY
 from study.progress import slow_lines
 from study.submission import find_study, reference
+from study.units import recognised
 
 ERROR_LINES = 4
 SHOWN_FAILURES = 5
@@ -113,7 +114,7 @@ def _failure(status: PointStatus, width: int) -> list[str]:
     where = f"attempt {status.attempt}" if status.attempt else "no attempt"
     head = f"{status.key} {status.state}, {where}" + (f": {status.why}" if status.why else "")
     lines = ["", *_wrapped(head, "", "    ", width)]
-    lines += _wrapped(" ".join(status.overrides), "    ", "    ", width)
+    lines += _wrapped(recognised(status.overrides), "    ", "    ", width)
     for line in status.error[-ERROR_LINES:]:
         lines += _wrapped(line, "    | ", "    |   ", width)
     return lines + _wrapped(status.next, "    ", "    ", width)

@@ -356,6 +356,29 @@ def test_hydras_own_sweeper_drives_our_launcher(here: Path, execution: Execution
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hydra/sweeper=basic", "study=smoke"], "it does not know the design search=isoflop"),
+        (["hydra/sweeper=basic", "dry_run=true"], "it writes multirun.yaml, and dry_run=true writes nothing"),
+        (["hydra/launcher=basic"], "cluster=local runs points on this machine"),
+        (["hydra/launcher=basic", "hydra/sweeper=basic"], "cannot be chosen here"),
+        (["--shell-completion", "install=bash"], "source <(python -m study completion bash)"),
+    ],
+)
+def test_what_of_hydras_cannot_be_used_is_said(
+    here: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["budget.tokens=12800", *words, "-m", "seed=1,2"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_numbers_come_from_the_environment(here: Path, execution: Execution, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATE", "3e-4")
+    assert main(["cluster=slurm", "budget.tokens=12800", "study.name=x", "optim.lr=${oc.env:RATE}"]) == 0
+    assert [p.config.optim.lr for p in load_points(StudyFolder(Path("runs/x"))).values()] == [3e-4]
+
+
+@pytest.mark.parametrize(
     ("words", "count"),
     [
         (["-m", "model=glob(*)", "budget.tokens=12800"], len(MODELS)),

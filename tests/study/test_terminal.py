@@ -7,6 +7,8 @@ import sys
 import termios
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from study import __main__ as commands
@@ -16,6 +18,7 @@ from study.doctor.checks import Check
 from study.observe import PointStatus
 from study.overview import bars, table
 from study.progress import Lines, Pace, Panel, display
+from study.units import recognised, scientific
 
 POINTS = [
     PointStatus(f"{n:012x}", state, tokens=50, budget_tokens=100, loss=1.5, attempt=n, job_id=f"1234567_{n}", why=why)
@@ -96,3 +99,21 @@ def test_an_encoding_without_a_character_fails_no_command(monkeypatch: pytest.Mo
     assert commands.main(["help"]) == 0
     print("███░ … é", flush=True)
     assert written.getvalue().decode("ascii").splitlines()[-1] == "###- ~ ?"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("model.width=64", "budget.flops=80000000000.0"), "model.width=64 budget.flops=8e+10"),
+        (("budget.tokens=2000000", "seed=1234567"), "budget.tokens=2e+06 seed=1234567"),
+        (("optim.lr=0.000025", "optim.lr=0.003"), "optim.lr=2.5e-05 optim.lr=0.003"),
+        (("data.name=1e", "a=nan", "b=[100000,200000]"), "data.name=1e a=nan b=[100000,200000]"),
+    ],
+)
+def test_numbers_of_overrides_are_short(overrides: tuple[str, ...], line: str) -> None:
+    assert recognised(overrides) == line
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_scientific_reads_as_the_same_float(value: float) -> None:
+    assert float(scientific(value)) == value

@@ -17,8 +17,9 @@ T = TypeVar("T")
 def read(kind: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """Return the dataclass `kind` made from `mapping`, checking every key, type and choice.
 
-    Missing keys take their defaults. An int is accepted where a float is wanted, and a float that is a whole number
-    (``1e6``) where an int is wanted. Raises ValueError that names the key, the value and what is allowed.
+    Missing keys take their defaults. An int is accepted where a float is wanted, a float that is a whole number
+    (``1e6``) where an int is wanted, and text that says a number or a truth. Raises ValueError that names the key, the
+    value and what is allowed.
     """
     known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
     hints = _hints(typing.cast(Any, kind))
@@ -83,15 +84,25 @@ def _value(hint: Any, value: Any, path: str) -> Any:
 def _scalar(kind: Any, value: Any) -> Any:
     if kind is Any:
         return value
+    if isinstance(value, str):
+        return value if kind is str else _from_text(kind, value)
     if kind is bool or isinstance(value, bool):
         return value if kind is bool and isinstance(value, bool) else None
     if kind is float and isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
     if kind is int and isinstance(value, int | float):
         return int(value) if float(value).is_integer() else None
-    if kind is str and isinstance(value, str):
-        return value
     return None
+
+
+def _from_text(kind: Any, text: str) -> Any:
+    """Return the number or truth that a text says: variables of the environment are text, and so is 4e7 in YAML 1.1."""
+    if kind is bool:
+        return {"true": True, "false": False}.get(text.lower())
+    try:
+        return _scalar(kind, int(text) if text.lstrip("+-").isdigit() else float(text))
+    except ValueError:
+        return None
 
 
 def _name(hint: Any) -> str:

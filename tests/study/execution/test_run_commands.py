@@ -365,3 +365,21 @@ def test_show_names_what_differs_from_the_base(tmp_path: Path) -> None:
     assert found["differs"]["model.width"] == {"base": 64, "point": 96}
     assert not {"seed", "budget.tokens", "model.layers"} & set(found["differs"])
     assert found["attempts"] == []
+
+
+def test_a_point_is_named_as_a_word_or_as_an_option(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    there = root(study)
+    for command in ("show", "logs"):
+        said = [study_command(command, "mixed", *words, cwd=there) for words in ([keys[1]], ["--point", keys[1][:8]])]
+        assert said[0].stdout == said[1].stdout != ""
+        both = study_command(command, "mixed", keys[1], "--point", keys[2], cwd=there)
+        assert (both.returncode, both.stderr.startswith(f"study {command}: name one point by its key")) == (2, True)
+    for command in ("cancel", "retry"):
+        refused = study_command(command, "mixed", "zzz", cwd=there)
+        assert (refused.returncode, "no point begins with 'zzz'" in refused.stderr) == (2, True)
+
+
+def test_show_says_nothing_of_mlflow_where_it_is_off(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    assert "MLflow" not in study_command("show", "mixed", keys[1], cwd=root(study)).stdout

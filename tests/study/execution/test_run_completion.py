@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from study.commands import COMMANDS
-from study.completion import candidates
+from study.completion import candidates, overrides
+from study.compose import conf_folder
 from study.standing import STATES
 from tests.study.execution.studies import LIMIT_SECONDS, environment, make_study
 
@@ -49,6 +50,25 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_may_stand_next(line: str, found: list[str]) -> None:
     words = line.split(" ")
     assert candidates(words, len(words) - 1) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("study=smo", ["study=smoke"]),
+        ("-m model.wid", ["model.width="]),
+        ("cluster=", ["cluster=local", "cluster=slurm"]),
+        ("seed=1 sear", None),
+        ("nonsense=", []),
+    ],
+)
+def test_what_may_stand_next_in_a_sweep(line: str, found: list[str] | None) -> None:
+    words = line.split(" ")
+    there = overrides(words, len(words) - 1, conf_folder())
+    if found is None:
+        assert {"search=", "search.name="} <= set(there)
+    else:
+        assert there == found
 
 
 def test_points(keys: list[str]) -> None:

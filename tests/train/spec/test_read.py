@@ -28,6 +28,8 @@ def test_defaults_survive_a_round_trip() -> None:
         ({"model": {"qk_norm": 1}}, ["model.qk_norm=1", "true or false"]),
         ({"optim": {"eps": float("nan")}}, ["optim.eps=nan", "a finite number"]),
         ({"schedule": {"name": "cosin"}}, ["schedule.name='cosin'", "cosine, wsd, linear, constant"]),
+        ({"model": {"width": "64.5"}}, ["model.width='64.5'", "a whole number"]),
+        ({"optim": {"eps": "nan"}}, ["optim.eps='nan'", "a finite number"]),
         ({"model": 3}, ["model=3", "a section with keys of its own"]),
     ],
 )
@@ -44,3 +46,12 @@ def test_whole_floats_are_ints_and_ints_are_floats(value: int) -> None:
     assert config.budget.tokens == value
     assert isinstance(config.budget.tokens, int)
     assert isinstance(config.budget.flops, float)
+
+
+def test_text_that_says_a_number_is_one() -> None:
+    config = read(
+        RunConfig, {"budget": {"tokens": "4e7", "flops": "1e12"}, "model": {"qk_norm": "False", "width": "64"}}
+    )
+    assert (config.budget.tokens, config.budget.flops, config.model.width) == (40_000_000, 1e12, 64)
+    assert config.model.qk_norm is False
+    assert read(RunConfig, {"data": {"name": "64"}}).data.name == "64"
