@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import envelope, isoflop, observations
+from analysis import envelope, human, isoflop, observations, pitfalls, recommend, valleys
+from analysis.forms import FORMS
 from analysis.law import fit_law
 from analysis.results import Interval, PowerLaw
-from analysis.rows import Rows
+from analysis.rows import Rows, rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.lawfit import LawFit
 
+SURFACE = "3 surface"
+FEWEST_SIZES, FEWEST_MINIMA = 3, 3
+
 
 def side_by_side(
-    runs: Any, budget: float | None = None, *, checkpoints: Any = None, resamples: int = 200, seed: int = 0
+    runs: Any,
+    budget: float | None = None,
+    *,
+    checkpoints: Any = None,
+    resamples: int = 200,
+    seed: int = 0,
+    law: LawFit | None = None,
+    **options: Any,
 ) -> pd.DataFrame:
     """Return one row an approach: a, its interval, b, N*, D*, tokens per parameter at `budget` [FLOPs], points, reason.
 
     `runs` has params, tokens, flops, loss; `checkpoints`, with the column run, are for approach 1 (default: `runs`
-    where it has that column). The default budget is the largest run's. An approach that is not possible has NaN and
-    the reason. `attrs["disagreement"]` is the largest ratio of N* between approaches.
+    where it has that column). The default budget is the largest run's. `options` are those of
+    :func:`analysis.law.fit_law` for approach 3 (form, loss, delta, fix, tie, ...); `law` is its fit where there is one
+    already, whose figures then stand in the table as they stand elsewhere. An approach that is not possible, or whose
+    exponent the runs do not identify, has NaN and the reason: approach 2 rests on the budgets whose valley has a
+    minimum (see :mod:`analysis.valleys`), three of them at least. `attrs["disagreement"]` is the largest ratio of N*
+    between approaches.
 
     Examples
     --------
@@ -38,39 +53,85 @@ def side_by_side(
     """
     import pandas as pd
 
-    flops = observations.column(runs, "flops")
-    at = float(flops.max()) if budget is None else float(budget)
-    table = runs if isinstance(runs, Rows) else {name: observations.column(runs, name) for name in _columns(runs)}
+    table = runs if isinstance(runs, Rows) else _rows(runs)
+    at = float(table.flops.max()) if budget is None else float(budget)
+    curves = (runs if "run" in _names(runs) else table) if checkpoints is None else checkpoints
+    form = str(options.get("form", "chinchilla")) if law is None else law.form.name
+    third = SURFACE if form == "chinchilla" else f"3 {form}"
     calls: dict[str, Callable[[], dict[str, Any]]] = {
-        "1 envelope": lambda: _envelope(runs if checkpoints is None else checkpoints, at, resamples, seed),
+        "1 envelope": lambda: _envelope(curves, at, resamples, seed),
         **{f"2 {name}": _isoflop_call(table, name, at) for name in isoflop.METHODS},
-        "3 surface": lambda: _surface(table, at, resamples, seed),
+        third: lambda: _law(table, at, law, {"form": form, "resamples": resamples, "seed": seed, **options}),
     }
-    rows = []
+    lines = []
     for name, call in calls.items():
         try:
-            rows.append({"approach": name, **call(), "reason": ""})
+            lines.append({"approach": name, **call(), "reason": ""})
         except ValueError as error:
-            rows.append({"approach": name, "reason": str(error)})
+            lines.append({"approach": name, "reason": str(error)})
     columns = ["approach", "a", "a_low", "a_high", "b", "params", "tokens", "tokens_per_param", "points", "reason"]
-    out = pd.DataFrame(rows).reindex(columns=columns).set_index("approach")
+    out = pd.DataFrame(lines).reindex(columns=columns).set_index("approach")
     sizes = out["params"].dropna()
     out.attrs["budget"] = at
     out.attrs["disagreement"] = float(sizes.max() / sizes.min()) if len(sizes) > 1 else None
     return out
 
 
-def _columns(runs: Any) -> list[str]:
-    return [n for n in ("params", "tokens", "flops", "loss", "flops_budget") if n in runs]
+def _names(runs: Any) -> tuple[str, ...]:
+    return () if isinstance(runs, Rows) else tuple(str(name) for name in runs)
 
 
-def _isoflop_call(table: Any, method: str, budget: float) -> Callable[[], dict[str, Any]]:
+def _rows(runs: Any) -> Rows:
+    """Return the finite rows of a table with their budgets and sizes."""
+    columns = {name: observations.column(runs, name) for name in ("params", "tokens", "flops", "loss")}
+    good = np.all([np.isfinite(values) & (values > 0) for values in columns.values()], axis=0)
+    further = {
+        str(name): values[good]
+        for name in runs
+        if name not in (*columns, "flops_budget")
+        and (values := observations._optional(runs, name)) is not None
+        and values.shape == good.shape
+    }
+    nominal = observations._optional(runs, "flops_budget")
+    run = observations._groups(runs, "run")
+    size = observations._groups(runs, "size_group")
+    return rows(
+        tuple(f"row{i + 1}" for i in np.flatnonzero(good)),
+        **{name: values[good] for name, values in columns.items()},
+        nominal=None if nominal is None else nominal[good],
+        size=None if size is None else size[good],
+        run=None if run is None else run[good],
+        extra=further,
+    )
+
+
+def _isoflop_call(table: Rows, method: str, budget: float) -> Callable[[], dict[str, Any]]:
     def call() -> dict[str, Any]:
-        found = isoflop.optima(table, method)
+        found = isoflop.optima(_with_minimum(table), method)
+        good = int(found["params_opt"].notna().sum())
+        if good < FEWEST_MINIMA:
+            raise ValueError(
+                f"{human.counted(good, 'budget')} with a best size inside the sizes swept: two fix any power law, and "
+                "three are needed to see whether it holds"
+            )
         size, tokens = (isoflop.exponents(found, name) for name in ("params_opt", "tokens_opt"))
         return _from_laws(size, tokens, budget)
 
     return call
+
+
+def _with_minimum(table: Rows) -> Rows:
+    """Return the rows of budgets whose valley has a minimum; ValueError says why the others are left out."""
+    judged = valleys.fit(table, resamples=0, seed=0).block.valleys
+    good = [v.flops_budget for v in judged if v.status == "minimum"]
+    left = [f"{v.flops_budget:.3g} {v.status}" for v in judged if v.status != "minimum"]
+    if len(good) < FEWEST_MINIMA:
+        why = f" ({', '.join(left[:4])}{', ...' if len(left) > 4 else ''})" if left else ""
+        raise ValueError(
+            f"{human.counted(len(good), 'budget')} with a best size inside the sizes swept{why}: three are needed to "
+            "see whether a power law holds"
+        )
+    return table.take(np.isin(table.labels[table.budget], good))
 
 
 def _envelope(runs: Any, budget: float, resamples: int, seed: int) -> dict[str, Any]:
@@ -83,28 +144,28 @@ def _from_laws(size: PowerLaw, tokens: PowerLaw, budget: float) -> dict[str, Any
     return _row(size.exponent, size.exponent_interval, tokens.exponent, n=n, d=d, points=size.points)
 
 
-def _surface(table: Any, budget: float, resamples: int, seed: int) -> dict[str, Any]:
-    fit = fit_law(table, "chinchilla", resamples=resamples, seed=seed)
-    size, tokens = optimum(fit, budget)
-    ends = fit.conf_int() if resamples else None
-    low, high = (np.nan, np.nan) if ends is None else (float(ends[0]["a"]), float(ends[1]["a"]))
-    return _row(float(fit.derived["a"]), (low, high), float(fit.derived["b"]), n=size, d=tokens, points=fit.nobs)
-
-
-def optimum(fit: LawFit, budget: float) -> tuple[float, float]:
-    """Return N* and D* of E + A/N^alpha + B/D^beta for a budget, by the FLOPs per parameter and token of its rows.
-
-    Raises ValueError where one term alone is left, or one rises: the law then has no best size.
-    """
-    A, B, alpha, beta = (float(fit.params[name]) for name in ("A", "B", "alpha", "beta"))
-    flops = fit.data.extra.get("flops")
-    per = 6.0 if flops is None else float(np.exp(np.log(flops / np.prod(fit.data.inputs, axis=0)).mean()))
-    with np.errstate(all="ignore"):
-        ratio = np.float64(alpha * A) / np.float64(beta * B)
-        size = float((ratio * (budget / per) ** beta) ** (1.0 / np.float64(alpha + beta)))
-    if not (min(alpha, beta) > 0 and np.isfinite(size) and size > 0):
-        raise ValueError("the law has no best size: its loss does not fall with both parameters and tokens")
-    return size, budget / per / size
+def _law(table: Rows, budget: float, law: LawFit | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return approach 3; ValueError where the rows do not hold the law, or do not identify the exponent of N*."""
+    form = FORMS[str(options["form"])]
+    sizes = len(np.unique(table.size))
+    if len(table) < len(form.names) + 1 or sizes < FEWEST_SIZES:
+        raise ValueError(
+            f"{human.counted(len(table), 'run')} of {human.counted(sizes, 'size')}; {len(form.names)} constants need "
+            f"at least {len(form.names) + 1} runs of {FEWEST_SIZES} sizes"
+        )
+    if law is None:
+        pitfalls.refuse(form, observations.read(table, form))
+        law = fit_law(table, **options)
+    on, price, ends = recommend.priced(law, table)
+    best = recommend.by_law(on, price, budget, ends)
+    if best is None:
+        raise ValueError("the law has no best size at this budget near the sizes swept")
+    verdict = law.identified.get("a")
+    if verdict is not None and not verdict.identified:
+        raise ValueError(f"a is not identified: {verdict.reason}")
+    a, b = (float(law.derived[name]) if name in law.derived else np.nan for name in ("a", "b"))
+    interval = law.block().intervals.get("a") if len(law.thetas) else None
+    return _row(a, interval, b, n=best.params, d=best.tokens, points=law.nobs)
 
 
 def _row(a: float, interval: Interval | None, b: float, *, n: float, d: float, points: int) -> dict[str, Any]:

@@ -11,6 +11,12 @@ from typing import Any
 
 Read = Callable[["Key", str], Any]
 FEWEST_RESAMPLES = 20
+UNANSWERED = 3
+"""Exit code where the command did what it was asked to, and the runs do not say what was asked for."""
+
+
+class UnansweredError(ValueError):
+    """The runs do not say what was asked for: no law of theirs can be recommended or planned with."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,10 @@ def run(
     *,
     examples: Sequence[str] = (),
 ) -> int:
-    """Run a command: its help, or what it does; 2 with the message where the arguments or the runs are wrong."""
+    """Run a command: its help, or what it does; 2 with the message where the arguments or the runs are wrong.
+
+    3 where the runs do not say what was asked for.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if not given or any(a in ("-h", "--help", "help") for a in given):
@@ -150,7 +159,7 @@ def run(
             return act(parse(given, keys))
     except ValueError as error:
         print(f"{command}: {error}", file=sys.stderr)
-        return 2
+        return UNANSWERED if isinstance(error, UnansweredError) else 2
     except BrokenPipeError:  # the reader of the output has gone, as head does
         sys.stderr.close()
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,23 +22,54 @@ from analysis.rows import Array, Rows
 FEWEST_BUDGETS = 3
 FEWEST_RUNS = 8
 DRIFT = 0.02
+STEP = 1.5
+"""A test that lies less than this factor beyond its fit is none: it foresees nothing."""
+REACHED = 0.8
+"""A test covers a recommendation whose factor it reaches to this share."""
+FEWEST_SIDED = 5
+"""Held-out runs that have to miss on one side before that is said."""
 
 
-def backtest(rows: Rows, loss: engine.Loss, form: str = "chinchilla") -> Backtest | None:
-    """Return the prediction of the largest budget with at least two runs; None with fewer than three budgets.
+def backtest(
+    rows: Rows, loss: engine.Loss, form: str = "chinchilla", *, factor: float | None = None
+) -> Backtest | None:
+    """Return the prediction of the largest budget with at least two runs from budgets far enough below it.
 
-    Another `form` than the surface takes its place: what is recommended by a law is judged by that law.
+    `factor` is by how much the recommendation lies beyond the runs: of the budgets that hold a fit those are taken
+    that lie as far below the test, else the farthest; without it the nearest. None with fewer than three budgets, and
+    where all lie within STEP of the largest. Another `form` than the surface takes its place: what is recommended by a
+    law is judged by that law.
     """
     counts = np.bincount(rows.budget, minlength=len(rows.labels))
     budgets = np.flatnonzero(counts >= 2)
     if len(budgets) < FEWEST_BUDGETS:
         return None
-    last = int(budgets[-1])
-    train, test = rows.take(rows.budget < last), rows.take(rows.budget == last)
-    observed, flops = _observed(test)
+    test = rows.take(rows.budget == int(budgets[-1]))
+    held = _observed(test)
+    trains = [rows.take(rows.budget <= cut) for cut in budgets[1:-1]]
+    trains = [train for train in trains if held[1] / float(train.flops.max()) >= STEP]
+    ordered = sorted(trains, key=lambda train: _order(held[1] / float(train.flops.max()), factor, len(train)))
+    made = (_tested(train, test, held, loss, form) for train in ordered)
+    found = next((one for one in made if one is not None), None)
+    if found is None or factor is None:
+        return found
+    covers = found.extrapolation_factor >= REACHED * factor
+    return dataclasses.replace(found, recommended_factor=factor, covers=covers)
+
+
+def _order(far: float, factor: float | None, runs: int) -> tuple[bool, bool, float]:
+    """Return what sorts tests, the best first: enough runs, reaches the factor, and no farther than that."""
+    if factor is None:
+        return (runs < FEWEST_RUNS, False, far)
+    reaches = far >= REACHED * factor
+    return (runs < FEWEST_RUNS, not reaches, far if reaches else -far)
+
+
+def _tested(train: Rows, test: Rows, held: tuple[float, float], loss: engine.Loss, form: str) -> Backtest | None:
+    """Return the test of one fit; None where neither the law nor the frontier can be fitted to its runs."""
+    observed, flops = held
     found: dict[str, BacktestOptimum] = {}
-    valley_fit = valleys.fit(train, resamples=0, seed=0)
-    law = frontier.fit(train, valley_fit)
+    law = frontier.fit(train, valleys.fit(train, resamples=0, seed=0))
     if isinstance(law, frontier.FrontierFit):
         found["valleys"] = _optimum(law.predict(flops)[0], observed)
     of = "surface" if form == "chinchilla" else "law"
@@ -47,10 +79,11 @@ def backtest(rows: Rows, loss: engine.Loss, form: str = "chinchilla") -> Backtes
     if not found:
         return None
     runs = () if predicted is None else _runs(predicted, test)
+    errors = np.array([run.relative_error for run in runs])
     # The recommendation's loss is the surface's where there is one: so is the error that goes with it.
     name = of if of in found else "valleys"
     return Backtest(
-        held_out_budget=float(rows.labels[last]),
+        held_out_budget=float(test.labels[0]),
         train_budgets=tuple(float(c) for c in train.labels),
         extrapolation_factor=flops / float(train.flops.max()),
         approach=name,
@@ -59,7 +92,9 @@ def backtest(rows: Rows, loss: engine.Loss, form: str = "chinchilla") -> Backtes
         relative_error=found[name].relative_error,
         by_approach=found,
         runs=runs,
-        mean_abs_relative_error=float(np.mean([abs(r.relative_error) for r in runs])) if runs else None,
+        mean_abs_relative_error=float(np.abs(errors).mean()) if runs else None,
+        mean_relative_error=float(errors.mean()) if runs else None,
+        one_sided=len(errors) >= FEWEST_SIDED and bool((errors > 0).all() or (errors < 0).all()),
     )
 
 
@@ -131,10 +166,12 @@ def rolling(rows: Rows, loss: engine.Loss, most: int = 8, form: str = "chinchill
 
 
 def _cut(rows: Rows, end: float, law: Form, loss: engine.Loss) -> Cut | None:
-    """Return the law of the runs up to `end` FLOPs and its errors above; None with too few runs."""
+    """Return the law of the runs up to `end` FLOPs and its errors above; None with too few runs, or none far above."""
     inside = rows.flops <= end
     below, above = rows.take(inside), rows.take(~inside)
-    if len(below) < max(FEWEST_RUNS, len(law.names) + 2) or len(np.unique(below.size)) < 3 or not len(above):
+    if not len(above) or float(above.flops.max()) < STEP * end:
+        return None
+    if len(below) < max(FEWEST_RUNS, len(law.names) + 2) or len(np.unique(below.size)) < 3:
         return None
     columns = [below.column(name) for name in law.inputs]
     problem = engine.problem(law, columns, below.column(law.target), loss)

@@ -10,9 +10,13 @@ import numpy as np
 from analysis import bootstrap, human
 from analysis import surface as law
 from analysis.recommend import Clash
-from analysis.results import Backtest, Block, Check, Dropped, Recommendation
-from analysis.rows import Rows
+from analysis.results import Backtest, Block, Check, Choice, Dropped, Interval, Recommendation
+from analysis.rows import Index, Rows
 
+BIASED = 0.01
+"""A mean error on one side above this is no note."""
+SPREAD, SPREAD_WIDTHS = 0.1, 1.5
+"""Other choices may move an exponent by this, or by so many widths of its interval, before that is said."""
 LEAST_MISFIT = 5e-4
 """Errors of whole budgets below this, 0.05 %, are less than what seeds do, however small the scatter."""
 ASSUMED = ("", "given", "6ND")
@@ -107,21 +111,36 @@ def _misfit(block: Block, rows: Rows, clash: Clash | None) -> list[Check]:
 
 
 def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
-    """Return the surface's mean log error of each budget where these differ more than runs do (F test, 1 %)."""
+    """Return the surface's mean log error of each budget where these differ more than runs do (F test, 1 %).
+
+    Budgets of a single run say nothing of how runs differ and are left out; where fewer than three have more, groups
+    of runs by rising compute take their place.
+    """
     from scipy.stats import f
 
-    counts = np.bincount(rows.budget)
-    df = len(rows) - len(counts)
-    if len(counts) < 3 or counts.min() < 2 or df < 5:
-        return None
     constants = np.array([block.params[name] for name in law.FORM.names])
     errors = np.log(law.predict(constants, rows.params, rows.tokens) / rows.loss)
-    means = np.bincount(rows.budget, errors) / counts
-    within = float(((errors - means[rows.budget]) ** 2).sum()) / df
+    group, kept = rows.budget, np.bincount(rows.budget)[rows.budget] >= 2
+    if len(np.unique(group[kept])) < 3:
+        group, kept = _by_compute(rows), np.ones(len(rows), dtype=bool)
+    _, group = np.unique(group[kept], return_inverse=True)
+    errors, counts = errors[kept], np.bincount(group)
+    df = len(errors) - len(counts)
+    if len(counts) < 3 or counts.min() < 2 or df < 5:
+        return None
+    means = np.bincount(group, errors) / counts
+    within = float(((errors - means[group]) ** 2).sum()) / df
     between = float((counts * (means - errors.mean()) ** 2).sum()) / (len(counts) - 1)
     if np.abs(means).max() < LEAST_MISFIT:
         return None
     return means.tolist() if between > within * float(f.ppf(0.99, len(counts) - 1, df)) else None
+
+
+def _by_compute(rows: Rows) -> Index:
+    """Return groups of about four runs each, at most five, by rising compute."""
+    order = np.argsort(np.argsort(rows.flops, kind="stable"), kind="stable")
+    count = max(1, min(5, len(rows) // 4))
+    return np.asarray(order * count // max(len(rows), 1), dtype=np.int64)
 
 
 def outlook(plan: Recommendation | None, test: Backtest | None, why: str = "", level: str = "error") -> list[Check]:
@@ -132,14 +151,65 @@ def outlook(plan: Recommendation | None, test: Backtest | None, why: str = "", l
         out.append(Check("no_recommendation", why or "no approach can recommend a size", advice, level))
     elif plan.disagreement is not None and plan.disagreement > 1.5:
         sizes = ", ".join(f"{name} {human.count(p.params)}" for name, p in plan.by_approach.items())
-        text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g} ({sizes})"
+        text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g}"
+        text += f" ({sizes})" if len(plan.by_approach) > 1 else ""
         out.append(Check("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
     if plan is not None and plan.extrapolation_factor > 30:
         text = f"the budget is {plan.extrapolation_factor:.3g} times the largest run"
         out.append(Check("far_extrapolation", text, "run a valley in between first; intervals hold no form error"))
+    return [*out, *_tested(plan, test)]
+
+
+def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
+    """Return findings about the backtest: none, too near, off, on one side, outside the interval that is printed."""
     if test is None:
-        out.append(Check("no_backtest", "fewer than three budgets: no backtest", "add budgets", "note"))
-    elif abs(test.relative_error) > 0.03:
+        text = "no backtest: it needs at least three budgets, two of them 1.5 times below the largest or more"
+        return [Check("no_backtest", text, "add budgets", "note")]
+    out = []
+    if plan is not None and not test.covers:
+        text = (
+            f"the backtest is over a factor of {human.number(test.extrapolation_factor, 2)}, the recommendation over "
+            f"{human.number(plan.extrapolation_factor, 2)}: nothing here tests that far"
+        )
+        out.append(Check("near_backtest", text, "add smaller budgets, or recommend for a nearer one (budget=)"))
+    if abs(test.relative_error) > 0.03:
         text = f"the held-out largest budget is predicted {100 * test.relative_error:+.1f} % off"
         out.append(Check("backtest_error", text, "expect at least this error in the forecast"))
+    if test.one_sided and test.mean_relative_error is not None:
+        text = f"the backtest misses on one side: {one_sided(test)}"
+        level = "warning" if abs(test.mean_relative_error) > BIASED else "note"
+        out.append(Check("backtest_bias", text, "expect the forecast to be off on that side", level))
+    ends = plan.intervals.get("loss") if plan is not None else None
+    if plan is not None and plan.loss and ends is not None:
+        low, high = (end / plan.loss - 1.0 for end in ends)
+        # Observed over predicted is where the truth of the backtest lies, relative to what it had foreseen.
+        if not low <= 1.0 / (1.0 + test.relative_error) - 1.0 <= high:
+            text = (
+                f"the backtest is {100 * test.relative_error:+.1f} % off, more than the loss's interval allows "
+                f"({100 * low:+.1f} to {100 * high:+.1f} %)"
+            )
+            out.append(Check("interval_short", text, "trust the forecast to the backtest's error, not to its interval"))
     return out
+
+
+def one_sided(test: Backtest) -> str:
+    """Return that all held-out runs are predicted too high, or too low, and by how much on average."""
+    assert test.mean_relative_error is not None, "a test with runs has a mean error"
+    side = "high" if test.mean_relative_error > 0 else "low"
+    return f"all {len(test.runs)} held-out runs too {side}, {100 * test.mean_relative_error:+.2g} % on average"
+
+
+def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
+    """Return a finding where other choices of the analysis move the quantity by more than its interval says."""
+    known = [line for line in lines if line.value is not None]
+    values = [line.value for line in known if line.value is not None]
+    if len(values) < 3:
+        return []
+    low, high = min(values), max(values)
+    width = interval[1] - interval[0] if interval else 0.0
+    if high - low <= max(SPREAD, SPREAD_WIDTHS * width):
+        return []
+    ends = [next(line for line in known if line.value == end) for end in (low, high)]
+    which = " and ".join(f"{line.option or line.choice} {line.value:.2f}" for line in ends)
+    text = f"{known[0].quantity} lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
+    return [Check("choices_disagree", f"{text} ({which})", "the interval holds one choice only: say which was made")]

@@ -37,21 +37,25 @@ def fitted(runs: Any, form: str, asked: Mapping[str, Any]) -> LawFit:
     """Return the law of this form through the runs, as the options of the command say."""
     from analysis.law import fit_law
 
+    return fit_law(runs, **options_of(form, asked))
+
+
+def options_of(form: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of fit_law that the options of the command are; constraints are those of the form asked."""
     squared = asked["delta"] == "squared" or asked["loss"] == "squared"
     own = form == asked["form"]
-    return fit_law(
-        runs,
-        form=form,
-        loss="squared" if squared else asked["loss"],
-        delta=1e-3 if asked["delta"] == "squared" else float(asked["delta"]),
-        fix=dict(asked["fix"]) if own else None,
-        tie=dict(asked["tie"]) if own else None,
-        cluster=asked["cluster"],
-        interval=asked["interval"],
-        resamples=int(asked["resamples"]),
-        seed=int(asked["seed"]),
-        workers=max(1, int(asked["workers"])),
-    )
+    return {
+        "form": form,
+        "loss": "squared" if squared else asked["loss"],
+        "delta": 1e-3 if asked["delta"] == "squared" else float(asked["delta"]),
+        "fix": dict(asked["fix"]) if own else None,
+        "tie": dict(asked["tie"]) if own else None,
+        "cluster": asked["cluster"],
+        "interval": asked["interval"],
+        "resamples": int(asked["resamples"]),
+        "seed": int(asked["seed"]),
+        "workers": max(1, int(asked["workers"])),
+    }
 
 
 def law(frame: pd.DataFrame, rows: Rows | None, asked: Mapping[str, Any]) -> tuple[Block, dict[str, Any]]:
@@ -173,25 +177,34 @@ def no_curves(frame: pd.DataFrame) -> str:
     return "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
 
 
-def approaches(frame: pd.DataFrame, budget: float, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what each approach and way of interpolating says for a budget, a row each; empty where none can."""
+def approaches(
+    frame: pd.DataFrame, rows: Rows, budget: float, asked: Mapping[str, Any], fits: Mapping[str, LawFit | None]
+) -> list[dict[str, Any]]:
+    """Return what each approach and way of interpolating says for a budget, a row each.
+
+    `fits` are approach 3's by form, as they were fitted: their rows say what the rest of fit.json says. Other options
+    of the command (loss, delta, fix, tie, cluster, interval) are theirs already.
+    """
+    import pandas as pd
+
     from analysis.approaches import side_by_side
     from analysis.frame import checkpoints
 
     curves = checkpoints(frame)
     one = curves.run is None or len(set(curves.run.tolist())) == len(curves)
-    given = {"resamples": min(200, int(asked["resamples"])), "seed": int(asked["seed"])}
-    try:
-        found = side_by_side(_columns(frame), budget, checkpoints=None if one else curves, **given)
-    except ValueError:
-        return []
+    few = {"resamples": min(200, int(asked["resamples"]))}
+    lines = [
+        side_by_side(rows, budget, checkpoints=None if one else curves, law=law, **(options_of(form, asked) | few))
+        for form, law in fits.items()
+    ]
+    found = pd.concat([lines[0], *(table.iloc[-1:] for table in lines[1:])])
     if one:
         found.loc["1 envelope", "reason"] = no_curves(frame)
     # Approach 1 reads runs on their way: what it says is biased by that, and other approaches by other things.
     on_their_way = (found.index == "1 envelope") & (found["reason"] == "")
     found["note"] = np.where(on_their_way, "losses before the schedules ended", "")
-    lines = found.reset_index().to_dict("records")
-    return [{str(name): to_json(_plain(value)) for name, value in line.items()} for line in lines]
+    records = found.reset_index().to_dict("records")
+    return [{str(name): to_json(_plain(value)) for name, value in line.items()} for line in records]
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import foreign, tablefile
+from analysis.rows import SAME_SIZE, clusters
 from analysis.tidy import BITS_PER_BYTE, COLUMNS, LABEL_SLACK, LOSS_UNIT, REQUIRED, TEXT, as_records, empty, finish
 
 
@@ -59,8 +60,9 @@ def from_csv(
         "params_kind": params_kind, "flop_rule": flop_rule, "loss_unit": loss_unit, "flops_budget": np.nan,
         "tokenizer": tokenizer, "validation": validation,
     }  # fmt: skip
+    called = next((out[name].astype(str) for name in ("run", "key") if name in out), None)
     out = _filled(out, defaults)
-    final, why = _final(out)
+    final, why = _final(out, called)
     out["schedule_complete"] = final
     copies = raw.duplicated().to_numpy(bool)
     faults = dict.fromkeys(np.flatnonzero(copies).tolist(), "it repeats another row of the file in every column")
@@ -145,13 +147,41 @@ def _columns(raw: pd.DataFrame, path: Path, called: Mapping[str, str]) -> tuple[
     return pd.DataFrame(out, index=raw.index), unread
 
 
-def _final(frame: pd.DataFrame) -> tuple[list[bool], dict[int, str]]:
-    """Return whether each row's schedule was finished, and the checkpoints of a run before its last, by row."""
+YES, NO = ("true", "yes", "y", "t", "done", "finished", "complete", "completed"), ("false", "no", "n", "f", "")
+WHOLE = 1e-3
+"""A share of the schedule within this of 1 is all of it."""
+
+
+def _final(frame: pd.DataFrame, called: pd.Series[str] | None) -> tuple[list[bool], dict[int, str]]:
+    """Return whether each row's schedule was finished, and the checkpoints of a run before its last, by row.
+
+    `called` are the names of the runs as the file has them, None where it has none.
+    """
     if "schedule_complete" in frame:
-        return [str(v).strip().lower() not in ("false", "0", "0.0", "no") for v in frame["schedule_complete"]], {}
-    why: dict[int, str] = {}
-    if "run" in frame:
-        last = frame.groupby("run")["tokens"].transform("max")
-        early = (frame["tokens"] < last) & (frame["run"] != "")
-        why = {int(i): f"a checkpoint of run {frame['run'].iloc[i]} before its last" for i in np.flatnonzero(early)}
+        return [_finished(value) for value in frame["schedule_complete"]], {}
+    if called is None:
+        return [True] * len(frame), {}
+    called = called.reset_index(drop=True)
+    # A name may stand for several models: rows of one name and size are checkpoints of one run.
+    size = clusters(np.where(frame["params"] > 0, frame["params"], 1.0).astype(float), SAME_SIZE)
+    last = frame.groupby([called, size])["tokens"].transform("max")
+    early = (frame["tokens"] < last) & (called != "")
+    why = {int(i): f"a checkpoint of run {called.iloc[i]} before its last" for i in np.flatnonzero(early)}
     return [i not in why for i in range(len(frame))], why
+
+
+def _finished(value: Any) -> bool:
+    """Return whether a cell says that the schedule was finished: a word, or its share done; ValueError for others."""
+    text = "" if value is None or empty(value) else str(value).strip().lower()
+    if text in YES or text in NO:
+        return text in YES
+    try:
+        share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        share = float("nan")
+    if not 0.0 <= share <= 1.0 + WHOLE:
+        raise ValueError(
+            f"schedule_complete={value}: write true or false, or the share of the schedule that was done, 0 to 1 "
+            "(1 is finished)"
+        )
+    return share >= 1.0 - WHOLE

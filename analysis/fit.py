@@ -119,7 +119,8 @@ def act(options: Mapping[str, Any]) -> int:
         runs = Path(options["runs"])
         page = write_report(folder / "fit.json", folder, runs if runs.is_dir() else None).report
     _print(result, folder, page)
-    return 0
+    unanswered = any(check.code == "no_recommendation" and check.level == "error" for check in result.checks)
+    return arguments.UNANSWERED if unanswered else 0
 
 
 def _print(result: Fit, folder: Path, page: Path | None) -> None:
@@ -137,7 +138,10 @@ def _print(result: Fit, folder: Path, page: Path | None) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 2 with a message where the arguments or the runs are wrong."""
+    """Run the command; return 0, 2 with a message where the arguments or the runs are wrong, 3 without an answer.
+
+    Without an answer all is written and printed, but nothing is recommended.
+    """
     return arguments.run("analysis.fit", PURPOSE, KEYS, act, given, examples=EXAMPLES)
 
 

@@ -61,7 +61,8 @@ class Parts:
         self.other, self.extra, self.other_fit = self._other_law()
         self.envelope, self.envelope_laws = _envelope(frame, asked)
         self.plan, self.why = self._recommended()
-        self.test = backtest.backtest(rows, self.loss, asked["form"])
+        far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
+        self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far)
         block = found.block if isinstance(found, surface.Surface) else found
         at_surface = checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
         said = {check.code for check in at_surface}
@@ -70,19 +71,27 @@ class Parts:
 
     def result(self) -> Fit:
         """Return everything as what fit.json holds."""
-        from analysis import bootstrap, checks, frontier
+        from analysis import bootstrap, checks, frontier, recommend, suspects
         from analysis.tables import versions
 
         frame, rows, asked = self.frame, self.rows, self.asked
         kinds, waiting = kinds_of(frame), int(frame.attrs.get("not_started", 0))
-        at_data = (*checks.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting), *setting_checks(frame))
+        at_data = (
+            *suspects.findings(rows, kinds.loss),
+            *checks.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting),
+            *setting_checks(frame),
+        )
         law, extra, envelope = self.other, self.extra, self.envelope
         valleys = dataclasses.replace(
             self.valleys.block, rows_dropped=(*self.dropped, *outside(rows, self.valleys.block))
         )
         front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
         top = self._top(law, envelope, valleys)
-        outlook = checks.outlook(self.plan, self.test, self.why, "note" if self._no_size else "error")
+        beside, found = self._approaches(), self._evidence()
+        plan = recommend.compared(self.plan, beside.get("approaches", ()))
+        outlook = checks.outlook(plan, self.test, self.why, "note" if self._no_size else "error")
+        if top is self.block:
+            outlook += checks.choices(found.get("sensitivity", ()), top.intervals.get("a"))
         own = () if top is self.block or top is valleys else self.block.checks
         if (
             law is not None and law.status == "ok"
@@ -103,22 +112,30 @@ class Parts:
             seed=int(asked["seed"]),
             versions=versions(),
             runs=Runs(
-                len(frame), len(rows), len(self.dropped), int((frame["state"] == "completed").sum()), len(rows.labels)
+                len(frame),
+                len(rows),
+                len(self.dropped),
+                int((frame["state"] == "completed").sum()),
+                len(rows.labels),
+                float(rows.flops.max()),
             ),
             fits=Fits(valleys, self.block, front, law, envelope),
             backtest=self.test,
-            recommendation=self.plan,
-            **self._evidence(),
-            record=record_of(asked, extra, frame) | self._approaches(),
+            recommendation=plan,
+            **found,
+            record=record_of(asked, extra, frame) | beside,
         )
 
     def _approaches(self) -> dict[str, Any]:
         """Return the approaches side by side, with the other ways of finding a valley's minimum."""
         from analysis import evidence
 
-        wanted = self.asked["sensitivity"] or self.asked["approach"] == APPROACHES
-        found = evidence.approaches(self.frame, self.budget, self.asked) if wanted else []
-        return {"approaches": found} if found else {}
+        if not (self.asked["sensitivity"] or self.asked["approach"] == APPROACHES):
+            return {}
+        fits: dict[str, LawFit | None] = {"chinchilla": self.law}
+        if self.other is not None:
+            fits[self.asked["form"]] = self.other_fit
+        return {"approaches": evidence.approaches(self.frame, self.rows, self.budget, self.asked, fits)}
 
     def _top(self, law: Block | None, envelope: Block | None, valleys: Valleys) -> Block:
         """Return the block that stands for the fit: the law asked for, or the one approach asked for."""
@@ -149,9 +166,7 @@ class Parts:
         if approach == ("1",):
             if not self.envelope_laws:
                 return None, self.envelope.reason if self.envelope else "there is no envelope"
-            return recommend.followed(
-                "envelope", {"envelope": recommend.by_envelope(self.envelope_laws, budget)}, rows, budget
-            ), ""
+            return recommend.by_envelope_only(self.envelope_laws, rows, budget), ""
         only = "" if "3" in approach else "valleys"
         surface = None if only and self.other is not None else self.surface
         found = recommend.recommend(rows, self.valleys, self.frontier, surface=surface, budget=budget, only=only)
@@ -159,13 +174,11 @@ class Parts:
 
     def _reason(self, only: str) -> str:
         """Return why no approach recommends a size."""
+        from analysis import recommend
+
         if only:
             return f"no approach that was asked for can recommend a size: {self.valleys.block.reason}".rstrip(": ")
-        if self.surface is None:
-            return "no approach can recommend a size"
-        text = f"no approach can recommend a size for {human.flops(self.budget)}"
-        known = self.surface.block.identified["a"].identified
-        return text + ("; the largest run has " + human.flops(float(self.rows.flops.max())) if known else "")
+        return recommend.why_none(self.rows, self.valleys, self.surface, self.budget)
 
     def _by_law(self) -> tuple[Recommendation | None, str]:
         """Return the recommendation of another form than the surface, beside the valleys, which need no form."""
@@ -180,15 +193,12 @@ class Parts:
             self._no_size = True
             return None, str(error)
         self.drawn = (law, price, sizes)
-        own = recommend.by_law(law, price, self.budget, sizes)
-        if own is None:
-            return (
-                None,
-                f"form={self.asked['form']} has no best size for {human.flops(self.budget)} near the sizes swept",
-            )
-        beside = recommend.by_valleys(self.valleys, self.frontier, law, self.budget)
-        proposals = {"law": own} | ({"valleys": beside} if beside else {})
-        return recommend.followed("law", proposals, self.rows, self.budget), ""
+        assert self.other is not None, "it was fitted"
+        plan = recommend.by_other_law(
+            law, price, sizes, block=self.other, valley_fit=self.valleys, rows=self.rows, budget=self.budget
+        )
+        none = f"form={self.asked['form']} has no best size for {human.flops(self.budget)} near the sizes swept"
+        return plan, "" if plan else none
 
     def _evidence(self) -> dict[str, Any]:
         """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""

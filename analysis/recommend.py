@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import bootstrap, planbasis, planlaws, plans, valleys
+from analysis import bootstrap, human, planbasis, planlaws, plans, valleys
 from analysis.cost import Cost, cost
 from analysis.frontier import FrontierFit
+from analysis.frontierpath import Proposer, by_exponents, by_power_laws, by_slope, with_path
 from analysis.planlaws import Closed, Law
-from analysis.results import Frontier, Interval, PowerLaw, Proposal, Recommendation
+from analysis.results import Block, Interval, PowerLaw, Proposal, Recommendation
 from analysis.rows import Array, Rows
 from analysis.surface import Surface
 from analysis.valleys import ValleyFit
@@ -21,6 +22,8 @@ from analysis.valleys import ValleyFit
 if TYPE_CHECKING:
     from analysis.lawfit import LawFit
 
+PATH_DRAWS = 100
+"""Draws of a law without a closed form that the band of its path rests on: each searches every budget."""
 CLASH = 1.5
 """The surface may miss the best size of a budget that was run by this factor."""
 
@@ -48,10 +51,7 @@ def by_surface(surface: Surface, rows: Rows, budget: float) -> Proposal | None:
     best = np.stack(optimum(surface.constants[None], price, budget, sizes))[:, 0]
     if not np.isfinite(best).all():
         return None
-    found = _proposal(best, np.stack(optimum(surface.draws, price, budget, sizes)))
-    if not surface.block.identified["a"].identified and found.intervals["params"] is None and len(surface.draws):
-        return None  # any N* would do as well
-    return found
+    return _proposal(best, np.stack(optimum(surface.draws, price, budget, sizes)))
 
 
 def priced(fit: LawFit, rows: Rows) -> tuple[Law, Cost, Interval]:
@@ -70,9 +70,12 @@ def priced(fit: LawFit, rows: Rows) -> tuple[Law, Cost, Interval]:
             "the best size for one"
         )
     sized = dataclasses.replace(rows, params=rows.column(planlaws.size_column(form)))
-    theta = np.vstack((fit.point.theta[None], fit.thetas[: planbasis.MOST_DRAWS]))
+    drawn = fit.thetas if form.name == "chinchilla" else fit.thetas[: planbasis.MOST_DRAWS]
+    theta = np.vstack((fit.point.theta[None], drawn))
     price = cost(sized)
     ends = (float(sized.params.min()), float(sized.params.max()))
+    if form.name == "chinchilla":
+        return Closed(form.natural(theta, fit.problem.centres)), price, ends
     return planlaws.Fitted(form, theta, fit.problem.centres, price, {}), price, ends
 
 
@@ -92,7 +95,7 @@ def by_envelope(laws: Mapping[str, PowerLaw], budget: float) -> Proposal:
     return Proposal(n, d, d / n, None, dict.fromkeys(("params", "tokens", "tokens_per_param", "loss")))
 
 
-def by_valleys(fit: ValleyFit, frontier: FrontierFit | Frontier, law: Law | None, budget: float) -> Proposal | None:
+def by_valleys(fit: ValleyFit, frontier: FrontierFit | Block, law: Law | None, budget: float) -> Proposal | None:
     """Return the valleys' proposal: N*(C) and D*(C) from the exponents.
 
     The loss is the law's at this N and D, which rests on all runs; without a law it is the frontier's, which rests on
@@ -141,7 +144,7 @@ def clash(rows: Rows, fit: ValleyFit, surface: Surface | None) -> Clash | None:
 def recommend(
     rows: Rows,
     valley_fit: ValleyFit,
-    frontier: FrontierFit | Frontier,
+    frontier: FrontierFit | Block,
     *,
     surface: Surface | None,
     budget: float,
@@ -151,17 +154,84 @@ def recommend(
 
     The surface rests on all runs and on their residual degrees of freedom, so it is followed where it identifies the
     exponent of N*, its interval closes and it does not clash with the best sizes that were seen; else the valleys,
-    which need no form of the loss, are. Where one approach is asked for, `only` it is followed.
+    which need no form of the loss, are, where they identify it. What is not identified is neither followed nor set
+    beside what is. Where one approach is asked for, `only` it is followed.
     """
     law = Closed(np.vstack((surface.constants[None], surface.draws))) if surface else None
-    found = {
-        "valleys": by_valleys(valley_fit, frontier, law, budget),
-        "surface": by_surface(surface, rows, budget) if surface else None,
-    }
+    makers: dict[str, Proposer] = {"valleys": lambda at: by_valleys(valley_fit, frontier, law, at)}
+    if surface is not None:
+        makers["surface"] = lambda at: by_surface(surface, rows, at)
+    found = {name: make(budget) for name, make in makers.items()}
     proposals = {name: proposal for name, proposal in found.items() if proposal is not None}
-    if not proposals or (only and only not in proposals):
+    chosen = only or _chosen(proposals, surface, valley_fit, clash(rows, valley_fit, surface))
+    if chosen not in proposals:
         return None
-    return followed(only or _chosen(proposals, surface, clash(rows, valley_fit, surface)), proposals, rows, budget)
+    if not _known(valley_fit):
+        proposals = {name: p for name, p in proposals.items() if name in ("surface", only)}
+    source = "surface" if law is not None else "frontier"
+    plan = dataclasses.replace(followed(chosen, proposals, rows, budget), loss_from=source)
+    if chosen == "surface":
+        assert surface is not None, "it was fitted where it is followed"
+        block = surface.block
+        return with_path(plan, makers[chosen], float(rows.flops.min()), lambda p, _: by_exponents(p, block))
+    laws = valley_fit.block.exponents
+    return with_path(plan, makers[chosen], float(rows.flops.min()), lambda p, _: by_power_laws(p, laws))
+
+
+def why_none(rows: Rows, valley_fit: ValleyFit, surface: Surface | None, budget: float) -> str:
+    """Return why neither approach is followed: what each of them does not identify."""
+    apart = clash(rows, valley_fit, surface)
+    if surface is None:
+        said = "there is no surface"
+    elif not surface.block.identified["a"].identified:
+        said = f"the surface does not identify the exponent of N* ({surface.block.identified['a'].reason})"
+    elif apart is not None:
+        said = f"the surface puts the best size of {human.flops(apart.budget)} elsewhere than the runs do"
+    else:
+        said = f"the surface has no best size for {human.flops(budget)}, or no interval of it; the largest run has "
+        said += human.flops(float(rows.flops.max()))
+    count = len(valley_fit.flops)
+    if not valley_fit.block.exponents:
+        return f"no approach can recommend a size: {said}; of the valleys, {valley_fit.block.reason}"
+    if count < 3:
+        return f"no approach can recommend a size: {said}; {count} valleys have a minimum, and two fix any power law"
+    return f"no approach can recommend a size: {said}; the valleys do not identify it either"
+
+
+def compared(plan: Recommendation | None, lines: Sequence[Mapping[str, Any]]) -> Recommendation | None:
+    """Return the recommendation with its disagreement over all approaches that give an N* at its budget."""
+    if plan is None:
+        return None
+    found = [line.get("params") for line in lines]
+    sizes = [p.params for p in plan.by_approach.values()] + [float(n) for n in found if n is not None]
+    return dataclasses.replace(plan, disagreement=max(sizes) / min(sizes) if len(sizes) > 1 else None)
+
+
+def by_other_law(
+    law: Law, price: Cost, sizes: Interval, *, block: Block, valley_fit: ValleyFit, rows: Rows, budget: float
+) -> Recommendation | None:
+    """Return the recommendation of another form than the surface, beside the valleys; None where it has no best size.
+
+    The valleys need no form; they stand beside it where they identify the exponent of N*.
+    """
+    own = by_law(law, price, budget, sizes)
+    if own is None:
+        return None
+    beside = by_valleys(valley_fit, valley_fit.block, law, budget) if _known(valley_fit) else None
+    proposals = {"law": own} | ({"valleys": beside} if beside else {})
+    plan = dataclasses.replace(followed("law", proposals, rows, budget), loss_from="law")
+    few = dataclasses.replace(law, theta=law.theta[: PATH_DRAWS + 1]) if isinstance(law, planlaws.Fitted) else law
+    return with_path(
+        plan, lambda at: by_law(few, price, at, sizes), float(rows.flops.min()),
+        lambda p, points: by_exponents(p, block) or by_slope(p, points),
+    )  # fmt: skip
+
+
+def by_envelope_only(laws: Mapping[str, PowerLaw], rows: Rows, budget: float) -> Recommendation:
+    """Return the recommendation of the envelope's power laws, where only approach 1 was asked for."""
+    plan = followed("envelope", {"envelope": by_envelope(laws, budget)}, rows, budget)
+    low = float(rows.flops.min())
+    return with_path(plan, lambda at: by_envelope(laws, at), low, lambda p, _: by_power_laws(p, laws))
 
 
 def followed(chosen: str, proposals: Mapping[str, Proposal], rows: Rows, budget: float) -> Recommendation:
@@ -182,13 +252,26 @@ def followed(chosen: str, proposals: Mapping[str, Proposal], rows: Rows, budget:
     )
 
 
-def _chosen(proposals: Mapping[str, Proposal], surface: Surface | None, clash: Clash | None) -> str:
-    """Return the name of the proposal to follow."""
-    if len(proposals) == 1 or surface is None:
-        return next(iter(proposals))
-    closes = {name: p.intervals["params"] is not None for name, p in proposals.items()}
-    known = surface.block.identified["a"].identified and closes["surface"] and clash is None
-    return "surface" if known or not closes["valleys"] else "valleys"
+def _chosen(
+    proposals: Mapping[str, Proposal], surface: Surface | None, valley_fit: ValleyFit, clash: Clash | None
+) -> str:
+    """Return the name of the proposal to follow, empty where none identifies what it proposes."""
+    if "surface" in proposals and surface is not None and clash is None:
+        closes = proposals["surface"].intervals["params"] is not None or not len(surface.draws)
+        if surface.block.identified["a"].identified and closes:
+            return "surface"
+    return "valleys" if "valleys" in proposals and _known(valley_fit) else ""
+
+
+def _known(fit: ValleyFit) -> bool:
+    """Return whether the valleys identify the exponent of N*: three minima, and an interval that says something.
+
+    Two minima fix a power law whatever they are: there is nothing left to judge it by.
+    """
+    law = fit.block.exponents.get("params")
+    if law is None or law.df_resid < 1:
+        return False
+    return fit.block.identified["a"].identified or not len(fit.draw_params)
 
 
 def _proposal(best: Array, drawn: Array, losses: Array | None = None) -> Proposal:

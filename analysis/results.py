@@ -15,9 +15,10 @@ Top level (:class:`Fit`)::
                         `params` is empty when it could not be fitted.
     kinds               {params: matmul|total|non_embedding|given, flops: rule, loss: unit, tokens, tokenizer}
     interval_method, confidence, resamples, seed, versions
-    runs                {total, used, dropped, completed, budgets}: runs of the table, those that the fit reads, those
-                        left out; of form=multi_power a run is a curve: `used` are those fitted, those held out are
-                        neither used nor dropped, `completed` those read to the end of their run
+    runs                {total, used, dropped, completed, budgets, largest_flops}: runs of the table, those that the
+                        fit reads, those left out; of form=multi_power a run is a curve: `used` are those fitted, those
+                        held out are neither used nor dropped, `completed` those read to the end of their run;
+                        largest_flops: exact FLOPs of the largest run used, where the data end
     fits                {valleys, surface, frontier, law, envelope}: one block an approach; `law` is the fit of another
                         form than the surface (form=), else null; `envelope` approach 1, null where it was not asked for
     backtest            null with fewer than three budgets
@@ -61,28 +62,39 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
     reference_flops     geometric middle of the points
     points              [{flops, loss}] the valleys' minima (or the lowest loss per budget: `points_are` says which)
 
-`backtest` (:class:`Backtest`)::
+`backtest` (:class:`Backtest`): the largest budget, predicted from budgets that lie as far below it as the
+recommendation lies above the runs, or the farthest below that hold a fit; null where none lies 1.5 times below::
 
     held_out_budget, train_budgets, extrapolation_factor (held-out flops / largest flops of the fit)
+    recommended_factor  that of the recommendation; `covers` says whether the test reached it
     predicted, observed, relative_error    loss at the held-out valley's minimum (signed error: predicted/observed - 1)
     approach            which approach the three figures above are from: surface, or law where another form was
                         asked for, where there is one
     by_approach         name -> {predicted, observed, relative_error}
     runs                [{key, params, tokens, flops, predicted, observed, relative_error}] from the surface
-    mean_abs_relative_error   over `runs`, null without a surface
+    mean_abs_relative_error, mean_relative_error   over `runs`, null without a surface; `one_sided` says that all of
+                        at least five held-out runs miss on the same side
 
 `recommendation` (:class:`Recommendation`)::
 
     approach            which approach the figures below are from: the surface where it identifies the exponent
                         of N*, its interval closes and it finds the best size of the largest budget run, else the
-                        valleys; the loss at this N and D is the surface's where there is one, else the frontier's.
+                        valleys where they identify it; where neither does there is no recommendation.
                         law where another form was asked for (null, and a check that says why, where that form has
                         no best size), valleys or envelope where only this approach was asked for
     budget_flops, params, tokens, tokens_per_param, loss
+                        N* is the size whose loss is lowest along C = cost(N) D, with the FLOPs per token that the
+                        runs' exact counts show as they change with N; every N* of fit.json is of this count.
+                        `loss_from` names what the loss at this N and D is from: surface, law or frontier
+    growth              {params, tokens} -> {value, exponent, reference_flops, interval, reason}: how N* and D* grow
+                        along the law of `approach`; the exponents are its a and b (reason: why there is no interval)
+    path                [{flops, params, tokens, loss, intervals}]: the compute-optimal run at rising budgets, from the
+                        smallest run to the recommended budget, by the law of `approach`
     intervals           {params, tokens, tokens_per_param, loss} -> [low, high] | null
     extrapolation_factor   budget / largest exact flops of the rows used
     by_approach         name -> {params, tokens, tokens_per_param, loss, intervals}
-    disagreement        largest ratio of params between approaches, null with one approach
+    disagreement        largest ratio of params between all approaches that give one at this budget (by_approach and
+                        record.approaches), null with one approach
 
 `profiles` ([:class:`ProfileCurve`]): name, values, objective (summed, all other constants fitted anew), cut (the level
 at which the interval ends), and the interval [low, high] with null for an open side.
@@ -129,8 +141,8 @@ from analysis.plain import from_json, to_json
 
 __all__ = [
     "FORMAT", "Backtest", "BacktestOptimum", "BacktestRun", "Basin", "Block", "Check", "Choice", "Cloud", "Cut",
-    "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Identified", "Interval", "Kinds", "Optimizer",
-    "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs", "Valley", "Valleys", "load", "save",
+    "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified", "Interval", "Kinds", "Optimizer",
+    "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs", "Valley", "Valleys", "load", "save",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -172,6 +184,10 @@ class Backtest:
     by_approach: dict[str, BacktestOptimum]
     runs: tuple[BacktestRun, ...] = ()
     mean_abs_relative_error: float | None = None
+    recommended_factor: float | None = None
+    covers: bool = True
+    mean_relative_error: float | None = None
+    one_sided: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +197,31 @@ class Proposal:
     params: float
     tokens: float
     tokens_per_param: float
+    loss: float | None
+    intervals: dict[str, Interval | None]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the best size, or the best tokens, grow along the recommended law: value (C / reference_flops)^exponent.
+
+    `value` is the recommended N* or D*, `reference_flops` the budget that it is for.
+    """
+
+    value: float
+    exponent: float
+    reference_flops: float
+    interval: Interval | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """The compute-optimal run of the recommended law at one budget [FLOPs]."""
+
+    flops: float
+    params: float
+    tokens: float
     loss: float | None
     intervals: dict[str, Interval | None]
 
@@ -199,6 +240,9 @@ class Recommendation:
     extrapolation_factor: float
     by_approach: dict[str, Proposal]
     disagreement: float | None = None
+    growth: dict[str, Growth] = field(default_factory=dict)
+    path: tuple[PathPoint, ...] = ()
+    loss_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -255,6 +299,7 @@ class Runs:
     dropped: int
     completed: int
     budgets: int
+    largest_flops: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

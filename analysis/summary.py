@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import human
+from analysis import human, sentences
 
 if TYPE_CHECKING:
     from analysis.results import Fit
@@ -27,7 +27,9 @@ def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
     if _alone(fit):
         lines = [("fitted law", _law(fit)), *_constants(fit), *_curves(fit), *_optima(fit)]
     else:
-        lines = [("fitted law", _law(fit)), ("frontier", _frontier(fit)), *_next(fit), ("backtest", _backtest(fit))]
+        lines = [("fitted law", _law(fit)), *_frontier(fit), *_next(fit)]
+        lines += [("backtest", sentences.backtest(fit.get("backtest")))]
+        lines += [("choices", text) for text in (sentences.choices(fit),) if text]
         lines += _approaches(fit)
     errors = [check for check in fit.get("checks") or () if check.get("level") == "error"]
     lines += [("but", f"{check.get('message', '')}: {check.get('advice', '')}") for check in errors]
@@ -99,6 +101,9 @@ def _law(fit: Mapping[str, Any]) -> str:
     side = "" if fits.get("law") else "L(N, D) = "
     if _alone(fit):
         unit = ""
+    plan = fit.get("recommendation") or {}
+    if plan and plan.get("approach") not in ("surface", "law"):
+        shown.append(f"not followed: the recommendation is by {sentences.by(plan)}")
     return f"{side}{law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
 
 
@@ -140,17 +145,17 @@ def _optima(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("rests on", f"the optima of {good} of {len(found)} sweeps")] if found else []
 
 
-def _frontier(fit: Mapping[str, Any]) -> str:
-    valleys = (fit.get("fits") or {}).get("valleys") or {}
-    law = (valleys.get("exponents") or {}).get("params")
-    if not law:
-        return f"none: {valleys.get('reason') or 'fewer than two budgets have a minimum'}"
-    between = human.interval(law.get("exponent_interval"))
-    spread = "no interval" if between == human.MISSING else between
-    return (
-        f"N* = {human.count(law['coefficient'])} (C / {human.scientific(law['reference_flops'])})^"
-        f"{human.number(law['exponent'])}, exponent {spread}"
-    )
+def _frontier(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return how N* and D* grow along the recommended law; nothing of any other."""
+    plan = fit.get("recommendation")
+    if not plan:
+        why = ((fit.get("fits") or {}).get("valleys") or {}).get("reason")
+        return [("frontier", f"none: {why or 'no approach identifies how the best size grows'}")]
+    laws = [text for name in ("params", "tokens") if (text := sentences.power_law(fit, name))]
+    if not laws:
+        return [("frontier", f"N* = {human.count(plan.get('params'))} at {human.flops(plan.get('budget_flops'))}")]
+    first = f"{laws[0]} (by {sentences.by(plan)})"
+    return [("frontier", first), *(("", text) for text in laws[1:])]
 
 
 def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -162,8 +167,7 @@ def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
     bounds = plan.get("intervals") or {}
 
     def both(name: str, show: Any) -> str:
-        between = human.interval(bounds.get(name), show)
-        return f"{show(plan.get(name))} ({'no interval' if between == human.MISSING else between})"
+        return f"{show(plan.get(name))} ({sentences.between(fit, bounds.get(name), show)})"
 
     kinds = fit.get("kinds") or {}
     return [
@@ -172,29 +176,46 @@ def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{both('params', human.count)} {_kind(kinds)}parameters "
             f"on {both('tokens', human.count)} tokens for {human.flops(plan.get('budget_flops'))}",
         ),
-        ("expect", f"loss {both('loss', _loss)} {kinds.get('loss', '')}"),
+        ("expect", _expected(plan, both("loss", _loss), str(kinds.get("loss", "")))),
         ("extrapolation", _far(human.finite(plan.get("extrapolation_factor")))),
     ]
 
 
+def _expected(plan: Mapping[str, Any], loss: str, unit: str) -> str:
+    """Return the loss to expect, and whose it is where another approach proposes the size."""
+    if human.finite(plan.get("loss")) is None:
+        return f"no loss: {sentences.by(plan)} gives sizes only"
+    source = str(plan.get("loss_from") or "")
+    other = source and source != plan.get("approach")
+    return f"loss {loss} {unit}" + (f" (at this N and D by the {source})" if other else "")
+
+
 def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the exponent a and N* at the recommendation's budget by each approach, and by how much N* differs."""
-    found, sizes = [], []
-    for line in (fit.get("record") or {}).get("approaches") or ():
+    """Return a, b and N* at the recommendation's budget by each approach, and by how much N* differs."""
+    found = []
+    lines = (fit.get("record") or {}).get("approaches") or ()
+    for line in lines:
         size, name = human.finite(line.get("params")), str(line.get("approach"))
-        if human.finite(line.get("a")) is None:
+        if size is None:
             reason = str(line.get("reason") or "not possible")
-            found.append((f"  {name}", f"none: {reason if len(reason) <= 90 else reason[:87] + '...'}"))
+            found.append((f"  {name}", f"none: {reason if len(reason) <= 110 else reason[:107] + '...'}"))
             continue
-        ends = human.interval([line.get("a_low"), line.get("a_high")])
-        between = "" if ends == human.MISSING else f" ({ends})"
         note = f" ({line['note']})" if line.get("note") else ""
-        found.append((f"  {name}", f"a {human.number(line.get('a'))}{between}, N* {human.count(size)}{note}"))
-        sizes += [size] if size else []
-    if not sizes:
+        found.append((f"  {name}", f"{_exponents(line)}N* {human.count(size)}{note}"))
+    ratio, count = sentences.apart(fit)
+    if not count or not lines:
         return []
-    apart = f"N* differs by a factor of {human.number(max(sizes) / min(sizes), 2)}" if len(sizes) > 1 else "one alone"
+    apart = f"N* differs by a factor of {human.number(ratio, 2)}" if ratio is not None else "one alone"
     return [("approaches", apart), *found]
+
+
+def _exponents(line: Mapping[str, Any]) -> str:
+    """Return "a 0.51 (0.49 to 0.52), b 0.49, " of an approach; nothing of one that has no exponents."""
+    if human.finite(line.get("a")) is None:
+        return ""
+    ends = human.interval([line.get("a_low"), line.get("a_high")])
+    between = "" if ends == human.MISSING else f" ({ends})"
+    return f"a {human.number(line.get('a'))}{between}, b {human.number(line.get('b'))}, "
 
 
 def _kind(kinds: Mapping[str, Any]) -> str:
@@ -206,17 +227,6 @@ def _far(factor: float | None) -> str:
     if factor is not None and factor <= 1.0:
         return f"none: {human.percent(factor)} of the largest run"
     return f"{human.factor(factor)} beyond the largest run"
-
-
-def _backtest(fit: Mapping[str, Any]) -> str:
-    test = fit.get("backtest")
-    if not test:
-        return "none: it needs at least three budgets"
-    error = human.finite(test.get("relative_error"))
-    return (
-        f"{human.percent(None if error is None else abs(error))} error in the lowest loss of the held-out largest "
-        f"budget, {human.flops(test.get('held_out_budget'))}"
-    )
 
 
 def _loss(value: object) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import approaches, bootstrap, engine, fit_law, hyperparameters, isoflop, plans
+from analysis import bootstrap, engine, fit_law, hyperparameters, isoflop, plans
 from analysis.cost import Cost
 from analysis.forms.multi_power import MultiPower, Schedules
 from analysis.lawfit import LawFit
@@ -69,8 +69,8 @@ def chinchilla(data: Path) -> Iterator[Anchor]:
     squares = {"A": 593.3, "B": 4875.6, "E": 1.86455, "alpha": 0.36025, "beta": 0.40588, "a": 0.5298}
     for key, value in squares.items():
         yield relative(name, f"least squares {key}", {**least.params, **least.derived}[key], value, 1e-3)
-    size, tokens = approaches.optimum(rows, 5.76e23)
-    yield relative(name, "D/N at 5.76e23", tokens / size, 17.9, 0.01)
+    point = rows.point.constants
+    yield relative(name, "D/N at 5.76e23", _ratio(point, 5.76e23), 17.9, 0.01)
     draws = rows.draws.to_numpy()[:, :5]
     ratio = np.array([_ratio(row, 5.76e23) for row in draws])
     low, high = bootstrap.percentile(ratio) or (np.nan, np.nan)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis import human
+from analysis import human, sentences
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
+from analysis.plain import to_json
 from analysis.results import Backtest, BacktestRun, Fit
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ def figure(fit: Fit) -> Figure | None:
     caption = (
         f"Fitted on {len(backtest.train_budgets)} smaller budgets, the law was asked for "
         f"{human.flops(backtest.held_out_budget)}, {human.factor(backtest.extrapolation_factor)} beyond them, and "
-        f"missed the lowest loss by {human.percent(abs(backtest.relative_error))}."
+        f"missed the lowest loss by {human.percent(abs(backtest.relative_error))}"
     )
+    said = to_json(backtest)
+    caption += "".join(f"; {text}" for text in (sentences.uncovered(said), sentences.sided(said)) if text) + "."
     return Figure(
         "backtest", "Backtest: would it have foreseen the largest budget?", caption, tuple(panels), table(backtest)
     )

@@ -24,12 +24,14 @@ def figure(fit: Fit) -> Figure | None:
         return None
     chosen = fit.recommendation
     of = {} if chosen is None else chosen.by_approach
-    star = of.get("law") or of.get("surface")
+    name = "law" if "law" in of else "surface"
+    star = of.get(name)
     place = None if star is None else (star.params, star.tokens)
-    caption = (
-        f"Each dot is the best run for {human.flops(cloud.budget_flops)} by one resample of the runs; the star is that "
-        "of all runs. Dots lie on the budget's line: what is uncertain is the tokens per parameter."
-    )
+    caption = f"Each dot is the best run for {human.flops(cloud.budget_flops)} by one resample of the runs"
+    if star is not None:
+        own = "the proposal" if chosen is not None and chosen.approach == name else "not the one recommended"
+        caption += f"; the star is that of all runs, {own}"
+    caption += ". Dots lie on the budget's line: what is uncertain is the tokens per parameter."
     panel = Panel(
         "cloud",
         "Resampled compute-optimal parameters and tokens",

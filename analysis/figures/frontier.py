@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis import human
+from analysis import human, sentences
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
-from analysis.results import Fit, Interval, PowerLaw
+from analysis.plain import to_json
+from analysis.results import Fit, Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,13 +58,28 @@ def prepare(fit: Fit, quantity: str) -> Path:
             observed.append(Point(valley.flops, value, bounds))
     observed.sort(key=lambda point: point.flops)
     proposed = proposals(fit, quantity)
-    law = fit.fits.valleys.exponents.get(quantity)
-    compute = [p.flops for p in (*observed, *proposed)]
-    line = None
-    if law is not None and compute:
-        line = sample(law, min(compute) / 1.2, max(compute) * 1.2)
-    end = max((p.flops for p in observed), default=math.nan)
-    return Path(quantity, tuple(observed), line, proposed, end)
+    return Path(quantity, tuple(observed), followed(fit, quantity), proposed, data_end(fit))
+
+
+def followed(fit: Fit, quantity: str) -> Line | None:
+    """Return the path of the recommended law in "params", "tokens" or "loss", with its band where it has one."""
+    plan = fit.recommendation
+    points = [p for p in plan.path if getattr(p, quantity) is not None] if plan is not None else []
+    if len(points) < 2:
+        return None
+    flops, value = (tuple(float(getattr(p, name)) for p in points) for name in ("flops", quantity))
+    ends = [p.intervals.get(quantity) for p in points]
+    known = [pair for pair in ends if pair is not None]
+    if len(known) < len(points):
+        return Line(flops, value)
+    return Line(flops, value, tuple(low for low, _ in known), tuple(high for _, high in known))
+
+
+def data_end(fit: Fit) -> float:
+    """Return the exact FLOPs of the largest run that fits use: what lies above is beyond the data."""
+    if fit.runs.largest_flops is not None:
+        return fit.runs.largest_flops
+    return max((v.flops for v in fit.fits.valleys.valleys), default=math.nan)
 
 
 def proposals(fit: Fit, quantity: str) -> tuple[Point, ...]:
@@ -79,28 +95,6 @@ def proposals(fit: Fit, quantity: str) -> tuple[Point, ...]:
             bounds = chosen.by_approach[name].intervals.get(quantity)
             points.append(Point(chosen.budget_flops, value, bounds, name))
     return tuple(points)
-
-
-def sample(law: PowerLaw, low: float, high: float, samples: int = 80) -> Line:
-    """Return the power law between two budgets with its band.
-
-    The band joins the interval of the coefficient, which holds at the reference budget, and that of the exponent,
-    which widens with the distance from it, as independent errors: true for a regression centred there.
-    """
-    flops = [low * (high / low) ** (i / (samples - 1)) for i in range(samples)]
-    value = [law.coefficient * (c / law.reference_flops) ** law.exponent for c in flops]
-    if law.coefficient_interval is None or law.exponent_interval is None:
-        return Line(tuple(flops), tuple(value))
-    (c_low, c_high), (e_low, e_high) = law.coefficient_interval, law.exponent_interval
-    below, above = [], []
-    for c, v in zip(flops, value, strict=True):
-        far = math.log(c / law.reference_flops)
-        down, up = (law.exponent - e_low) * far, (e_high - law.exponent) * far
-        if far < 0:
-            down, up = -up, -down
-        below.append(v * math.exp(-math.hypot(math.log(law.coefficient / c_low), down)))
-        above.append(v * math.exp(math.hypot(math.log(c_high / law.coefficient), up)))
-    return Line(tuple(flops), tuple(value), tuple(below), tuple(above))
 
 
 def figure(fit: Fit) -> Figure | None:
@@ -121,8 +115,17 @@ def figure(fit: Fit) -> Figure | None:
         ),
     )
     return Figure(
-        "frontier", "Frontier: how size and data grow with compute", _caption(fit), panels, table((params, tokens))
+        "frontier",
+        "Frontier: how size and data grow with compute",
+        _caption(fit, params),
+        panels,
+        table((params, tokens), approach(fit)),
     )
+
+
+def approach(fit: Fit) -> str:
+    """Return the name of the recommended approach, empty where there is none."""
+    return "" if fit.recommendation is None else fit.recommendation.approach
 
 
 def draw(ax: Axes, path: Path, label: str) -> Axes:
@@ -224,8 +227,8 @@ def legend(ax: Axes) -> None:
         ax.legend(loc="upper left", frameon=False, labelcolor=style.INK, handletextpad=0.4, borderaxespad=0.2)
 
 
-def table(paths: Sequence[Path]) -> Table:
-    """Return minima, law samples and proposals as rows."""
+def table(paths: Sequence[Path], approach: str) -> Table:
+    """Return minima, samples of the path of the recommended `approach` and proposals as rows."""
     rows: list[tuple[object, ...]] = []
     for path in paths:
         for what, points in (("minimum", path.observed), ("proposed", path.proposed)):
@@ -234,20 +237,28 @@ def table(paths: Sequence[Path]) -> Table:
             band = path.line.low or (None,) * len(path.line.flops)
             top = path.line.high or (None,) * len(path.line.flops)
             for c, v, low, high in zip(path.line.flops, path.line.value, band, top, strict=True):
-                rows.append((path.quantity, "law", "valleys", c, v, low, high))
+                rows.append((path.quantity, "law", approach, c, v, low, high))
     return Table(("quantity", "what", "approach", "flops", "value", "low", "high"), tuple(rows))
 
 
-def _caption(fit: Fit) -> str:
-    law = fit.fits.valleys.exponents.get("params")
-    if law is None:
-        text = "Fewer than two valleys have a minimum, so no power law joins them"
-    elif law.exponent_interval is None:
-        text = f"Optimal size grows as C^{human.number(law.exponent, 2)} (the data give no interval)"
+def _caption(fit: Fit, drawn: Path) -> str:
+    """Return what is drawn: the recommended law's path, the minima that were seen, the proposals."""
+    plan, parts = fit.recommendation, []
+    if plan is not None and drawn.line is not None and "params" in plan.growth:
+        growth = plan.growth["params"]
+        between = human.interval(growth.interval, lambda x: human.number(x, 2))
+        known = f"no interval: {growth.reason}" if between == human.MISSING else between
+        parts.append(
+            f"The line is the recommended law's path, by {sentences.by(to_json(plan))}: with ten times the compute the "
+            f"best model is {human.factor(10**growth.exponent)} larger, N* grows as "
+            f"C^{human.number(growth.exponent, 2)} ({known})"
+        )
+    elif drawn.line is not None and plan is not None:
+        parts.append(f"The line is the recommended law's path, by {sentences.by(to_json(plan))}")
     else:
-        between = human.interval(law.exponent_interval, lambda x: human.number(x, 2))
-        text = f"With ten times the compute the best model is {human.factor(10**law.exponent)} larger: N* grows as "
-        text += f"C^{human.number(law.exponent, 2)} ({between})"
-    if fit.recommendation is not None:
-        text += f"; the star is the proposal for {human.flops(fit.recommendation.budget_flops)}"
-    return text + "."
+        parts.append("No law is drawn: no approach identifies how the best size grows")
+    if drawn.observed:
+        parts.append("dots are the minima of single budgets, by their parabolas")
+    if plan is not None:
+        parts.append(f"the star is the proposal for {human.flops(plan.budget_flops)}")
+    return "; ".join(parts) + "."

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from analysis import human
 from analysis.figures import frontier, style
-from analysis.figures.canvas import Figure, Panel
+from analysis.figures.canvas import Figure, Panel, Table
 from analysis.figures.frontier import Line, Path, Point
-from analysis.results import Fit
+from analysis.results import Fit, Frontier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def prepare(fit: Fit) -> Path:
-    """Return the loss along the frontier, with intervals of the valleys' minima where they have them."""
+    """Return the lowest losses with their intervals, and the loss along the recommended law's path.
+
+    Without a recommendation the law through the lowest losses is the line, where it is identified.
+    """
     block = fit.fits.frontier
     bounds = {valley.flops: valley.loss_interval for valley in fit.fits.valleys.valleys}
     observed = tuple(Point(p.flops, p.loss, bounds.get(p.flops)) for p in sorted(block.points, key=lambda p: p.flops))
     proposed = frontier.proposals(fit, "loss")
-    compute = [p.flops for p in (*observed, *proposed)]
-    line = None
-    if block.status == "ok" and block.reference_flops and compute:
+    line = frontier.followed(fit, "loss")
+    if line is None and block.status == "ok" and block.reference_flops and _known(block):
+        compute = [p.flops for p in (*observed, *proposed)]
         line = _sample(block.params, block.reference_flops, min(compute) / 1.2, max(compute) * 1.2)
-    return Path("loss", observed, line, proposed, max((p.flops for p in observed), default=math.nan))
+    return Path("loss", observed, line, proposed, frontier.data_end(fit))
+
+
+def _known(block: Frontier) -> bool:
+    """Return whether the law through the lowest losses is identified: else it is not drawn."""
+    verdict = block.identified.get("alpha")
+    return verdict is None or verdict.identified
 
 
 def figure(fit: Fit) -> Figure | None:
@@ -35,10 +43,10 @@ def figure(fit: Fit) -> Figure | None:
         return None
     panel = Panel(
         "loss",
-        "Lowest loss against compute with the fitted law",
+        "Lowest loss against compute",
         lambda ax: draw(ax, path, fit.kinds.loss),
     )
-    return Figure("loss", "What compute buys", _caption(fit), (panel,), frontier.table((path,)))
+    return Figure("loss", "What compute buys", _caption(fit, path), (panel,), _table(fit, path))
 
 
 def draw(ax: Axes, path: Path, loss_unit: str) -> Axes:
@@ -65,12 +73,21 @@ def _sample(params: dict[str, float], reference: float, low: float, high: float,
     return Line(tuple(flops), tuple(value))
 
 
-def _caption(fit: Fit) -> str:
-    block = fit.fits.frontier
-    if block.status != "ok":
-        return f"The dots are the {block.points_are}; no law goes through them: {block.reason}."
-    text = f"The dots are the {block.points_are}, with their intervals; the law through them is dashed beyond the data"
-    floor = block.identified.get("L_inf")
-    if floor is not None and not floor.identified:
-        text += ". These budgets cannot pin down the floor it falls to, so trust it near the data only"
-    return text + "."
+def _table(fit: Fit, path: Path) -> Table:
+    followed = frontier.followed(fit, "loss") is not None
+    return frontier.table((path,), frontier.approach(fit) if followed else "frontier")
+
+
+def _caption(fit: Fit, drawn: Path) -> str:
+    """Return what is drawn: the lowest losses, and the loss along the recommended law's path or through the dots."""
+    block, plan = fit.fits.frontier, fit.recommendation
+    text = f"The dots are the {block.points_are}"
+    if drawn.line is None:
+        why = block.reason or next((v.reason for v in block.identified.values() if not v.identified), "")
+        return f"{text}; no law is drawn through them{f': {why}' if why else ''}."
+    if plan is not None and frontier.followed(fit, "loss") is not None:
+        source = plan.loss_from or plan.approach
+        text += f"; the line is the loss along the recommended law's path, by the {source}"
+    else:
+        text += "; the line is the law through them"
+    return text + ", dashed beyond the data." if drawn.line.flops[-1] > drawn.data_end else text + "."

@@ -56,14 +56,15 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
     if not any(curve.points for curve in curves):
         return None
     kept = sum(curve.kept for curve in curves)
+    joined = ", and the dashed line joins them" if kept > 1 else ""
     caption = (
         f"Each colour is one compute budget: {kept} of {len(curves)} valleys have their lowest point inside the "
-        "sizes swept (diamonds, with intervals), and the dashed line through them is the compute-optimal path."
+        f"sizes swept (diamonds{', with intervals' if any(c.interval for c in curves) else ''}){joined}."
         if kept
         else "No budget has a minimum inside the sizes swept, so these runs alone cannot say which size is best."
     )
     if kept < len(curves):
-        caption += " Grey valleys were left out of the law."
+        caption += " Grey valleys have none, and approach 2 leaves them out."
     panel = Panel(
         "valleys",
         f"Loss against parameters for {len(curves)} compute budgets with fitted parabolas",

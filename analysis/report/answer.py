@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis import human
+from analysis import human, sentences
+from analysis.plain import to_json
 from analysis.report import maths
 from analysis.report.markup import Html, join, tag
-from analysis.results import Block, Fit, Recommendation
+from analysis.results import Backtest, Block, Fit, Growth, Recommendation
 
 TRUSTED_ERROR = 0.03
 FAR = 10.5
@@ -40,10 +41,10 @@ def tiles(fit: Fit) -> Html:
     parts = []
     if plan is not None:
         parts = [
-            _quantity(plan, "params", human.labelled("parameters N", fit.kinds.params), human.count),
-            _quantity(plan, "tokens", "training tokens D", human.count),
-            _quantity(plan, "tokens_per_param", "tokens per parameter", lambda x: human.number(x, 2)),
-            _quantity(plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
+            _quantity(fit, plan, "params", human.labelled("parameters N", fit.kinds.params), human.count),
+            _quantity(fit, plan, "tokens", "training tokens D", human.count),
+            _quantity(fit, plan, "tokens_per_param", "tokens per parameter", lambda x: human.number(x, 2)),
+            _quantity(fit, plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
         ]
     return join(tag("div", *parts, class_="tiles") if parts else "", tag("div", *_trust(fit), class_="tiles"))
 
@@ -65,11 +66,14 @@ def alarms(fit: Fit) -> Html:
 
 def law(fit: Fit) -> Html:
     """Return the law as maths and in plain words."""
-    block, lines = fit.fits.law or fit.fits.surface, []
+    block, lines, plan = fit.fits.law or fit.fits.surface, [], fit.recommendation
     if block.status == "ok":
         side = "L(N, D) = " if block is fit.fits.surface else ""
         lines.append(tag("p", join(side, maths.block_law(block)), class_="maths"))
         lines += [_unknown(name, block) for name in block.params if _not_identified(block, name)]
+        if plan is not None and plan.approach not in ("surface", "law"):
+            text = f"This law is not followed: what is recommended is by {sentences.by(to_json(plan))}."
+            lines.append(tag("p", text, class_="unknown"))
     else:
         lines.append(tag("p", f"No law L(N, D) could be fitted: {block.reason or 'too few runs'}."))
     if fit.runs.budgets:
@@ -86,29 +90,38 @@ def _blocks(fit: Fit) -> tuple[Block, ...]:
     return (fit.fits.valleys, fit.fits.surface, fit.fits.frontier)
 
 
-def _quantity(plan: Recommendation, name: str, label: str, show: Callable[[object], str]) -> Html:
+def _quantity(fit: Fit, plan: Recommendation, name: str, label: str, show: Callable[[object], str]) -> Html:
     bounds = human.interval(plan.intervals.get(name), show)
-    return _tile(label, show(getattr(plan, name)), "no interval" if bounds == human.MISSING else bounds)
+    none = f"no interval: {sentences.no_interval(to_json(fit))}"
+    return _tile(label, show(getattr(plan, name)), none if bounds == human.MISSING else bounds)
 
 
 def _trust(fit: Fit) -> list[Html]:
     parts = []
-    plan, test = fit.recommendation, fit.backtest
+    plan = fit.recommendation
     if plan is not None:
         parts.append(_extrapolation(fit, plan))
-    if test is None:
-        parts.append(_tile("backtest error", human.MISSING, "needs at least three budgets", "warn"))
-    else:
-        kind = "good" if abs(test.relative_error) < TRUSTED_ERROR else "warn"
-        note = f"predicting {human.flops(test.held_out_budget)} from smaller budgets"
-        parts.append(_tile("backtest error", human.percent(abs(test.relative_error)), note, kind))
-    if plan is not None and plan.disagreement is not None:
-        kind = "good" if plan.disagreement < 1.5 else "warn"
-        names = " and ".join(sorted(plan.by_approach))
-        parts.append(_tile("approaches agree within", human.factor(plan.disagreement), f"in parameters: {names}", kind))
+    parts.append(_backtest(fit.backtest))
+    ratio, count = sentences.apart(to_json(fit))
+    if plan is not None and ratio is not None:
+        kind = "good" if ratio < 1.5 else "warn"
+        parts.append(_tile("approaches agree within", human.factor(ratio), f"in parameters: {count} of them", kind))
     used = f"of {fit.runs.total}, at {fit.runs.budgets} budgets"
     parts.append(_tile("runs used", human.count(fit.runs.used), used))
     return parts
+
+
+def _backtest(test: Backtest | None) -> Html:
+    """Return the test's error; good only where it reaches as far as the recommendation and misses on both sides."""
+    if test is None:
+        return _tile("backtest error", human.MISSING, "needs at least three budgets", "warn")
+    said = to_json(test)
+    note = f"predicting {human.flops(test.held_out_budget)}, {human.factor(test.extrapolation_factor)} beyond its fit"
+    more = [text for text in (sentences.uncovered(said), sentences.sided(said)) if text]
+    good = abs(test.relative_error) < TRUSTED_ERROR and test.covers
+    return _tile(
+        "backtest error", human.percent(abs(test.relative_error)), "; ".join([note, *more]), "good" if good else "warn"
+    )
 
 
 def _extrapolation(fit: Fit, plan: Recommendation) -> Html:
@@ -144,26 +157,30 @@ def _unknown(name: str, block: Block) -> Html:
 
 
 def _plain_words(fit: Fit) -> Html:
-    laws = fit.fits.valleys.exponents
-    if not {"params", "tokens"} <= laws.keys():
+    """Return how size and tokens grow along the recommended law, and along no other."""
+    plan = fit.recommendation
+    if plan is None or not {"params", "tokens"} <= plan.growth.keys():
+        why = "" if plan is not None else fit.fits.valleys.reason
         return join(
             "The compute-optimal size could not be followed over budgets: ",
-            fit.fits.valleys.reason or "fewer than two budgets have a minimum inside the sizes swept",
+            why or "no approach identifies how it grows",
             ".",
         )
-    n, d = laws["params"], laws["tokens"]
+    n, d = plan.growth["params"], plan.growth["tokens"]
     return join(
         f"In words: ten times the compute is best spent on a model {human.factor(10**n.exponent)} larger, trained on "
         f"{human.factor(10**d.exponent)} the tokens. The optimal size grows as C",
         tag("sup", human.number(n.exponent, 2)),
-        _between(n.exponent_interval),
+        _between(n),
         ", the tokens as C",
         tag("sup", human.number(d.exponent, 2)),
-        _between(d.exponent_interval),
-        ".",
+        _between(d),
+        f", by {sentences.by(to_json(plan))}.",
     )
 
 
-def _between(bounds: object) -> str:
-    text = human.interval(bounds, lambda x: human.number(x, 2))
-    return " (the data give no interval)" if text == human.MISSING else f" ({text})"
+def _between(growth: Growth) -> str:
+    text = human.interval(growth.interval, lambda x: human.number(x, 2))
+    if text != human.MISSING:
+        return f" ({text})"
+    return f" (no interval: {growth.reason})" if growth.reason else " (no interval)"

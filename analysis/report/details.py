@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from analysis import human, summary
+from analysis import human, sentences, summary
 from analysis.figures.data import Row
 from analysis.figures.valleys import STATUS
+from analysis.plain import to_json
 from analysis.report import maths
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
@@ -34,7 +35,9 @@ def approaches(fit: Fit) -> Html:
             (p.tokens, p.intervals.get("tokens"), human.count),
             (p.loss, p.intervals.get("loss"), loss),
         ):
-            cells.append(join(show(value), tag("div", human.interval(bounds, show), class_="range")))
+            known = human.interval(bounds, show)
+            none = f"no interval: {sentences.no_interval({**to_json(fit), 'recommendation': {'approach': name}})}"
+            cells.append(join(show(value), tag("div", none if known == human.MISSING else known, class_="range")))
         rows.append(cells)
     head = ["approach", "N", "D", "loss"]
     title = tag("h3", f"The same question, answered in {_word(len(rows))} ways")
@@ -93,18 +96,18 @@ def ways(fit: Fit) -> Html:
     body: list[list[str]] = []
     remarks: list[Html] = []
     for line in fit.record.get("approaches", ()):
-        if line.get("a") is None:
+        if line.get("params") is None:
             remarks.append(tag("li", f"{line.get('approach')}: ", tag("span", str(line.get("reason")), class_="quiet")))
             continue
         shown, bounds = human.estimate(line["a"], (line.get("a_low"), line.get("a_high")))
         sizes = [human.count(line.get("params")), human.count(line.get("tokens"))]
-        body.append([str(line["approach"]), shown, bounds, *sizes])
+        body.append([str(line["approach"]), shown, bounds, human.number(line.get("b")), *sizes])
         if line.get("note"):
             remarks.append(tag("li", f"{line['approach']}: ", tag("span", str(line["note"]), class_="quiet")))
     if not body and not remarks:
         return Html("")
-    head = ["approach", "a", "interval", "N*", "D*"]
-    grid = table(head, body, ["nowrap", "", "nowrap", "number", "number"], "approaches side by side")
+    head = ["approach", "a", "interval of a", "b", "N*", "D*"]
+    grid = table(head, body, ["nowrap", "", "nowrap", "", "number", "number"], "approaches side by side")
     why = tag("ul", *remarks) if remarks else ""
     return join(tag("h3", "By other approaches"), grid if body else "", why)
 
@@ -197,11 +200,19 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
         why = join(tag("b", f"not identified{known}", class_="unknown"), f". {_sentence(found.reason)}")
         return [title, maths.symbol(name), tag("span", human.number(value), class_="quiet"), why]
     shown, bounds = human.estimate(value, block.intervals.get(name))
-    return [title, maths.symbol(name), shown, "no interval" if bounds == human.MISSING else bounds]
+    return [title, maths.symbol(name), shown, f"no interval: {_why(fit)}" if bounds == human.MISSING else bounds]
+
+
+def _why(fit: Fit) -> str:
+    """Return why a constant that is identified has no interval."""
+    return "resamples=0" if not fit.resamples else "the constant is held, or resamples have no finite value of it"
 
 
 def _references(fit: Fit) -> str:
-    parts = ["a and b: N* grows as C^a, D* as C^b."]
+    parts = ["a and b: N* grows as C^a, D* as C^b, for C proportional to N D."]
+    rule = fit.kinds.flops or "given"
+    if fit.recommendation is not None and rule not in ("given", "6ND"):
+        parts.append(f"Every N* is of the exact count ({rule}): the FLOPs per token fall with N as the runs' do.")
     if fit.fits.frontier.reference_flops is not None:
         parts.append(f"The frontier's law is relative to {human.flops(fit.fits.frontier.reference_flops)}.")
     parts.append("fit.json, beside this page, has every constant at full precision.")

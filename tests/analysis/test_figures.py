@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from analysis import results
 from analysis.figures import backtest, canvas, curves, data, frontier, law, loss, style, valleys
 from analysis.figures.canvas import Figure
-from analysis.results import Fit
+from analysis.results import Fit, Identified
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,19 +158,50 @@ def test_no_minimum_is_said_in_the_caption(fit: Fit, rows: tuple[data.Row, ...])
     assert "No budget has a minimum" in figure.caption
 
 
-def test_the_band_widens_away_from_the_reference(fit: Fit) -> None:
-    power = fit.fits.valleys.exponents["params"]
-    line = frontier.sample(power, power.reference_flops / 100, power.reference_flops * 100, samples=101)
-    width = [math.log(high / low) for low, high in zip(line.low, line.high, strict=True)]
-    assert width[50] == pytest.approx(math.log(651152.0676073025 / 560714.2804396215))
-    assert width[0] > 2 * width[50]
-    assert width[-1] > 2 * width[50]
+def test_the_line_is_the_recommended_path_with_its_band(fit: Fit) -> None:
+    plan = fit.recommendation
+    assert plan is not None
+    line = frontier.followed(fit, "params")
+    assert line is not None
+    assert line.flops[-1] == plan.budget_flops
+    assert (line.value[-1], line.low[-1], line.high[-1]) == (plan.params, *(plan.intervals["params"] or ()))
     assert all(low < v < high for low, v, high in zip(line.low, line.value, line.high, strict=True))
 
 
-def test_a_law_without_intervals_has_no_band(fit: Fit) -> None:
-    power = replace(fit.fits.valleys.exponents["params"], exponent_interval=None)
-    assert frontier.sample(power, 1e12, 1e15).low == ()
+def test_a_path_without_intervals_has_no_band_and_no_path_no_line(fit: Fit) -> None:
+    plan = fit.recommendation
+    assert plan is not None
+    bare = tuple(replace(point, intervals={}) for point in plan.path)
+    line = frontier.followed(replace(fit, recommendation=replace(plan, path=bare)), "params")
+    assert line is not None
+    assert line.low == ()
+    assert frontier.followed(replace(fit, recommendation=replace(plan, path=())), "params") is None
+    assert frontier.followed(replace(fit, recommendation=None), "params") is None
+
+
+def test_beyond_the_data_begins_where_the_runs_end(fit: Fit) -> None:
+    """Not at the last budget whose valley has a minimum."""
+    some = tuple(replace(v, status="flat", params_opt=None) for v in fit.fits.valleys.valleys[1:])
+    few = replace(fit.fits.valleys, valleys=(fit.fits.valleys.valleys[0], *some))
+    path = frontier.prepare(replace(fit, fits=replace(fit.fits, valleys=few)), "params")
+    assert path.data_end == fit.runs.largest_flops == 5e14
+
+
+def test_captions_name_what_is_drawn_and_whose_law_it_is(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    drawn_frontier = frontier.figure(fit)
+    assert drawn_frontier is not None
+    assert "by the valleys" in drawn_frontier.caption
+    none = frontier.figure(replace(fit, recommendation=None))
+    assert none is not None
+    assert none.caption.startswith("No law is drawn")
+    one = tuple(v if i == 2 else replace(v, status="flat", params_opt=None)
+                for i, v in enumerate(fit.fits.valleys.valleys))  # fmt: skip
+    single = valleys.figure(replace(fit, fits=replace(fit.fits, valleys=replace(fit.fits.valleys, valleys=one))), rows)
+    assert single is not None
+    assert "dashed" not in single.caption
+    both = valleys.figure(fit, rows)
+    assert both is not None
+    assert "the dashed line joins them" in both.caption
 
 
 @pytest.mark.parametrize(("name", "label"), [("params", "N* [matmul]"), ("tokens", "D* [tokens]")])
@@ -194,13 +225,18 @@ def test_loss_frontier_draws_the_fitted_law(fit: Fit) -> None:
     assert path.line is not None
     params, reference = fit.fits.frontier.params, fit.fits.frontier.reference_flops
     assert reference is not None
-    for c, value in zip(path.line.flops[::30], path.line.value[::30], strict=True):
+    for c, value in zip(path.line.flops[:-1:3], path.line.value[:-1:3], strict=True):
         assert value == pytest.approx(params["L_inf"] + params["a"] * (c / reference) ** -params["alpha"])
     figure = loss.figure(fit)
     ax = drawn(figure, "loss")
     assert "nats per token" in ax.get_ylabel()
     assert figure is not None
-    assert "cannot pin down the floor" in figure.caption
+    assert "along the recommended law's path, by the frontier" in figure.caption
+    unknown = {n: Identified(False, "resamples put L_inf on its bound 0") for n in params}
+    fits = replace(fit.fits, frontier=replace(fit.fits.frontier, identified=unknown))
+    bare = loss.figure(replace(fit, fits=fits, recommendation=None))
+    assert bare is not None
+    assert "no law is drawn through them: resamples put L_inf on its bound 0" in bare.caption
 
 
 def test_law_panels_hold_every_fitted_run(fit: Fit, rows: tuple[data.Row, ...]) -> None:

@@ -47,7 +47,10 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     assert plan is not None
     assert len(test.runs) == 5
     assert abs(test.relative_error) < 0.03
-    assert test.extrapolation_factor == pytest.approx(3.25, rel=1e-6)
+    # The recommendation is for ten times the largest run: so is the test.
+    assert test.extrapolation_factor == pytest.approx(1.3e13 / 1.2e12, rel=1e-6)
+    assert test.recommended_factor == pytest.approx(10.0)
+    assert test.covers
     assert plan.approach == "surface"
     assert plan.budget_flops == pytest.approx(1.3e14)
     assert plan.extrapolation_factor == pytest.approx(10)

@@ -27,7 +27,10 @@ def test_it_says_law_size_interval_extrapolation_backtest_and_path(fit: dict[str
     assert "1.93" not in found["fitted law"]
     assert found["train next"].startswith("5.13M (3.59M to 7.7M) matmul parameters on 148M (100M to 213M) tokens")
     assert "5e15 FLOPs" in found["train next"]
-    assert found["expect"] == "loss 2.630 (2.591 to 2.667) nats per token"
+    assert found["expect"] == "loss 2.630 (2.591 to 2.667) nats per token (at this N and D by the frontier)"
+    assert found["frontier"] == "N* = 5.13M (C / 5e15)^0.491, exponent 0.431 to 0.561 (by the valleys)"
+    assert "not followed: the recommendation is by the valleys" in found["fitted law"]
+    assert "no test reaches the recommendation's 10x" in found["backtest"]
     assert found["extrapolation"] == "10x beyond the largest run"
     assert found["backtest"].startswith("0.81 % error")
     assert found["report"] == "reports/x/report.html"
@@ -36,7 +39,7 @@ def test_it_says_law_size_interval_extrapolation_backtest_and_path(fit: dict[str
 def test_it_is_plain_ascii_and_short(fit: dict[str, Any]) -> None:
     text = summary(fit, "r.html")
     assert text.isascii()
-    assert len(text.splitlines()) <= 8
+    assert len(text.splitlines()) <= 9
 
 
 def test_without_an_answer_it_says_why(fit: dict[str, Any]) -> None:

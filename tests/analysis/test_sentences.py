@@ -1,0 +1,390 @@
+"""Every sentence of the page and of the terminal, held against fit.json: no number that it does not hold.
+
+A sentence with a digit has to match one of the rules below in full; a rule says which quantity of fit.json each number
+is. A new sentence needs a rule; a number under another quantity's name fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis import arguments, human, results
+from analysis import fit as command
+from analysis.figures.data import as_rows, read_rows
+from analysis.plain import to_json
+from analysis.report.page import page
+from analysis.report.write import figures
+from analysis.results import Fit
+from analysis.summary import law_text, summary
+from tests.analysis import studies
+
+DATA = Path(__file__).parent / "data"
+Expected = Callable[[dict[str, Any]], Mapping[str, str]]
+
+
+class Sentences(HTMLParser):
+    """Collects the text of paragraphs, captions, tiles and findings: one entry an element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, str]] = []
+        self._open: list[tuple[str, bool, list[str]]] = []
+        self._hidden = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        kind = (dict(attrs).get("class") or "").split(" ")[0]
+        self._hidden += tag in ("svg", "style", "title")
+        wanted = tag in ("p", "figcaption", "li") or kind == "tile"
+        if tag not in ("meta", "br", "link"):
+            self._open.append((f"{tag} {kind}".strip(), wanted, []))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in ("svg", "style", "title")
+        name, wanted, words = self._open.pop()
+        text = " ".join("".join(words).split())
+        if wanted and text:
+            self.found.append((name, text))
+        elif self._open and words:
+            self._open[-1][2].append(" " if tag == "div" else "")
+            self._open[-1][2].extend(words)
+
+    def handle_data(self, data: str) -> None:
+        if self._open and not self._hidden:
+            self._open[-1][2].append(data)
+
+
+def plan(fit: dict[str, Any], name: str) -> Any:
+    return (fit["recommendation"] or {})[name]
+
+
+def growth(fit: dict[str, Any], quantity: str, name: str) -> Any:
+    return plan(fit, "growth")[quantity][name]
+
+
+def ends(bounds: Any, show: Callable[[object], str] = human.number) -> str:
+    return human.interval(bounds, show)
+
+
+def two(value: object) -> str:
+    return human.number(value, 2)
+
+
+def four(value: object) -> str:
+    return human.number(value, 4)
+
+
+def tile(name: str, show: Callable[[object], str]) -> Expected:
+    return lambda fit: {"value": show(plan(fit, name)), "low_high": ends(plan(fit, "intervals")[name], show)}
+
+
+def backtested(fit: dict[str, Any]) -> dict[str, str]:
+    test = fit["backtest"]
+    found = {
+        "error": human.percent(abs(test["relative_error"])),
+        "budget": human.flops(test["held_out_budget"]),
+        "far": human.factor(test["extrapolation_factor"]),
+    }
+    if not test["covers"]:
+        found["wanted"] = human.factor(plan(fit, "extrapolation_factor"))
+    if test["one_sided"]:
+        mean = sum(run["relative_error"] for run in test["runs"]) / len(test["runs"])
+        found |= {"sided": str(len(test["runs"])), "side": "high" if mean > 0 else "low", "mean": f"{100 * mean:+.2g}"}
+    found["trained"] = str(len(test["train_budgets"]))
+    return found
+
+
+def words(fit: dict[str, Any]) -> dict[str, str]:
+    n, d = (growth(fit, q, "exponent") for q in ("params", "tokens"))
+    return {
+        "n10": human.factor(10**n), "d10": human.factor(10**d), "a": two(n), "b": two(d),
+        "a_ends": ends(growth(fit, "params", "interval"), two),
+        "b_ends": ends(growth(fit, "tokens", "interval"), two), "by": plan(fit, "approach"),
+    }  # fmt: skip
+
+
+def lead(fit: dict[str, Any]) -> dict[str, str]:
+    return {
+        "budget": human.flops(plan(fit, "budget_flops")), "far": human.factor(plan(fit, "extrapolation_factor")),
+        "params": human.count(plan(fit, "params")), "tokens": human.count(plan(fit, "tokens")),
+        "loss": four(plan(fit, "loss")),
+    }  # fmt: skip
+
+
+def apart(fit: dict[str, Any]) -> dict[str, str]:
+    """Return the largest ratio of N* over every approach that the page shows, each counted once."""
+    sizes = {name: p["params"] for name, p in plan(fit, "by_approach").items()}
+    for line in fit["record"].get("approaches", ()):
+        if line["params"] is not None and line["approach"] != "3 surface":
+            sizes[line["approach"]] = line["params"]
+    return {"ratio": human.factor(max(sizes.values()) / min(sizes.values())), "count": str(len(sizes))}
+
+
+NUM = r"[-+]?[\d.]+(?:e-?\d+)?"
+COUNT = rf"{NUM}[kMBT]?"
+FLOPS = rf"{NUM} FLOPs"
+FAR = rf"{NUM}×"
+SPAN = r"(?:at (?:least|most) )?\S+(?: to \S+)?"
+UNCOVERED = rf"(?:; no test reaches the recommendation's (?P<wanted>{FAR}))?"
+SIDED = rf"(?:; all (?P<sided>\d+) held-out runs too (?P<side>high|low), (?P<mean>{NUM}) % on average)?"
+PAGE: tuple[tuple[str, Expected], ...] = (
+    (rf"With (?P<budget>{FLOPS}), (?P<far>{FAR}) the largest run, train (?P<params>{COUNT}) parameters on "
+     rf"(?P<tokens>{COUNT}) tokens(?:: expect (?P<loss>{NUM}) nats per token)?\.", lead),
+    (rf"parameters N(?: \[\w+\])? (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("params", human.count)),
+    (rf"training tokens D (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("tokens", human.count)),
+    (rf"tokens per parameter (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("tokens_per_param", two)),
+    (rf"expected loss, nats per token (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("loss", four)),
+    (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
+    (rf"backtest error (?P<error>{NUM} %) predicting (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond its fit"
+     + UNCOVERED + SIDED, backtested),
+    (rf"approaches agree within (?P<ratio>{FAR}) in parameters: (?P<count>\d+) of them", apart),
+    (r"runs used (?P<used>\S+) of (?P<total>\d+), at (?P<budgets>\d+) budgets",
+     lambda fit: {"used": human.count(fit["runs"]["used"]), "total": str(fit["runs"]["total"]),
+                  "budgets": str(fit["runs"]["budgets"])}),
+    (rf"In words: ten times the compute is best spent on a model (?P<n10>{FAR}) larger, trained on (?P<d10>{FAR}) the "
+     rf"tokens\. The optimal size grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\), the tokens as C(?P<b>{NUM}) "
+     rf"\((?P<b_ends>{SPAN})\), by the (?P<by>\w+)\.", words),
+    (rf"The line is the recommended law's path, by the (?P<by>\w+): with ten times the compute the best model is "
+     rf"(?P<n10>{FAR}) larger, N\* grows as C\^(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
+     rf"budgets, by their parabolas)?; the star is the proposal for (?P<budget>{FLOPS})\.",
+     lambda fit: {**words(fit), "budget": human.flops(plan(fit, "budget_flops"))}),
+    (rf"Fitted on (?P<trained>\d+) smaller budgets, the law was asked for (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
+     rf"them, and missed the lowest loss by (?P<error>{NUM} %)" + UNCOVERED + SIDED + r"\.", backtested),
+    (rf"Each dot is the best run for (?P<budget>{FLOPS}) by one resample of the runs(?:; the star is that of all runs, "
+     r"(?P<own>the proposal|not the one recommended))?\. Dots lie on the budget's line: .*",
+     lambda fit: {"budget": human.flops(fit["cloud"]["budget_flops"]),
+                  "own": "the proposal" if plan(fit, "approach") in ("surface", "law") else "not the one recommended"}),
+    (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys have their lowest point inside the "
+     r"sizes swept \(diamonds(?:, with intervals)?\)(?:, and the dashed line joins them)?\.(?: Grey valleys have none, "
+     r"and approach 2 leaves them out\.)?",
+     lambda fit: {"kept": str(sum(v["status"] == "minimum" for v in fit["fits"]["valleys"]["valleys"])),
+                  "all": str(len(fit["fits"]["valleys"]["valleys"]))}),
+    (rf"Each colour is a law fitted on the runs up to a cut of compute and asked for all runs above it\. Mean errors "
+     rf"reach (?P<worst>{NUM} %)(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the cuts)?\.",
+     lambda fit: {"worst": human.percent(max(c["mean_abs_relative_error"] for c in fit["rolling"])),
+                  "low": f"{min(c['a'] for c in fit['rolling']):.2f}",
+                  "high": f"{max(c['a'] for c in fit['rolling']):.2f}"}),
+    (rf"Each row changes one choice and fits again: a lies between (?P<low>{NUM}) and (?P<high>{NUM})(?:, against "
+     rf"(?P<whole>{SPAN}) by the interval alone)?\.",
+     lambda fit: {"low": f"{min(v for v in values(fit)):.3f}", "high": f"{max(v for v in values(fit)):.3f}",
+                  "whole": ends(fit["fits"]["surface"]["intervals"]["a"])}),
+    (r"A constant is known where .* its (?P<level>\d+) % interval by likelihood\.(?: Open on a side: .*)?",
+     lambda fit: {"level": f"{100 * fit['confidence']:.0f}"}),
+)  # fmt: skip
+FREE = (
+    r"Points should scatter around the lines.*",  # of runs.csv: its columns loss and predicted
+    r"N in parameters.*", r"parameters N.*error is predicted over observed.*",
+    r"surface: L\(N, D\) = .*", r"valleys: .*", r"frontier: .*", r"envelope: .*",  # forms without numbers of a fit
+    r"L\(N, D\) = .*",  # held against the terminal's line below
+    r"a and b: N\* grows as C\^a.*",
+)  # fmt: skip
+"""Sentences whose numbers are no result, or are held elsewhere."""
+
+
+def values(fit: dict[str, Any]) -> list[float]:
+    return [line["value"] for line in fit["sensitivity"] if line["value"] is not None]
+
+
+def said(text: str, rules: tuple[tuple[str, Expected], ...], fit: dict[str, Any]) -> str:
+    """Return what is wrong with a sentence; empty where a rule knows it and its numbers are those of fit.json."""
+    for rule, expected in rules:
+        match = re.fullmatch(rule, text)
+        if match is not None:
+            wanted = expected(fit)
+            wrong = {
+                k: (v, wanted.get(k)) for k, v in match.groupdict().items() if v is not None and v != wanted.get(k)
+            }
+            return f"{text!r}: {wrong}" if wrong else ""
+    return f"no rule knows {text!r}"
+
+
+def page_sentences(fit: Fit, rows: Any) -> Iterator[tuple[str, str]]:
+    html = page(fit, rows, figures(fit, rows))
+    for kind, text in Sentences(html).found:
+        if re.search(r"\d", text) and not any(re.fullmatch(free, text) for free in FREE):
+            yield kind, text
+
+
+def check_page(fit: Fit, rows: Any) -> int:
+    told = to_json(fit)
+    blocks = [told, *(b for b in told["fits"].values() if b)]
+    messages = {c["message"].rstrip(". ") for b in blocks for c in b["checks"]}
+    reasons = {line["reason"] for line in told["record"].get("approaches", ())} | {"losses before the schedules ended"}
+    limits = {human.number(v["limit"]) for b in blocks for v in b["identified"].values() if v["limit"] is not None}
+    problems, count = [], 0
+    for kind, text in page_sentences(fit, rows):
+        count += 1
+        if kind.startswith("li"):
+            known = any(m in text for m in messages) or any(text.endswith(r) for r in reasons if r)
+            problems += [] if known else [f"no finding or reason says {text!r}"]
+        elif "is not identified by these runs" in text:
+            shown = re.search(r"\(at (?:most|least) (\S+)\)", text)
+            problems += [] if shown is None or shown[1] in limits else [text]
+        else:
+            problems += [wrong for wrong in [said(text, PAGE, told)] if wrong]
+    assert not problems, "\n".join(problems)
+    return count
+
+
+def power(quantity: str) -> Expected:
+    return lambda fit: {
+        "value": human.count(plan(fit, quantity)), "at": human.scientific(plan(fit, "budget_flops")),
+        "exponent": human.number(growth(fit, quantity, "exponent")), "ends": ends(growth(fit, quantity, "interval")),
+        "by": plan(fit, "approach"),
+    }  # fmt: skip
+
+
+def following(fit: dict[str, Any]) -> dict[str, str]:
+    kinds = plan(fit, "intervals")
+    return {
+        **lead(fit), "n_ends": ends(kinds["params"], human.count), "d_ends": ends(kinds["tokens"], human.count),
+        "l_ends": ends(kinds["loss"], four), "source": plan(fit, "loss_from"),
+    }  # fmt: skip
+
+
+POWER = rf"(?P<value>{COUNT}) \(C / (?P<at>{NUM})\)\^(?P<exponent>{NUM}), exponent (?P<ends>{SPAN})"
+TERMINAL: tuple[tuple[str, Expected], ...] = (
+    (rf"frontier +N\* = {POWER} \(by the (?P<by>\w+)\)", power("params")),
+    (rf" +D\* = {POWER}", power("tokens")),
+    (rf"train next +(?P<params>{COUNT}) \((?P<n_ends>{SPAN})\) (?:\w+ )?parameters on (?P<tokens>{COUNT}) "
+     rf"\((?P<d_ends>{SPAN})\) tokens for (?P<budget>{FLOPS})", following),
+    (rf"expect +loss (?P<loss>{NUM}) \((?P<l_ends>{SPAN})\) nats per token(?: \(at this N and D by the "
+     r"(?P<source>\w+)\))?", following),
+    (rf"extrapolation +(?P<far>{NUM}x) beyond the largest run",
+     lambda fit: {"far": human.factor(plan(fit, "extrapolation_factor")).replace("×", "x")}),
+    ((rf"backtest +(?P<error>{NUM} %) error in the lowest loss of the held-out largest budget, (?P<budget>{FLOPS}), "
+      rf"(?P<far>{FAR}) beyond its fit" + UNCOVERED + SIDED).replace("×", "x"),
+     lambda fit: {k: v.replace("×", "x") for k, v in backtested(fit).items()}),
+    (rf"choices +a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over (?P<count>\d+) choices of rows and loss",
+     lambda fit: {"low": f"{min(values(fit)):.3f}", "high": f"{max(values(fit)):.3f}", "count": str(len(values(fit)))}),
+    (rf"approaches +N\* differs by a factor of (?P<ratio>{NUM})",
+     lambda fit: {"ratio": human.number(float(max_ratio(fit)), 2)}),
+)  # fmt: skip
+
+
+def max_ratio(fit: dict[str, Any]) -> float:
+    sizes = [p["params"] for p in plan(fit, "by_approach").values()]
+    sizes += [line["params"] for line in fit["record"].get("approaches", ()) if line["params"] is not None]
+    return float(max(sizes) / min(sizes))
+
+
+def line_of(line: Mapping[str, Any]) -> str:
+    """Return how an approach's line has to read."""
+    name = f"  {line['approach']}"
+    if line["params"] is None:
+        reason = line["reason"] if len(line["reason"]) <= 110 else line["reason"][:107] + "..."
+        return f"{name} none: {reason}"
+    between = ends([line["a_low"], line["a_high"]])
+    known = "" if between == human.MISSING else f" ({between})"
+    note = f" ({line['note']})" if line["note"] else ""
+    a = human.number(line["a"])
+    return f"{name} a {a}{known}, b {human.number(line['b'])}, N* {human.count(line['params'])}{note}"
+
+
+def check_terminal(fit: Fit) -> None:
+    told = to_json(fit)
+    text = summary(told).splitlines()
+    problems = []
+    approaches = {
+        " ".join(line_of(line).split()).translate(human.ASCII) for line in told["record"].get("approaches", ())
+    }
+    findings = {f"but {c['message']}: {c['advice']}".translate(human.ASCII) for c in told["checks"]}
+    for line in text:
+        flat = " ".join(line.split())
+        if line.startswith("fitted law"):
+            surface = told["fits"]["law"] or told["fits"]["surface"]
+            known = law_text(surface) if surface["status"] == "ok" else surface["reason"]
+            problems += [] if known.translate(human.ASCII) in line else [line]
+        elif flat in approaches or flat in findings or not re.search(r"\d", line):
+            continue
+        elif "none:" in line or "no recommendation:" in line:
+            reasons = [c["message"] for c in told["checks"]] + [told["fits"]["valleys"]["reason"]]
+            problems += [] if any(r and r.translate(human.ASCII) in line for r in reasons) else [line]
+        else:
+            problems += [wrong for wrong in [said(line, TERMINAL, told)] if wrong]
+    assert not problems, "\n".join(problems)
+
+
+def fitted(table: pd.DataFrame, folder: Path, **options: Any) -> tuple[Fit, Any]:
+    from analysis import frame
+
+    path = folder / "t.csv"
+    table.to_csv(path, index=False)
+    rows = frame.from_csv(path)
+    found = command.fit(rows, resamples=40, **options)
+    return found, as_rows(command.with_prediction(found, rows))
+
+
+def flat(noise: float = 0.02) -> pd.DataFrame:
+    """Return a study whose smallest budgets have valleys that drown in the noise."""
+    table = studies.isoflop(3, noise=0.0, budgets=(8e10, 2.5e11, 8e11, 2.5e12), ratios=(6, 14, 32, 70, 150))
+    noisy = studies.isoflop(3, noise=noise, budgets=(8e10, 2.5e11, 8e11, 2.5e12), ratios=(6, 14, 32, 70, 150))
+    return table.assign(loss=table["loss"].where(table["flops"] > 3e11, noisy["loss"]))
+
+
+CASES: dict[str, Callable[[], pd.DataFrame]] = {
+    "example": lambda: pd.read_csv("docs/example-runs.csv"),
+    "tutorial": lambda: pd.read_csv("docs/tutorial/runs.csv"),
+    "flat": flat,
+    "noisy": lambda: studies.isoflop(5, noise=0.03),
+    "public": lambda: studies.chinchilla()[["params", "tokens", "flops", "loss"]],
+}
+
+
+def test_the_stored_fit_says_what_it_holds() -> None:
+    fit, rows = results.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
+    assert check_page(fit, rows) > 15
+    check_terminal(fit)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_sentence_is_of_fit_json(name: str, tmp_path: Path) -> None:
+    fit, rows = fitted(CASES[name](), tmp_path, sensitivity=name in ("example", "flat"))
+    assert check_page(fit, rows) > 5
+    check_terminal(fit)
+
+
+def test_another_approach_is_never_said_to_be_the_recommended_one(tmp_path: Path) -> None:
+    """Where the valleys are not identified their exponent is nowhere on the page as the law's own."""
+    fit, rows = fitted(flat(), tmp_path, sensitivity=False)
+    told = fit.recommendation
+    assert told is not None
+    assert told.approach == "surface"
+    assert set(told.by_approach) == {"surface"}
+    valleys = fit.fits.valleys.exponents["params"]
+    own = told.growth["params"].exponent
+    assert abs(valleys.exponent - own) > 0.01, "this study is to tell them apart"
+    html = page(fit, rows, figures(fit, rows))
+    assert f"C<sup>{human.number(own, 2)}</sup>" in html
+    assert f"^{human.number(valleys.exponent)}" not in summary(to_json(fit))
+
+
+def test_the_rules_see_a_number_that_is_another_law_s() -> None:
+    """The check of the checks: a page that says another law's exponent, N*, or interval is found out."""
+    fit, rows = results.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
+    plan_ = fit.recommendation
+    assert plan_ is not None
+    wrong = dataclasses.replace(plan_.growth["params"], exponent=0.64)
+    other = dataclasses.replace(
+        fit, recommendation=dataclasses.replace(plan_, growth={**plan_.growth, "params": wrong})
+    )
+    for text in (t for _, t in page_sentences(other, rows) if t.startswith("In words")):
+        assert "0.64" in said(text, PAGE, to_json(fit))
+    assert said("With 1 FLOPs of a kind.", PAGE, to_json(fit)).startswith("no rule")
+
+
+def test_without_a_recommendation_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = studies.isoflop(1, noise=0.05, budgets=(1e12, 4e12), ratios=(5, 20, 80))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    asked = [f"runs={tmp_path / 't.csv'}", f"out={tmp_path}", "resamples=20", "sensitivity=no", "report=no"]
+    assert command.main(asked) == arguments.UNANSWERED == 3
+    assert "no_recommendation" in capsys.readouterr().out
+    assert (tmp_path / "fit.json").exists()
