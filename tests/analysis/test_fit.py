@@ -22,8 +22,10 @@ DATA = Path(__file__).parent / "data"
 def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> results.Fit:
     table.to_csv(tmp_path / "table.csv", index=False)
     given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", "report=no"]
-    assert fit.main([*given, "sensitivity=no", *arguments]) == 0
-    return results.load(tmp_path / "out" / "fit.json")
+    code = fit.main([*given, "sensitivity=no", *arguments])
+    found = results.load(tmp_path / "out" / "fit.json")
+    assert code == (3 if any(c.code == "no_recommendation" and c.level == "error" for c in found.checks) else 0)
+    return found
 
 
 def codes(found: results.Fit) -> set[str]:
@@ -77,8 +79,8 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     expected = studies.loss(tuple(found.params[n] for n in ("E", "A", "B", "alpha", "beta")), good.params, good.tokens)
     np.testing.assert_allclose(good["predicted"], expected, rtol=1e-9)
     last = capsys.readouterr().out.strip().splitlines()
-    assert [line.split("  ")[0] for line in last[-12:-6]] == [
-        "fitted law", "frontier", "train next", "expect", "extrapolation", "backtest",
+    assert [line.split("  ")[0] for line in last[-14:-6]] == [
+        "fitted law", "frontier", "", "train next", "expect", "extrapolation", "backtest", "choices",
     ]  # fmt: skip
 
 
