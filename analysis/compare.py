@@ -26,11 +26,11 @@ KEYS = (
     Key("seed", "seed of the resamples", 0, arguments.whole),
     Key("out", "folder for compare.json (default: none is written)"),
 )  # fmt: skip
-COLUMNS = ("rank", "aic", "delta_aic", "weight", "bic", "k", "objective", "error", "warning")
+COLUMNS = ("rank", "aicc", "delta_aicc", "weight", "aic", "bic", "k", "objective", "error", "warning")
 
 
 def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared", **given: Any) -> pd.DataFrame:
-    """Return one row a law: rank, AIC, its difference and weight, BIC, constants, objective, held-out error, warning.
+    """Return one row a law: rank, AICc, its lead and weight, AIC, BIC, constants, objective, held-out error, warning.
 
     Parameters
     ----------
@@ -85,13 +85,15 @@ def listing() -> str:
 def text(table: pd.DataFrame) -> str:
     """Return the comparison as lines for a terminal."""
     width = max(len(str(name)) for name in table.index)
-    head = f"{'':<{width}} {'rank':>5} {'AIC':>9} {'behind':>7} {'weight':>7} {'BIC':>9} {'k':>3} {'held out':>9}"
+    head = f"{'':<{width}} {'rank':>5} {'AICc':>9} {'behind':>7} {'weight':>7} {'AIC':>9} {'BIC':>9} {'k':>3}"
+    head += f" {'held out':>9}"
     lines = [head]
     for name, row in table.iterrows():
         lines.append(
-            f"{name:<{width}} {_whole(row.get('rank')):>5} {human.number(row.get('aic'), 6):>9} "
-            f"{human.number(row.get('delta_aic')):>7} {human.number(row.get('weight'), 2):>7} "
-            f"{human.number(row.get('bic'), 6):>9} {_whole(row.get('k')):>3} {human.percent(row.get('error')):>9}"
+            f"{name:<{width}} {_whole(row.get('rank')):>5} {human.number(row.get('aicc'), 6):>9} "
+            f"{human.number(row.get('delta_aicc')):>7} {human.number(row.get('weight'), 2):>7} "
+            f"{human.number(row.get('aic'), 6):>9} {human.number(row.get('bic'), 6):>9} "
+            f"{_whole(row.get('k')):>3} {human.percent(row.get('error')):>9}"
         )
         warning = str(row.get("warning") or "")
         lines += [f"{'':<{width}}   {warning}"] if warning and warning != "nan" else []

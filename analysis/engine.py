@@ -3,6 +3,11 @@
 Objective of a row, always summed: sum_i w_i rho(ln f(x_i; theta) - ln loss_i). Projected grid over the exponents (the
 other constants are linear: solved for), then batched BFGS. Resampling enters as weights, so no data are copied. Fixed
 and tied constants are linear equations in `theta`: what is searched is the space that they leave, z.
+
+Many laws can have one objective: between two rows that pull to both sides, Huber's loss and L1 are level. Of these the
+one with the least sum of squared residuals is taken: point fits and resamples minimise the objective plus TIE times
+that sum, so small that it decides only among equals (the objective given back is without it), and Newton's steps end
+each search. So the answer does not depend on rounding: neither on the machine nor on the order of the rows.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from analysis import newton
 from analysis.bfgs import Array, Evaluate, Index, Minimum, minimise
 from analysis.constraints import FREE, Constraint, constraint
 from analysis.forms import Form
@@ -24,8 +30,14 @@ __all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
 CHUNK, CELLS = 250, 4_000_000
 """Resamples that are solved at once: as many as this, and so few that resamples x rows stay below this."""
 STARTS, START_ROWS = 8, 5_000
-RESAMPLE_TOLERANCE = 1e-7
+RESAMPLE_TOLERANCE = 1e-6
+NEAR = 1e-5
+"""Step of the central differences, in logs and exponents."""
 RIVAL, RIVALS = 0.02, 4
+TIE = 1e-3
+"""Pull of the sum of squares beside the objective's own largest, at a residual as large as the target's whole range."""
+EQUAL = 1e-9
+"""Minima whose objectives differ by less than this share are equal."""
 METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
 
 
@@ -43,6 +55,7 @@ class Problem:
     loss: Loss
     constraint: Constraint = FREE
     plain: bool = False
+    tie: float = 0.0
 
     def expanded(self, z: Array) -> Array:
         """Return theta (R, p) of the searched z (R, q)."""
@@ -84,6 +97,17 @@ def problem(
     return Problem(form, logs - centres[:, None], centres, y, loss, constraint(form, centres, fix, tie), plain)
 
 
+def decided(p: Problem) -> Problem:
+    """Return the problem in which least squares decide among laws of equal objectives; its weight is of the data alone.
+
+    Only losses that rise in straight lines need it; it moves no minimum that is one by more than its weight does.
+    """
+    if not p.loss.straight:
+        return p
+    target = np.exp(p.y) if p.plain else p.y
+    return replace(p, tie=TIE * p.loss.scale / max(float(np.ptp(target)), 1e-12))
+
+
 def evaluate(
     p: Problem, z: Array, weights: Array | None = None, y: Array | None = None, held: Constraint | None = None
 ) -> tuple[Array, Array]:
@@ -100,11 +124,13 @@ def evaluate(
 
 def _summed(p: Problem, log_value: Array, y: Array, weights: Array | None) -> tuple[Array, Array]:
     """Return the objective (R,) and its derivative by ln predicted (R, n)."""
-    if not p.plain:
-        return p.loss.summed(log_value - y, weights)
-    value = np.exp(log_value)
-    total, psi = p.loss.summed(value - np.exp(y), weights)
-    return total, psi * value
+    value = np.exp(log_value) if p.plain else None
+    residual = log_value - y if value is None else value - np.exp(y)
+    total, psi = p.loss.summed(residual, weights)
+    if p.tie:
+        held = residual if weights is None else residual * weights
+        total, psi = total + 0.5 * p.tie * (residual * held).sum(axis=1), psi + p.tie * held
+    return total, psi if value is None else psi * value
 
 
 def residuals(p: Problem, theta: Array, y: Array | None = None) -> Array:
@@ -197,10 +223,68 @@ def curvature(
     return np.asarray(np.linalg.inv(scaled) / (size[:, :, None] * size[:, None, :]))
 
 
+def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None = None) -> Array:
+    """Return the second derivatives (R, q, q) of the objective by z (R, q).
+
+    Exact in the residuals, so that the corners of Huber's loss are where they are; what the law itself bends is the
+    central difference of its gradient at given pulls.
+    """
+    held, target = p.constraint, p.y if y is None else y
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        theta = held.expand(z)
+        log_value = p.form.log_value(theta, p.x)
+        _, psi = _summed(p, log_value, target, weights)
+        value = np.exp(log_value) if p.plain else np.ones_like(log_value)
+        residual = value - np.exp(target) if p.plain else log_value - target
+        own, mixed = p.loss.bend(residual, weights)
+        own = own + p.tie * (np.ones_like(residual) if weights is None else weights)
+        own = own * value**2 + (psi if p.plain else 0.0)
+        slopes = p.form.jacobian(theta, p.x)
+        slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
+        out = np.einsum("rnp,rn,rnq->rpq", slopes, own, slopes)
+        if mixed is not None:
+            pulled = np.einsum("rnp,rn->rp", slopes, mixed * value)
+            out -= pulled[:, :, None] * pulled[:, None, :]
+        for k in range(z.shape[1]):
+            step = NEAR * np.eye(z.shape[1])[k]
+            ends = [
+                held.pull(p.form.log_value_and_pull(held.expand(z + side * step), p.x)[1](psi)) for side in (1.0, -1.0)
+            ]
+            out[:, :, k] += (ends[0] - ends[1]) / (2.0 * NEAR)
+    return np.asarray(np.nan_to_num(0.5 * (out + out.transpose(0, 2, 1)), posinf=0.0, neginf=0.0))
+
+
+def settled(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
+    """Return the minima to all their digits, by Newton's steps."""
+
+    def of(rows: Array | None, index: Index) -> Array | None:
+        return None if rows is None else rows[index]
+
+    def restrict(index: Index) -> Evaluate:
+        w, target = of(weights, index), of(y, index)
+        return lambda point: evaluate(p, point, w, target)
+
+    def second(index: Index, point: Array) -> Array:
+        return hessian(p, point, of(weights, index), of(y, index))
+
+    inner = newton.settle(restrict, second, replace(found, theta=p.constraint.reduce(found.theta)))
+    return replace(inner, theta=p.expanded(inner.theta))
+
+
+def lone(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
+    """Return the minima with the value of the objective alone, without what decides among equals."""
+    return replace(found, value=evaluate(p, p.constraint.reduce(found.theta), weights, y)[0])
+
+
 def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
-    """Return the best of many starts, with the share that agrees and the basins that were found."""
-    found = polished(p, solve(p, starts_of(p, starts)))
-    best = int(np.argmin(found.value))
+    """Return the best of many starts, with the share that agrees and the basins that were found.
+
+    Of minima that are equal (see EQUAL) the one with the constants nearest to zero, as they are searched, is taken.
+    """
+    on = decided(p)
+    found = settled(on, polished(on, solve(on, starts_of(p, starts))))
+    best = _chosen(found)
+    found = lone(p, found)
     constants = p.form.natural(found.theta, p.centres)
     gradient = float(found.gradient[best] / (p.loss.scale * p.y.size))
     agree = _same(found.value, found.value[best]) | (found.value <= found.value[best] + 1e-15 * p.y.size)
@@ -214,6 +298,15 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     )
     value, metric = float(found.value[best]), found.metric[best]
     return PointFit(found.theta[best], constants[best], value, metric, evidence, found)
+
+
+def _chosen(found: Minimum) -> int:
+    """Return the number of the lowest minimum; of equal ones that of the smallest norm, to six digits, the first."""
+    value = np.where(np.isfinite(found.value), found.value, np.inf)
+    lowest = float(value.min())
+    equal = np.flatnonzero(value <= lowest + EQUAL * abs(lowest) + 1e-300)
+    norm = np.linalg.norm(found.theta[equal], axis=1)
+    return int(equal[np.flatnonzero(norm <= norm.min() * (1.0 + 1e-6))[0]])
 
 
 def polished(p: Problem, found: Minimum, again: int = 3) -> Minimum:
@@ -272,13 +365,14 @@ def fit_many(
         w, target = (None if a is None else a[rows] for a in (weights, y))
         found = [
             solve(
-                p, np.broadcast_to(theta, (rows.stop - rows.start, theta.size)), metric=metric, weights=w, y=target,
+                on, np.broadcast_to(theta, (rows.stop - rows.start, theta.size)), metric=metric, weights=w, y=target,
                 tolerance=RESAMPLE_TOLERANCE,
             )
             for theta, metric in begins_at
         ]  # fmt: skip
-        return _lowest(found)
+        return lone(p, settled(on, _lowest(found), w, target), w, target)
 
+    on = decided(p)
     begins_at = _rivals(start)
     begins = range(0, len(given), size)
     if workers <= 1:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, covariance, engine, observations
+from analysis.flat import Flat, flat
 from analysis.forms import Form
 from analysis.identified import verdicts
 from analysis.profile import Profile, profile
@@ -146,6 +147,17 @@ class LawFit:
         return -2.0 * self.llf + 2.0 * self._constants_of_likelihood
 
     @property
+    def aicc(self) -> float:
+        """Akaike's criterion with its term for small samples, 2 k (k+1)/(n-k-1); infinite where n <= k + 1.
+
+        Hurvich and Tsai 1989, Biometrika 76(2), eq. 3; k counts the scale. AIC itself favours laws of many constants
+        until there are some 40 rows for each.
+        """
+        k = self._constants_of_likelihood
+        left = self.nobs - k - 1
+        return self.aic + 2.0 * k * (k + 1) / left if left > 0 else float("inf")
+
+    @property
     def bic(self) -> float:
         """Bayes' criterion (Schwarz); the scale counts as a constant."""
         return -2.0 * self.llf + float(np.log(self.nobs)) * self._constants_of_likelihood
@@ -204,6 +216,11 @@ class LawFit:
         """A verdict on every constant and derived quantity: see analysis.identified."""
         return verdicts(self)
 
+    @cached_property
+    def flat(self) -> Flat | None:
+        """The direction in which other laws fit the rows as well, and how far; None where there is one best law."""
+        return flat(self.problem, self.point)
+
     def profile(self, name: str, alpha: float | None = None) -> Profile:
         """Return the profile likelihood of a constant or of a (or b): values, deviance, where it rejects."""
         level = 1.0 - self.confidence if alpha is None else alpha
@@ -220,7 +237,7 @@ class LawFit:
     def prediction(self, runs: Any, forms: Sequence[LawFit] = (), how: str = "aic") -> Prediction:
         """Return the prediction at runs; with other fits of the same rows in `forms` it holds the form's uncertainty.
 
-        `how` is "aic" (draws of each form in proportion to its AIC weight) or "worst" (the hull of all intervals).
+        `how` is "aic" (draws of each form in proportion to its AICc weight) or "worst" (the hull of all intervals).
         """
         from analysis.prediction import predicted
 

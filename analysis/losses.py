@@ -34,6 +34,13 @@ class Loss(Protocol):
     def summed(self, residual: Array, weights: Array | None) -> tuple[Array, Array]:
         """Return the objective (R,) and its derivative by the residuals (R, n)."""
 
+    @property
+    def straight(self) -> bool:
+        """Whether it rises in straight lines: laws between rows that pull to both sides then have equal objectives."""
+
+    def bend(self, residual: Array, weights: Array | None) -> tuple[Array, Array | None]:
+        """Return d (R, n) and k (R, n): the second derivatives by the residuals are diag(d) - k k' (None: no k)."""
+
     def llf_of(self, objective: float, n: int) -> float:
         """Return the maximised log likelihood of n residuals with this summed objective, its scale fitted."""
 
@@ -42,10 +49,20 @@ class Elementwise:
     """Losses whose objective is a sum over single residuals."""
 
     extra = 1
+    straight = False
 
     def __call__(self, residual: Array) -> tuple[Array, Array]:
         """Return rho and its derivative."""
         raise NotImplementedError
+
+    def second(self, residual: Array) -> Array:
+        """Return the second derivative of rho."""
+        raise NotImplementedError
+
+    def bend(self, residual: Array, weights: Array | None) -> tuple[Array, Array | None]:
+        """Return the second derivatives by the residuals (R, n), each by its own alone."""
+        found = self.second(residual)
+        return (found if weights is None else found * weights), None
 
     def summed(self, residual: Array, weights: Array | None) -> tuple[Array, Array]:
         """Return the objective (R,) and its derivative by the residuals (R, n)."""
@@ -60,6 +77,7 @@ class Huber(Elementwise):
     """Huber's loss on log residuals: quadratic within `delta`, linear outside."""
 
     delta: float = 1e-3
+    straight = True
 
     @property
     def text(self) -> str:
@@ -76,12 +94,18 @@ class Huber(Elementwise):
         psi = np.clip(residual, -self.delta, self.delta)
         return psi * (residual - 0.5 * psi), psi
 
+    def second(self, residual: Array) -> Array:
+        """Return 1 within delta, 0 outside."""
+        return np.asarray((np.abs(residual) <= self.delta).astype(np.float64))
+
     def llf_of(self, objective: float, n: int) -> float:
         """Return the log likelihood of exp(-rho/tau)/Z(tau), tau fitted: a normal core with exponential tails."""
         from scipy.optimize import minimize_scalar
 
+        objective = max(objective, 1e-30 * n)  # of an exact fit the likelihood has no end
+
         def negative(log_tau: float) -> float:
-            tau = math.exp(log_tau)
+            tau = math.exp(max(log_tau, -100.0))
             core = math.sqrt(2 * math.pi * tau) * math.erf(self.delta / math.sqrt(2 * tau))
             tails = 2 * tau / self.delta * math.exp(-(self.delta**2) / (2 * tau))
             return objective / tau + n * math.log(core + tails)
@@ -109,6 +133,10 @@ class Squared(Elementwise):
         """Return rho and its derivative."""
         return 0.5 * residual * residual, residual
 
+    def second(self, residual: Array) -> Array:
+        """Return 1."""
+        return np.ones_like(residual)
+
     def llf_of(self, objective: float, n: int) -> float:
         """Return the normal log likelihood, its variance fitted."""
         return -0.5 * n * (math.log(2 * math.pi * max(2.0 * objective / n, 1e-300)) + 1.0)
@@ -119,6 +147,7 @@ class Absolute(Elementwise):
     """The absolute residual, rounded within `corner` of zero so that it has a derivative."""
 
     corner: float = 1e-6
+    straight = True
 
     @property
     def text(self) -> str:
@@ -135,6 +164,10 @@ class Absolute(Elementwise):
         size = np.sqrt(residual * residual + self.corner**2)
         return size - self.corner, residual / size
 
+    def second(self, residual: Array) -> Array:
+        """Return the bend of the corner."""
+        return np.asarray(self.corner**2 / (residual * residual + self.corner**2) ** 1.5)
+
     def llf_of(self, objective: float, n: int) -> float:
         """Return Laplace's log likelihood, its scale fitted."""
         return -n * (math.log(2.0 * max(objective / n, 1e-300)) + 1.0)
@@ -146,6 +179,7 @@ class StudentT:
 
     df: float = 3.0
     extra = 1
+    straight = False
 
     @property
     def text(self) -> str:
@@ -166,6 +200,16 @@ class StudentT:
         rho = 0.5 * (self.df + 1.0) * np.log1p(square / (self.df * variance))
         total = (w * rho).sum(axis=1) + w.sum(axis=1) * log_scale
         return total, w * (self.df + 1.0) * residual / (self.df * variance + square)
+
+    def bend(self, residual: Array, weights: Array | None) -> tuple[Array, Array | None]:
+        """Return d and k (R, n): the second derivatives at a given scale, and what the scale gives way by."""
+        w = np.ones_like(residual) if weights is None else weights
+        variance = np.exp(2.0 * self._log_scale(residual, w))[:, None]
+        square, wide = residual * residual, self.df * variance
+        own = w * (self.df + 1.0) * (wide - square) / (wide + square) ** 2
+        mixed = -2.0 * w * (self.df + 1.0) * residual * wide / (wide + square) ** 2
+        scale = 2.0 * (self.df + 1.0) * (w * square * wide / (wide + square) ** 2).sum(axis=1, keepdims=True)
+        return own, mixed / np.sqrt(np.maximum(scale, 1e-300))
 
     def pull(self, at: Array, residual: Array) -> Array:
         """Return the derivative (R, n) at residuals `at`, with the scale that the residuals (R, n) give."""

@@ -85,6 +85,10 @@ def _optimizer(fit: LawFit) -> list[Check]:
     if evidence.agree_share < 0.5:
         text = f"{evidence.agree_share:.0%} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
         out.append(Check("basins", text, "compare the basins' predictions before trusting one; raise starts="))
+    if fit.flat is not None:
+        text = f"laws {fit.flat.text}, fit the rows equally well; of these the one of least squared residuals is given"
+        advice = "quote the range, or choose by loss=squared, by fix= or by rows that tell these laws apart"
+        out.append(Check("flat_optimum", text, advice))
     return out
 
 

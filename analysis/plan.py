@@ -217,13 +217,13 @@ def _other_laws(found: Plan) -> list[str]:
     """Return what other laws through the same runs would train, a line each."""
     if len(found.other_laws) < 2:
         return []
-    lines = ["", "training-only by other laws through the same runs (least squares), the best by AIC first:"]
+    lines = ["", "training-only by other laws through the same runs (least squares), the best by AICc first:"]
     for one in found.other_laws:
         size = "no best size" if one.params is None else (
             f"{human.count(one.params):>8} parameters, {human.number(one.tokens_per_param)} tokens per parameter, "
             f"loss {_four(one.loss)}"
         )  # fmt: skip
-        lines.append(f"  {one.form:<24}{size}  (AIC {human.number(one.aic_behind)} behind)")
+        lines.append(f"  {one.form:<24}{size}  (AICc {human.number(one.aicc_behind)} behind)")
     return lines
 
 

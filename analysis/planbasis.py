@@ -33,7 +33,7 @@ class Basis:
     """A law, first row the point and then the draws, its constants, price of a token, sizes swept, notes.
 
     `speed` is FLOPs per second of one device, as the runs measured them. `fits` are other laws through the same runs,
-    by name, with AIC behind the best.
+    by name, with AICc behind the best.
     """
 
     law: Law
@@ -162,8 +162,9 @@ def _fitted(
 
 
 def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[tuple[str, Law, float], ...]:
-    """Return other laws of N and D alone by least squares of the logs, with their AIC behind the best's."""
+    """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's."""
     from analysis import observations, pitfalls
+    from analysis.comparison import behind
     from analysis.forms import FORMS
     from analysis.law import fit_law
     from analysis.planlaws import Fitted
@@ -176,10 +177,10 @@ def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[t
                 fits[name] = fit_law(rows, name, loss="squared", resamples=0)
         except ValueError:
             continue
-    least = min((fit.aic for fit in fits.values()), default=0.0)
+    gaps = behind([fit.aicc for fit in fits.values()]) if fits else ()
     return tuple(
-        (name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), fit.aic - least)
-        for name, fit in fits.items()
+        (name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), float(gap))
+        for (name, fit), gap in zip(fits.items(), gaps, strict=True)
         if not any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs)
     )
 

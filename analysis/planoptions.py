@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MUCH = 10.0
-"""Laws whose AIC is behind by more than this fit the runs worse."""
+"""Laws whose AICc is behind by more than this fit the runs worse."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Option:
 
 @dataclass(frozen=True)
 class OtherLaw:
-    """What another law through the same runs would train with the budget; `aic_behind` the best one's AIC."""
+    """What another law through the same runs would train with the budget; `aicc_behind` the best one's AICc."""
 
     form: str
     params: float | None
     tokens_per_param: float | None
     loss: float | None
-    aic_behind: float
+    aicc_behind: float
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def make(basis: Basis, options: Mapping[str, Any], speed: float | None = None) -
 
 
 def _others(basis: Basis, budget: float) -> tuple[OtherLaw, ...]:
-    """Return what the other laws would train, the best by AIC first."""
+    """Return what the other laws would train, the best by AICc first."""
     from analysis import plans
 
     made = []
@@ -123,16 +123,16 @@ def _others(basis: Basis, budget: float) -> tuple[OtherLaw, ...]:
         made.append(OtherLaw(
             name, math.exp(n) if known else None, math.exp(d - n) if known else None, loss if known else None, behind
         ))  # fmt: skip
-    return tuple(sorted(made, key=lambda one: one.aic_behind))
+    return tuple(sorted(made, key=lambda one: one.aicc_behind))
 
 
 def _spread(form: str, others: tuple[OtherLaw, ...], best: Option) -> list[str]:
     """Return notes where a law that fits the runs as well, or better, would train another size, or none at all."""
-    own = next((one.aic_behind for one in others if one.form == form), 0.0)
+    own = next((one.aicc_behind for one in others if one.form == form), 0.0)
     if own > MUCH:
         first = others[0].form
-        return [f"{first} fits these runs clearly better than {form} (AIC {own:.3g} lower): plan with form={first}"]
-    good = [one for one in others if one.aic_behind <= MUCH]
+        return [f"{first} fits these runs clearly better than {form} (AICc {own:.3g} lower): plan with form={first}"]
+    good = [one for one in others if one.aicc_behind <= MUCH]
     sizes = [one.params for one in good if one.params is not None] + [best.params]
     notes = []
     if max(sizes) / min(sizes) > 1.5:

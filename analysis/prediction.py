@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, losses, observations
+from analysis.comparison import behind
+from analysis.comparison import weights as weights_of
 from analysis.pitfalls import refuse_far
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 ACCEPTED = 10.0
-"""A form whose AIC is worse than the best one's by more than this takes no part in the worst case."""
+"""A form whose AICc is worse than the best one's by more than this takes no part in the worst case."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +54,7 @@ class Prediction:
 def predicted(fit: LawFit, runs: Any, others: tuple[LawFit, ...] = (), how: str = "aic") -> Prediction:
     """Return the prediction of a fit; with `others`, fits of other forms to the same rows, of all of them.
 
-    "aic" pools the draws of all forms by their AIC weights (the mean stays the fit's own); "worst" keeps each accepted
+    "aic" pools the draws of all forms by their AICc weights (the mean stays the fit's own); "worst" keeps each accepted
     form's draws apart, so that an interval is the hull of theirs. Raises ValueError where the fits cannot be compared.
     """
     if how not in ("aic", "worst"):
@@ -61,17 +63,21 @@ def predicted(fit: LawFit, runs: Any, others: tuple[LawFit, ...] = (), how: str 
     for other in others:
         if other.nobs != fit.nobs or not np.array_equal(other.data.target, fit.data.target):
             raise ValueError(
-                f"{other.form.name} was fitted to other rows than {fit.form.name}: their AIC do not compare"
+                f"{other.form.name} was fitted to other rows than {fit.form.name}: their AICc do not compare"
+            )
+        if other.problem.plain != fit.problem.plain:
+            raise ValueError(
+                f"{other.form.name} and {fit.form.name} differ in whether residuals are logs: their likelihoods are of "
+                "different numbers; fit both with plain=True, or both without"
             )
     for each in fits:
         refuse_far(each.form, each.data, observations.inputs(runs, each.form))
-    aic = np.array([f.aic for f in fits])
-    weights = np.exp(-0.5 * (aic - aic.min()))
-    weights /= weights.sum()
+    gap = behind([f.aicc for f in fits])
+    weights = weights_of([f.aicc for f in fits])
     drawn = [_drawn(f, runs) for f in fits]
     shares = {f.form.name: float(w) for f, w in zip(fits, weights, strict=True)}
     if how == "worst":
-        kept = [d for d, a in zip(drawn, aic, strict=True) if a <= aic.min() + ACCEPTED]
+        kept = [d for d, a in zip(drawn, gap, strict=True) if a <= ACCEPTED]
         return Prediction(
             fit.predict(runs), tuple(m for m, _ in kept), tuple(o for _, o in kept), shares, fit.confidence
         )

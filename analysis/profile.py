@@ -103,6 +103,14 @@ def _offsets(positive: bool, constant: bool, best: float, spread: float | None) 
     return np.geomspace(max(first, 1e-6 * reach), reach, STEPS)
 
 
+def along(p: Problem, point: PointFit, name: str, at: Array, middle: int) -> tuple[Array, Array]:
+    """Return theta (R, p) and objective (R,) with a constant (its log where positive) held at values `at` (R,), rising.
+
+    All else is fitted anew; `middle` is the number of the value nearest to the best fit's own.
+    """
+    return _followed(p, point, _holding(p, name, at), middle)
+
+
 def _value(p: Problem, theta: Array, name: str) -> Array:
     """Return the constant, as a log where it is positive, or the derived quantity (R,)."""
     form = p.form

@@ -29,20 +29,21 @@ def numbers(order: Order) -> dict[str, Any]:
     study = studies.isoflop(0, noise=0.002, budgets=(1e17, 1e18, 1e19, 1e20), law=LAW)
     found: dict[str, Any] = {}
     for loss in ("huber", "squared", "l1", "student_t"):
-        found[f"study, {loss}"] = of_law(fit_law(order(study), loss=loss, resamples=100))
-    found["two rows a setting"] = of_law(fit_law(order(doubled()), resamples=0))
+        found[f"study, {loss}"] = of_law(fit_law(order(study), loss=loss, resamples=60))
+    found["intervals"] = intervals(fit_law(order(study), resamples=60))
+    found["two rows a setting"] = of_law(fit_law(order(doubled()), resamples=20))
     found["two rows a setting, l1"] = of_law(fit_law(order(doubled()), loss="l1", resamples=0))
-    found["held and tied"] = of_law(fit_law(order(study), fix={"E": 1.7}, tie={"beta": "alpha"}, resamples=50))
+    found["held and tied"] = of_law(fit_law(order(study), fix={"E": 1.7}, tie={"beta": "alpha"}, resamples=30))
     for form in ("chinchilla_tied", "kaplan_floor", "farseer"):
         found[form] = of_law(fit_law(order(study), form, loss="squared", resamples=0), predictions=True)
-    table = approaches.side_by_side(order(study), 1e21, resamples=50).drop(columns="reason")
+    table = approaches.side_by_side(order(study), 1e21, resamples=20).drop(columns="reason")
     found["approaches"] = {str(name): row.dropna().to_dict() for name, row in table.iterrows()}
     found["akima"] = isoflop.optima(order(study), "akima").select_dtypes(float).to_dict("list")
     found["command"] = of_command(order)
     if studies.SHARED.exists():
         points = pd.read_csv(studies.SHARED / "chinchilla_epoch/runs.csv")
         points = points[points["in_reference_fit"]].reset_index(drop=True)
-        found["240 points"] = of_law(fit_law(order(points), resamples=100))
+        found["240 points"] = of_law(fit_law(order(points), resamples=60))
         found["240 points, squared"] = of_law(fit_law(order(points), loss="squared", resamples=0))
     return found
 
@@ -60,12 +61,10 @@ def of_law(fit: LawFit, predictions: bool = False) -> dict[str, Any]:
     out: dict[str, Any] = {"objective": fit.objective, "loss": fit.predict(far).tolist(), "aic": fit.aic}
     if predictions:
         return out
-    ends = fit.conf_int()
     out |= {"params": fit.params.to_dict(), "derived": fit.derived.to_dict()}
-    out["intervals"] = {str(name): [_said(ends[0][name]), _said(ends[1][name])] for name in ends.index}
     if len(fit.thetas):
+        out["quantiles"] = np.nanquantile(fit.draws, [0.025, 0.5, 0.975], axis=0).T.tolist()
         out["forecast"] = fit.get_prediction(far).summary_frame().to_dict("list")
-    out["checks"] = [check.code for check in fit.check()]
     return out
 
 
@@ -74,8 +73,15 @@ def of_command(order: Order) -> Any:
     from analysis.plain import to_json
 
     table = order(frame.from_csv(TUTORIAL, params_kind="total", flop_rule="6ND"))
-    result: Mapping[str, Any] = to_json(command.fit(table, resamples=60, sensitivity=False))
+    result: Mapping[str, Any] = to_json(command.fit(table, resamples=40, sensitivity=False))
     return {name: value for name, value in result.items() if name not in ("created", "versions", "record")}
+
+
+def intervals(fit: LawFit) -> dict[str, Any]:
+    """Return the intervals, one-sided ones too, and the codes of what was found."""
+    ends = fit.conf_int()
+    out = {str(name): [_said(ends[0][name]), _said(ends[1][name])] for name in ends.index}
+    return {"ends": out, "checks": [check.code for check in fit.check()]}
 
 
 def _said(value: float) -> float | str:

@@ -2,12 +2,71 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit_law
+from analysis import engine, fit_law, forms, human, losses
+from analysis.flat import Flat
 from tests.analysis import anywhere, studies
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "Haswell": ("Haswell", 1, "as_given", False),
+    "Haswell, two threads, shuffled": ("Haswell", 2, "shuffled", False),
+    "Prescott, shuffled": ("Prescott", 1, "shuffled", False),
+    "Zen, two threads": ("Zen", 2, "as_given", False),
+    "Sandybridge, two threads, shuffled, numpy's plainest loops": ("Sandybridge", 2, "shuffled", True),
+}
+"""BLAS kernel, threads, order of rows, and whether numpy uses none of the processor's newer instructions."""
+
+
+def started(kernel: str, threads: int, order: str, plain: bool) -> Any:
+    """Return what the program prints, run as a process of its own."""
+    variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    env = {**os.environ, "OPENBLAS_CORETYPE": kernel, **dict.fromkeys(variables, str(threads))}
+    if plain:
+        found: Any = np.show_config(mode="dicts")
+        env["NPY_DISABLE_CPU_FEATURES"] = " ".join(found["SIMD Extensions"].get("found", []))
+    command = [sys.executable, "-W", "ignore", "-m", "tests.analysis.anywhere", order]
+    return json.loads(subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def here() -> Any:
+    """Return the numbers of this process, rows as they are given."""
+    return json.loads(json.dumps(anywhere.numbers(lambda table: table), default=float))
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
+def test_numbers_do_not_depend_on_the_machine(here: Any, setting: tuple[str, int, str, bool]) -> None:
+    different = differences(here, started(*setting))
+    assert not different, "\n".join(different[:20])
+
+
+def differences(one: Any, two: Any, place: str = "") -> list[str]:
+    """Return where numbers differ by more than 1e-6 of the largest of their list, or anything else differs at all."""
+    if place.endswith("gradient_norm"):  # what is left of a gradient is rounding
+        return []
+    if isinstance(one, dict) and isinstance(two, dict):
+        names = sorted({*one, *two})
+        return [line for name in names for line in differences(one.get(name), two.get(name), f"{place}/{name}")]
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        if one and all(isinstance(v, float) for v in (*one, *two)):
+            gap, most = np.abs(np.subtract(one, two)).max(), max(np.abs(one).max(), np.abs(two).max())
+            return [f"{place}: {one} {two}"] if gap > 1e-6 * most else []
+        pairs = enumerate(zip(one, two, strict=True))
+        return [line for i, pair in pairs for line in differences(*pair, f"{place}/{i}")]
+    if isinstance(one, float) and isinstance(two, float):
+        return [f"{place}: {one} {two}"] if abs(one - two) > 1e-6 * max(abs(one), abs(two)) else []
+    return [] if one == two else [f"{place}: {one} {two}"]
 
 
 @pytest.mark.parametrize("cluster", ["residuals", "rows", "runs", "sizes", "seeds"])
@@ -17,4 +76,75 @@ def test_resamples_do_not_depend_on_the_order_of_the_rows(cluster: str) -> None:
     table["run"] += np.arange(len(table)).astype(str)
     shuffled = table.sample(frac=1.0, random_state=3)
     given, other = (fit_law(t, loss="squared", cluster=cluster, resamples=40).draws for t in (table, shuffled))
-    np.testing.assert_allclose(given["a"], other["a"], rtol=1e-4)
+    np.testing.assert_allclose(given["a"], other["a"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["huber", "l1"])
+def test_of_equal_laws_the_one_of_least_squares_is_taken_and_the_others_are_told(loss: str) -> None:
+    table = anywhere.doubled()
+    fit = fit_law(table, loss=loss, resamples=0)
+    least = fit_law(table, loss="squared", resamples=0)
+    np.testing.assert_allclose(fit.params, least.params, rtol=1e-3)
+    found = fit.flat
+    assert found is not None
+    assert np.linalg.norm(list(found.direction.values())) == pytest.approx(1.0)
+    assert found.direction["ln B"] > 0.5
+    for name in ("A", "B", "E", "alpha"):
+        ends = sorted((found.low[name], found.high[name]))
+        assert ends[0] < fit.params[name] < ends[1]
+    for end in (found.low, found.high):
+        assert objective_at(fit, end) == pytest.approx(fit.objective, rel=1e-7)
+    assert found.moved > 0.05
+    told = next(check for check in fit.check() if check.code == "flat_optimum")
+    assert "ln B +0." in told.message
+    assert f"B {human.number(found.low['B'], 4)} to" in told.message
+
+
+def objective_at(fit: Any, constants: dict[str, float]) -> float:
+    p = fit.problem
+    theta = p.form.internal(np.array([[constants[name] for name in p.form.names]]), p.centres)
+    return float(engine.evaluate(p, theta)[0][0])
+
+
+def test_a_design_that_tells_laws_apart_has_no_flat_optimum() -> None:
+    for loss in ("huber", "squared", "l1", "student_t"):
+        fit = fit_law(studies.isoflop(1, noise=0.004), loss=loss, resamples=0)
+        assert fit.flat is None
+    exact = fit_law(studies.isoflop(), resamples=0)
+    assert exact.flat is None
+
+
+def test_constants_that_a_design_cannot_tell_apart_are_named_with_their_width() -> None:
+    few = studies.isoflop(ratios=(10.0,), noise=0.003)
+    two = pd.concat([few.assign(tokens=1e8), few.assign(tokens=1e9)], ignore_index=True)
+    two["loss"] = studies.loss(studies.LAW, two["params"], two["tokens"]) * (1 + 0.001 * np.sin(np.arange(len(two))))
+    found = fit_law(two, loss="squared", resamples=0).flat
+    assert isinstance(found, Flat)
+    assert abs(found.direction["ln B"]) > 0.5
+    assert abs(found.direction["ln A"]) < 0.1
+    assert max(found.high["B"], found.low["B"]) > 2 * min(found.high["B"], found.low["B"])
+
+
+def test_what_decides_among_equals_moves_nothing_else() -> None:
+    rows = studies.isoflop(2, noise=0.004)
+    for loss in (losses.Huber(), losses.Absolute()):
+        fit = fit_law(rows, loss=loss, resamples=0)
+        p = fit.problem
+        assert engine.decided(p).tie > 0
+        assert p.tie == 0.0
+        others = engine.solve(p, engine.starts_of(p), tolerance=1e-11)
+        assert fit.objective <= others.value.min() * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("loss", [losses.Huber(), losses.Squared(), losses.Absolute(), losses.StudentT()])
+@pytest.mark.parametrize("plain", [False, True])
+def test_second_derivatives_are_those_of_the_gradient(loss: losses.Loss, plain: bool) -> None:
+    rows = studies.isoflop(2, noise=0.02)
+    columns = [rows["params"].to_numpy(), rows["tokens"].to_numpy()]
+    p = engine.decided(engine.problem(forms.SURFACE, columns, rows["loss"].to_numpy(), loss, plain=plain))
+    z = np.array([[0.6, -0.5, -0.3, 0.4, 0.25]])
+    found = engine.hessian(p, z)[0]
+    for k in range(5):
+        step = 1e-6 * np.eye(5)[k]
+        ends = [engine.evaluate(p, z + side * step)[1][0] for side in (1.0, -1.0)]
+        np.testing.assert_allclose(found[k], (ends[0] - ends[1]) / 2e-6, rtol=2e-4, atol=1e-5 * np.abs(found).max())

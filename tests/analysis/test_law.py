@@ -262,7 +262,7 @@ def test_the_record_is_json_and_says_all() -> None:
     keys = (
         "form loss_function objective params intervals checks rows_used optimizer kinds interval_method seed resamples"
     )
-    for key in (*keys.split(), "versions", "constraints", "aic", "ranges"):
+    for key in (*keys.split(), "versions", "constraints", "aicc", "aic", "ranges"):
         assert key in record
     assert record["constraints"] == {"E": 1.7}
     assert record["optimizer"]["starts"] == 8
@@ -276,11 +276,55 @@ def test_compare_ranks_forms_and_refuses_other_rows() -> None:
     out: Any = compare(fits)
     assert out.index[0] == "chinchilla"
     assert list(out["rank"]) == [0, 1, 2]
-    assert out["delta_aic"].iloc[0] == 0
+    assert out["delta_aicc"].iloc[0] == 0
+    assert list(out["aicc"]) == sorted(out["aicc"])
     assert out["weight"].sum() == pytest.approx(1.0)
     assert out.loc["chinchilla", "error"] < out.loc["kaplan", "error"]
     with pytest.raises(ValueError, match="cannot be compared"):
         compare([fits[0], fit_law(table.iloc[1:], resamples=0)])
+
+
+def test_few_rows_cost_more_for_every_constant() -> None:
+    import statsmodels.tools.eval_measures as measures
+
+    fit = fit_law(study(noise=0.003), loss="squared", resamples=0)
+    assert fit.aicc == pytest.approx(measures.aicc(fit.llf, fit.nobs, fit.free + 1))
+    assert fit_law(study(noise=0.003).iloc[:7], loss="squared", resamples=0).aicc == np.inf
+    exact = compare([fit_law(study().iloc[:7], form, loss="squared", resamples=0) for form in ("chinchilla", "kaplan")])
+    assert list(exact.index) == ["kaplan", "chinchilla"]
+    assert list(exact["weight"]) == [1.0, 0.0]
+
+
+def test_the_law_that_made_the_tutorials_data_ranks_first() -> None:
+    from pathlib import Path
+
+    from analysis import frame
+
+    runs = frame.used(frame.from_csv(Path("docs/tutorial/runs.csv"), params_kind="total", flop_rule="6ND"))
+    forms = ("chinchilla", "chinchilla_tied", "farseer", "chinchilla_interaction")
+    out: Any = compare([fit_law(runs, form, loss="squared", resamples=0) for form in forms])
+    assert out.index[0] == "chinchilla"
+    assert out["aic"].idxmin() == "chinchilla_interaction"  # AIC alone prefers eight constants to five at 36 rows
+
+
+def test_the_largest_models_are_held_out_not_the_worst() -> None:
+    from analysis.comparison import size_of
+
+    loss = np.linspace(3.6, 2.4, 20)
+    error = 0.857 - 2.21 * np.exp(-0.715 * loss)
+    fit = fit_law({"loss": loss, "error": error}, "downstream", loss="squared", plain=True, resamples=0)
+    assert list(np.argsort(size_of(fit))[-4:]) == [16, 17, 18, 19]
+    sized = {"loss": loss, "error": error, "params": np.geomspace(1e9, 1e7, 20), "tokens": np.full(20, 1e10)}
+    fit = fit_law(sized, "downstream", loss="squared", plain=True, resamples=0)
+    assert list(np.argsort(size_of(fit))[-4:]) == [3, 2, 1, 0]
+
+
+def test_plain_and_log_residuals_are_not_pooled() -> None:
+    table = study(noise=0.003)
+    logs = fit_law(table, loss="squared", resamples=20)
+    plain = fit_law(table, "chinchilla_tied", loss="squared", plain=True, resamples=20)
+    with pytest.raises(ValueError, match="differ in whether residuals are logs"):
+        logs.prediction({"params": [1e9], "tokens": [1e10]}, [plain])
 
 
 def test_sensitivity_shows_what_the_interval_does_not_hold() -> None:
