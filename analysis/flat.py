@@ -172,5 +172,5 @@ def _between(p: Problem, first: Array, last: Array, moved: float) -> Flat:
     if gap[np.argmax(np.abs(gap))] < 0:
         gap, low, high = -gap, high, low
     names = [f"ln {name}" if log else name for name, log in zip(form.names, form.logs, strict=True)]
-    values = (dict(zip(form.names, map(float, v), strict=True)) for v in (low, high))
-    return Flat(dict(zip(names, map(float, gap), strict=True)), *values, moved)
+    first_end, last_end = (dict(zip(form.names, map(float, v), strict=True)) for v in (low, high))
+    return Flat(dict(zip(names, map(float, gap), strict=True)), first_end, last_end, moved)
