@@ -88,7 +88,8 @@ def advance(
     if not feed.others_live(folder, state, ended, outside.runner):
         is_last, send = partial(_is_last, folder, outside, ended), partial(_try, folder, outside, sparing=True)
         return as_the_last(folder, outside, is_last, send)
-    if feed.is_time(folder, outside.clock(), feed.PACE_SECONDS) or _opens(folder, state, ended):
+    every = feed.pace(folder, state, ended)
+    if feed.is_time(folder, outside.clock(), every) or _opens(folder, state, ended):
         return _try(folder, outside, sparing=True) or 0
     return 0
 

@@ -23,6 +23,8 @@ from study.units import counted
 
 PACE_SECONDS = 30.0
 """How often the jobs of a study ask for room as they end, all of them together."""
+FEW_PACE_SECONDS = 10.0
+"""The same where at most `FEW` points are left in the queue: short jobs would run out before the next look."""
 LOOK_SECONDS = 10.0
 """How often commands that look at a study do, all of them together."""
 SINGLES = 60
@@ -205,6 +207,12 @@ def is_time(folder: StudyFolder, now: float, every: float) -> bool:
     noted = read_json(folder.feed) or {}
     when = noted.get("time")
     return not isinstance(when, int | float) or not 0 <= now - when < every
+
+
+def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
+    """Return how long jobs that end wait after anybody asked for room [s]: less where the queue runs dry soon."""
+    left = len(list(itertools.islice(_open(folder, state, ended), FEW + 1)))
+    return PACE_SECONDS if left > FEW else FEW_PACE_SECONDS
 
 
 def send_waiting(folder: StudyFolder, say: Callable[[str], None] = lambda text: None) -> None:

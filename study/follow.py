@@ -39,10 +39,14 @@ NOT_GOOD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
 
 
 class Stop:
-    """Counts the requests to stop: Ctrl-C, SIGTERM, and the terminal going away."""
+    """Counts the requests to stop: Ctrl-C, SIGTERM, and the terminal going away.
 
-    def __init__(self) -> None:
+    While `at_once`, Ctrl-C is not only counted: it raises KeyboardInterrupt.
+    """
+
+    def __init__(self, at_once: bool = False) -> None:
         self.requests = 0
+        self.at_once = at_once
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
@@ -56,6 +60,8 @@ class Stop:
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requests += 1
+        if self.at_once and number == signal.SIGINT:
+            raise KeyboardInterrupt
 
 
 class Controller:
@@ -164,7 +170,8 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
     points = list(observer.points.values())
     pace = Pace({point.key: estimated_flops(point.config) for point in points})
     with ExitStack() as stack:
-        stop = stack.enter_context(Stop())
+        # The first look at a large study takes a while; who only watches leaves nothing undone by going at once.
+        stop = stack.enter_context(Stop(at_once=not control))
         syncer = stack.enter_context(SyncProcess(folder, if_needed=True))
         controller = None
         if control and any(batch.executor == "local" for batch in observer.known.batches.values()):
@@ -207,6 +214,7 @@ def _watch(
         if controller is not None:
             statuses = controller.step(statuses, not stop.requests, shown.say)
         shown.update(statuses)
+        stop.at_once = False
         if stop.requests > told:
             told = stop.requests
             busy = controller.busy(statuses) if controller else 0

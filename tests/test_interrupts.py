@@ -19,7 +19,7 @@ import pytest
 
 from study.layout import StudyFolder
 from study.tracking.mlflow_store import ENVIRONMENT
-from tests.study.execution.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end
+from tests.study.execution.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end, wait_until
 from tests.study.tracking import made
 from tests.warm import fresh, warm
 from train.spec.interrupts import guarded
@@ -191,6 +191,23 @@ def test_ctrl_c_at_any_moment_is_one_line_and_130(name: str, templates: Path, tm
             interrupted += 1
         case.whole(folder)
         shutil.rmtree(folder)
+
+
+def test_the_first_look_of_watch_is_left_at_once(templates: Path, tmp_path: Path) -> None:
+    cases(templates)["watch"].made(tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("squeue", "sacct"):  # a controller that is busy elsewhere
+        (programs / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep {LIMIT_SECONDS:.0f}\n")
+        (programs / name).chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    process = fresh("study", "watch", "live", cwd=tmp_path, env=environment() | {"PATH": path})
+    wait_until("the scheduler is asked", (tmp_path / "asked").exists)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, said) == (130, "study: interrupted\n")
+    assert time.monotonic() - began < LIMIT_SECONDS / 10
 
 
 @pytest.fixture

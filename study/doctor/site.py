@@ -12,7 +12,6 @@ from study.doctor.checks import Check, Slurm
 from study.executors.nodes import Nodes
 from train.spec.read import read
 
-DAY_MINUTES = 1440
 MEMORY_SHARE = 0.95
 """Of a node's memory, what jobs may ask: sites keep a little for themselves."""
 SHOWN_LINES = 40
@@ -33,7 +32,8 @@ def settings(slurm: Slurm | None, machine: Mapping[str, Any], partition: str | N
     said: dict[str, Any] = {"executor": "slurm", "nodes": 1, "tasks_per_node": 1}
     said |= _share(max(those, key=lambda n: (n.gpus, n.count))) if those else {"cpus_per_task": 1, "gpus_per_node": 0}
     limits = [n.minutes for n in those if n.minutes is not None]
-    said["time_minutes"] = min([DAY_MINUTES, *limits])
+    # Runs that need longer go on in a further job, and short ones start sooner: a partition's limit is no wish.
+    said["time_minutes"] = min([ClusterConfig().time_minutes, *limits])
     if wanted:
         said["partition"] = wanted
     if slurm.account:

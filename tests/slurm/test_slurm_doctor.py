@@ -38,7 +38,7 @@ def test_what_the_doctor_writes_runs_a_study(lab: Lab) -> None:
     assert "test job " in done.stderr, "it says how the job stands while it waits"
     assert not list((lab.folder / "runs").iterdir()), "what it tried out is removed"
     said = yaml.safe_load(file.read_text(encoding="utf-8"))
-    assert (said["executor"], said["partition"], said["time_minutes"]) == ("slurm", "main", 1440)
+    assert (said["executor"], said["partition"], said["time_minutes"]) == ("slurm", "main", 60)
     again = lab.study("doctor", "--no-job", "--out", str(file))
     assert "--force replaces it" in again
     quick = lab.with_trainer("quick")

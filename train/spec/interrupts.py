@@ -45,7 +45,9 @@ def guarded(main: Callable[[], int], command: str) -> int:
         if pressed.ever and code != 0:
             code = INTERRUPTED
     except BaseException as error:
-        if not pressed.ever or (isinstance(error, SystemExit) and not error.code):
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        if not pressed.ever and not isinstance(error, KeyboardInterrupt):
             raise
         print(f"{command}: interrupted", file=sys.stderr)
         code = INTERRUPTED

@@ -46,11 +46,11 @@ def test_gpu_types(text: str, types: dict[str, int]) -> None:
         (
             Slurm(site=SITE, account="lab", requeue=False),
             None,
-            {"partition": "gpu", "gpus_per_node": 1, "cpus_per_task": 16, "mem_gb": 121, "time_minutes": 720,
+            {"partition": "gpu", "gpus_per_node": 1, "cpus_per_task": 16, "mem_gb": 121, "time_minutes": 60,
              "account": "lab", "requeue": False},
         ),
-        (Slurm(site=SITE), "cpu", {"partition": "cpu", "gpus_per_node": 0, "cpus_per_task": 1, "time_minutes": 1440}),
-        (Slurm(), None, {"gpus_per_node": 0, "cpus_per_task": 1, "time_minutes": 1440}),
+        (Slurm(site=SITE), "cpu", {"partition": "cpu", "gpus_per_node": 0, "cpus_per_task": 1, "time_minutes": 60}),
+        (Slurm(), None, {"gpus_per_node": 0, "cpus_per_task": 1, "time_minutes": 60}),
     ],
 )  # fmt: skip
 def test_what_one_run_gets(slurm: Slurm, partition: str | None, said: dict[str, object]) -> None:

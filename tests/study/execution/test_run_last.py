@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from study import ledger
+from study import feed, ledger
 from study.again import follow_up
 from study.config import ClusterConfig
 from study.execute import Outside, advance, start
@@ -172,6 +172,19 @@ def test_a_job_that_ended_without_a_word_does_not_relieve_the_last(
     world.slurm.asleep = nap
     assert world.end(second) == 1
     assert json.loads(world.study.feed.read_text())["waiting"] == 0
+
+
+def test_a_queue_that_runs_dry_soon_is_filled_sooner(make: Callable[[int, int], World]) -> None:
+    world = make(14, 4)
+    out = world.start()
+    began = json.loads(world.study.feed.read_text())["time"]
+    world.slurm.tasks.pop("1_0")
+    for now, sent in ((began + 9, 0), (began + 11, 1)):
+        world.slurm.now = now
+        assert world.end(out[0]) == sent
+    many = make(40, 30)
+    many.start()
+    assert feed.pace(many.study, ledger.read(many.study), {many.keys[0]}) == feed.PACE_SECONDS
 
 
 def with_branch(world: World, parent: str) -> str:
