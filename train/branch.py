@@ -8,6 +8,7 @@ with other settings if some are given. Then `python -m train.run --config FOLDER
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -61,11 +62,19 @@ def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfi
     end = at + tokens
     warmup = parent.schedule.warmup_fraction * (parent.budget.tokens or end) / end
     share = branch_decay_fraction(at, end)
+    ramp = parent.batch.ramp_fraction * (parent.budget.tokens or end) / end
+    if parent.batch.ramp_from is not None and ramp > 1.0:
+        raise ValueError(
+            f"--tokens {tokens} is not allowed: the batch of {found.folder} grows until {round(ramp * end):,} tokens, "
+            f"and the cooldown would end at {end:,}: give at least {math.ceil(ramp * end) - at}"
+        )
     if warmup + share > 1.0:
         raise ValueError(f"{found.folder} was taken during warm-up: a cooldown begins at the peak learning rate")
     changed = replace(schedule, name="wsd", warmup_fraction=warmup, decay_fraction=share, final_lr_fraction=0.0)
     budget = replace(parent.budget, tokens=end, flops=None, tokens_per_param=None)
-    return resolve(replace(parent, schedule=changed, budget=budget))
+    # The ramp ends where the parent's does: a share of the parent's budget, not of the branch's.
+    batch = parent.batch if parent.batch.ramp_from is None else replace(parent.batch, ramp_fraction=ramp)
+    return resolve(replace(parent, batch=batch, schedule=changed, budget=budget))
 
 
 def _with(mapping: dict[str, Any], assignments: list[str]) -> RunConfig:

@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from sweeps.designs.trunk_and_branch import Part, saved, trunk_and_branch
-from tests.train.runs import read_outcome, values, write_config
+from tests.train.runs import read_outcome, records, values, write_config
 from train import run
-from train.checkpoint import newest
+from train.branch import branch
+from train.checkpoint import Checkpoint, newest
 from train.checkpoint.load import stored
-from train.spec.config import BudgetConfig, RunConfig, ScheduleConfig
+from train.schedule import batch_tokens, factor
+from train.spec.config import BatchConfig, BudgetConfig, RunConfig, ScheduleConfig
+from train.spec.resolve import resolve
 
 BUDGETS = (2048, 4096)
 WARMUP = 256
@@ -70,6 +73,65 @@ def test_a_parent_that_is_not_there_yet_is_named(
     config = scheduled(tiny, Part(1024, 2048, 0, True), 0.5, f"{key(7)}@1024")
     assert run.main(["--config", str(write_config(tmp_path / key(8), config))]) == 1
     assert f"{key(7)}/checkpoints holds no whole checkpoint at 1024 tokens" in capfd.readouterr().err
+
+
+ROW = 128
+
+
+def grown(tiny: RunConfig) -> RunConfig:
+    """A trunk of 10,000 batches whose learning rate and batch grow over shares of its budget."""
+    schedule = ScheduleConfig(name="wsd", warmup_fraction=0.3, decay_fraction=0.2)
+    batch = BatchConfig(tokens=64 * ROW, ramp_from=8 * ROW, ramp_fraction=0.5)
+    config = replace(tiny, schedule=schedule, batch=batch, budget=BudgetConfig(tokens=10_000 * 64 * ROW))
+    return resolve(config)
+
+
+def taken_at(batches: int) -> Checkpoint:
+    return Checkpoint(Path("runs/p/checkpoints/step-000000001"), {"progress": {"tokens": batches * 64 * ROW}})
+
+
+@pytest.mark.parametrize("at", [3500, 4500, 6000, 7999])
+def test_a_cooldown_goes_on_with_its_parents_batch_and_at_the_peak(tiny: RunConfig, at: int) -> None:
+    parent, unit = grown(tiny), 64 * ROW
+    child = branch(parent, taken_at(at), 2500 * unit)
+    end = child.budget.tokens
+    assert end == (at + 2500) * unit
+    for tokens in range(at * unit, end, 100 * unit + 7):
+        assert batch_tokens(child.batch, end, tokens) == batch_tokens(parent.batch, 10_000 * unit, tokens)
+    assert child.schedule.warmup_fraction * end == pytest.approx(3000 * unit)
+    assert factor(child.schedule, at * unit, end) == pytest.approx(1.0)
+    assert factor(child.schedule, end, end) == pytest.approx(0.0, abs=1e-12)
+    for tokens in range(unit, 3000 * unit, 500 * unit):
+        assert factor(child.schedule, tokens, end) == pytest.approx(factor(parent.schedule, tokens, 10_000 * unit))
+
+
+def test_a_cooldown_that_cannot_keep_its_parents_plan_is_refused_in_words(tiny: RunConfig) -> None:
+    parent = grown(tiny)
+    with pytest.raises(ValueError, match=r"grows until 40,960,000 tokens.*give at least 12288000"):
+        branch(parent, taken_at(3500), 1000 * 64 * ROW)
+    with pytest.raises(ValueError, match="was taken during warm-up"):
+        branch(replace(parent, batch=BatchConfig(tokens=64 * ROW)), taken_at(2000), 500 * 64 * ROW)
+    plain = branch(replace(parent, batch=BatchConfig(tokens=64 * ROW)), taken_at(6000), 1000 * 64 * ROW)
+    assert plain.batch == BatchConfig(tokens=64 * ROW)
+
+
+@pytest.mark.parametrize(("precision", "begins_with"), [("fp16", 16384.0), ("fp16, other", 1024.0)])
+def test_a_branch_goes_on_with_its_parents_loss_scale_where_it_has_its_format(
+    tmp_path: Path, tiny: RunConfig, precision: str, begins_with: float
+) -> None:
+    fp16 = replace(tiny, precision=replace(tiny.precision, name="fp16", loss_scale=1024.0, loss_scale_steps=2))
+    constant = replace(fp16, schedule=ScheduleConfig(name="constant", warmup_fraction=0.05))
+    config = write_config(tmp_path / "parent", constant)
+    assert run.main(["--config", str(config), "--until", str(8 * 128)]) == 0
+    found = newest(tmp_path / "parent" / "checkpoints")
+    assert found is not None
+    assert found.manifest["notes"]["scaler"]["scale"] == 16384.0, "four times doubled in eight steps"
+    cooled = branch(constant, found, 4 * 128)
+    if precision != "fp16":
+        cooled = replace(cooled, precision=replace(cooled.precision, loss_scale_steps=1000))
+    assert run.main(["--config", str(write_config(tmp_path / "child", cooled))]) == 0
+    first = next(r for r in records(tmp_path / "child") if r["kind"] == "train")
+    assert first["metrics"]["loss_scale"] == begins_with
 
 
 @pytest.mark.parametrize(("was", "now"), [("fp32", "bf16"), ("bf16", "fp32")])

@@ -43,6 +43,11 @@ def count(before: Skipped, loss: float, norm: float, overflows_expected: bool = 
     return Skipped(before.total + 1, before.in_row + 1, before.overflows)
 
 
+def forgiven(before: Skipped, after: Skipped) -> bool:
+    """Say whether a step was lost to an overflow that lowers the loss scale, and tells nothing of the run."""
+    return after.overflows > before.overflows
+
+
 def diverged(skipped: Skipped, policy: str, limit: int) -> bool:
     """Say whether the run is over: at the first such step under "stop", after `limit` in a row under "skip"."""
     return skipped.in_row >= (1 if policy == "stop" else limit)

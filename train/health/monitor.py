@@ -37,8 +37,9 @@ class Monitor:
         """Take in a step and say what follows. loss in nats per token; norm before clipping."""
         optim, config = self._config.optim, self._config.spikes
         scaled = self._config.precision.name == "fp16"
-        self.skipped = guard.count(self.skipped, loss, norm, overflows_expected=scaled)
-        self._seen, verdict = spikes.observe(self._seen, step, loss, norm, config)
+        before, self.skipped = self.skipped, guard.count(self.skipped, loss, norm, overflows_expected=scaled)
+        known = None if guard.forgiven(before, self.skipped) else norm
+        self._seen, verdict = spikes.observe(self._seen, step, loss, known, config)
         self.spikes += verdict.spike is not None
         action = spikes.decide(config, verdict.spike, len(self.went_back))
         over = guard.diverged(self.skipped, optim.nonfinite, optim.nonfinite_limit) or action is Action.STOP

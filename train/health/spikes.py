@@ -63,11 +63,14 @@ class Action(Enum):
     STOP = "stop"
 
 
-def observe(seen: Seen, step: int, loss: float, norm: float, config: SpikesConfig) -> tuple[Seen, Verdict]:
-    """Return the memory after a step, and what the step was. loss in nats per token; not finite counts as high."""
+def observe(seen: Seen, step: int, loss: float, norm: float | None, config: SpikesConfig) -> tuple[Seen, Verdict]:
+    """Return the memory after a step, and what the step was. loss in nats per token; not finite counts as high.
+
+    norm: None where it is not known, as the gradient overflowed in fp16: then the loss alone tells.
+    """
     long_enough = len(seen.losses) >= config.warmup_steps and config.threshold > 0
     loss_z = z_score(loss, seen.losses) if long_enough else 0.0
-    norm_z = z_score(norm, seen.norms) if long_enough else 0.0
+    norm_z = z_score(norm, seen.norms) if long_enough and norm is not None else 0.0
     high = max(loss_z, norm_z) > config.threshold if long_enough else False
     if not high:
         return _remember(replace(seen, first=None, row=0), loss, norm, config.window), Verdict(
@@ -98,7 +101,7 @@ def decide(config: SpikesConfig, spike: int | None, rollbacks: int) -> Action:
     return Action.STOP
 
 
-def _remember(seen: Seen, loss: float, norm: float, window: int) -> Seen:
-    if not (math.isfinite(loss) and math.isfinite(norm)):
+def _remember(seen: Seen, loss: float, norm: float | None, window: int) -> Seen:
+    if norm is None or not (math.isfinite(loss) and math.isfinite(norm)):
         return seen
     return replace(seen, losses=(*seen.losses, loss)[-window:], norms=(*seen.norms, norm)[-window:])

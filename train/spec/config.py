@@ -54,6 +54,13 @@ class ModelConfig:
     norm_eps: float = key(1e-6, "epsilon inside every RMSNorm")
     init_from: str | None = key(None, "folder of weights to start from, made by train.hub import; null: random ones")
     init_std: float | None = key(None, "std of matrix initialisation; null: 1/sqrt(width)")
+    init_std_at: str = key(
+        "base",
+        "muP: the width that init_std is for; base: mup_base_width, and hidden matrices of this width get its "
+        "sqrt(base / width); width: this one, and the head gets more",
+        ("base", "width"),
+        former="width",
+    )
     mup_base_width: int | None = key(None, "width at which lr was tuned, for muP transfer to this width; null: no muP")
     mup_base_head_dim: int | None = key(None, "muP: head_dim at that width; null: as head_dim is derived there")
 

@@ -35,6 +35,8 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
         if getattr(model, name) < 0:
             raise ValueError(f"model.{name}={getattr(model, name)} is not allowed: a positive cap, or 0 for none")
     _check_window(model)
+    # What is derived is for this width, and at the base width both are the same: two ways of saying one run.
+    at = "width" if model.init_std is None or mup.ratio(model) == 1 else model.init_std_at
     std = model.init_std if model.init_std is not None else float(f"{model.width**-0.5:.6g}")
     return replace(
         model,
@@ -42,6 +44,7 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
         kv_heads=groups,
         mlp_width=mlp_width(model),
         init_std=std,
+        init_std_at=at,
         mup_base_head_dim=None if model.mup_base_width is None else mup.base_head_dim(model),
         rope_original_length=_original_length(model, sequence_length),
     )

@@ -7,6 +7,7 @@ a run that branches off has its model.
 
 from __future__ import annotations
 
+from train.spec import mup
 from train.spec.config import RunConfig
 
 
@@ -17,6 +18,12 @@ def complaints(config: RunConfig, whole: bool) -> list[str]:
         (
             config.model.norm_eps == 0 and config.schedule.parent is None,
             "model.norm_eps=0 is refused: a token whose channels are all 0 has no norm; use a positive number, as 1e-6",
+        ),
+        (
+            config.model.init_from is not None and config.schedule.parent is None and mup.changes(config.model),
+            f"model.init_from with model.mup_base_width={config.model.mup_base_width} is refused: muP divides logits "
+            "and scores by the width over the base's, and those of weights that were trained otherwise are not; use "
+            "model.mup_base_width=null",
         ),
         (
             precision.reduce == "bf16" and precision.name == "fp32",

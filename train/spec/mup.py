@@ -3,7 +3,8 @@
 Yang et al. 2022, "Tensor Programs V", table 8, relative to a base width at which the learning rate was tuned: with
 m = width / base width, Adam's learning rate of hidden matrices is divided by m, the logits are divided by m while the
 head is drawn and trained as at the base, and attention scores are divided by the head dimension instead of its root
-(equal at the base). Hidden matrices are drawn with std 1/sqrt(fan in) anyway. At the base width nothing changes.
+(equal at the base). Hidden matrices are drawn with std 1/sqrt(fan in), which is 1/sqrt(m) of the base's, also where the
+base's is given. At the base width nothing changes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from train.spec.counts import head_dim
 def ratio(model: ModelConfig) -> float:
     """Return m, the width over the base width; 1 without muP."""
     return 1.0 if model.mup_base_width is None else model.width / model.mup_base_width
+
+
+def changes(model: ModelConfig) -> bool:
+    """Say whether muP makes another function of the same weights: not at the base width with the base's heads."""
+    return output_scale(model) != 1.0 or query_scale(model) != 1.0
 
 
 def base_head_dim(model: ModelConfig) -> int:
@@ -39,8 +45,10 @@ def output_scale(model: ModelConfig) -> float:
 
 
 def matrix_std(model: ModelConfig) -> float:
-    """Return the std of hidden matrices' initialisation: `init_std`, or 1/sqrt(width)."""
-    return model.init_std if model.init_std is not None else float(model.width**-0.5)
+    """Return the std of hidden matrices' initialisation: 1/sqrt(width), or `init_std`, under muP over sqrt(m)."""
+    if model.init_std is None:
+        return float(model.width**-0.5)
+    return float(model.init_std / ratio(model) ** 0.5) if model.init_std_at == "base" else model.init_std
 
 
 def head_std(model: ModelConfig) -> float:

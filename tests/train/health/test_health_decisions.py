@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.health.guard import OVERFLOWS, Skipped, count, diverged, skip_flag
+from train.health.monitor import Monitor
 from train.health.spikes import Action, Seen, Verdict, decide, observe, z_score
-from train.spec.config import SpikesConfig
+from train.spec.config import PrecisionConfig, RunConfig, SpikesConfig
 
 NAN, INF = math.nan, math.inf
 # Window of 4 steps, judged from the second on: mean 2, standard deviation 1 after losses 1 and 3.
@@ -145,3 +146,35 @@ def test_overflows_that_no_loss_scale_ends_are_divergence() -> None:
 )
 def test_divergence(in_row: int, policy: str, wanted: bool) -> None:
     assert diverged(Skipped(9, in_row), policy, limit=5) is wanted
+
+
+@pytest.mark.parametrize("policy", ["stop", "rollback"])
+def test_overflows_that_lower_the_loss_scale_are_no_spike_and_a_loss_that_jumps_among_them_is(policy: str) -> None:
+    spikes = SpikesConfig(policy=policy, window=16, warmup_steps=8)
+
+    def monitor(precision: str) -> Monitor:
+        found = Monitor(RunConfig(precision=PrecisionConfig(name=precision), spikes=spikes))
+        for step in range(1, 17):
+            assert found.judge(step, 3.0 + 0.01 * math.sin(step), 1.0 + 0.1 * math.cos(step)).action is Action.GO_ON
+        return found
+
+    forgiving = monitor("fp16")
+    for step in range(17, 17 + 2 * spikes.persistence):
+        judged = forgiving.judge(step, 3.0, INF)
+        assert (judged.action, judged.diverged, judged.verdict.high) == (Action.GO_ON, False, False)
+    assert (forgiving.skipped.total, forgiving.skipped.in_row, forgiving.spikes) == (6, 0, 0)
+    assert len(forgiving._seen.losses) == 16, "a norm that is not known is no measure of later ones"
+    for judged in [forgiving.judge(30 + n, 9.0, INF) for n in range(3)]:
+        assert judged.verdict.high
+    assert judged.action is (Action.STOP if policy == "stop" else Action.ROLL_BACK)
+    strict = monitor("bf16")  # there no scale explains it
+    assert [strict.judge(17 + n, 3.0, INF).action for n in range(3)][-1] is not Action.GO_ON
+
+
+def test_once_no_scale_explains_them_overflows_count_as_high_again() -> None:
+    config = RunConfig(precision=PrecisionConfig(name="fp16"), spikes=SpikesConfig(window=16, warmup_steps=8))
+    found = Monitor(config)
+    for step in range(16):
+        found.judge(step, 3.0, 1.0)
+    high = [found.judge(16 + n, 3.0, INF).verdict.high for n in range(OVERFLOWS + 2)]
+    assert high == [False] * OVERFLOWS + [True] * 2

@@ -367,3 +367,30 @@ def test_the_rows_of_a_branch_that_did_not_note_where_it_left_are_not_made_up(tm
     assert Progress(**found.progress).inherited_steps == 0  # such a run goes on all the same
     with pytest.raises(ValueError, match="branched off at 1280 tokens"):
         provenance.beginning(tmp_path)
+
+
+def test_random_numbers_go_on_where_they_stood_after_a_stop_and_after_a_rollback(
+    tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What draws within a step, as dropout would, draws the same: weights are a function of the config."""
+    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    bad_rows(monkeypatch, 13 * ROW_STEPS, 15 * ROW_STEPS)
+    true, drawn = vars(loop)["step"], dict[int, list[float]]()
+
+    def drawing(setup: Setup, progress: Progress, **options: Any) -> Taken:
+        drawn.setdefault(progress.step + 1, []).append(torch.rand(()).item())
+        taken: Taken = true(setup, progress, **options)
+        return taken
+
+    monkeypatch.setattr(loop, "step", drawing)
+    main(write_config(tmp_path / "whole", spiky_twice(tiny)))
+    assert [len(drawn[step]) for step in (10, 11, 16, 17)] == [1, 2, 2, 1]
+    assert all(len(set(each)) == 1 for each in drawn.values()), "a step that is taken again draws again what it drew"
+    assert len({each[0] for each in drawn.values()}) == 30
+    whole = dict(drawn)
+    drawn.clear()
+    config = write_config(tmp_path / "stopped", spiky_twice(tiny))
+    main(config, "--until", str(7 * 128))
+    torch.manual_seed(99)
+    main(config)
+    assert drawn == whole

@@ -71,12 +71,13 @@ def test_adamw_is_torchs_bit_for_bit() -> None:
         assert torch.equal(ours[name], theirs[name]), name
 
 
-def test_muon_is_torchs_on_a_matrix() -> None:
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_muon_is_torchs_on_a_matrix(nesterov: bool) -> None:
     ours, theirs = weights()["blocks.0.mlp.down"], weights()["blocks.0.mlp.down"]
-    optim = OptimConfig(name="muon", lr=0.01, momentum=0.9)
+    optim = OptimConfig(name="muon", lr=0.01, momentum=0.9, nesterov=nesterov)
     optimizer = make_optimizer([("blocks.0.mlp.down", ours)], MODEL, optim, iteration_dtype=torch.bfloat16)
     peer = torch.optim.Muon(
-        [theirs], lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=True, adjust_lr_fn="match_rms_adamw"
+        [theirs], lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=nesterov, adjust_lr_fn="match_rms_adamw"
     )
     for step in range(4):
         ours.grad = weights(step)["blocks.0.mlp.down"].detach()
@@ -99,6 +100,24 @@ def test_sgd_is_torchs_without_decay(nesterov: bool) -> None:
         peer.step()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_each_kind_of_weight_moves_by_its_own_learning_rate(name: str) -> None:
+    """Twice the scale of a kind is twice the step of its weights, and of no others."""
+    kinds = {"embedding_lr_scale": "embedding.weight", "head_lr_scale": "output.weight", "norm_lr_scale": "norm.weight"}
+
+    def moved(**optim: Any) -> dict[str, Tensor]:
+        named, before = weights(), weights()
+        optimizer = made(named, name=name, weight_decay=0.0, **optim)
+        give_gradients(named, 0)
+        optimizer.step()
+        return {key: (named[key] - before[key]).detach() for key in named}
+
+    plain = moved()
+    for scale, own in kinds.items():
+        for key, step in moved(**{scale: 2.0}).items():
+            torch.testing.assert_close(step, plain[key] * (2.0 if key == own else 1.0), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("ahead", [False, True])

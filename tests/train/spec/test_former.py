@@ -19,6 +19,10 @@ from train.spec.resolve import resolve
 
 OLD: list[tuple[dict[str, dict[str, Any]], str]] = [
     ({"model": {"norm_eps": 0.0}}, "model.norm_eps=0 is refused"),
+    (
+        {"model": {"init_from": "/weights", "mup_base_width": 8, "mup_base_head_dim": 8}},
+        r"model\.init_from with model\.mup_base_width=8 is refused: muP divides logits",
+    ),
     ({"precision": {"reduce": "bf16"}}, "precision.reduce=bf16 with precision.name=fp32 is refused"),
     (
         {"parallel": {"strategy": "ddp", "dp_shard": 1, "dp_replicate": 1, "zero": 1}},
@@ -41,6 +45,12 @@ def test_a_new_run_is_refused_and_one_that_has_begun_goes_on(
     assert resolve(old, begun=True) == old
 
 
+def test_at_the_width_of_the_weights_mup_changes_nothing_and_is_allowed(tiny: RunConfig) -> None:
+    model = {"init_from": "/weights", "mup_base_width": tiny.model.width, "mup_base_head_dim": tiny.model.head_dim}
+    same = changed(tiny, {"model": model})
+    assert resolve(same) == same
+
+
 def test_whole_copies_are_known_once_the_ranks_are(tiny: RunConfig) -> None:
     old = changed(tiny, {"parallel": {"dp_replicate": None, "zero": 2}})
     assert resolve(old) == old
@@ -53,7 +63,7 @@ def test_an_old_run_says_so_and_ends_as_it_would_have(
     tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(StopFlag, "install", lambda self: None)
-    old = changed(changed(tiny, OLD[0][0]), OLD[1][0])
+    old = changed(changed(tiny, OLD[0][0]), OLD[2][0])
     config = write_config(tmp_path / "run", old)
     assert run.main(["--config", str(config)]) == run.FAILED
     assert "error: model.norm_eps=0 is refused" in capsys.readouterr().err

@@ -88,6 +88,31 @@ def test_the_step_law_takes_n_without_embedding_and_head(width: int, layers: int
     assert (before.lr or 0) < (found.lr or 0)
 
 
+@pytest.mark.parametrize("width", [64, 256, 1024])
+def test_under_mup_a_given_std_is_the_bases_and_transfers(width: int) -> None:
+    """Hidden matrices sqrt(base / width) times as large, the head as at the base; resolving again changes nothing."""
+    given = ModelConfig(width=width, head_dim=64, mup_base_width=64, mup_base_head_dim=64, init_std=0.02)
+    config = RunConfig(given, DataConfig(), optim=OptimConfig(lr=0.01), budget=BudgetConfig(tokens=12800))
+    once = resolve(config)
+    for model in (given, once.model, resolve(once).model):
+        assert mup.matrix_std(model) == pytest.approx(0.02 * (64 / width) ** 0.5)
+        assert mup.head_std(model) == pytest.approx(0.02)
+    assert once.model.init_std_at == ("width" if width == 64 else "base")
+    derived = resolve(replace(config, model=replace(given, init_std=None)))
+    for model in (derived.model, resolve(derived).model):
+        assert mup.matrix_std(model) == pytest.approx(width**-0.5, rel=1e-5)
+        assert mup.head_std(model) == pytest.approx(64**-0.5, rel=1e-5)
+    assert derived.model.init_std_at == "width", "as it was frozen before there was the key"
+    before = replace(given, init_std_at="width")  # a config that was frozen with a std of its own goes on as it was
+    assert mup.matrix_std(before) == 0.02
+    assert mup.head_std(before) == pytest.approx(0.02 * (width / 64) ** 0.5)
+
+
+def test_without_mup_a_given_std_is_that_of_all_matrices() -> None:
+    model = resolve(RunConfig(ModelConfig(width=64, init_std=0.02), budget=BudgetConfig(tokens=12800))).model
+    assert (mup.matrix_std(model), mup.head_std(model), model.init_std_at) == (0.02, 0.02, "width")
+
+
 def test_at_the_base_width_mup_changes_nothing() -> None:
     plain = resolve(RunConfig(ModelConfig(width=64), DataConfig(), budget=BudgetConfig(tokens=12800))).model
     based = replace(plain, mup_base_width=64, mup_base_head_dim=plain.head_dim)
