@@ -23,6 +23,8 @@ class Labels:
         self._log = EventLog(folder.events)
         self._search: Search | None = None
         self._trial: dict[str, int] = {}
+        self.end: str | None = None
+        """How the search has ended, "over" or "stopped"; "" while it goes on; None where the study is no search."""
 
     def refresh(self) -> None:
         """Take in what has been logged since the last time. ValueError where the log is damaged."""
@@ -36,6 +38,17 @@ class Labels:
             self._search.apply(record)
             if record["event"] == "started":
                 self._trial[record["key"]] = record["trial"]
+        self.end = self._ended(self._search)
+
+    def _ended(self, search: Search) -> str:
+        if search.stopped or search.claims:
+            return "stopped" if search.stopped and not search.claims else ""
+        from study.search.claims import Office  # it knows what the next trial would cost
+
+        try:
+            return "over" if Office.of(self._folder).search.over else ""
+        except ValueError:  # of another version: whoever advances it says what is wrong
+            return ""
 
     def of(self, key: str) -> Mapping[str, str]:
         """Return the labels of a point: trial, rung (tokens reached), bracket, verdict; empty for another study's."""

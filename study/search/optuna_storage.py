@@ -20,7 +20,9 @@ from study.search import view
 from study.search.claims import Office
 from study.search.pareto import values_at
 from study.search.state import Search, Trial
+from sweeps.events import Config
 from sweeps.samplers.models import distribution
+from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def _frozen(search: Search, trial: Trial, begun: float, over: float) -> optuna.t
     import optuna
 
     state, values = _state(search, trial)
-    config = search.first[trial.number]
+    config = _schedule(search, trial)[-1][1]
     domains = {name: domain for name, domain in search.space.domains.items() if name in config}
     ended = state.is_finished()
     return optuna.trial.FrozenTrial(
@@ -176,9 +178,21 @@ def _attributes(search: Search, trial: Trial) -> dict[str, Any]:
         "tokens": trial.at,
         "device seconds": round(trial.took, 3),
     }
-    if trial.config != search.first[trial.number]:
-        said["config now"] = json.dumps(dict(trial.config))
+    if isinstance(search.scheduler, PopulationBased):
+        said["schedule"] = json.dumps([{"tokens": at, "config": dict(c)} for at, c in _schedule(search, trial)])
     return said
+
+
+def _schedule(search: Search, trial: Trial) -> list[tuple[int, Config]]:
+    """Return the settings that a trial's weights were trained with, from which resource on [tokens]; oldest first.
+
+    In a population they are those of the members that it goes back to, and the last ones are what Optuna calls its
+    parameters: those that it began with may have nothing to do with its loss.
+    """
+    if not isinstance(search.scheduler, PopulationBased):
+        return [(0, search.first[trial.number])]
+    whole = search.scheduler.schedule(trial.number)
+    return [step for step in whole if step[0] < trial.at] or whole[:1]
 
 
 def _shown(domain: Domain) -> Any:

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from study.search.labels import REPLACED
 from study.standing import ENDED
 from study.tracking.facts import Facts
 from study.tracking.redact import Redact
@@ -28,6 +29,9 @@ STATUS = {
     "unknown": "RUNNING",
 }
 """MLflow's status of each state. Absence is not evidence: what is unknown counts as running."""
+
+STOPPED = "stopped"
+"""State of a run that its search took no further, and takes no further: MLflow calls it KILLED."""
 
 PARENT = "mlflow.parentRunId"
 """The tag by which MLflow shows a run below another."""
@@ -100,11 +104,31 @@ def run_card(
         tags["code_changed"] = "true"
     if facts.outcome is not None:
         tags["outcome"] = json.dumps(facts.outcome, separators=(",", ":"))
-    return Card(_tags(tags, redact), STATUS[facts.state], facts.ended)
+    return Card(_tags(tags, redact), _status(facts.state), facts.ended)
 
 
-def study_card(states: Sequence[str], pending: int, cluster: str, code: str, redact: Redact) -> Card:
-    """Return what the study's own run shall show: its points by state, and a status that sums them up."""
+def of_search(facts: Facts, verdict: str, end: str) -> Facts:
+    """Return a run's facts with the state that its search gives it; `verdict` of study.search.labels, `end` of its end.
+
+    A search's runs belong to no batch of points: one that waits at a rung, has failed for good, or was replaced by a
+    copy looks alike by its files.
+    """
+    if facts.state != "pending" or not verdict:
+        return facts
+    if verdict == "failed":
+        return replace(facts, state="failed")
+    kept = not end and verdict != REPLACED
+    return facts if kept else replace(facts, state=STOPPED)
+
+
+def study_card(
+    states: Sequence[str], pending: int, cluster: str, code: str, redact: Redact, *, search: str | None = None
+) -> Card:
+    """Return what the study's own run shall show: its points by state, and a status that sums them up.
+
+    search: how a search has ended, "over" or "stopped", "" while it goes on; None: the study is none. Trials that were
+    stopped, failed or diverged are what a search is for: it is finished once it is over and one came to the end.
+    """
     counts = Counter({"pending": pending}) + Counter(states)
     tags = {
         "points": str(len(states) + pending),
@@ -113,12 +137,19 @@ def study_card(states: Sequence[str], pending: int, cluster: str, code: str, red
         "code": code,
         "git_sha": code.partition("-")[0],
     }
-    if not set(counts) <= ENDED or not counts:
+    if search is not None:
+        finished = "FINISHED" if counts["completed"] else "FAILED"
+        status = {"over": finished, "stopped": "KILLED"}.get(search, "RUNNING")
+    elif not set(counts) <= ENDED or not counts:
         status = "RUNNING"
     else:
         bad = [STATUS[state] for state in counts if state != "completed"]
         status = "FAILED" if "FAILED" in bad else "KILLED" if bad else "FINISHED"
     return Card(_tags(tags, redact), status)
+
+
+def _status(state: str) -> str:
+    return "KILLED" if state == STOPPED else STATUS[state]
 
 
 def _tags(tags: Mapping[str, str], redact: Redact) -> dict[str, str]:

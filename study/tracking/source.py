@@ -72,6 +72,11 @@ class Source:
         parent = (self.points[key].config.get("schedule") or {}).get("parent")
         return {**self._labels.of(key), **({"parent": str(parent)} if parent else {})}
 
+    @property
+    def search_end(self) -> str | None:
+        """How the study's search has ended, "over" or "stopped"; "" while it goes on; None where it is no search."""
+        return self._labels.end
+
     def latest(self) -> tuple[str, str]:
         """Return executor and code version of the latest submission, "" where unknown."""
         batches = list(self.ledger.batches.values())

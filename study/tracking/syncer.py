@@ -15,7 +15,16 @@ from study.files import locked
 from study.layout import StudyFolder
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
-from study.tracking.project import PARENT, Card, FrozenPoint, identity_tags, run_card, run_name, study_card
+from study.tracking.project import (
+    PARENT,
+    Card,
+    FrozenPoint,
+    identity_tags,
+    of_search,
+    run_card,
+    run_name,
+    study_card,
+)
 from study.tracking.redact import Redact, redactor
 from study.tracking.sent import unsent
 from study.tracking.shipping import Shipper
@@ -184,6 +193,7 @@ class Syncer:
         facts = read_facts(self._folder.run(key), ledger.batch(key), cancelled, self._source.job(key))
         if facts is None:
             return 0
+        facts = of_search(facts, labels.get("verdict", ""), self._source.search_end or "")
         self._states[key] = facts.state
         if key in self._refused:
             return 0
@@ -240,7 +250,8 @@ class Syncer:
     def _sync_parent(self, target: StoreState, shipper: Shipper) -> None:
         """Bring the study's own run up to date: points by state, the study's config, the report."""
         pending = len(self._source.points) - len(self._states)
-        card = study_card(list(self._states.values()), pending, *self._source.latest(), self._redact)
+        states, end = list(self._states.values()), self._source.search_end
+        card = study_card(states, pending, *self._source.latest(), self._redact, search=end)
         if target.parent_sent != card.digest():
             self._store.log(target.parent, [], tags=card.tags)
             self._store.status(target.parent, card.status, None)

@@ -19,8 +19,12 @@ from study.search.settings import load, save
 from study.search.view import verdict
 from study.tracking.facts import Facts
 from study.tracking.project import run_card
+from study.tracking.redact import redactor
 from study.tracking.source import Source
+from study.tracking.syncer import Syncer
+from sweeps.schedulers.pbt import PopulationBased
 from tests.study.search.searches import advance, make_search
+from tests.study.tracking.fake import FakeStore
 
 
 def stored(study: StudyFolder) -> optuna.Study:
@@ -122,6 +126,59 @@ def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tm
     advance(study, 40, seed=3, lose=0.0)
     source.refresh(())
     assert {key: source.labels(key)["rung"] for key in keys} != rungs
+
+
+def test_mlflow_ends_with_the_search(tmp_path: Path) -> None:
+    """Runs that wait at a rung are scheduled while they may go on, and killed once none does."""
+    study, store = make_search(tmp_path / "runs" / "s", eta=2, r=13_504), FakeStore()
+    office = advance(study, 8, lose=0.0)
+
+    def write_runs() -> None:
+        keys = dict.fromkeys(r["key"] for r in office.log.records if r["event"] == "started")
+        lines = [{"key": key, "config": {}, "overrides": []} for key in keys]
+        study.points.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for trial in office.search.trials.values():
+            study.run(trial.key).path.mkdir(exist_ok=True)
+            study.run(trial.key).config.write_text("{}")
+            if trial.at == office.settings.R:
+                study.run(trial.key).outcome.write_text('{"state": "completed", "tokens": 27008}')
+
+    def statuses() -> list[str]:
+        syncer.sync()
+        return [run.status for run in store.runs.values()]
+
+    write_runs()
+    syncer = Syncer(study, store, "fake", redactor({}), None)
+    found = statuses()
+    assert found[0] == "RUNNING" and {"SCHEDULED"} <= set(found[1:]) <= {"SCHEDULED", "FINISHED"}
+    office = advance(study, 1_000, lose=0.0)
+    assert office.search.over
+    write_runs()
+    found = statuses()
+    finished = sum(t.at == office.settings.R for t in office.search.trials.values())
+    assert (found[0], found.count("FINISHED"), found.count("KILLED")) == ("FINISHED", 1 + finished, 12 - finished)
+    settings = load(study)
+    assert settings is not None
+    save(study, type(settings)(**{**vars(settings), "trials": 14}))  # it goes on, and so may they
+    syncer = Syncer(study, store, "fake", redactor({}), None)
+    found = statuses()
+    assert found[0] == "RUNNING" and found.count("SCHEDULED") == 12 - finished
+
+
+def test_optunas_parameters_of_a_member_are_what_its_weights_were_trained_with(tmp_path: Path) -> None:
+    space = {"optim.lr": {"kind": "interval", "low": 1e-3, "high": 1e-1, "log": True}}
+    study = make_search(tmp_path / "p", scheduler="pbt", trials=6, r=3_000, space=space)
+    office = advance(study, 400, lose=0.0)
+    scheduler, best = office.search.scheduler, office.search.incumbent
+    assert isinstance(scheduler, PopulationBased) and best is not None and office.search.over and scheduler.lineage
+    fill(study)
+    for member, theirs in zip(office.search.trials.values(), stored(study).trials, strict=True):
+        lived = [(at, dict(config)) for at, config in scheduler.schedule(member.number) if at < member.at]
+        told = json.loads(theirs.user_attrs["schedule"])
+        assert [(step["tokens"], step["config"]) for step in told] == lived
+        assert theirs.params == lived[-1][1]
+    assert stored(study).best_params == dict(scheduler.schedule(best.number)[-1][1])
+    assert any(dict(office.search.first[n]) != t.params for n, t in enumerate(stored(study).trials))
 
 
 def test_pictures_are_drawn_of_a_search_and_of_a_population(tmp_path: Path) -> None:

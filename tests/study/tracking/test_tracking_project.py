@@ -10,7 +10,17 @@ from study.standing import ENDED, STATES
 from study.tracking.database import file_system
 from study.tracking.facts import Facts
 from study.tracking.follow import Rhythm
-from study.tracking.project import STATUS, FrozenPoint, identity_tags, params, run_card, run_name, study_card
+from study.tracking.project import (
+    STATUS,
+    STOPPED,
+    FrozenPoint,
+    identity_tags,
+    of_search,
+    params,
+    run_card,
+    run_name,
+    study_card,
+)
 from study.tracking.redact import redactor
 from study.tracking.shipping import _chunks
 from study.tracking.uri import DEFAULT, artifact_root, identity, resolve, shown, ui_command
@@ -63,6 +73,37 @@ def test_study_sums_its_points_up() -> None:
     assert status(["completed", "failed", "cancelled"]) == "FAILED"
     assert status(["completed", "interrupted"]) == "KILLED"
     assert status([]) == "RUNNING"
+
+
+def test_a_search_is_finished_once_it_is_over_and_one_trial_came_to_the_end() -> None:
+    def status(states: list[str], search: str, pending: int = 0) -> str:
+        return study_card(states, pending, "local", "abc-d", PLAIN, search=search).status
+
+    assert status(["completed", "stopped", "failed", "diverged"], "over", pending=1) == "FINISHED"
+    assert status(["stopped", "failed"], "over") == "FAILED"
+    assert status(["completed", "stopped"], "stopped") == "KILLED"
+    assert status(["completed", "completed"], "") == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "end", "shown"),
+    [
+        ("pending", "paused", "", "pending"),
+        ("pending", "paused", "over", STOPPED),
+        ("pending", "paused", "stopped", STOPPED),
+        ("pending", "replaced", "", STOPPED),  # its member goes on as another one's copy
+        ("pending", "failed", "", "failed"),
+        ("pending", "waiting", "over", STOPPED),
+        ("completed", "completed", "over", "completed"),
+        ("running", "running", "", "running"),
+        ("pending", "", "over", "pending"),  # a point that no search knows
+    ],
+)
+def test_a_searchs_run_has_the_state_that_the_search_gives_it(state: str, verdict: str, end: str, shown: str) -> None:
+    facts = of_search(Facts(state), verdict, end)
+    assert facts.state == shown
+    expected = {"pending": "SCHEDULED", STOPPED: "KILLED", "failed": "FAILED", "completed": "FINISHED"}
+    assert run_card(facts, "local", "abc", PLAIN).status == expected.get(shown, "RUNNING")
 
 
 def test_card_names_the_code_the_job_and_the_outcome() -> None:
