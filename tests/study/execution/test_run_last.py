@@ -182,9 +182,12 @@ def test_a_queue_that_runs_dry_soon_is_filled_sooner(make: Callable[[int, int], 
     for now, sent in ((began + 9, 0), (began + 11, 1)):
         world.slurm.now = now
         assert world.end(out[0]) == sent
-    many = make(40, 30)
-    many.start()
-    assert feed.pace(many.study, ledger.read(many.study), {many.keys[0]}) == feed.PACE_SECONDS
+
+
+def test_a_full_queue_is_looked_at_now_and_then(make: Callable[[int, int], World]) -> None:
+    world = make(40, 30)
+    world.start()
+    assert feed.pace(world.study, ledger.read(world.study), {world.keys[0]}) == feed.PACE_SECONDS
 
 
 def with_branch(world: World, parent: str) -> str:
