@@ -199,7 +199,7 @@ def _runs(words: Sequence[str]) -> Path:
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    command: Command = importlib.import_module(f"study.commands.{name}")
+    command: Command = importlib.import_module(f"study.commands.{name.replace('-', '_')}")
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return parser

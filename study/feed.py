@@ -19,6 +19,7 @@ from study.layout import StudyFolder
 from study.ledger import Ledger, Waiting
 from study.resources import Shape
 from study.settling import Outside, Request, send
+from study.submission import reference
 from study.units import counted
 
 PACE_SECONDS = 30.0
@@ -134,6 +135,8 @@ def feed(
     state = ledger.read(folder)
     if not state.waiting:
         return 0
+    if full := _disk_was_full(folder, state):
+        return _all_wait(folder, outside, full, len(state.waiting), sparing)
     seen = room.look(outside.runner, folder.limits, outside.clock())
     if "command not found" in seen.problem and not sparing:
         raise ValueError(
@@ -141,10 +144,7 @@ def feed(
         )
     if seen.problem:
         why = f"the scheduler gave no answer ({seen.problem})"
-        _note(folder, outside, why, len(state.waiting))
-        if not sparing:
-            outside.say(f"{_waits(len(state.waiting))}: {why}")
-        return 0
+        return _all_wait(folder, outside, why, len(state.waiting), sparing)
     gone = {key for key, job in (after or {}).items() if not dependencies.lives(job, seen.queue.alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
     over = settled(folder, state, seen)
@@ -174,6 +174,25 @@ def feed(
     elif left and not sparing:
         outside.say(f"{_waits(left)}: {why}")
     return out
+
+
+def _all_wait(folder: StudyFolder, outside: Outside, why: str, waiting: int, sparing: bool) -> int:
+    """Write down why nothing goes out, and say it where a person asked; return 0."""
+    _note(folder, outside, why, waiting)
+    if not sparing:
+        outside.say(f"{_waits(waiting)}: {why}")
+    return 0
+
+
+def _disk_was_full(folder: StudyFolder, state: Ledger) -> str:
+    """Return why nothing more goes out: a point ended on a full disk and was not tried again; "" where none did."""
+    for key, ends in state.ends.items():
+        last = ends[-1] if ends else None
+        if last is None or (last.kind, last.action) != ("disk_full", "stop"):
+            continue
+        if key not in state.waiting and key not in state.cancelled and state.current.get(key) == last.batch:
+            return f"the disk was full when {key} ended: make room, then python -m study retry {reference(folder)}"
+    return ""
 
 
 def _cancel_late(folder: StudyFolder, keys: Collection[str], outside: Outside) -> None:

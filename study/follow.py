@@ -73,6 +73,8 @@ class Controller:
         self._broken: dict[tuple[str | None, str], int] = {}
         self._batches: dict[str, str | None] = {}
         self._adopted: set[str] = set()
+        self.full = False
+        """A run found its disk full: no other is started."""
 
     def step(
         self, statuses: Sequence[PointStatus], starting: bool, say: Callable[[str], None] = lambda text: None
@@ -84,7 +86,8 @@ class Controller:
         busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
         if starting and (again := self._carry_on(seen, busy) or self._after_bad_ends(seen, busy, say)):
             seen = [replace(s, state="pending") if s.key in again else s for s in seen]
-        free = self.slots.count - len(busy)
+        self._look_at_disk(seen, busy, say)
+        free = 0 if self.full else self.slots.count - len(busy)
         held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == "completed"})
         waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy | held.keys()]
         if starting and free > 0 and waiting:
@@ -125,6 +128,14 @@ class Controller:
         """Write down a new try of runs that ended badly and whose policy says so; return their keys."""
         ended = [s for s in seen if s.key not in busy and s.kind]
         return again_here(self._observer.folder, self._observer.known, ended, say) if ended else []
+
+    def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]) -> None:
+        """Start no more runs once one has found its disk full: they would all end so."""
+        ended = [s for s in seen if s.kind == "disk_full" and s.key in self._batches and s.key not in busy]
+        if ended and not self.full:
+            self.full = True
+            called = reference(self._observer.folder)
+            say(f"no new points are started: the disk was full; make room, then python -m study retry {called}")
 
     def _amended(self, status: PointStatus) -> PointStatus:
         """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""
@@ -226,6 +237,8 @@ def _watch(
             return observer.statuses()
         # A run has its outcome a moment before its job has written how the attempt ended.
         working = controller is not None and bool(controller.slots.running)
+        if controller is not None and controller.full and not controller.busy(statuses) and not _elsewhere(statuses):
+            return statuses
         if not stop.requests and not working and _is_over(_live(observer, statuses, controller), poll):
             return statuses
         if controller is not None:
@@ -236,6 +249,11 @@ def _watch(
         else:
             _rest(pause(time.process_time() - used), stop)
         first = False
+
+
+def _elsewhere(statuses: Sequence[PointStatus]) -> bool:
+    """Whether points live that no process of this machine starts."""
+    return any(s.state in ("queued", "running", "waiting") for s in statuses)
 
 
 def pause(cpu_seconds: float) -> float:

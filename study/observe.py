@@ -120,8 +120,7 @@ class Observer:
         }
         started = _subfolders(self.folder.path)
         self._no_room = str((read_json(self.folder.feed) or {}).get("why") or "") if state.waiting else ""
-        problem = "; ".join(self.view.problems)
-        found = [self._status(point, state, places, problem, point.key in started) for point in self.points.values()]
+        found = [self._status(point, state, places, point.key in started) for point in self.points.values()]
         remembered.save()
         return found
 
@@ -137,35 +136,17 @@ class Observer:
         return self._remembered
 
     def _status(
-        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, str]], problem: str, started: bool
+        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, str]], started: bool
     ) -> PointStatus:
         key, batch = point.key, state.batch(point.key)
         settled = self._settled.get(key)
         if settled is not None and settled.batch == (batch and batch.name):
             return settled
-        outcome, attempt = _read_run(f"{self.folder.path}/{key}") if started else (None, None)
-        alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
-        if alive is False:  # it may have written how it ended since its files were read: now it writes no more
-            outcome, attempt = _read_run(f"{self.folder.path}/{key}")
         job, name = None, ""
         if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
             name = places[batch.name][key]
             job = self.view.jobs.get(name)
-        seen = Evidence(
-            batch=batch,
-            cancelled=key in state.cancelled,
-            outcome=None if outcome is None else str(outcome.get("state", "completed")),
-            attempt=attempt,
-            alive=alive,
-            job=job,
-            problem=problem,
-            queue_complete=self.view.queue_complete,
-            waiting=_why_waiting(state.waiting.get(key), self._no_room),
-            again=_decided(state, key, attempt),
-            owned=_owned(self.folder.run(key), batch, attempt, job, self.view.queue_complete)
-            if started and outcome is None
-            else None,
-        )
+        seen, outcome = gather(self.folder, key, state, self.view, job, no_room=self._no_room, started=started)
         status = _describe(point, self.folder, seen, judge(seen), outcome)
         if status.state == "queued" and job is not None:
             means = queued.explain(job.reason)
@@ -178,6 +159,44 @@ class Observer:
             self._settled[key] = status
             self._recall().add(status)
         return status
+
+
+def gather(
+    folder: StudyFolder,
+    key: str,
+    state: ledger.Ledger,
+    view: query.View,
+    job: query.Job | None,
+    *,
+    no_room: str = "",
+    started: bool = True,
+) -> tuple[Evidence, dict[str, Any] | None]:
+    """Return all that is seen of one point, for whoever judges it, and its run's outcome.json as it was then.
+
+    job: SLURM's view of its present job. started: whether it has a folder, else nothing in it is looked for.
+    """
+    batch, path = state.batch(key), f"{folder.path}/{key}"
+    outcome, attempt = _read_run(path) if started else (None, None)
+    alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
+    if alive is False:  # it may have written how it ended since its files were read: now it writes no more
+        outcome, attempt = _read_run(path)
+    owned = None
+    if started and outcome is None:
+        owned = _owned(folder.run(key), batch, attempt, job, view.queue_complete)
+    seen = Evidence(
+        batch=batch,
+        cancelled=key in state.cancelled,
+        outcome=None if outcome is None else str(outcome.get("state", "completed")),
+        attempt=attempt,
+        alive=alive,
+        job=job,
+        problem="; ".join(view.problems),
+        queue_complete=view.queue_complete,
+        waiting=_why_waiting(state.waiting.get(key), no_room),
+        again=_decided(state, key, attempt),
+        owned=owned,
+    )
+    return seen, outcome
 
 
 def _owned(

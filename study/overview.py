@@ -6,7 +6,7 @@ import math
 import statistics
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from study import queued
@@ -200,13 +200,19 @@ def unlike(statuses: Sequence[PointStatus], most: int) -> list[PointStatus]:
     return list(found.values())[:most]
 
 
-def next_action(counts: Mapping[str, int], called: str) -> str:
+def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] = ()) -> str:
     """Return the command to give next, with what it does; nothing where there is nothing to do.
 
-    `called` names the study in a command.
+    `called` names the study in a command. ended: kinds of the bad ends (study.classify) of what could be tried again.
     """
+    if set(ended) == {"bad_config"}:
+        return (
+            f"python -m study logs {called} KEY    # says what cannot be: it fails again until that is changed;\n"
+            "change it and give the study's command again, under another study.name if only runtime.* changes"
+        )
     if counts.get("failed") or any(counts.get(state) for state in RESUMABLE):
-        return f"python -m study retry {called}    # they go on from their checkpoints"
+        first = "make room first; " if "disk_full" in ended else ""
+        return f"python -m study retry {called}    # {first}they go on from their checkpoints"
     if counts.get("unknown"):
         return "unknown: nothing is done about these until the scheduler or a file says more"
     if counts.get("running") or counts.get("queued") or counts.get("waiting"):
@@ -214,6 +220,11 @@ def next_action(counts: Mapping[str, int], called: str) -> str:
     if counts.get("pending"):
         return "pending: give the study's command again, and they are submitted"
     return ""
+
+
+def bad_ends(statuses: Sequence[PointStatus]) -> set[str]:
+    """Return the kinds of end of the points that could be tried again."""
+    return {status.kind for status in statuses if status.state == "failed" or status.state in RESUMABLE}
 
 
 def heading(name: str, counts: Mapping[str, int], total: int) -> str:

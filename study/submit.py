@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study import lineage, locks, sizing
+from study import devices, lineage, locks, sizing
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
 from study.corpus import epochs, gather
@@ -50,8 +50,9 @@ def submit(composed: Sequence[Composed]) -> int:
     _check_folder(config)
     site = room.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
     settled = [settle(one.config, one.overrides) for one in composed]
-    for one, run in zip(composed, settled, strict=True):
-        cluster = sizing.layout(one.config.cluster, run, site)
+    laid_out = [(sizing.layout(one.config.cluster, run, site), run) for one, run in zip(composed, settled, strict=True)]
+    devices.check(laid_out)
+    for cluster, run in laid_out:
         sizing.check_ranks(cluster, run, _world(cluster, run))
     corpora = gather(settled, console.print, config.dry_run)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})

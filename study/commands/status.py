@@ -75,7 +75,7 @@ def as_json(folder: StudyFolder, statuses: Sequence[PointStatus], points: Mappin
         "failures": [dataclasses.asdict(one) for one in overview.failures(statuses)],
         "cost": {name: getattr(spent, name) for name in ("unit", "asked", "used", "lost")},
         "seconds_left": overview.seconds_left(statuses, points),
-        "next": overview.next_action(counts, reference(folder)) or None,
+        "next": overview.next_action(counts, reference(folder), overview.bad_ends(statuses)) or None,
         "points": list(map(vars, statuses)),
     }
 
@@ -106,7 +106,8 @@ def as_text(
     after += slow_lines(statuses) + overview.queued_lines(statuses) + overview.waiting_lines(statuses)
     after += overview.code_lines(statuses)
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
-    action = "" if overview.stands_still(statuses) else overview.next_action(counts, reference(folder))
+    action = overview.next_action(counts, reference(folder), overview.bad_ends(statuses))
+    action = "" if overview.stands_still(statuses) else action
     return "\n".join([*lines, *(["", *after] if after else []), *(["", action] if action else [])])
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from study import budget, ledger, locks, outcomes, sizing, terminal
+from study import budget, devices, ledger, locks, outcomes, sizing, terminal
 from study import frozen as frozen_code
 from study.compose import Composed
 from study.config import ClusterConfig, StudyConfig, plain
@@ -63,6 +63,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
             f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"
         )
     run = settle(composed.config, composed.overrides)
+    devices.check([(config.cluster, run)])
     corpora = gather([run], print, config.dry_run)
     manifest = corpora.get(corpus_of(run))
     if manifest is not None:

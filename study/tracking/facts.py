@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.executors.query import Job
+from study.executors.query import Job, View
 from study.files import last_lines, read_json
-from study.layout import RunFolder
-from study.ledger import Batch
-from study.observe import is_alive, latest_attempt
-from study.standing import Evidence, judge
+from study.layout import RunFolder, StudyFolder
+from study.ledger import Ledger
+from study.observe import gather
+from study.standing import judge
 
 ERROR_LINES = 12
 
@@ -35,21 +35,18 @@ class Facts:
         return self.outcome is not None
 
 
-def read_facts(run: RunFolder, batch: Batch | None, cancelled: bool, job: Job | None) -> Facts | None:
-    """Return what is known of a run; None where it has not started.
+def read_facts(folder: StudyFolder, key: str, state: Ledger, view: View, job: Job | None) -> Facts | None:
+    """Return what is known of a run, judged as `status` does; None where it has not started.
 
-    `batch` and `cancelled` are the ledger's, `job` is SLURM's view (None: it was not asked or did not say). The
-    run's outcome is read first: once it is there, its metrics are complete.
+    `state` is the ledger's, `view` the last look at SLURM, `job` its view of the point's job (None: it was not asked or
+    did not say). The run's outcome is read first: once it is there, its metrics are complete.
     """
-    outcome = read_json(run.outcome)
-    attempt = latest_attempt(run)
+    run = folder.run(key)
+    seen, outcome = gather(folder, key, state, view, job)
+    attempt = seen.attempt
     if outcome is None and attempt is None and not run.config.exists() and not run.metrics.exists():
         return None
-    alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
-    if attempt is not None and alive is False:
-        attempt = latest_attempt(run)  # it may have written its outcome and ended since it was read
-    reached = None if outcome is None else str(outcome.get("state", "completed"))
-    standing = judge(Evidence(batch, cancelled, reached, attempt, alive, job))
+    standing = judge(seen)
     ended = attempt.ended if attempt else None
     first = read_json(run.attempt(1).job) or (attempt.job if attempt else {})
     return Facts(

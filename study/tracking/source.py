@@ -21,7 +21,7 @@ LOOK_SECONDS = 60.0
 
 
 class Source:
-    """The study's files, read again only where they have changed."""
+    """The study's files, read again only where they have changed; `view`: the last look at SLURM."""
 
     def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[str]], View] = look) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class Source:
         self.ledger = ledger.Ledger()
         self._ask = ask
         self._asked = float("-inf")
-        self._view = View()
+        self.view = View()
         self._labels = Labels(folder)
         self._stamps: dict[Path, tuple[int, int] | None] = {}
         self._places: dict[str, str] = {}
@@ -50,7 +50,7 @@ class Source:
             self._labels.refresh()
         if time.monotonic() - self._asked > LOOK_SECONDS:
             jobs = {self._places[key].partition("_")[0] for key in self._places.keys() - set(settled)}
-            self._view = self._ask(sorted(jobs)) if jobs else View()
+            self.view = self._ask(sorted(jobs)) if jobs else View()
             self._asked = time.monotonic()
 
     def started(self) -> list[str]:
@@ -65,7 +65,7 @@ class Source:
     def job(self, key: str) -> Job | None:
         """Return SLURM's latest view of the point's job; None where it did not say or was not asked."""
         place = self._places.get(key)
-        return None if place is None else self._view.jobs.get(place)
+        return None if place is None else self.view.jobs.get(place)
 
     def labels(self, key: str) -> Mapping[str, str]:
         """Return what the study's search says of a point, and which point and tokens it goes on from."""

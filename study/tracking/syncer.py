@@ -188,9 +188,8 @@ class Syncer:
         if known is not None and known.done and self._labels.get(key, {}) == labels:
             self._states[key] = known.state
             return 0
-        ledger = self._source.ledger
-        cancelled = key in ledger.cancelled
-        facts = read_facts(self._folder.run(key), ledger.batch(key), cancelled, self._source.job(key))
+        source = self._source
+        facts = read_facts(self._folder, key, source.ledger, source.view, source.job(key))
         if facts is None:
             return 0
         facts = of_search(facts, labels.get("verdict", ""), self._source.search_end or "")

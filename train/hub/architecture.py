@@ -7,6 +7,7 @@ have windows in some of the blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from train.spec.config import ModelConfig
@@ -15,8 +16,32 @@ from train.spec.counts import head_dim, kv_heads, mlp_width, window_of
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
+EXPRESSED = frozenset({
+    *("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings", "position", "norm_eps"),
+    *("rope_theta", "rope_scaling", "rope_factor", "rope_original_length", "window", "global_every"),
+    *("attention_softcap", "logit_softcap"),
+})  # fmt: skip
+"""Keys that config.json says, or whose values it refuses."""
+WEIGHTS_ONLY = frozenset({"init_from", "init_std", "mup_base_width", "mup_base_head_dim"})
+"""Keys that only the weights' values show: where they began, and factors that are multiplied in."""
+_NO_FORMER = object()
+
+
+def check_known(model: ModelConfig) -> None:
+    """Raise ValueError for a key that this module does not know, unless it says what models were before the key."""
+    for spec in fields(model):
+        value = getattr(model, spec.name)
+        if spec.name in EXPRESSED | WEIGHTS_ONLY or value == spec.metadata.get("former", _NO_FORMER):
+            continue
+        raise ValueError(
+            f"model.{spec.name}={value!r} cannot be exported: train.hub does not know how Llama, Mistral or Qwen3 say "
+            "it; teach it to train/hub/architecture.py"
+        )
+
+
 def to_hub(model: ModelConfig, vocab_size: int, length: int, separator: int, dtype: str) -> dict[str, Any]:
     """Return config.json of a resolved model; ValueError that names the key which none of the three can express."""
+    check_known(model)
     kind = _kind(model)
     theta = model.rope_theta
     if model.rope_scaling == "ntk":  # nothing but a larger base

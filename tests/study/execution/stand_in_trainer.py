@@ -51,6 +51,8 @@ def main() -> int:
 def misbehave(seed: int, run: Path) -> int | None:
     if seed == 101:
         raise RuntimeError("the sun was in my eyes")
+    if seed == 105:
+        raise OSError(28, "No space left on device", str(run / "metrics.jsonl"))
     if seed == 102:
         write_outcome(run, {"format": 1, "state": "diverged", "step": 7, "tokens": 896, "loss": {}})
         return 3

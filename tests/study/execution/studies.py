@@ -24,7 +24,7 @@ LIMIT_SECONDS = 300.0
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TRAINER = f"{sys.executable} {Path(__file__).with_name('stand_in_trainer.py')}"
-FAILS, DIVERGES, SILENT, KILLS_ITSELF, SLOW, SAVES_SLOWLY = 101, 102, 103, 104, 200, 300
+FAILS, DIVERGES, SILENT, KILLS_ITSELF, FULL, SLOW, SAVES_SLOWLY = 101, 102, 103, 104, 105, 200, 300
 """Seeds: what the stand-in does with them; every other one completes in a moment, SLOW and above in about 20 s."""
 
 

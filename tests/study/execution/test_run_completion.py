@@ -45,6 +45,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("cancel alpha --where model.width=64,9", ["model.width=64,96"]),
         ("cancel alpha --where study.na", []),
         ("completion ba", ["bash"]),
+        ("export-curves ", ["alpha", "beta"]),
     ],
 )
 def test_what_may_stand_next(line: str, found: list[str]) -> None:
@@ -69,6 +70,11 @@ def test_what_may_stand_next_in_a_sweep(line: str, found: list[str] | None) -> N
         assert {"search=", "search.name="} <= set(there)
     else:
         assert there == found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_completes(keys: list[str], name: str) -> None:
+    assert candidates([name, "-"], 1)
 
 
 def test_points(keys: list[str]) -> None:

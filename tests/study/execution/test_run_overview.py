@@ -11,9 +11,11 @@ from study.follow import MAX_REST_SECONDS, TICK_SECONDS, pause
 from study.observe import PointStatus
 from study.overview import (
     Failure,
+    bad_ends,
     bars,
     code_lines,
     cost_line,
+    count,
     failure_lines,
     failures,
     left_line,
@@ -126,6 +128,16 @@ def test_the_next_action(counts: dict[str, int], said: str) -> None:
     found = next_action(counts, "s")
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+def test_no_retry_is_advised_that_must_fail() -> None:
+    hopeless = [status("a", "failed", kind="bad_config"), status("b", "completed")]
+    said = next_action(count(hopeless), "s", bad_ends(hopeless))
+    assert "retry" not in said and said.startswith("python -m study logs s KEY")
+    mixed = [*hopeless, status("c", "interrupted", kind="interrupted")]
+    assert next_action(count(mixed), "s", bad_ends(mixed)).startswith("python -m study retry s ")
+    full = [status("a", "failed", kind="disk_full")]
+    assert "make room first" in next_action(count(full), "s", bad_ends(full))
 
 
 def test_the_table_fits_80_columns() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from train.hub.shards import INDEX, Shards, write_shards
 from train.hub.start import start_from
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
-from train.spec.config import ModelConfig, RunConfig
+from train.spec.config import ModelConfig, RunConfig, key
 from train.spec.counts import window_of
 from train.spec.decoder import resolve_model
 from train.spec.read import read
@@ -244,3 +244,13 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 def test_wrong_commands(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     assert main(arguments) == 1
     assert words in capsys.readouterr().err
+
+
+def test_a_key_that_the_export_does_not_know_is_refused() -> None:
+    activation = ("activation", str, key("gelu", "", former="silu"))
+    grown = make_dataclass("Grown", [activation], bases=(ModelConfig,), frozen=True)
+    model: Any = grown(activation="relu2")
+    with pytest.raises(ValueError, match=r"model\.activation='relu2' cannot be exported"):
+        architecture.check_known(model)
+    architecture.check_known(grown(activation="silu"))
+    architecture.check_known(ModelConfig())

@@ -1,0 +1,72 @@
+"""MLflow shows the state that `status` says: both judge by the same evidence."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from study import ledger
+from study.executors.query import Job, View
+from study.files import RunLock, write_json
+from study.observe import Observer
+from study.tracking.facts import read_facts
+from tests.study.execution.studies import make_study
+
+SILENT = View(complete=False, problems=("squeue: no answer in 30 s",), queue_complete=False)
+VIEWS = {
+    "silent": SILENT,
+    "nothing known": View(),
+    "requeued": View({"7_0": Job("queued", "PENDING", "BeginTime")}),
+    "node failed": View({"7_0": Job("node_failure", "NODE_FAIL", "exit code 0:0")}),
+    "time limit": View({"7_0": Job("time_limit", "TIMEOUT", "exit code 0:0")}),
+    "cancelled": View({"7_0": Job("cancelled", "CANCELLED by 0", "exit code 0:15")}),
+    "left to another": View({"7_0": Job("failed", "FAILED", "exit code 76:0")}),
+    "sacct silent": View({}, False, ("sacct: away",), queue_complete=True),
+}
+ENDS = (None, "interrupted", "preempted", "failed", "time_limit")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("held", [False, True])
+def test_both_judge_alike(tmp_path: Path, view: str, end: str | None, held: bool) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (key,) = keys.values()
+    ledger.append(study, "intent", name="s.a", executor="slurm", keys=[key], resources={}, code=None)
+    ledger.append(study, "submitted", name="s.a", job_id="7")
+    run = study.run(key)
+    attempt = run.attempt(1)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
+    if end is not None:
+        write_json(attempt.outcome, {"state": end, "ended": time.time(), "seconds": 1.0, "error": None})
+    if held:
+        run.held.write_text(json.dumps({"name": "s.a", "job_id": "7_0", "time": time.time() + 5}))
+    observer = Observer(study, lambda ids: VIEWS[view])
+    observer.refresh()
+    lock = RunLock(run.lock)
+    assert lock.acquire()
+    for let_go in (False, True):
+        if let_go:
+            lock.close()
+        (shown,) = observer.statuses()
+        seen = VIEWS[view]
+        facts = read_facts(study, key, ledger.read(study), seen, seen.jobs.get("7_0"))
+        assert facts is not None
+        assert facts.state == shown.state, (facts.why, shown.why)
+
+
+def test_a_silent_squeue_makes_no_interruption(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (key,) = keys.values()
+    ledger.append(study, "intent", name="s.a", executor="slurm", keys=[key], resources={}, code=None)
+    ledger.append(study, "submitted", name="s.a", job_id="7")
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
+    write_json(attempt.outcome, {"state": "interrupted", "ended": time.time(), "seconds": 1.0, "error": None})
+    facts = read_facts(study, key, ledger.read(study), SILENT, None)
+    assert facts is not None and facts.state == "unknown" and "may have requeued it" in facts.why
