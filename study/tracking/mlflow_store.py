@@ -123,6 +123,11 @@ class MlflowStore:
         """Delete a run."""
         self._call(lambda: self._client.delete_run(run))
 
+    def reached(self, run: str) -> Mapping[str, int]:
+        """Return the last step that the store holds of each metric of a run."""
+        found = self._call(lambda: self._client.get_run(run))
+        return {metric.key: int(metric.step) for metric in found.data.to_proto().metrics}
+
     def log(
         self,
         run: str,

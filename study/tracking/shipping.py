@@ -12,7 +12,7 @@ from study.layout import RunFolder
 from study.tracking.facts import Facts
 from study.tracking.project import Card, FrozenPoint, params
 from study.tracking.redact import Redact
-from study.tracking.spool import Position, Value, records
+from study.tracking.spool import Position, Record, Value, records
 from study.tracking.state import RunState
 from study.tracking.store import ENTITIES, PARAMS, Store
 
@@ -35,21 +35,24 @@ class Shipper:
         self.calls = 0
 
     def ship(
-        self, run: RunFolder, before: RunState, point: FrozenPoint, facts: Facts, card: Card
+        self, run: RunFolder, before: RunState, point: FrozenPoint, facts: Facts, card: Card, *, sure: bool = True
     ) -> Iterator[RunState]:
         """Send what is new, yielding after each call what the store then holds.
 
-        Sending the same again changes nothing in the store, so a state that was lost costs time only. State and
-        outcome go last: who sees a run completed sees all its metrics. Parameters go with them, so that the calls
-        before carry as many values as a call takes: every call is several transactions.
+        Sending the same again changes nothing in the store, so a state that was lost costs time only. But a record that
+        was cut from its file and written again has another time, and would be another value: where it is not certain
+        (`sure`) that `before` is all that was sent, the store is asked how far it was brought. State and outcome go
+        last: who sees a run completed sees all its metrics. Parameters go with them, so that the calls before carry as
+        many values as a call takes: every call is several transactions.
         """
         state, batch, position = before, list[Value](), before.position
         settings = [] if before.params else params(point.config, self._redact)
+        held = _Held(self._store, before.id)
         for record in records(run.metrics, before.position):
             if batch and len(batch) + len(record.values) > ENTITIES:
                 yield (state := self._send(state, batch, position))
                 batch = []
-            batch += record.values
+            batch += record.values if sure else held.new(record)
             position = record.position
             self.unreadable += not record.readable
         tags = card.tags if card.digest() != before.sent else {}
@@ -102,6 +105,26 @@ class Shipper:
     def _log(self, run: str, values: Sequence[Value], settings: Params, tags: Mapping[str, str]) -> None:
         self.calls += 1
         self._store.log(run, values, settings, tags)
+
+
+class _Held:
+    """What a store holds of a run, asked once there is something to send."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store, self._run = store, run
+        self._reached: Mapping[str, int] | None = None
+
+    def new(self, record: Record) -> list[Value]:
+        """Return the values of a record that the store has not.
+
+        Records are sent in their order: it has every step up to the last one of a metric. On a path that a rollback
+        began, steps come again that the store may have of the path before: these are sent in any case.
+        """
+        if record.position.path or not record.values:
+            return record.values
+        if self._reached is None:
+            self._reached = self._store.reached(self._run)
+        return [value for value in record.values if value.step > self._reached.get(value.name, -1)]
 
 
 def _chunks(settings: Params) -> list[Params]:

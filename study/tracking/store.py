@@ -53,6 +53,9 @@ class Store(Protocol):
     def delete(self, run: str) -> None:
         """Delete a run."""
 
+    def reached(self, run: str) -> Mapping[str, int]:
+        """Return the last step that the store holds of each metric of a run. Raises RunGoneError or RunRefusedError."""
+
     def log(
         self,
         run: str,

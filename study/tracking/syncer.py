@@ -87,6 +87,7 @@ class Syncer:
         self._dirty = False
         self._verified = False  # the store holds the study's own run that the state names
         self._trusted = False  # the store holds no run of the study that the state does not name
+        self._sure: set[str] = set()  # runs of which the state says all that was sent
         self._refused: dict[str, str] = {}
         self._states: dict[str, str] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -126,6 +127,7 @@ class Syncer:
                 self._state = memory.load(self._folder.tracking)
                 self._state.owner = self._token
                 self._trusted = self._verified = False
+                self._sure.clear()
                 self._save()
             complete = False
             try:
@@ -134,6 +136,7 @@ class Syncer:
             finally:
                 if not complete:  # nobody knows whether the last request reached the store: look before the next
                     self._trusted = self._verified = False
+                    self._sure.clear()
                 if self._dirty:
                     self._save()
 
@@ -174,6 +177,7 @@ class Syncer:
                 in_a_row = 0
             except StoreAwayError as error:
                 trouble, in_a_row = trouble or error, in_a_row + 1
+                self._sure.discard(key)
                 self._trusted = False  # nobody knows whether the run was made
                 if in_a_row == FAILURES:
                     break
@@ -207,6 +211,7 @@ class Syncer:
             except RunGoneError:  # removed from the store: made anew, once
                 target.runs.pop(key, None)
                 self._trusted = False
+                self._sure.discard(key)
                 return self._ship(target, point, facts, card, shipper)
         except (RunGoneError, RunRefusedError) as error:
             self._refused[key] = str(error)
@@ -214,13 +219,15 @@ class Syncer:
 
     def _ship(self, target: StoreState, point: FrozenPoint, facts: Facts, card: Card, shipper: Shipper) -> int:
         created = self._find_or_create(target, point, facts, card)
-        for progress in shipper.ship(self._folder.run(point.key), target.runs[point.key], point, facts, card):
+        run, sure = self._folder.run(point.key), bool(created) or point.key in self._sure
+        for progress in shipper.ship(run, target.runs[point.key], point, facts, card, sure=sure):
             if progress != target.runs[point.key]:
                 self._dirty = True
                 self.steps += 1
             target.runs[point.key] = progress
             if self._dirty and time.monotonic() - self._saved > SAVE_SECONDS:
                 self._save()
+        self._sure.add(point.key)
         return created
 
     def _find_or_create(self, target: StoreState, point: FrozenPoint, facts: Facts, card: Card) -> int:

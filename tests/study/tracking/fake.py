@@ -71,6 +71,15 @@ class FakeStore:
     def delete(self, run: str) -> None:
         self._call(lambda: setattr(self.runs[run], "deleted", True))
 
+    def reached(self, run: str) -> Mapping[str, int]:
+        def look() -> dict[str, int]:
+            found: dict[str, int] = {}
+            for value in self._run(run).values:
+                found[value.name] = max(value.step, found.get(value.name, -1))
+            return found
+
+        return self._call(look)
+
     def log(
         self,
         run: str,

@@ -19,8 +19,10 @@ from tests.study.tracking.made import (
     complete,
     end_attempt,
     expected,
+    lines_of,
     make_study,
     record,
+    rolled_back,
     start_run,
 )
 
@@ -348,3 +350,38 @@ def test_a_damaged_state_file_costs_nothing_but_time(tmp_path: Path, text: str) 
     syncer(made, store).sync()
     assert store.names() == sorted([*made.keys[:3], "study"])
     assert store.rows() == expected(made)
+
+
+@pytest.mark.parametrize("forgetful", [False, True], ids=["state kept", "state lost"])
+@pytest.mark.parametrize("sent", [0, 7, 12, 700])
+def test_a_row_that_was_sent_cut_and_written_again_is_there_once(tmp_path: Path, sent: int, forgetful: bool) -> None:
+    """A crashed node loses the end of a file, and the run that goes on writes it again, at another time of day."""
+    made, store = make_study(tmp_path / "runs" / "s", 1), FakeStore()
+    run = made.run(0)
+    start_run(run)
+    append(run, 1, sent)
+    syncer(made, store).sync()
+    kept = run.metrics.read_text().splitlines(keepends=True)[: sent // 2] if sent else []
+    again = [json.loads(line) for step in range(1, sent + 6) for line in lines_of(step).splitlines()][len(kept) :]
+    later = [json.dumps({**entry, "time": entry["time"] + 1000.5}) + "\n" for entry in again]
+    run.metrics.write_text("".join([*kept, *later]))
+    if forgetful:
+        made.folder.tracking.unlink()
+    syncer(made, store).sync()
+    steps = [(name, step) for _, name, _, _, step in store.rows()]
+    assert len(steps) == len(set(steps)), "each metric has each step once"
+    wanted = {(name, step) for _, name, _, _, step in expected(made)}
+    assert set(steps) == wanted
+
+
+def test_what_a_rollback_makes_anew_is_sent_also_where_the_state_was_lost(tmp_path: Path) -> None:
+    made, store = make_study(tmp_path / "runs" / "s", 1), FakeStore()
+    run, lines = made.run(0), rolled_back()
+    start_run(run)
+    run.metrics.write_text("".join(lines[:9]))
+    syncer(made, store).sync()
+    made.folder.tracking.unlink()
+    run.metrics.write_text("".join(lines))
+    syncer(made, store).sync()
+    losses = {(step, value) for _, name, value, _, step in store.rows() if name == "train_loss"}
+    assert {(step, float(step)) for step in range(1, 9)} <= losses
