@@ -54,7 +54,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, rule: Rule = PLAI
 
     k and v are (batch, keys, kv_heads, head_dim); each key/value head serves a run of neighbouring query heads. The
     queries are the last positions of the keys, so with fewer queries than keys the first query sees keys - queries + 1.
-    mask: as `train.model.masks` makes it, None: causal and nothing else.
+    mask: as `train.model.masks` makes it, None: causal and nothing else (on CUDA for plain rules only).
     """
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     grouped = q.shape[1] != k.shape[1]
@@ -147,12 +147,11 @@ def _written_out(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Ten
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
-    """Return attention by FlexAttention; `mask` is a BlockMask, or None where its own causal one is to be made."""
+    """Return attention by FlexAttention; `mask` is a BlockMask, which all layers share."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    from train.model.masks import blocks
-
-    mask = blocks(q.shape[2], k.shape[2], None, None, q.device) if mask is None else mask
+    if mask is None:
+        raise ValueError("FlexAttention is given no mask: make it with train.model.masks.make_masks(…, plain=False)")
     call = flex_attention if torch.compiler.is_compiling() or q.device.type != "cuda" else _compiled(flex_attention)
     mixed: Tensor = call(
         q,

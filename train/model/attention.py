@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kernels.heads import split_heads
 from kernels.sharding import local
 from train.model.attend import attend, rule_of
-from train.model.masks import Masks
+from train.model.masks import Masks, mask_of
 from train.model.norm import RMSNorm
 from train.model.weights import Product, shaped
 from train.spec import mup
@@ -68,7 +68,7 @@ class Attention(nn.Module):
             q = q * self.query_scale
 
         def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend(q, k, v, masks.get((q.shape[1], k.shape[1])), self.rule)
+            return attend(q, k, v, mask_of(masks, q.shape[1], k.shape[1]), self.rule)
 
         mixed = mix(q, k, v) if self.across is None else self.across(mix, q, k, v)
         return self.linear["out"](mixed.reshape(batch, length, -1), shaped(self.out, width, -1))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kernels.linear_cross_entropy import linear_cross_entropy
 from train.data.rows import IGNORED
+from train.model.attend import rule_of
 from train.model.attention import Attention
 from train.model.masks import Masks, Sizes, make_masks
 from train.model.mlp import MLP
@@ -164,7 +165,8 @@ class Transformer(nn.Module):
             turns = turns[:length] if positions is None else turns[positions]
             turns = turns if x.device.type == "cpu" else torch.view_as_real(turns)
         windows = {name: window_of(self.config, int(name)) for name in self.blocks}
-        masks = make_masks(self.pieces(length), windows.values(), documents, x.device)
+        plain = rule_of(self.config).plain
+        masks = make_masks(self.pieces(length), windows.values(), documents, x.device, plain)
         for name, block in self.blocks.items():
             x = block(x, turns, masks[windows[name]])
         if self.norm is None or self.output is None:

@@ -3,7 +3,8 @@
 What each rank keeps, in the words of ZeRO (Rajbhandari et al. 2020): moments are always cut over the ranks (1); with
 `zero` 2 gradients as well, summed over ranks after each micro-batch; with 3 also the weights, which each block gathers
 for its forward and again for its backward pass. With 1 and 2 weights stay gathered from the first micro-batch to the
-update, with 1 gradients stay whole until the last micro-batch: more memory, fewer messages.
+update, with 1 gradients stay whole until the last micro-batch: more memory, fewer messages. Copies add up their shards
+of the gradients once a step.
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
             # Losses are shares of the global mean already, so gradients are summed, not averaged.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
-    return Stage(module, module, _last_micro(module, config.parallel.zero))
+    return Stage(module, module, _last_micro(module, config.parallel.zero, copies=mesh.axes.dp_replicate > 1))
 
 
-def _last_micro(module: FSDPModule, zero: int) -> Any:
+def _last_micro(module: FSDPModule, zero: int, copies: bool) -> Any:
     def tell(last: bool) -> None:
         if zero == 1:
             module.set_requires_gradient_sync(last)
+        elif copies:  # what a copy's ranks have summed adds up there until the last
+            module.set_requires_all_reduce(last)
         if zero < 3:
             module.set_reshard_after_backward(last)
 

@@ -59,6 +59,7 @@ EAGER = (
     Cell("fsdp 4, ZeRO-1, accumulated", parallel(dp_shard=4, zero=1, micro_batch_sequences=1), masked=True),
     Cell("fsdp 4, tied", parallel(dp_shard=4), TIED),
     Cell("hsdp 2 x 2", parallel(dp_replicate=2, dp_shard=2), masked=True),
+    Cell("hsdp 2 x 2, accumulated", parallel(dp_replicate=2, dp_shard=2, micro_batch_sequences=1), masked=True),
     Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
     Cell("tp 4", parallel(tp=4)),
     Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=4), TIED, masked=True, clip=0.05),
