@@ -116,7 +116,7 @@ def _ends(numbers: Tensor) -> tuple[Tensor, Tensor]:
     short = -numbers.shape[-1] % BLOCK
     if short:
         numbers = torch.cat((numbers, numbers[..., -1:].expand(*numbers.shape[:-1], short)), -1)
-    low, high = numbers.unflatten(-1, (-1, BLOCK)).aminmax(dim=-1)
+    low, high = numbers.view(*numbers.shape[:-1], -1, BLOCK).aminmax(dim=-1)
     return low, high
 
 

@@ -25,7 +25,9 @@ CPU = torch.device("cpu")
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the bytes of the largest tensor that is made."""
 
-    size = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -39,7 +41,7 @@ def largest(length: int, **changes: Any) -> int:
     documents = torch.arange(length)[None] // 100
     with Largest() as seen:
         blocks(length, length, **{"window": None, "documents": documents, "device": CPU, **changes})
-    return seen.size
+    return int(seen.size)
 
 
 @pytest.mark.parametrize("changes", [{}, {"window": 300}, {"documents": None}, {"window": 300, "documents": None}])
@@ -112,8 +114,14 @@ def test_a_model_told_of_other_pieces_does_not_attend_without_a_mask() -> None:
 def test_a_gpu_has_one_block_mask_a_window_also_for_changed_scores(
     plain: bool, window: int | None, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(masks, "blocks", lambda *about: calls.append(about) or "made")
+    calls = 0
+
+    def counted(*_: Any) -> str:
+        nonlocal calls
+        calls += 1
+        return "made"
+
+    monkeypatch.setattr(masks, "blocks", counted)
     made = make_masks([(16, 16)], [window] * 12, None, torch.device("cuda"), plain)
-    assert len(calls) == wanted
+    assert calls == wanted
     assert mask_of(made[window], 16, 16) == ("made" if wanted else None)
