@@ -6,12 +6,13 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis import arguments, engine, frontier, human, recommend, source, surface, valleys
+from analysis import arguments, engine, frontier, human, recommend, source, valleys
 from analysis.arguments import Key
 from analysis.cost import cost
 from analysis.forms import FORMS, Form
@@ -20,7 +21,7 @@ from analysis.results import Backtest, BacktestOptimum, BacktestRun, Cut
 from analysis.rows import Array, Rows
 
 FEWEST_BUDGETS = 3
-FEWEST_RUNS = 8
+FEWEST_RUNS, FEWEST_SIZES = 8, 3
 DRIFT = 0.02
 STEP = 1.5
 """A test that lies less than this factor beyond its fit is none: it foresees nothing."""
@@ -31,14 +32,20 @@ FEWEST_SIDED = 5
 
 
 def backtest(
-    rows: Rows, loss: engine.Loss, form: str = "chinchilla", *, factor: float | None = None
+    rows: Rows,
+    loss: engine.Loss,
+    form: str = "chinchilla",
+    *,
+    factor: float | None = None,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
 ) -> Backtest | None:
     """Return the prediction of the largest budget with at least two runs from budgets far enough below it.
 
     `factor` is by how much the recommendation lies beyond the runs: of the budgets that hold a fit those are taken
     that lie as far below the test, else the farthest; without it the nearest. None with fewer than three budgets, and
-    where all lie within STEP of the largest. Another `form` than the surface takes its place: what is recommended by a
-    law is judged by that law.
+    where all lie within STEP of the largest. Another `form` than the surface takes its place, and constants fixed
+    (`fix`) or tied (`tie`) stay so: what is recommended by a law is judged by that law.
     """
     counts = np.bincount(rows.budget, minlength=len(rows.labels))
     budgets = np.flatnonzero(counts >= 2)
@@ -49,7 +56,8 @@ def backtest(
     trains = [rows.take(rows.budget <= cut) for cut in budgets[1:-1]]
     trains = [train for train in trains if held[1] / float(train.flops.max()) >= STEP]
     ordered = sorted(trains, key=lambda train: _order(held[1] / float(train.flops.max()), factor, len(train)))
-    made = (_tested(train, test, held, loss, form) for train in ordered)
+    law = _Law(FORMS[form], loss, dict(fix or {}), dict(tie or {}))
+    made = (_tested(train, test, held, law) for train in ordered)
     found = next((one for one in made if one is not None), None)
     if found is None or factor is None:
         return found
@@ -65,15 +73,39 @@ def _order(far: float, factor: float | None, runs: int) -> tuple[bool, bool, flo
     return (runs < FEWEST_RUNS, not reaches, far if reaches else -far)
 
 
-def _tested(train: Rows, test: Rows, held: tuple[float, float], loss: engine.Loss, form: str) -> Backtest | None:
+@dataclass(frozen=True)
+class _Law:
+    """What is fitted to the smaller runs: a form, its loss function, constants fixed and tied."""
+
+    form: Form
+    loss: engine.Loss
+    fix: Mapping[str, float]
+    tie: Mapping[str, str]
+
+    def fitted(self, rows: Rows) -> tuple[engine.Problem, engine.PointFit] | None:
+        """Return the problem and its fit; None where the rows are too few for the constants that are free."""
+        columns = [rows.column(name) for name in self.form.inputs]
+        target = rows.column(self.form.target)
+        problem = engine.problem(self.form, columns, target, self.loss, fix=self.fix, tie=self.tie)
+        matrix = problem.constraint.matrix
+        free = len(self.form.names) if matrix is None else matrix.shape[1]
+        return (problem, engine.fit_point(problem)) if len(rows) > free else None
+
+    def predicted(self, problem: engine.Problem, point: engine.PointFit, rows: Rows) -> Array:
+        """Return the target (n,) of a fit at other rows."""
+        x = np.log(np.stack([rows.column(name) for name in self.form.inputs])) - problem.centres[:, None]
+        return np.asarray(np.exp(self.form.log_value(point.theta[None], x)[0]))
+
+
+def _tested(train: Rows, test: Rows, held: tuple[float, float], law_of: _Law) -> Backtest | None:
     """Return the test of one fit; None where neither the law nor the frontier can be fitted to its runs."""
     observed, flops = held
     found: dict[str, BacktestOptimum] = {}
     law = frontier.fit(train, valleys.fit(train, resamples=0, seed=0))
     if isinstance(law, frontier.FrontierFit):
         found["valleys"] = _optimum(law.predict(flops)[0], observed)
-    of = "surface" if form == "chinchilla" else "law"
-    predicted, lowest = _by_surface(train, test, loss, flops) if of == "surface" else _by_law(train, test, loss, form)
+    of = "surface" if law_of.form.name == "chinchilla" else "law"
+    predicted, lowest = (_by_surface if of == "surface" else _by_law)(law_of, train, test, flops)
     if lowest is not None and np.isfinite(lowest):
         found[of] = _optimum(lowest, observed)
     if not found:
@@ -98,25 +130,22 @@ def _tested(train: Rows, test: Rows, held: tuple[float, float], loss: engine.Los
     )
 
 
-def _by_surface(train: Rows, test: Rows, loss: engine.Loss, flops: float) -> tuple[Array | None, float | None]:
+def _by_surface(law: _Law, train: Rows, test: Rows, flops: float) -> tuple[Array | None, float | None]:
     """Return the surface's losses of the held-out runs and its lowest loss at their budget; None with too few runs."""
-    point = surface.point_fit(train, loss)
-    if point is None:
+    found = law.fitted(train) if len(np.unique(train.size)) >= FEWEST_SIZES else None
+    if found is None:
         return None, None
     sizes = (float(min(train.params.min(), test.params.min())), float(max(train.params.max(), test.params.max())))
-    lowest = float(recommend.optimum(point.constants[None], cost(train), flops, sizes)[2][0])
-    return surface.predict(point.constants, test.params, test.tokens), lowest
+    lowest = float(recommend.optimum(found[1].constants[None], cost(train), flops, sizes)[2][0])
+    return law.predicted(*found, test), lowest
 
 
-def _by_law(train: Rows, test: Rows, loss: engine.Loss, form: str) -> tuple[Array | None, float | None]:
+def _by_law(law: _Law, train: Rows, test: Rows, _: float) -> tuple[Array | None, float | None]:
     """Return another law's losses of the held-out runs, and that of the best of them; None with too few runs."""
-    law = FORMS[form]
-    if len(train) < len(law.names) + 1:
+    found = law.fitted(train)
+    if found is None:
         return None, None
-    problem = engine.problem(law, [train.column(name) for name in law.inputs], train.column(law.target), loss)
-    point = engine.fit_point(problem)
-    x = np.log(np.stack([test.column(name) for name in law.inputs])) - problem.centres[:, None]
-    predicted = np.asarray(np.exp(law.log_value(point.theta[None], x)[0]))
+    predicted = law.predicted(*found, test)
     return predicted, float(predicted[np.argmin(test.loss)])
 
 
@@ -139,7 +168,15 @@ def _runs(predicted: Array, test: Rows) -> tuple[BacktestRun, ...]:
     return tuple(BacktestRun(k, *(float(v) for v in (n, d, c, p, o, p / o - 1.0))) for k, n, d, c, p, o in columns)
 
 
-def rolling(rows: Rows, loss: engine.Loss, most: int = 8, form: str = "chinchilla") -> tuple[Cut, ...]:
+def rolling(
+    rows: Rows,
+    loss: engine.Loss,
+    most: int = 8,
+    form: str = "chinchilla",
+    *,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
+) -> tuple[Cut, ...]:
     """Return laws fitted up to rising cuts of compute, each judged on the runs above it.
 
     The cuts are the budgets but the largest, at most `most` of them, evenly spaced; where runs form no budgets they are
@@ -153,7 +190,7 @@ def rolling(rows: Rows, loss: engine.Loss, most: int = 8, form: str = "chinchill
     >>> [(f"{cut.flops:.2g}", cut.rows) for cut in found]
     [('3e+18', 10), ('1e+19', 15), ('3e+19', 20)]
     """
-    law = FORMS[form]
+    law = _Law(FORMS[form], loss, dict(fix or {}), dict(tie or {}))
     levels = np.unique(rows.labels[np.bincount(rows.budget, minlength=len(rows.labels)) >= 3])
     if len(levels) < FEWEST_BUDGETS:
         levels = np.unique(np.quantile(rows.flops, np.linspace(0.3, 1.0, most + 1)))
@@ -161,25 +198,23 @@ def rolling(rows: Rows, loss: engine.Loss, most: int = 8, form: str = "chinchill
     ends = np.unique(ends[ends > 0])
     if len(ends) > most:
         ends = ends[np.unique(np.linspace(0, len(ends) - 1, most).round().astype(int))]
-    cuts = [_cut(rows, float(end), law, loss) for end in ends]
+    cuts = [_cut(rows, float(end), law) for end in ends]
     return tuple(cut for cut in cuts if cut is not None)
 
 
-def _cut(rows: Rows, end: float, law: Form, loss: engine.Loss) -> Cut | None:
+def _cut(rows: Rows, end: float, law: _Law) -> Cut | None:
     """Return the law of the runs up to `end` FLOPs and its errors above; None with too few runs, or none far above."""
     inside = rows.flops <= end
     below, above = rows.take(inside), rows.take(~inside)
     if not len(above) or float(above.flops.max()) < STEP * end:
         return None
-    if len(below) < max(FEWEST_RUNS, len(law.names) + 2) or len(np.unique(below.size)) < 3:
+    fewest = max(FEWEST_RUNS, len(law.form.names) + 2)
+    found = law.fitted(below) if len(below) >= fewest and len(np.unique(below.size)) >= FEWEST_SIZES else None
+    if found is None:
         return None
-    columns = [below.column(name) for name in law.inputs]
-    problem = engine.problem(law, columns, below.column(law.target), loss)
-    point = engine.fit_point(problem)
-    x = np.log(np.stack([above.column(name) for name in law.inputs])) - problem.centres[:, None]
-    error = np.exp(law.log_value(point.theta[None], x)[0]) / above.column(law.target) - 1.0
+    error = law.predicted(*found, above) / above.column(law.form.target) - 1.0
     order = np.argsort(above.flops, kind="stable")
-    exponent = law.derived(point.constants).get("a")
+    exponent = law.form.derived(found[1].constants).get("a")
     known = float(exponent) if exponent is not None and np.isfinite(exponent) else None
     runs = tuple((float(above.flops[i]), float(error[i])) for i in order)
     return Cut(end, len(below), known, float(np.abs(error).mean()), runs)
@@ -210,7 +245,7 @@ def act(options: Mapping[str, Any]) -> int:
     name = resolve(options["form"])
     rows = frame.used(source.load(options))
     loss: engine.Loss = engine.Squared() if options["delta"] == "squared" else engine.Huber(float(options["delta"]))
-    cuts = rolling(rows, loss, int(options["cuts"]), name)
+    cuts = rolling(rows, loss, int(options["cuts"]), name, fix=options["fix"], tie=options["tie"])
     if not cuts:
         raise ValueError(
             f"runs={options['runs']}: {human.counted(len(rows), 'run')} at {human.counted(len(rows.labels), 'budget')} "
@@ -229,6 +264,8 @@ PURPOSE = "Fit up to a cut of compute, predict above it, for rising cuts: the ho
 KEYS = (
     *source.KEYS,
     Key("form", "law to test, by name or paper", "chinchilla"),
+    Key("fix", "constants held: E:1.7,alpha:0.34", {}, arguments.constants),
+    Key("tie", "constants made equal: beta:alpha", {}, arguments.names),
     Key("cuts", "most cuts", 8, arguments.whole),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001"),
     Key("out", "folder for backtest.json (default: none is written)"),

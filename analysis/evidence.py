@@ -212,12 +212,13 @@ def _plain(value: Any) -> Any:
     return item() if callable(item) else value
 
 
-def sensitivity(frame: pd.DataFrame) -> tuple[Choice, ...]:
-    """Return what the exponent a becomes under other choices; empty where the rows do not hold a fit."""
+def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Return what the exponent a becomes under other choices than those asked; empty where rows do not hold a fit."""
     from analysis.sensitivity import sensitivity as table
 
     try:
-        found = table(_columns(frame), form="chinchilla", quantity="a")
+        few = {"resamples": min(200, int(asked["resamples"]))}
+        found = table(_columns(frame), quantity="a", **(options_of("chinchilla", asked) | few))
     except ValueError:
         return ()
     return tuple(

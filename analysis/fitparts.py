@@ -62,7 +62,7 @@ class Parts:
         self.envelope, self.envelope_laws = _envelope(frame, asked)
         self.plan, self.why = self._recommended()
         far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
-        self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far)
+        self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, **held(asked))
         block = found.block if isinstance(found, surface.Surface) else found
         at_surface = checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
         said = {check.code for check in at_surface}
@@ -204,7 +204,7 @@ class Parts:
         """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""
         from analysis import backtest, evidence
 
-        rolling = backtest.rolling(self.rows, self.loss, form=self.asked["form"])
+        rolling = backtest.rolling(self.rows, self.loss, form=self.asked["form"], **held(self.asked))
         if self.other is not None:
             asked = self.other_fit
             return {
@@ -218,7 +218,7 @@ class Parts:
             "profiles": evidence.profiles(self.law),
             "cloud": self._cloud(),
             "rolling": rolling,
-            "sensitivity": evidence.sensitivity(self.frame) if self.asked["sensitivity"] else (),
+            "sensitivity": evidence.sensitivity(self.frame, self.asked) if self.asked["sensitivity"] else (),
         }
 
     def _cloud(self) -> Cloud | None:
@@ -258,6 +258,11 @@ def criterion(asked: Mapping[str, Any]) -> engine.Loss:
     if asked["delta"] == "squared":
         return losses.Squared()
     return losses.named(asked["loss"], float(asked["delta"]))
+
+
+def held(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the constants that were asked to be held, at values and at others."""
+    return {"fix": dict(asked["fix"]), "tie": dict(asked["tie"])}
 
 
 def once(checks: Sequence[Check]) -> tuple[Check, ...]:
