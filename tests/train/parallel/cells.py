@@ -58,6 +58,9 @@ EAGER = (
     Cell("fsdp 4, ZeRO-2, accumulated", parallel(dp_shard=4, zero=2, micro_batch_sequences=1), masked=True),
     Cell("fsdp 4, ZeRO-1, accumulated", parallel(dp_shard=4, zero=1, micro_batch_sequences=1), masked=True),
     Cell("fsdp 4, tied", parallel(dp_shard=4), TIED),
+    Cell(
+        "fsdp 4, gate and up in half rows", parallel(dp_shard=4, micro_batch_sequences=2), replace(MODEL, mlp_width=51)
+    ),
     Cell("hsdp 2 x 2", parallel(dp_replicate=2, dp_shard=2), masked=True),
     Cell("hsdp 2 x 2, accumulated", parallel(dp_replicate=2, dp_shard=2, micro_batch_sequences=1), masked=True),
     Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
