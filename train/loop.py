@@ -75,6 +75,8 @@ class Loop:
         if found is not None:
             self._stand_at(*found)
         self._take_up()
+        if found is not None:
+            self.recorder.miss(self.progress)
         self.recorder.went_to(self.progress)
         self.started -= self.progress.seconds["total"]
 

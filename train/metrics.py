@@ -58,15 +58,24 @@ def from_here(rollbacks: Sequence[Rollback], step: int) -> list[Rollback]:
 
 @dataclass
 class Written:
-    """What a file holds: the last step of each (path, kind), and the rollbacks in their order."""
+    """What a file holds: the last step, and tokens, of each (path, kind), and the rollbacks in their order."""
 
     last: dict[tuple[int, str], int] = field(default_factory=dict)
     rollbacks: list[Rollback] = field(default_factory=list)
+    tokens: dict[tuple[int, str], int] = field(default_factory=dict)
 
     @property
     def newest(self) -> int:
         """The path with the largest number."""
         return max((path for path, _ in self.last), default=0)
+
+    def reached(self, path: int, kind: str) -> tuple[int, int]:
+        """Return the last step and tokens of a kind on a path; where that has none, those that it began behind."""
+        place = (path, kind)
+        if place in self.last:
+            return self.last[place], self.tokens.get(place, 0)
+        begun = next((one for one in self.rollbacks if one.path == path), None)
+        return (-1, -1) if begun is None else (begun.to_step, begun.to_tokens)
 
 
 class MetricsFile:
@@ -171,6 +180,8 @@ def _take_in(written: Written, line: bytes) -> bool:
         return False
     place = (number, kind)
     written.last[place] = max(step, written.last.get(place, -1))
+    tokens = record.get("tokens")
+    written.tokens[place] = max(tokens if isinstance(tokens, int) else 0, written.tokens.get(place, 0))
     written.rollbacks += [rollback] if rollback is not None else []
     return True
 

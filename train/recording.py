@@ -11,7 +11,7 @@ from train.clock import Times
 from train.evaluate import Validation
 from train.metrics import ROLLBACK, MetricsFile, Rollback
 from train.progress import Progress
-from train.report import Speed, line, say
+from train.report import Speed, line, say, warn
 from train.setup import Setup
 from train.spec.counts import flops_per_token
 from train.throughput import devices, peak_memory, rates
@@ -58,6 +58,29 @@ class Recorder:
         """Write on along this path."""
         if self._file is not None:
             self._file.path = path
+
+    def miss(self, progress: Progress) -> None:
+        """Say and record which records are lost that the checkpoint of `progress` is beyond: no step writes them again.
+
+        A file loses its end where a disk does, or somebody cuts it: checkpoints are saved after their metrics.
+        """
+        if self._file is None or progress.step == progress.inherited_steps:
+            return
+        held, path, every = self._file.written, self._file.path, self._setup.config.runtime.log_steps
+        due = progress.step - progress.step % every
+        step, _ = held.reached(path, "train")
+        _, evaluated = held.reached(path, "validation")
+        lost = due > max(step, progress.inherited_steps)
+        if not lost and progress.evaluated <= max(evaluated, progress.inherited):
+            return
+        first = max(step, progress.inherited_steps) + 1 if lost else progress.step
+        self.event("missing", progress.step, progress.tokens, {"from_step": first, "to_step": progress.step})
+        what = f"training from step {first} on" if lost else "the latest validation"
+        warn(
+            f"{self._setup.folder / 'metrics.jsonl'} has lost records up to step {progress.step} ({what}), and the run "
+            "goes on from a checkpoint beyond them: they are not written again; to have them, remove the checkpoints "
+            "from there on and start it anew"
+        )
 
     def went_back(self, step: int, tokens: int, rollback: Rollback) -> int:
         """Record a rollback after `step`, at `tokens`, at once on disk, and return the number of the path it begins.

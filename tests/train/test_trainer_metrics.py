@@ -163,3 +163,16 @@ def test_what_finds_no_room_is_kept_and_written_in_order_once_there_is(
     metrics.sync()
     metrics.close()
     assert [row[1] for row in written(path)] == [1, 2, 3, 4, 5]
+
+
+def test_what_a_file_holds_of_a_path_is_known_by_step_and_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    advance(path, 1, 7)
+    held = MetricsFile(path).written
+    assert held.reached(0, "train") == (7, 70)
+    assert held.reached(0, "validation") == (6, 60)
+    assert held.reached(0, "spike") == (-1, -1)
+    back = MetricsFile(path)
+    back.write("rollback", 7, 70, Rollback(0, 7, 3, 30, 1, None).metrics())
+    back.close()
+    assert MetricsFile(path).written.reached(1, "train") == (3, 30), "its own are to begin behind that"

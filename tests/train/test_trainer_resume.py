@@ -190,3 +190,21 @@ def test_a_checkpoint_of_another_config_is_refused(tmp_path: Path, tiny: RunConf
     out = finish(start(config), code=run.FAILED)
     assert "optim.weight_decay was 0.1, is 0.3" in out
     assert "Traceback" not in out
+
+
+@pytest.mark.parametrize(("keep", "first"), [(5, 6), (8, 8)], ids=["training", "the validation alone"])
+def test_records_that_were_lost_below_the_checkpoint_are_said_to_be_missing(
+    tmp_path: Path, tiny: RunConfig, keep: int, first: int
+) -> None:
+    folder = tmp_path / "cut"
+    config = write_config(folder, tiny)
+    finish(start(config, "--until", "1024"))
+    path = folder / "metrics.jsonl"
+    lines = [line for line in path.read_text().splitlines(keepends=True) if '"train"' in line]
+    path.write_text("".join(lines[:keep]))
+    out = finish(start(config))
+    assert "has lost records up to step 8" in out and "remove the checkpoints from there on" in out
+    (told,) = [record for record in records(folder) if record["kind"] == "missing"]
+    assert told["step"] == 8 and told["metrics"] == {"from_step": first, "to_step": 8}
+    finish(start(config))
+    assert sum(record["kind"] == "missing" for record in records(folder)) == 1
