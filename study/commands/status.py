@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _search(folder: StudyFolder, machine: bool) -> int:
-    from study.search import jobs, view
+    from study.search import jobs, queue, view
     from study.search.claims import Office
     from study.search.outlook import nothing_finished
 
@@ -63,7 +63,8 @@ def _search(folder: StudyFolder, machine: bool) -> int:
     if machine:
         emit("status", folder, {"search": True, **view.as_json(search, folder, time.time())})
     else:
-        terminal.show(view.text(search, folder, time.time()))
+        stuck = [] if search.over else queue.lines(folder)
+        terminal.show("\n".join([view.text(search, folder, time.time()), *stuck]))
     return 1 if any(trial.failed for trial in search.trials.values()) or nothing_finished(search) else 0
 
 

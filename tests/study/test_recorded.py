@@ -2,8 +2,10 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any
@@ -170,3 +172,29 @@ def test_a_recorded_run_goes_on_from_its_checkpoint(here: Path) -> None:
     steps = [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
     assert steps == sorted(steps) and steps[-1] == 512
     assert "resumed from step-000000324" in run.attempt(2).stdout(0).read_text()
+
+
+@pytest.mark.slow
+def test_a_recorded_study_goes_to_mlflow_once_whatever_is_lost(here: Path) -> None:
+    """Also where rows were sent, cut, and written again at another time, and tracking.json is gone."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "study.tracking", "sync", "runs/recorded", "--uri", "sqlite:///m.db"]
+    folder = StudyFolder(here / "runs/recorded")
+    metrics = folder.run(UNFINISHED).metrics
+    for again in (False, True):
+        if again:
+            lines = metrics.read_text().splitlines()
+            later = [json.loads(line) for line in lines[-9:]]
+            late = [json.dumps({**record, "time": record["time"] + 99.0}) for record in later]
+            metrics.write_text("\n".join([*lines[:-9], *late]) + "\n")
+            folder.tracking.unlink()
+        done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(here / "m.db")) as database:
+        (values,) = database.execute("select count(*) from metrics").fetchone()
+        (steps,) = database.execute(
+            "select count(*) from (select distinct run_uuid, key, step from metrics)"
+        ).fetchone()
+        (runs,) = database.execute("select count(*) from runs").fetchone()
+    assert values == steps > 1000
+    assert runs == 11, "ten points and the study"
