@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 from study import budget, frozen, ledger
 from study.config import ClusterConfig
@@ -18,6 +19,7 @@ from study.files import locked, read_json
 from study.freeze import load_points
 from study.last import as_the_last
 from study.layout import StudyFolder
+from study.policy import Rules
 from study.resources import Shape
 from study.search import pins
 from study.search.claims import JOB, Office
@@ -165,11 +167,21 @@ def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, outside: Out
     return sized.shape
 
 
+def with_more_memory(shape: Shape, rules: Rules, times: int) -> Shape:
+    """Return what a job asks for after its trial was short of memory so many times, where the policy is `more`."""
+    rule = rules.kinds.get("host_memory")
+    if not times or rule is None or rule.action != "more" or shape.mem_gb is None:
+        return shape
+    return replace(shape, mem_gb=round(shape.mem_gb * rules.memory_factor**times, 3))
+
+
 def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
     """Submit the job of a claim; False where there is no room now: then the unit is handed out again later."""
     folder, name = office.folder, claim.worker.removeprefix(JOB)
     try:
-        shape = shape_of(folder, claim.key, load_submission(folder).cluster, outside)
+        told = load_submission(folder)
+        shape = shape_of(folder, claim.key, told.cluster, outside)
+        shape = with_more_memory(shape, told.retry.rules(), office.search.trials[claim.unit.trial].short_of_memory)
         purse = budget.purse(folder, outside.runner)
         short = "" if purse is None else purse.take(shape, 1)
         if short:

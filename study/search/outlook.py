@@ -17,7 +17,8 @@ from study.search.settings import Settings
 from study.search.state import Search
 from study.units import counted, estimate
 from sweeps.events import Ended, Reported, Started, Unit
-from sweeps.rungs import always_enough, levels
+from sweeps.rungs import always_enough
+from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import domain_size
 
@@ -151,10 +152,9 @@ def refuse_the_hopeless(settings: Settings, found: Outlook) -> None:
 
 def what_is_enough(settings: Settings) -> str:
     """Return how many trials bring one to the end in any case, in words."""
-    rungs = levels(settings.r, settings.R, settings.eta)
     return (
         f"search.trials={_always(settings)} always brings one there, for one in {settings.eta} goes on from each of "
-        f"{counted(len(rungs) - 1, 'rung')}; a higher search.min_tokens makes fewer rungs"
+        f"{counted(_rungs(settings) - 1, 'rung')}; a higher search.min_tokens makes fewer rungs"
     )
 
 
@@ -205,4 +205,10 @@ def _missing(search: Search) -> str:
 
 
 def _always(settings: Settings) -> int:
-    return max(settings.trials, always_enough(len(levels(settings.r, settings.R, settings.eta)), settings.eta))
+    return max(settings.trials, always_enough(_rungs(settings), settings.eta))
+
+
+def _rungs(settings: Settings) -> int:
+    """Return how many rungs there are, the full resource among them; 1 where nothing is selected."""
+    scheduler = settings.make_scheduler()
+    return len(scheduler.levels) if isinstance(scheduler, AshaPromotion) else 1

@@ -1,8 +1,8 @@
 """What follows from a unit's bad end: the study's own `retry.*` policy, as for points. Pure.
 
-A unit that is tried again is handed out again, to whoever asks next: on another node or with more memory only where
-that worker has it, so that `elsewhere` and `more` mean `again` here. Being told to stop is the worker's end, not the
-trial's.
+A unit that is tried again is handed out again, to whoever asks next: `elsewhere` means `again` here, and so does `more`
+but where each unit is a job of its own, which then asks for more memory (study.search.jobs). Being told to stop is the
+worker's end, not the trial's.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ class Trial:
 
     places: where its checkpoint of a resource lies, as `<key>@<tokens>`: in another's run where it copied that one,
     which `copied` (trial, resource) and `origin` (place) then say. ends: bad ones of its units since it reached one.
+    short_of_memory: how many of all were for want of the node's memory.
     took: device time of its units, lost ones too; seconds: what it was when a resource was reached [GPU-seconds].
     """
 
@@ -55,6 +56,7 @@ class Trial:
     copied: tuple[int, int] | None = None
     origin: str | None = None
     ends: list[End] = field(default_factory=list)
+    short_of_memory: int = 0
     took: float = 0.0
     seconds: dict[int, float] = field(default_factory=dict)
 
@@ -230,6 +232,7 @@ class Search:
         elif record["how"] == "lost":
             self.lost_units += 1
         end = retrying.end_of(record, claim.key)
+        trial.short_of_memory += end is not None and end.kind == "host_memory"
         trial.ends = [] if record["how"] == "reached" else [*trial.ends, *([end] if end is not None else [])]
         trial.failed = trial.failed or record["how"] == "failed"
         self.scheduler.apply(Ended(trial.number, record["how"]))

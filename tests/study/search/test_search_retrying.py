@@ -11,6 +11,7 @@ import pytest
 from study.config import RetryConfig
 from study.layout import StudyFolder
 from study.policy import End
+from study.resources import Shape
 from study.search import jobs, retrying, view
 from study.search.claims import Office
 from study.search.state import Search, ended, started
@@ -108,6 +109,18 @@ def test_a_crash_is_tried_again_where_the_policy_says_so(tmp_path: Path) -> None
     records = [r for r in Office.of(study).log.records if r["event"] == "ended"]
     assert [(r["how"], r["kind"]) for r in records] == [("lost", "code_error")] * 2 + [("failed", "code_error")]
     assert "that is the cap (retry.code_error)" in records[-1]["why"]
+
+
+def test_a_unit_that_is_a_job_asks_for_more_memory_each_time_that_its_trial_was_short_of_it() -> None:
+    rules, shape = RetryConfig(host_memory="more 3", memory_factor=2.0).rules(), Shape(mem_gb=8.0)
+    assert [jobs.with_more_memory(shape, rules, times).mem_gb for times in range(3)] == [8.0, 16.0, 32.0]
+    assert jobs.with_more_memory(shape, RetryConfig(host_memory="again 3").rules(), 2) == shape
+    search = Search(search_settings(**ONE))
+    unit = search.decide()
+    assert unit is not None
+    search.apply(started(unit, "key", "w", 1.0, 0.0))
+    search.apply({**ended(search.claims[0], "lost", "", 1.0), "kind": "host_memory"})
+    assert search.trials[0].short_of_memory == 1
 
 
 def dead_worker(folder: Path) -> StudyFolder:
