@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = 9
-FACTOR = 12.0
-"""Candidates lie within this factor of the compute-optimal size of their budget."""
+FACTOR = 4.0
+"""Candidates lie within this factor of the compute-optimal size of their budget, as the sizes of a sweep do."""
+RATIOS = (1.0, 3000.0)
+"""Tokens per parameter of candidates: outside these no law was ever tested. Runs beyond them widen the range."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +79,33 @@ def family(frame: pd.DataFrame, kind: str, reach: float) -> tuple[Size, ...]:
     return tuple(sorted(made.values(), key=lambda size: size.params))
 
 
-def cross(sizes: tuple[Size, ...], price: Cost, levels: Array, best: Array) -> Candidates:
-    """Return the sizes at each budget of `levels` [FLOPs] within FACTOR of its best size `best`; thinned where many."""
+def cross(
+    sizes: tuple[Size, ...], price: Cost, levels: Array, best: Array, ratios: tuple[float, float] = RATIOS
+) -> Candidates:
+    """Return the sizes at each budget of `levels` [FLOPs] within FACTOR of its best size `best`; thinned where many.
+
+    Those whose tokens per parameter lie outside `ratios` are left out.
+    """
     params, tokens, flops, kept = [], [], [], []
     for level, middle in zip(levels, best, strict=True):
         near = [size for size in sizes if abs(np.log(size.params / middle)) <= np.log(FACTOR)]
         near = near or [min(sizes, key=lambda size: abs(np.log(size.params / middle)))]
+        per_token = {size: float(np.exp(price.log_per_token(np.array([np.log(size.params)]))[0][0])) for size in near}
+        near = [size for size in near if ratios[0] <= level / per_token[size] / size.params <= ratios[1]]
         picks = np.unique(np.linspace(0, len(near) - 1, min(len(near), 15)).round().astype(int))
         for size in (near[i] for i in picks):
-            per_token = float(np.exp(price.log_per_token(np.array([np.log(size.params)]))[0][0]))
             params.append(size.params)
-            tokens.append(level / per_token)
+            tokens.append(level / per_token[size])
             flops.append(level)
             kept.append(size)
     return Candidates(np.array(params), np.array(tokens), np.array(flops), tuple(kept))
+
+
+def ratios(frame: pd.DataFrame) -> tuple[float, float]:
+    """Return the tokens per parameter that candidates may have: RATIOS, and those that the runs have."""
+    good = frame[frame["used"]]
+    ran = good["tokens"] / good["params"]
+    return min(RATIOS[0], float(ran.min())), max(RATIOS[1], float(ran.max()))
 
 
 def _block(width: Array) -> Array:

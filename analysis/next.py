@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from analysis.candidates import Candidates, Size
     from analysis.design import Posterior
+    from analysis.planlaws import Law
     from analysis.rows import Array, Rows
 
 PURPOSE = (
@@ -44,6 +45,10 @@ KEYS = (
     Key("name", "study that the next runs belong to (default: the runs' own)"),
     Key("out", "folder of the configs (default reports/STUDY/next)"),
 )  # fmt: skip
+
+
+TELLS = 0.9
+"""A grid tells something where it narrows the forecast to this share of what it is now, or less."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Next:
-    """The proposal: runs in order of choice, target [FLOPs], forecast of its loss, its sd of ln loss now and after."""
+    """The proposal: runs in order of choice, target [FLOPs], its loss, the sd of ln of that now and after.
+
+    `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
+    the forecast, which priors from published laws draw to their own exponents.
+    """
 
     runs: tuple[Proposed, ...]
     target: float
@@ -92,6 +101,7 @@ class Next:
     sd_after: float
     basins: int
     simulation: Share | None
+    expected: float = math.nan
 
 
 def next_runs(
@@ -162,8 +172,8 @@ def next_runs(
     share = _simulated(setting, rows, simulate, seed) if simulate else None
     now = choices[0].before if choices else float(spread[0]) ** 2
     return Next(
-        tuple(made), setting.target, setting.target_params, float(np_exp(mean[0])), math.sqrt(now),
-        math.sqrt(choices[-1].after if choices else now), len(found.basins), share,
+        tuple(made), setting.target, setting.target_params, setting.loss, math.sqrt(now),
+        math.sqrt(choices[-1].after if choices else now), len(found.basins), share, float(np_exp(mean[0])),
     )  # fmt: skip
 
 
@@ -183,12 +193,13 @@ class Setting:
     aims: Array
     target: float
     target_params: float
+    loss: float
 
 
 def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest: float) -> Setting:
     import numpy as np
 
-    from analysis import candidates, design, engine
+    from analysis import candidates, design, engine, planlaws
     from analysis.cost import cost
     from analysis.forms import FORMS
     from analysis.losses import Huber
@@ -201,11 +212,8 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
     law = FORMS[form]
     problem = engine.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
     found = design.posterior(problem)
-    base = problem if form == "chinchilla" else engine.problem(
-        FORMS["chinchilla"], (rows.params, rows.tokens), rows.loss, Huber()
-    )  # fmt: skip
-    constants = engine.fit_point(base).constants[None]
     price, sizes = cost(rows), (float(rows.params.min()), float(rows.params.max()))
+    on = planlaws.Fitted(law, engine.fit_point(problem).theta[None], problem.centres, price)
     low = float(rows.flops.min())
     if largest < low / 30:
         raise ValueError(
@@ -213,31 +221,46 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
             "give a larger budget= or largest="
         )
     levels = np.geomspace(min(low, largest / 2), largest, candidates.LEVELS)
-    best = np.array([_best(constants, price, float(level), sizes) for level in levels])
-    middle = _best(constants, price, target, sizes)
+    best = np.array([_best(on, price, float(level), sizes) for level in levels])
+    middle = _best(on, price, target, sizes)
     around = middle * np.array([1.0, 0.5, 2.0])
     tokens = target / np.exp(price.log_per_token(np.log(around))[0])
     kind = str(frame.loc[frame["used"], "params_kind"].iloc[0])
     offered = candidates.family(frame, kind, float(best.max()) * candidates.FACTOR)
-    every = candidates.cross(offered, price, levels, best)
+    limits = candidates.ratios(frame)
+    every = candidates.cross(offered, price, levels, best, limits)
+    if not len(every):
+        raise ValueError(
+            f"no size that can be built comes within {candidates.FACTOR:g} times of the best at up to {largest:.3g} "
+            f"FLOPs, at {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter: give another largest= or budget="
+        )
     four = np.geomspace(max(low, largest / 300), largest, 5)
-    middles = np.array([_best(constants, price, float(level), sizes) for level in four])
-    grid = _grid(offered, price, four, middles)
-    return Setting(found, problem, every, grid, found.place((around, tokens)), target, middle)
+    middles = np.array([_best(on, price, float(level), sizes) for level in four])
+    grid = _grid(offered, price, four, middles, limits)
+    loss = _loss(on, price, target, middle)
+    return Setting(found, problem, every, grid, found.place((around, tokens)), target, middle, loss)
 
 
-def _best(constants: Array, price: Any, budget: float, sizes: tuple[float, float]) -> float:
+def _loss(on: Law, price: Any, budget: float, size: float) -> float:
+    """Return the law's loss for this size at this budget [FLOPs]: what analysis.plan says of it too."""
+    import numpy as np
+
+    at = np.array([math.log(size)])
+    return float(on.loss(at, math.log(budget) - price.log_per_token(at)[0])[0])
+
+
+def _best(on: Law, price: Any, budget: float, sizes: tuple[float, float]) -> float:
     """Return the law's best size of a budget; where it has none, that of 20 tokens per parameter."""
     import numpy as np
 
     from analysis import plans
 
-    found = float(np.exp(plans.training_only(constants, price, budget, sizes).log_params[0]))
+    found = float(np.exp(plans.training_only(on, price, budget, sizes).log_params[0]))
     rule = math.sqrt(budget / 120.0)
     return found if math.isfinite(found) and rule / 30 < found < rule * 30 else rule
 
 
-def _grid(offered: tuple[Size, ...], price: Any, levels: Array, best: Array) -> Candidates:
+def _grid(offered: tuple[Size, ...], price: Any, levels: Array, best: Array, limits: tuple[float, float]) -> Candidates:
     """Return the isoFLOP grid that a study would run instead: seven sizes over a factor of 16 at each budget."""
     import numpy as np
 
@@ -247,7 +270,7 @@ def _grid(offered: tuple[Size, ...], price: Any, levels: Array, best: Array) -> 
     for level, middle in zip(levels, best, strict=True):
         wanted = middle * np.geomspace(0.25, 4.0, 7)
         picked = dict.fromkeys(_nearest(offered, float(n)) for n in wanted)
-        parts.append(candidates.cross(tuple(picked), price, np.array([level]), np.array([middle])))
+        parts.append(candidates.cross(tuple(picked), price, np.array([level]), np.array([middle]), limits))
     params, tokens, flops = (
         np.concatenate([getattr(p, name) for p in parts]) for name in ("params", "tokens", "flops")
     )
@@ -274,11 +297,13 @@ def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
     now = _spread(setting, done, studies, seed)
     whole = _spread(setting, _joined(done, grid, range(len(grid))), studies, seed)
     share, runs, reached = None, len(picks), now
-    for k in _steps(len(picks)):
+    steps = _steps(len(picks)) if whole < TELLS * now else []
+    for k in steps:
         reached = _spread(setting, _joined(done, pool, picks[:k]), studies, seed)
-        if reached <= whole:
-            share, runs = float(pool.flops[picks[:k]].sum()) / total, k
+        # One reading at or below the grid's may be the luck of the simulated studies: the next has to be so too.
+        if share is not None and reached <= whole:
             break
+        share, runs = (float(pool.flops[picks[:k]].sum()) / total, k) if reached <= whole else (None, len(picks))
     return Share(share, runs, len(grid), total, now, whole, reached, studies)
 
 
@@ -364,6 +389,11 @@ def text(found: Next, unit: str) -> str:
 def _simulation(share: Share) -> str:
     grid = f"the isoFLOP grid of {share.grid_runs} runs ({human.flops(share.grid_flops)})"
     spread = f"{human.percent(share.sd_now)} now, {human.percent(share.sd_grid)} by the grid"
+    if share.sd_grid >= TELLS * share.sd_now:
+        return (
+            f"simulated: {grid} would hardly narrow the forecast ({spread}): what is unsure there is the form of the "
+            "law so far out, which runs of this size do not tell"
+        )
     if share.share is None:
         return (
             f"simulated: {share.runs} chosen runs end at {human.percent(share.sd_chosen)} ({spread}), not below {grid}"
