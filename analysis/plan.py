@@ -34,6 +34,8 @@ KEYS = (
     Key("form", "law, by name or paper: any that reads parameters and tokens", "chinchilla"),
     Key("at", "values of a law's further inputs: experts:8", {}, arguments.constants),
     Key("beside", "other laws of N and D that the runs' plan is compared with; none: leave them out", ",".join(BESIDE)),
+    Key("strict", "yes: only laws that qualify (converged, every constant identified, a backtest); no: any", True,
+        arguments.switch),
     Key("budget", "training compute [FLOPs]", None, arguments.number),
     Key("gpu_hours", "training compute as GPU-hours: with mfu and peak, or the speed that the runs measured", None,
         arguments.number),
@@ -67,6 +69,7 @@ def plan(
     resamples: int = 1000,
     seed: int = 0,
     beside: Sequence[str] = BESIDE,
+    strict: bool = True,
 ) -> Plan:
     """Return what to train with a budget [FLOPs] under each assumption.
 
@@ -92,6 +95,9 @@ def plan(
         Bootstrap resamples of the runs, and their seed.
     beside : sequence of str
         Other laws of N and D through the same runs, whose plans are given beside.
+    strict : bool
+        Plan only with a law that qualifies (converged, every constant identified, its extrapolation tested): where
+        `form` does not, with the best of `beside` that does. False: with `form` whatever it lacks, which a note says.
 
     Returns
     -------
@@ -117,7 +123,15 @@ def plan(
     if isinstance(runs, Mapping):
         basis = from_constants(runs, name, at)
     else:
-        basis = from_frame(runs, form=name, at=at, resamples=resamples, seed=seed, beside=beside)
+        basis = from_frame(
+            runs,
+            form=name,
+            at=at,
+            resamples=resamples,
+            seed=seed,
+            beside=beside,
+            strict=strict,
+        )
     asked = {
         "budget": budget,
         "overtrain": overtrain,
@@ -140,7 +154,7 @@ def act(options: Mapping[str, Any]) -> int:
         names = () if options["beside"] == "none" else tuple(map(resolve, options["beside"].split(",")))
         basis = from_frame(
             source.load(options), form=form, at=options["at"], resamples=options["resamples"], seed=options["seed"],
-            label=options["runs"], beside=names,
+            label=options["runs"], beside=names, strict=options["strict"],
         )  # fmt: skip
     else:
         basis = from_constants(options["constants"], form, options["at"])
@@ -223,7 +237,8 @@ def _other_laws(found: Plan) -> list[str]:
             f"{human.count(one.params):>8} parameters, {human.number(one.tokens_per_param)} tokens per parameter, "
             f"loss {_four(one.loss)}"
         )  # fmt: skip
-        lines.append(f"  {one.form:<24}{size}  (AICc {human.number(one.aicc_behind)} behind)")
+        lacking = f"; does not qualify: {one.lacking}" if one.lacking else ""
+        lines.append(f"  {one.form:<24}{size}  (AICc {human.number(one.aicc_behind)} behind{lacking})")
     return lines
 
 

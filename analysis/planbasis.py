@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis import human
+from analysis.arguments import UnansweredError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,8 @@ SAID = ("not_identified", "flops_not_6nd", "low_df", "not_converged", "basins", 
 class Basis:
     """A law, first row the point and then the draws, its constants, price of a token, sizes swept, notes.
 
-    `speed` is FLOPs per second of one device, as the runs measured them. `fits` are other laws through the same runs,
+    `tested` is the farthest factor beyond a fit over which these runs test the law. `speed` is FLOPs per second of one
+    device, as the runs measured them. `fits` are other laws through the same runs,
     by name, with AICc behind the best.
     """
 
@@ -47,7 +49,18 @@ class Basis:
     source: str
     speed: float | None
     notes: tuple[str, ...]
-    beside: tuple[tuple[str, Law, float], ...] = ()
+    beside: tuple[Beside, ...] = ()
+    tested: float | None = None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Another law through the same runs, its criterion behind the best's, and why no plan rests on it (empty: may)."""
+
+    form: str
+    law: Law
+    behind: float
+    lacking: str
 
 
 def from_constants(
@@ -100,11 +113,16 @@ def from_frame(
     seed: int = 0,
     label: str = "",
     beside: Sequence[str] = BESIDE,
+    strict: bool = True,
 ) -> Basis:
     """Return the basis of runs: the law and its draws, what a token costs, the speed that the runs measured.
 
-    Raises ValueError where the form gives no loss of N and D, an input of it is not told, or the rows are too few.
+    A law that no plan may rest on (see :mod:`analysis.qualify`) gives way to the best of those `beside` it that one
+    may, and a note says so; with `strict` false it stays, and a note says what it lacks. Raises ValueError where the
+    form gives no loss of N and D, an input of it is not told, or the rows are too few; UnansweredError where no law
+    qualifies.
     """
+    from analysis import qualify
     from analysis.cost import cost
     from analysis.forms import FORMS
     from analysis.frame import used
@@ -118,8 +136,13 @@ def from_frame(
         law, found = _closed(rows, resamples, seed)
     else:
         law, found = _fitted(rows, form, price, further, resamples=resamples, seed=seed)
+    others = _beside(rows, price, form, beside)
+    lacks = qualify.lacking(found, rows)
+    if lacks and strict:
+        return _instead(frame, form, lacks, others, resamples=resamples, seed=seed, label=label, beside=beside)
     unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
-    notes = [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
+    notes = [f"no advice: {form} does not qualify for a plan: {lacks}"] if lacks else []
+    notes += [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
     notes += [f"{check.message} ({check.advice})" for check in _said(found.check()) if check.code != "not_identified"]
     first = frame[frame["used"]].iloc[0]
     kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
@@ -129,8 +152,44 @@ def from_frame(
     return Basis(
         law, form, point, _text(form, point), price, sizes, float(rows.flops.max()), kinds,
         label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
-        _beside(rows, price, form, beside),
+        others, qualify.tested(found, rows),
     )  # fmt: skip
+
+
+def _instead(
+    frame: pd.DataFrame,
+    form: str,
+    lacks: str,
+    others: Sequence[Beside],
+    *,
+    resamples: int,
+    seed: int,
+    label: str,
+    beside: Sequence[str],
+) -> Basis:
+    """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does."""
+    from analysis.forms import FORMS
+    from analysis.planlaws import further
+
+    said = {form: lacks}
+    for one in sorted(others, key=lambda one: one.behind):
+        if one.form == form:
+            continue
+        if one.lacking or further(FORMS[one.form]):
+            said[one.form] = one.lacking
+            continue
+        basis = from_frame(
+            frame, form=one.form, resamples=resamples, seed=seed, label=label, beside=beside, strict=False
+        )
+        if not basis.notes or not basis.notes[0].startswith("no advice"):
+            note = f"{form} does not qualify for a plan ({lacks}): this one rests on {one.form}"
+            return dataclasses.replace(basis, notes=(note, *basis.notes))
+        said[one.form] = basis.notes[0].rpartition("plan: ")[2]
+    every = "; ".join(f"{name}: {why}" for name, why in said.items())
+    raise UnansweredError(
+        f"no law of these runs qualifies for a plan ({every}). Add runs, larger budgets first; strict=no plans with "
+        f"form={form} all the same, which is a sum and no advice"
+    )
 
 
 def _closed(rows: Rows, resamples: int, seed: int) -> tuple[Law, LawFit]:
@@ -161,9 +220,9 @@ def _fitted(
     return Fitted(FORMS[form], theta, fit.problem.centres, price, further), fit
 
 
-def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[tuple[str, Law, float], ...]:
+def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[Beside, ...]:
     """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's."""
-    from analysis import observations, pitfalls
+    from analysis import observations, pitfalls, qualify
     from analysis.comparison import behind
     from analysis.forms import FORMS
     from analysis.law import fit_law
@@ -179,10 +238,13 @@ def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[t
             continue
     gaps = behind([fit.aicc for fit in fits.values()]) if fits else ()
     return tuple(
-        (name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), float(gap))
+        Beside(
+            name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), float(gap),
+            qualify.lacking(fit, rows),
+        )
         for (name, fit), gap in zip(fits.items(), gaps, strict=True)
         if not any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs)
-    )
+    )  # fmt: skip
 
 
 def _further(form: str, at: Mapping[str, float]) -> dict[str, float]:

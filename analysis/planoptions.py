@@ -44,13 +44,17 @@ class Option:
 
 @dataclass(frozen=True)
 class OtherLaw:
-    """What another law through the same runs would train with the budget; `aicc_behind` the best one's AICc."""
+    """What another law through the same runs would train with the budget; `aicc_behind` the best one's AICc.
+
+    `lacking` says why no plan rests on it; empty where one may.
+    """
 
     form: str
     params: float | None
     tokens_per_param: float | None
     loss: float | None
     aicc_behind: float
+    lacking: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,11 @@ def make(basis: Basis, options: Mapping[str, Any], speed: float | None = None) -
     far = budget / basis.largest if basis.largest else None
     if far is not None and far > 30:
         notes.append(f"the budget is {far:.3g} times the largest run: intervals hold no error of the form out there")
+    if far is not None and basis.tested is not None and far > basis.tested / 0.8:
+        reach = f"reach {human.factor(basis.tested)} at most" if basis.tested else "are none"
+        notes.append(
+            f"backtests of this law {reach} beyond their fits: nothing tests the {human.factor(far)} of this plan"
+        )
     others = _others(basis, budget)
     notes += _spread(basis.form, others, made[0])
     return Plan(
@@ -116,12 +125,13 @@ def _others(basis: Basis, budget: float) -> tuple[OtherLaw, ...]:
     from analysis import plans
 
     made = []
-    for name, law, behind in basis.beside:
-        found = plans.training_only(law, basis.price, budget, basis.sizes)
+    for other in basis.beside:
+        found = plans.training_only(other.law, basis.price, budget, basis.sizes)
         n, d, loss = (float(v[0]) for v in (found.log_params, found.log_tokens, found.loss))
         known = math.isfinite(n)
         made.append(OtherLaw(
-            name, math.exp(n) if known else None, math.exp(d - n) if known else None, loss if known else None, behind
+            other.form, math.exp(n) if known else None, math.exp(d - n) if known else None, loss if known else None,
+            other.behind, other.lacking or ("" if known else "no best size for this budget"),
         ))  # fmt: skip
     return tuple(sorted(made, key=lambda one: one.aicc_behind))
 
@@ -129,20 +139,19 @@ def _others(basis: Basis, budget: float) -> tuple[OtherLaw, ...]:
 def _spread(form: str, others: tuple[OtherLaw, ...], best: Option) -> list[str]:
     """Return notes where a law that fits the runs as well, or better, would train another size, or none at all."""
     own = next((one.aicc_behind for one in others if one.form == form), 0.0)
-    if own > MUCH:
-        first = others[0].form
-        return [f"{first} fits these runs clearly better than {form} (AICc {own:.3g} lower): plan with form={first}"]
-    good = [one for one in others if one.aicc_behind <= MUCH]
-    sizes = [one.params for one in good if one.params is not None] + [best.params]
+    fits = [one for one in others if not one.lacking and one.form != form]
     notes = []
+    better = [one for one in others if own - one.aicc_behind > MUCH]
+    for one in better:
+        lower = f"{one.form} fits these runs clearly better than {form} (AICc {own - one.aicc_behind:.3g} lower)"
+        notes.append(lower + (f", and no plan rests on it: {one.lacking}" if one.lacking else f": see form={one.form}"))
+    good = [one for one in fits if one.aicc_behind <= max(own, 0.0) + MUCH]
+    sizes = [one.params for one in good if one.params is not None] + [best.params]
     if max(sizes) / min(sizes) > 1.5:
         notes.append(
             f"laws that fit the runs about as well put N* between {human.count(min(sizes))} and "
             f"{human.count(max(sizes))}: the intervals above hold only one law's uncertainty"
         )
-    none = [one.form for one in good if one.params is None]
-    if none:
-        notes.append(f"{', '.join(none)} fit the runs as well and have no best size for this budget")
     return notes
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import frame, plan, planlaws, plans, shapes
+from analysis import arguments, backtest, frame, plan, planlaws, plans, shapes
 from analysis.cost import Cost
 from analysis.forms import FORMS
 from tests.analysis import studies
@@ -167,7 +167,7 @@ def test_plans_rest_on_every_form_of_parameters_and_tokens(tmp_path: Path) -> No
     closed = plan.plan(made, 1e20, resamples=0)
     truth = closed.options[0]
     for form, asked in forms.items():
-        found = plan.plan(made, 1e20, form=form, resamples=0, beside=(), inference_tokens=1e11, **asked)
+        found = plan.plan(made, 1e20, form=form, resamples=0, beside=(), strict=False, inference_tokens=1e11, **asked)
         assert found.form == form
         assert [o.name for o in found.options][:3] == ["training-only", "over-trained", "inference"]
         if form != "kaplan":  # which has no floor, and so another size
@@ -188,3 +188,66 @@ def test_a_form_that_gives_no_size_or_reads_more_is_named(tmp_path: Path) -> Non
         plan.plan(made, 1e14, form="farseer", at={"experts": 8.0})
     with pytest.raises(ValueError, match="lacks N_c, alpha_N"):
         plan.plan({"D_c": 1e13, "alpha_D": 0.1}, 1e20, form="kaplan")
+
+
+def flat_terms() -> pd.DataFrame:
+    """Return runs whose loss does not depend on the tokens: B and beta are not there to be found."""
+    table = studies.isoflop(2, noise=0.001)
+    return table.assign(loss=1.9 + 60.0 / table["params"] ** 0.33 + 0.001 * np.sin(np.arange(len(table))))
+
+
+def test_no_plan_rests_on_a_law_that_the_runs_do_not_identify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused with the reason and the exit code of a question that the runs do not answer."""
+    flat_terms().to_csv(tmp_path / "a.csv", index=False)
+    given = [f"runs={tmp_path / 'a.csv'}", "budget=1e15", "resamples=30"]
+    assert plan.main(given) == arguments.UNANSWERED
+    said = capsys.readouterr().err
+    assert "no law of these runs qualifies for a plan (chinchilla:" in said
+    assert "not identified" in said
+    assert "strict=no" in said
+
+
+def test_a_law_that_qualifies_takes_the_place_of_one_that_does_not(tmp_path: Path) -> None:
+    made = read(studies.isoflop(1, noise=0.002), tmp_path)
+    found = plan.plan(made, 1e15, form="chinchilla_interaction", resamples=30)
+    assert found.form != "chinchilla_interaction"
+    assert found.notes[0].startswith("chinchilla_interaction does not qualify for a plan (")
+    assert found.notes[0].endswith(f"this one rests on {found.form}")
+    asked = plan.plan(made, 1e15, form="chinchilla_interaction", resamples=30, strict=False)
+    assert asked.form == "chinchilla_interaction"
+    assert asked.notes[0].startswith("no advice: chinchilla_interaction does not qualify")
+
+
+def test_runs_without_a_backtest_hold_no_plan(tmp_path: Path) -> None:
+    table = studies.isoflop(1, noise=0.001, budgets=(1e12, 1.02e12, 1.04e12))
+    made = read(table, tmp_path)
+    with pytest.raises(arguments.UnansweredError, match="qualifies"):
+        plan.plan(made, 1e13, resamples=0, beside=())
+    from analysis import engine, qualify
+    from analysis.law import fit_law
+
+    rows = frame.used(made)
+    assert qualify.tested(fit_law(rows, resamples=0), rows) == 0.0
+    assert backtest.backtest(rows, engine.Huber()) is None, "a step of 1.03 is no extrapolation"
+
+
+def test_the_public_points_are_planned_as_their_law_is_known(tmp_path: Path) -> None:
+    """At 5.76e23 FLOPs: about 70B parameters and 20 tokens each, whatever fits better and cannot be."""
+    made = read(studies.chinchilla()[["params", "tokens", "flops", "loss"]], tmp_path)
+    found = plan.plan(made, 5.76e23, resamples=0)
+    best = found.options[0]
+    assert 60e9 < best.params < 80e9
+    assert 15 < best.tokens_per_param < 25
+    by_form = {one.form: one for one in found.other_laws}
+    assert "bound 0" in by_form["chinchilla_interaction"].lacking
+    assert not any("plan with form=" in note or "see form=chinchilla_interaction" in note for note in found.notes)
+    assert any("no plan rests on it" in note for note in found.notes)
+    from analysis import next as upcoming
+
+    forecast = upcoming.next_runs(made, target=5.76e23, count=3)
+    assert forecast.loss == pytest.approx(best.loss, abs=1e-3), "one loss for one model and budget"
+    assert forecast.target_params == pytest.approx(best.params, rel=1e-3)
+    ratios = made["tokens"] / made["params"]
+    assert all(min(1.0, ratios.min()) <= run.tokens / run.params <= max(3000.0, ratios.max()) for run in forecast.runs)
