@@ -1,6 +1,7 @@
 # make study   set up, then data -> sweep -> fit -> report on this machine
 # make test    set up, then every test, the ones on a real SLURM included
 # make check   ruff, mypy --strict, import-linter
+# make mutants small changes of the pure parts: which of them does no test notice? (hours of one core)
 # make slurm   a throwaway SLURM cluster to play with
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -11,7 +12,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint con
 COUNT := awk '/^(Collecting|Processing|Requirement)/ {n++; if (n % 10 == 0) {printf "\r   %d packages found", n; fflush()}} \
   /^Installing collected/ {printf "\r   installing %d packages, a minute or so", n; fflush()} END {print ""}'
 
-.PHONY: study test check slurm lock clean help
+.PHONY: study test check mutants slurm lock clean help
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -41,6 +42,9 @@ check: .venv/ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+mutants: .venv/ready-dev
+	$(BIN)/python -m benchmarks.mutants --out .mutants.jsonl
 
 slurm: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install

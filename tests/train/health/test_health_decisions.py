@@ -129,6 +129,8 @@ def test_the_flag_is_one_where_anything_is_not_finite(loss: float, norm: float, 
 )
 def test_counts(loss: float, norm: float, overflows: bool, wanted: Skipped) -> None:
     assert count(Skipped(4, 2), loss, norm, overflows) == wanted
+    if not overflows:
+        assert count(Skipped(4, 2), loss, norm) == wanted
 
 
 def test_overflows_that_no_loss_scale_ends_are_divergence() -> None:
@@ -137,6 +139,7 @@ def test_overflows_that_no_loss_scale_ends_are_divergence() -> None:
         skipped, taken = count(skipped, 1.0, NAN, overflows_expected=True), taken + 1
         assert taken < 1000
     assert taken == OVERFLOWS + 5
+    assert 2.0**40 / 2.0**OVERFLOWS == 2.0**-24, "the way of a scale from 2^40 to its least"
     assert count(skipped, 1.0, 1.0, overflows_expected=True) == Skipped(taken)
 
 
