@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,10 @@ from study.layout import StudyFolder
 from study.policy import End
 
 Event = Mapping[str, Any]
+
+
+JOB_ID = re.compile(r"[0-9A-Za-z][\w.-]*")
+"""What is handed to SLURM's commands as a job: never what they would take for an option."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,9 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         try:
             event = json.loads(line)
             event["event"], event["time"]
-        except (ValueError, TypeError, KeyError) as error:
+            if "job_id" in event and not JOB_ID.fullmatch(event["job_id"]):
+                raise ValueError(event["job_id"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
                 f"{path}:{number}: {line[:60]!r} is not an event; the file was edited or damaged: restore it from "
                 "a backup, or remove that line"

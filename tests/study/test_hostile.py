@@ -384,3 +384,15 @@ def test_a_point_whose_key_is_a_path(here: Path, key: str, capsys: pytest.Captur
     assert study(["gc", "recorded", "--keep", "last=0", "--yes"]) != 0
     assert "points.jsonl:1" in capsys.readouterr().err
     assert unharmed(here) and (here / "treasure/checkpoints/step-000000001").exists()
+
+
+@pytest.mark.parametrize("job_id", ["--user=me", "-u me", "7 8", "7;touch canary", "$(touch canary)", "../7", ""])
+def test_a_job_id_that_is_an_option_or_a_command(here: Path, job_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    event = {"time": 1.0, "event": "submitted", "name": "local.a", "job_id": job_id}
+    with (here / "runs/recorded/ledger.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    for command in ("status", "cancel"):
+        assert study([command, "recorded"]) == 2
+        said = capsys.readouterr().err
+        assert "ledger.jsonl:" in said and "is not an event" in said and "restore it" in said
+    assert unharmed(here)
