@@ -113,6 +113,7 @@ class OptimConfig:
 
     name: str = key("adamw", "rule of the update; muon: matrices by Muon, the rest by AdamW", ("adamw", "muon", "sgd"))
     lr: float | None = key(None, "peak learning rate; null: by train.spec.rules.peak_lr (adamw, and muon by match_rms)")
+    lr_scale: float = key(1.0, "factor on the rule's learning rate; 1 once lr is given")
     lr_rule: str | None = key(
         "step_law",
         "rule of lr=null; step_law: as published, N without embedding and head; null: as in earlier versions, with the "
@@ -120,7 +121,6 @@ class OptimConfig:
         ("step_law",),
         former=None,
     )
-    lr_scale: float = key(1.0, "factor on the rule's learning rate; 1 once lr is given")
     embedding_lr_scale: float = key(1.0, "factor on the learning rate of the input embedding")
     head_lr_scale: float = key(1.0, "factor on the learning rate of the output head (of a tied embedding, too)")
     norm_lr_scale: float = key(1.0, "factor on the learning rate of norm weights")
