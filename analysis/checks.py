@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from analysis import bootstrap, human
-from analysis import surface as law
+from analysis.forms import SURFACE
+from analysis.planlaws import Closed
 from analysis.recommend import Clash
 from analysis.results import Backtest, Block, Check, Choice, Dropped, Interval, Recommendation
 from analysis.rows import Index, Rows
@@ -118,8 +119,9 @@ def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
     """
     from scipy.stats import f
 
-    constants = np.array([block.params[name] for name in law.FORM.names])
-    errors = np.log(law.predict(constants, rows.params, rows.tokens) / rows.loss)
+    constants = np.array([block.params[name] for name in SURFACE.names])
+    fitted = Closed(constants[None]).loss(np.log(rows.params)[None], np.log(rows.tokens)[None])[0]
+    errors = np.log(fitted / rows.loss)
     group, kept = rows.budget, np.bincount(rows.budget)[rows.budget] >= 2
     if len(np.unique(group[kept])) < 3:
         group, kept = _by_compute(rows), np.ones(len(rows), dtype=bool)

@@ -10,7 +10,7 @@ ALIASES = {
     "lc": "compute", "l(c)": "compute", "kaplan_e": "kaplan_floor", "gadre": "overtraining",
     "over_training": "overtraining", "over-training": "overtraining", "muennighoff": "repeats", "repeat": "repeats",
     "data_constrained": "repeats", "data-constrained": "repeats", "repeated": "repeats", "kumar": "precision",
-    "bnsl": "broken", "caballero": "broken", "vocab": "vocabulary", "experts": "moe", "lr": "learning_rate",
+    "bnsl": "broken", "caballero": "broken", "experts": "moe", "lr": "learning_rate",
     "learning-rate": "learning_rate", "batch_size": "batch", "steplaw": "learning_rate", "step_law": "learning_rate",
     "mccandlish": "critical_batch",
 }  # fmt: skip
@@ -28,7 +28,7 @@ def resolve(text: str, curves: bool = False) -> str:
     >>> resolve("Muennighoff"), resolve("E + A/N^alpha + B/D^beta")
     ('repeats', 'chinchilla')
     """
-    from analysis.forms import FORMS
+    from analysis.forms import FORMS, GONE
 
     plain = text.strip().lower()
     squeezed = plain.replace(" ", "")
@@ -41,6 +41,8 @@ def resolve(text: str, curves: bool = False) -> str:
         if curves:
             return CURVES
         raise ValueError(f"form={text} is a law of learning curves: python -m analysis.fit form=multi_power fits it")
+    if plain in GONE:
+        raise ValueError(f"form={text} is not known: {GONE[plain]}")
     near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.6)
     hint = f"; did you mean form={ALIASES.get(near[0], near[0])}?" if near else "."
     laws = "; ".join(f"{name}: {form.text}" for name, form in FORMS.items())

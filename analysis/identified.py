@@ -13,7 +13,7 @@ from analysis import bootstrap, engine
 from analysis.constraints import constraint
 from analysis.forms.powers import SumOfPowers
 from analysis.profile import profile
-from analysis.results import Identified
+from analysis.results import Identified, Interval
 
 if TYPE_CHECKING:
     from analysis.lawfit import LawFit
@@ -140,7 +140,13 @@ def _derived(fit: LawFit, name: str) -> Identified:
     """Return a derived quantity's verdict: a and b need an interval within (0, 1) that says something."""
     if not len(fit.thetas):
         return Identified(True)
-    low, high = bootstrap.percentile(fit.draws[name].to_numpy(), fit.confidence) or (-np.inf, np.inf)
-    if name in ("a", "b") and (low <= 0.0 or high >= 1.0 or high - low > 0.8):
+    interval = bootstrap.percentile(fit.draws[name].to_numpy(), fit.confidence)
+    return ratio(interval, name) if name in ("a", "b") else Identified(True)
+
+
+def ratio(interval: Interval | None, name: str) -> Identified:
+    """Return the verdict on the exponents a or b of N* or D*: an interval within (0, 1) that says something."""
+    low, high = interval or (-np.inf, np.inf)
+    if low <= 0.0 or high >= 1.0 or high - low > 0.8:
         return Identified(False, f"the interval of {name} covers most of 0 to 1")
     return Identified(True)

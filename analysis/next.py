@@ -90,7 +90,7 @@ class Next:
     """The proposal: runs in order of choice, target [FLOPs], its loss, the sd of ln of that now and after.
 
     `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
-    the forecast, which priors from published laws draw to their own exponents.
+    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words.
     """
 
     runs: tuple[Proposed, ...]
@@ -102,6 +102,7 @@ class Next:
     basins: int
     simulation: Share | None
     expected: float = math.nan
+    prior: str = ""
 
 
 def next_runs(
@@ -155,7 +156,7 @@ def next_runs(
     top = float(rows.flops.max())
     setting = _setting(frame, rows, form, target or 10 * top, largest or budget or top)
     found, candidates, aims = setting.posterior, setting.candidates, setting.aims
-    from analysis import design
+    from analysis import design, priors
 
     places = found.place((candidates.params, candidates.tokens))
     choices = design.batch(
@@ -174,6 +175,7 @@ def next_runs(
     return Next(
         tuple(made), setting.target, setting.target_params, setting.loss, math.sqrt(now),
         math.sqrt(choices[-1].after if choices else now), len(found.basins), share, float(np_exp(mean[0])),
+        priors.words(form, float(rows.loss.min())),
     )  # fmt: skip
 
 
@@ -371,6 +373,7 @@ def text(found: Next, unit: str) -> str:
         f"{human.number(found.loss, 4)} {unit}",
         f"now       {human.number(low, 4)} to {human.number(high, 4)} (95 %, {human.counted(found.basins, 'basin')})",
         f"then      {human.number(low_after, 4)} to {human.number(high_after, 4)} after the runs below",
+        *([f"prior     {found.prior} (published laws; the runs add to it)"] if found.prior else []),
         "",
         f"  {'':>3} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'shape':>10} {'sd after':>9} {'drop per FLOP':>14}",
     ]

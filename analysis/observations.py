@@ -14,7 +14,7 @@ from analysis.rows import SAME_SIZE, Rows, clusters
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-SIZES = ("params", "params_active", "params_non_vocabulary", "params_non_embedding")
+SIZES = ("params", "params_active", "params_non_embedding")
 OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "warmup_tokens", "setting_group",
           "loss")  # fmt: skip
 

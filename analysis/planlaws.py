@@ -14,7 +14,7 @@ from analysis.forms import FORMS, Form
 
 Array = NDArray[np.float64]
 GRID = 400
-SIZES = ("params", "params_active", "params_non_vocabulary")
+SIZES = ("params", "params_active")
 KNOWN = ("tokens", "unique_tokens", "flops")
 E, A, B, ALPHA, BETA = range(5)
 STEP = 1e-3

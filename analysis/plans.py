@@ -20,6 +20,9 @@ Array = NDArray[np.float64]
 SEARCH = 1e4
 """Sizes are searched for within this factor of the sizes swept."""
 
+MATCHED = 9
+"""Numbers of distinct tokens for which the compute-optimal size is solved for."""
+
 
 @dataclass(frozen=True)
 class Repeats:
@@ -135,14 +138,13 @@ def limited_data(
     True
     """
     on = law(given)
-    matched = on.matched(float(np.log(unique)))
 
     def loss(at: Array) -> Array:
         log_tokens = np.log(budget) - price.log_per_token(at)[0]
         value = on.repeated(at, log_tokens, float(np.log(unique)))
         if value is None:
             seen = np.full(np.shape(at), np.log(unique))
-            value = repeated(on, at, log_tokens, log_unique=seen, matched=matched, repeats=repeats)
+            value = repeated(on, at, log_tokens, log_unique=seen, repeats=repeats)
         return np.where(np.isfinite(value), value, np.inf)
 
     at = lowest(loss, _ends(sizes), len(on))
@@ -151,15 +153,31 @@ def limited_data(
     return Answers(found.log_params, log_tokens, loss(at[:, None])[:, 0], found.training_flops, found.inference_flops)
 
 
-def repeated(
-    given: Law | Array, log_params: Array, log_tokens: Array, *, log_unique: Array, matched: Array, repeats: Repeats
-) -> Array:
-    """Return the loss (R, m) at ln N and ln D (R, m) with `log_unique` distinct tokens; `matched` (R,) is ln U_N."""
+def repeated(given: Law | Array, log_params: Array, log_tokens: Array, *, log_unique: Array, repeats: Repeats) -> Array:
+    """Return the loss (R, m) at ln N and ln D (R, m) with `log_unique` distinct tokens.
+
+    As in the law of repeats, the distinct tokens that count are those that were read, U_D = min(U, D), and U_N is the
+    smaller of N and the size that is compute-optimal for U_D.
+    """
     log_u, shape = np.minimum(log_unique, log_tokens), (-1, 1)
-    most = np.minimum(matched.reshape(shape), log_params)
+    most = np.minimum(_matched(law(given), log_u), log_params)
     tokens = log_u + _worn(log_tokens - log_u, np.reshape(repeats.tokens, shape))
     params = most + _worn(log_params - most, np.reshape(repeats.params, shape))
     return law(given).loss(params, tokens)
+
+
+def _matched(on: Law, log_tokens: Array) -> Array:
+    """Return ln of the sizes (R, m) for which ln tokens (R, m) are compute-optimal, between a few that are solved for.
+
+    Straight lines in ln tokens for powers of N and D, for which this is exact.
+    """
+    wide = np.broadcast_to(log_tokens, (len(on), np.shape(log_tokens)[-1]))
+    low, high = float(wide.min()), float(wide.max())
+    if high - low < 1e-9:
+        return np.broadcast_to(on.matched(high)[:, None], wide.shape)
+    at = np.linspace(low, high, MATCHED)
+    solved = np.stack([on.matched(float(value)) for value in at], axis=1)
+    return np.stack([np.interp(row, at, values) for row, values in zip(wide, solved, strict=True)])
 
 
 def size_for_tokens(given: Law | Array, log_tokens: float) -> Array:

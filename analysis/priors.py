@@ -26,7 +26,7 @@ KNOWN: Mapping[str, tuple[float, float]] = {
 """Mean and standard deviation: alpha 0.28 to 0.41, beta 0.27 to 0.41 (Hoffmann et al. 2022, Besiroglu et al. 2024,
 Muennighoff et al. 2023, DeepSeek-AI 2024), eta half of these at C ~ N D; ln R_D and ln R_N of Muennighoff et al. 2023,
 wide."""
-FORMS = ("chinchilla", "chinchilla_tied", "overtraining", "repeats")
+FORMS_TOLD = ("chinchilla", "chinchilla_tied", "overtraining", "repeats")
 FLOOR_SHARE = (0.65, 0.3)
 """E as a share of the lowest loss seen, and the standard deviation of its log."""
 GUESS, WEIGHT = 0.01, 3.0
@@ -55,7 +55,7 @@ class Prior:
 def prior(problem: engine.Problem, around: Array) -> Prior:
     """Return the prior of a problem; of constants about which nothing is known it is wide, around the fitted ones."""
     form = problem.form
-    if form.name not in FORMS:
+    if form.name not in FORMS_TOLD:
         return Prior(around, WIDE * np.eye(len(around)), False)
     matrix, offset = form.link(problem.centres)
     middle, spread = matrix @ around + offset, np.full(len(around), WIDE)
@@ -66,6 +66,19 @@ def prior(problem: engine.Problem, around: Array) -> Prior:
             middle[i], spread[i] = float(problem.y.min()) + np.log(FLOOR_SHARE[0]), FLOOR_SHARE[1]
     inverse = np.linalg.inv(matrix)
     return Prior(inverse @ (middle - offset), inverse * spread[None, :], True)
+
+
+def words(form: str, lowest: float) -> str:
+    """Return the prior of a form in words, for runs whose lowest loss is `lowest`; "" where it says nothing."""
+    from analysis.forms import FORMS
+
+    if form not in FORMS_TOLD:
+        return ""
+    names = FORMS[form].names
+    said = [f"{'ln ' if n.startswith('R_') else ''}{n} {KNOWN[n][0]:g} +- {KNOWN[n][1]:g}" for n in names if n in KNOWN]
+    if "E" in names:
+        said.append(f"E {FLOOR_SHARE[0] * lowest:.3g} within a factor of {np.exp(FLOOR_SHARE[1]):.2f}")
+    return ", ".join(said)
 
 
 def misfit(total: float, count: int, width: int) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, human, identify
+from analysis import bootstrap, human, identified
 from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
 from analysis.rows import Array, Mask, Rows
 
@@ -271,7 +271,7 @@ def _identified(law: PowerLaw, name: str) -> Identified:
     """Return whether an exponent has an interval that says something."""
     if law.exponent_interval is None:
         return Identified(False, "no degrees of freedom for an interval, or resamples without a minimum")
-    return identify.ratio(law.exponent_interval, name)
+    return identified.ratio(law.exponent_interval, name)
 
 
 def _far(rows: Rows, valleys: Sequence[Valley]) -> list[Check]:

@@ -259,11 +259,6 @@ INTERACTION = SumOfPowers(
     _terms("A params^alpha", "B tokens^beta", "G params^gamma tokens^delta"),
     "Hoffmann et al. 2022, eq. 2, with a term that couples N and D",
 )  # fmt: skip
-VOCABULARY = SumOfPowers(
-    "vocabulary", "E + A/N_nv^alpha + V/N_v^gamma + B/D^beta", "E",
-    _terms("A params_non_vocabulary^alpha", "V params_vocabulary^gamma", "B tokens^beta"),
-    "Tao et al. 2024, arXiv 2407.13623, eq. 5 (loss normalised by the unigram's)",
-)  # fmt: skip
 FRONTIER = SumOfPowers(
     "frontier", "L_inf + a*(C/reference_flops)^-alpha", "L_inf", _terms("a flops^alpha"),
     "Kaplan et al. 2020, arXiv 2001.08361, sec. 6; Henighan et al. 2020, arXiv 2010.14701, eq. 1.1",

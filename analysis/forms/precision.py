@@ -13,6 +13,9 @@ from analysis.forms.powers import SURFACE
 
 REFERENCE = "Kumar et al. 2024, arXiv 2411.04330, eq. 9"
 BITS = {"gamma_w": "bits_weights", "gamma_a": "bits_activations", "gamma_kv": "bits_cache"}
+HARDENED = {"C_w": "bits_weights", "C_a": "bits_activations", "C_kv": "bits_cache"}
+NO_FEWER = 1e-12
+"""Bits by which what was trained in as few is quantised: of none, no logarithm could be taken."""
 
 
 class Precision(Expression):
@@ -36,30 +39,41 @@ class Precision(Expression):
 
 
 class PrecisionAfter(Expression):
-    """Precision's law plus G D^g_D/N_eff^g_N exp(-P_post/gamma_post): quantised after training to P_post bits."""
+    """Precision's law plus what quantising to P_post bits after training adds: delta of Kumar et al. 2024, section 5.
+
+    delta = G e^(-P_post/gamma_post) D^g_D/N_eff^g_N prod_i (1 - e^(-C_i (P_i - P_post))): more tokens make it larger,
+    and weights, activations and caches that were trained in few bits P_i are hardened against it. What was trained in
+    P_post bits or fewer loses nothing. At many bits of training it is eq. 2, G D^g_D/N^g_N e^(-P_post/gamma_post).
+    """
 
     name: ClassVar[str] = "precision_after"
-    text: ClassVar[str] = Precision.text + " + G D^g_D/N_eff^g_N exp(-P_post/gamma_post)"
-    reference: ClassVar[str] = REFERENCE
-    names: ClassVar[tuple[str, ...]] = (*Precision.names, "G", "g_D", "g_N", "gamma_post")
+    text: ClassVar[str] = (
+        Precision.text + " + G D^g_D/N_eff^g_N exp(-P_post/gamma_post) prod_i (1 - exp(-C_i (P_i - P_post)))"
+    )
+    reference: ClassVar[str] = "Kumar et al. 2024, arXiv 2411.04330, section 5 and eq. 2"
+    names: ClassVar[tuple[str, ...]] = (*Precision.names, "G", "g_D", "g_N", "gamma_post", *HARDENED)
     inputs: ClassVar[tuple[str, ...]] = (*Precision.inputs, "bits_after")
-    positive: ClassVar[tuple[str, ...]] = (*Precision.positive, "G", "gamma_post")
+    positive: ClassVar[tuple[str, ...]] = (*Precision.positive, "G", "gamma_post", *HARDENED)
 
     def formula(self, c: Mapping[str, Dual], x: Mapping[str, Array]) -> Dual:
         """Return ln loss."""
-        loss = c["G"] + c["g_D"] * x["tokens"] - c["g_N"] * effective(c, x)
-        return logaddexp(Precision().formula(c, x), loss - np.exp(x["bits_after"]) / exp(c["gamma_post"]))
+        after = np.exp(x["bits_after"])
+        loss = c["G"] + c["g_D"] * x["tokens"] - c["g_N"] * effective(c, x) - after / exp(c["gamma_post"])
+        for rate, bits in HARDENED.items():
+            fewer = np.maximum(np.exp(x[bits]) - after, NO_FEWER)
+            loss = loss + log(1.0 - exp(-(exp(c[rate]) * fewer)))
+        return logaddexp(Precision().formula(c, x), loss)
 
     def start(self, x: Mapping[str, Array], y: Array) -> Mapping[str, Array]:
         """Return precision's grid, with a few post-training terms."""
         base = starts(x, y, 2)
-        which, bits, power = product(np.arange(len(base["E"])), (0.5, 1.0, 2.0), (0.2, 0.5))
+        which, bits, power, hard = product(np.arange(len(base["E"])), (0.5, 1.0, 2.0), (0.2, 0.5), (0.3, 1.0))
         size, data, lowest = x["params"].mean(), x["tokens"].mean(), np.exp(x["bits_after"]).min()
         at = which.astype(int)
         level = np.log(0.1) + y.min() + lowest / bits - power * (data - size)
         return {
             **{name: value[at] for name, value in base.items()}, "G": level, "g_D": power, "g_N": power,
-            "gamma_post": np.log(bits),
+            "gamma_post": np.log(bits), **dict.fromkeys(HARDENED, np.log(hard)),
         }  # fmt: skip
 
 

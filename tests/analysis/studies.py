@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import engine
+from analysis.forms import SURFACE
 from analysis.rows import Rows, rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "scaling"
@@ -43,6 +45,17 @@ def as_rows(frame: pd.DataFrame) -> Rows:
     columns: dict[str, Any] = {name: frame[name].to_numpy(dtype=float) for name in names}
     nominal = frame["flops_budget"].to_numpy(dtype=float) if "flops_budget" in frame else None
     return rows(tuple(f"r{i}" for i in range(len(frame))), **columns, nominal=nominal)
+
+
+def surface_point(frame: pd.DataFrame | Rows, criterion: engine.Loss) -> engine.PointFit:
+    """Return the best surface through the rows."""
+    held = frame if isinstance(frame, Rows) else as_rows(frame)
+    return engine.fit_point(engine.problem(SURFACE, (held.params, held.tokens), held.loss, criterion))
+
+
+def exponent(constants: Any) -> Any:
+    """Return a = beta/(alpha+beta) of the surface's constants (..., 5)."""
+    return SURFACE.derived(np.asarray(constants))["a"]
 
 
 def isoflop(

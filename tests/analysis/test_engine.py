@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import bootstrap, engine, forms, surface
+from analysis import bootstrap, engine, fit_law, forms
 from tests.analysis import studies
 
 laws = st.tuples(
@@ -19,9 +19,7 @@ laws = st.tuples(
 
 
 def point(frame: Any, loss: engine.Loss) -> engine.PointFit:
-    found = surface.point_fit(studies.as_rows(frame), loss)
-    assert found is not None
-    return found
+    return studies.surface_point(frame, loss)
 
 
 @settings(max_examples=12, deadline=None)
@@ -52,7 +50,7 @@ def test_chinchilla_minimum_and_constants() -> None:
     assert found.objective <= 0.0010182740179
     np.testing.assert_allclose(found.constants[:3], [1.817218, 477.826, 2143.417], rtol=1e-4)
     np.testing.assert_allclose(found.constants[3:], [0.347310, 0.367172], atol=1e-5)
-    assert float(surface.exponents(found.constants)["a"]) == pytest.approx(0.513893, abs=1e-5)
+    assert float(studies.exponent(found.constants)) == pytest.approx(0.513893, abs=1e-5)
     assert found.evidence.agree_share >= 0.95
     assert found.evidence.converged
 
@@ -66,7 +64,7 @@ def test_chinchilla_least_squares() -> None:
 def test_chinchilla_without_its_highest_losses(k: int, a: float) -> None:
     frame = pd.read_csv(studies.public("chinchilla_epoch/runs.csv")).sort_values("loss", ascending=False)
     found = point(frame.iloc[k:], engine.Huber())
-    assert float(surface.exponents(found.constants)["a"]) == pytest.approx(a, abs=1e-3)
+    assert float(studies.exponent(found.constants)) == pytest.approx(a, abs=1e-3)
 
 
 def test_chinchilla_bootstrap_errors_by_rows_and_by_sizes() -> None:
@@ -78,7 +76,7 @@ def test_chinchilla_bootstrap_errors_by_rows_and_by_sizes() -> None:
         weights = bootstrap.cluster_weights(groups, 4000, 0)
         found = engine.fit_many(problem, best, weights=weights)
         drawn = forms.SURFACE.natural(found.theta, problem.centres)
-        spread = (drawn[:, 3].std(), drawn[:, 4].std(), surface.exponents(drawn)["a"].std())
+        spread = (drawn[:, 3].std(), drawn[:, 4].std(), studies.exponent(drawn).std())
         np.testing.assert_allclose(spread, errors, rtol=0.1)
 
 
@@ -116,12 +114,7 @@ def test_resamples_solved_in_smaller_parts_are_the_same(monkeypatch: pytest.Monk
 
 
 def test_workers_do_not_change_a_bit() -> None:
-    rows = studies.as_rows(studies.isoflop(1, noise=0.005))
-    found = [surface.fit(rows, engine.Huber(), resamples=600, seed=5, workers=w) for w in (1, 3)]
-    assert isinstance(found[0], surface.Surface)
-    assert isinstance(found[1], surface.Surface)
-    np.testing.assert_array_equal(found[0].draws, found[1].draws)
-    assert found[0].block == found[1].block
-    other = surface.fit(rows, engine.Huber(), resamples=600, seed=6)
-    assert isinstance(other, surface.Surface)
-    assert not np.array_equal(found[0].draws, other.draws)
+    rows = studies.isoflop(1, noise=0.005)
+    found = [fit_law(rows, resamples=600, seed=5, workers=w) for w in (1, 3)]
+    np.testing.assert_array_equal(found[0].thetas, found[1].thetas)
+    assert not np.array_equal(found[0].thetas, fit_law(rows, resamples=600, seed=6).thetas)

@@ -106,13 +106,12 @@ def test_published_backtest_of_chinchilla_is_about_one_per_cent() -> None:
     train = table["flops"] <= 1e21
     rows = studies.as_rows(table[train].reset_index(drop=True))
     held = studies.as_rows(table[~train].reset_index(drop=True))
-    from analysis import surface
 
-    point = surface.point_fit(rows, engine.Huber())
+    point = studies.surface_point(rows, engine.Huber())
     assert point is not None
-    error = surface.predict(point.constants, held.params, held.tokens) / held.loss - 1
+    error = studies.loss(tuple(point.constants), held.params, held.tokens) / held.loss - 1
     assert float(np.abs(error).mean()) == pytest.approx(0.0105, abs=5e-4)
-    assert float(surface.exponents(point.constants)["a"]) == pytest.approx(0.548, abs=2e-3)
+    assert float(studies.exponent(point.constants)) == pytest.approx(0.548, abs=2e-3)
 
 
 @pytest.mark.parametrize(

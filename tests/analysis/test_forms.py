@@ -12,11 +12,12 @@ from analysis.forms.base import Array, Form
 RANGES = {
     "params": (1e7, 1e10), "tokens": (1e9, 1e12), "flops": (1e17, 1e22), "unique_tokens": (1e9, 1e11),
     "batch_tokens": (1e4, 1e7), "bits_weights": (2, 16), "bits_activations": (2, 16), "bits_cache": (2, 16),
-    "bits_after": (2, 8), "params_non_vocabulary": (1e7, 1e10), "params_vocabulary": (1e6, 1e9),
+    "bits_after": (2, 8),
     "params_active": (1e7, 1e10), "experts": (1, 64), "loss": (1.8, 4.5),
 }  # fmt: skip
 SURFACE = {"E": 1.7, "A": 400.0, "B": 900.0, "alpha": 0.33, "beta": 0.31}
 BITS = {"gamma_w": 2.5, "gamma_a": 2.0, "gamma_kv": 1.0}
+HARD = {"C_w": 0.5, "C_a": 0.4, "C_kv": 0.6}
 LAWS: dict[str, dict[str, float]] = {
     "chinchilla": SURFACE,
     "chinchilla_tied": {"E": 1.7, "A": 400.0, "B": 1200.0, "alpha": 0.33},
@@ -38,8 +39,7 @@ LAWS: dict[str, dict[str, float]] = {
     "critical_batch_of_loss": {"B_star": 2e8, "r": -4.76},
     "critical_batch": {"S_min": 5e3, "B_crit": 1e6},
     "precision": {**SURFACE, **BITS},
-    "precision_after": {**SURFACE, **BITS, "G": 0.05, "g_D": 0.5, "g_N": 0.5, "gamma_post": 0.8},
-    "vocabulary": {"E": 1.7, "A": 400.0, "V": 20.0, "B": 900.0, "alpha": 0.33, "gamma": 0.4, "beta": 0.31},
+    "precision_after": {**SURFACE, **BITS, "G": 0.05, "g_D": 0.5, "g_N": 0.5, "gamma_post": 0.8, **HARD},
     "moe": {**SURFACE, "delta": -0.3, "gamma": -0.01, "omega": 0.05, "zeta": 0.002},
     "downstream": {"eps": 0.857, "k": 2.21, "gamma": 0.715},
 }  # fmt: skip
@@ -100,3 +100,36 @@ def test_a_law_without_noise_is_found_by_its_own_starts(name: str) -> None:
     found = engine.fit_point(engine.problem(form, columns, np.exp(exact), engine.Squared()))
     worst = np.abs(form.log_value(found.theta[None], logs - centres[:, None])[0] - exact).max()
     assert worst < 1e-4, (worst, dict(zip(form.names, found.constants, strict=True)))
+
+
+def test_quantisation_after_training_is_the_papers() -> None:
+    """Kumar et al. 2024, section 5: each number by hand, at 1e9 parameters and 1e11 tokens."""
+    form = FORMS["precision_after"]
+    c = LAWS["precision_after"]
+
+    def loss(bits: tuple[float, ...], after: float) -> float:
+        x = np.log(np.array([[1e9], [1e11], *([b] for b in bits), [after]]))
+        return float(np.exp(form.log_value(form.internal(constants(form), np.zeros(6)), x)[0, 0]))
+
+    def expected(bits: tuple[float, ...], after: float) -> float:
+        size = 1e9
+        for b, gamma in zip(bits, ("gamma_w", "gamma_a", "gamma_kv"), strict=True):
+            size *= 1 - np.exp(-b / c[gamma])
+        delta = c["G"] * (1e11 ** c["g_D"] / size ** c["g_N"]) * np.exp(-after / c["gamma_post"])
+        for b, rate in zip(bits, ("C_w", "C_a", "C_kv"), strict=True):
+            delta *= 1 - np.exp(-c[rate] * max(b - after, 0.0))
+        return float(c["E"] + c["A"] / size ** c["alpha"] + c["B"] / 1e11 ** c["beta"] + delta)
+
+    for bits, after in (((8.0, 12.0, 16.0), 4.0), ((16.0, 16.0, 16.0), 3.0), ((4.0, 8.0, 16.0), 6.0)):
+        assert loss(bits, after) == pytest.approx(expected(bits, after), rel=1e-9)
+    many = (64.0, 64.0, 64.0)
+    simple = c["G"] * (1e11 / 1e9) ** 0.5 * np.exp(-3.0 / c["gamma_post"])
+    assert loss(many, 3.0) - loss(many, 60.0) == pytest.approx(simple, rel=1e-3)
+
+
+def test_a_law_that_went_says_why() -> None:
+    from analysis import formnames, forms
+
+    for ask in (forms.named, formnames.resolve):
+        with pytest.raises(ValueError, match="unigram's, which is negative"):
+            ask("vocabulary")

@@ -138,6 +138,15 @@ def test_what_is_wrong_is_named(
     assert message in capsys.readouterr().err
 
 
+def test_the_forecast_names_the_priors_that_it_uses() -> None:
+    table = frame.from_csv(Path("docs/example-runs.csv"))
+    said = upcoming.text(upcoming.next_runs(table, count=1), "nats per token")
+    lowest = 0.65 * float(table["loss"].min())
+    assert f"prior     alpha 0.34 +- 0.06, beta 0.32 +- 0.06, E {lowest:.3g} within a factor of 1.35" in said
+    free = upcoming.next_runs(table, count=1, form="farseer")
+    assert "prior" not in upcoming.text(free, "nats per token")
+
+
 def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
     studies.isoflop(4, noise=0.003).to_csv(tmp_path / "a.csv", index=False)
     runs = frame.from_csv(tmp_path / "a.csv")

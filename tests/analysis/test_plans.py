@@ -85,13 +85,27 @@ def test_published_check_points_of_repeated_data() -> None:
     law = np.array([[1.86914, np.exp(6.255414), np.exp(7.3049974), 0.3526596, 0.3526596]])
     law[0, 0] = np.exp(0.6254804)
     for params, tokens, expected in ((6.34e9, 242e9, 2.2256440890), (8.67e9, 178e9, 2.2269634075)):
-        matched = plans.size_for_tokens(law, float(np.log(25e9)))
         places = (np.array([[np.log(params)]]), np.array([[np.log(tokens)]]), np.array([[np.log(25e9)]]))
         found = plans.repeated(
-            law, places[0], places[1], log_unique=places[2], matched=matched,
-            repeats=plans.Repeats(15.387756, 5.309743),
+            law, places[0], places[1], log_unique=places[2], repeats=plans.Repeats(15.387756, 5.309743),
         )  # fmt: skip
         assert float(found[0, 0]) == pytest.approx(expected, abs=2e-4)
+
+
+def test_plans_and_the_law_of_repeats_count_unique_tokens_alike() -> None:
+    """Also where fewer tokens are read than there are: the distinct ones are those that were read."""
+    from analysis.forms import FORMS
+
+    law = np.array([[1.87, 521.0, 1488.0, 0.35, 0.36]])
+    form, worn = FORMS["repeats"], (15.4, 5.3)
+    theta = form.internal(np.array([[*law[0], *worn]]), np.zeros(3))
+    tokens = np.log(np.array([[2e9, 1e10, 2.5e10, 1e11]]))
+    for params in (1e8, 3e9, 5e10):
+        size = np.full_like(tokens, np.log(params))
+        unique = np.full_like(tokens, np.log(2.5e10))
+        ours = plans.repeated(law, size, tokens, log_unique=unique, repeats=plans.Repeats(*worn))
+        x = np.stack((size[0], tokens[0], unique[0]))
+        np.testing.assert_allclose(ours[0], np.exp(form.log_value(theta, x)[0]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["matmul", "total", "non_embedding"])
