@@ -1,0 +1,196 @@
+"""Losses that are not what they are said to be are named; unfinished runs are found whatever they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import approaches, backtest, checks, engine, evidence, frame, suspects
+from analysis.approaches import side_by_side
+from analysis.law import fit_law
+from analysis.results import Choice
+from tests.analysis import studies
+
+NATS = "nats per token"
+
+
+def thirty(noise: float = 0.004) -> pd.DataFrame:
+    return studies.isoflop(4, noise=noise, ratios=(2, 4, 8, 16, 32, 64), budgets=(1e11, 4e11, 1.6e12, 6.4e12, 2.6e13))
+
+
+def codes(table: pd.DataFrame, unit: str = NATS) -> dict[str, str]:
+    return {check.code: check.message for check in suspects.findings(studies.as_rows(table), unit)}
+
+
+def test_losses_in_bits_beside_nats_are_named() -> None:
+    table = thirty()
+    assert codes(table) == {}
+    for rows in ([3, 17], [0], [1, 5, 9, 22]):
+        mixed = table.copy()
+        mixed.loc[rows, "loss"] /= np.log(2)
+        found = codes(mixed)
+        assert set(found) == {"mixed_units"}
+        assert all(f"r{i} " in found["mixed_units"] for i in rows)
+    nats = table.assign(loss=table["loss"] / np.log(2))
+    nats.loc[[2, 8], "loss"] *= np.log(2)
+    assert "0.69 times the others" in codes(nats)["mixed_units"]
+
+
+def test_outliers_are_named_and_heavy_noise_is_not() -> None:
+    table = thirty()
+    table.loc[7, "loss"] *= 1.09
+    found = codes(table)
+    assert set(found) == {"outliers"}
+    assert "r7 +" in found["outliers"]
+    assert codes(thirty(noise=0.03)) == {}
+
+
+def test_perplexities_and_accuracies_are_no_losses() -> None:
+    table = thirty()
+    found = codes(table.assign(loss=np.exp(table["loss"])))
+    assert set(found) == {"perplexity"}
+    assert "perplexity" not in codes(table.assign(loss=np.exp(table["loss"])), "bits per byte")
+    found = codes(table.assign(loss=1.0 / table["loss"]))
+    assert set(found) == {"not_a_loss"}
+    assert "accuracies" in found["not_a_loss"]
+
+
+def test_copies_under_other_names_are_said_and_kept(tmp_path: Path) -> None:
+    table = thirty().assign(name=[f"n{i}" for i in range(30)])
+    both = pd.concat([table, table.iloc[[4]].assign(name="again"), table.iloc[[5]]])
+    both.to_csv(tmp_path / "t.csv", index=False)
+    read = frame.from_csv(tmp_path / "t.csv")
+    assert list(read["drop_code"]).count("duplicate") == 1, "what differs in no column is one row"
+    found = suspects.findings(frame.used(read), NATS)
+    assert [check.code for check in found] == ["copies"]
+
+
+@pytest.mark.parametrize(
+    ("said", "finished"),
+    [("0.008", False), ("1", True), ("1.0", True), ("0.999999", True), ("true", True), ("False", False), ("no", False),
+     ("done", True), ("", False), ("100%", True), ("80 %", False), ("0.98", False)],
+)  # fmt: skip
+def test_a_schedule_is_complete_where_all_of_it_was_done(said: str, finished: bool, tmp_path: Path) -> None:
+    lines = ["params,tokens,flops,loss,schedule_complete"]
+    lines += [f"{n:g},1e8,{6e8 * n:g},3.5,{said if i == 1 else 'true'}" for i, n in enumerate((1e6, 2e6, 4e6))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    read = frame.from_csv(tmp_path / "t.csv").sort_values("params")
+    assert list(read["used"]) == [True, finished, True]
+
+
+def test_a_schedule_that_is_no_share_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("params,tokens,flops,loss,schedule_complete\n1e6,1e8,6e14,3.5,maybe\n")
+    with pytest.raises(ValueError, match="schedule_complete=maybe: write true or false"):
+        frame.from_csv(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("column", ["run", "key"])
+def test_checkpoints_are_found_where_names_repeat(column: str, tmp_path: Path) -> None:
+    """One name for checkpoints of a run, and for runs of several sizes."""
+    rows = [("a", 1e6, 1e8), ("a", 1e6, 2e8), ("a", 4e6, 1e8), ("b", 1e6, 1e8), ("a", 4e6, 0.5e8)]
+    table = pd.DataFrame(rows, columns=[column, "params", "tokens"])
+    table["flops"] = 6 * table["params"] * table["tokens"]
+    table.assign(loss=[4.0, 3.8, 3.7, 4.1, 3.9]).to_csv(tmp_path / "t.csv", index=False)
+    read = frame.from_csv(tmp_path / "t.csv")
+    late = {(row["params"], row["tokens"]) for _, row in read[~read["used"]].iterrows()}
+    assert late == {(1e6, 1e8), (4e6, 0.5e8)}
+    assert set(read.loc[~read["used"], "drop_code"]) == {"mid_schedule"}
+    assert int(read["used"].sum()) == 3
+
+
+def test_approach_3_of_one_size_gives_a_reason_and_no_exponent() -> None:
+    """Thirty runs of one size once gave a 0.963 and an N*."""
+    tokens = np.geomspace(1e7, 1e10, 30)
+    loss = 2.0 + 100 / tokens**0.3
+    table = {"params": np.full(30, 1e7), "tokens": tokens, "flops": 6e7 * tokens, "loss": loss}
+    out = side_by_side(table, 1e18, resamples=0)
+    assert out["params"].isna().all()
+    assert out.loc["3 surface", "reason"].startswith("30 runs of 1 size")
+
+
+def test_approaches_honour_the_options_of_the_fit() -> None:
+    table = thirty(0.01)
+    rows = studies.as_rows(table)
+    for options in ({"loss": "squared"}, {"fix": {"E": 1.7}}, {"tie": {"beta": "alpha"}}):
+        fit = fit_law(rows, resamples=0, **options)  # type: ignore[arg-type]
+        out = side_by_side(rows, 1e15, resamples=0, **options)
+        assert out.loc["3 surface", "a"] == pytest.approx(float(fit.derived["a"]), rel=1e-9)
+    plain = side_by_side(rows, 1e15, resamples=0)
+    assert abs(plain.loc["3 surface", "a"] - 0.5) > 1e-3
+    form = side_by_side(rows, 1e15, resamples=0, form="kaplan_floor")
+    assert "3 kaplan_floor" in form.index
+
+
+def test_approach_2_rests_on_the_valleys_that_were_kept() -> None:
+    table = studies.isoflop(0, ratios=(100, 200, 400, 800, 1600))
+    out = side_by_side(table, 1e15, resamples=0)
+    for name in ("2 parabola", "2 akima", "2 surface"):
+        assert np.isnan(out.loc[name, "params"])
+        assert "edge" in out.loc[name, "reason"]
+
+
+def test_every_n_star_is_of_one_count(tmp_path: Path) -> None:
+    """FLOPs per token beyond 6 N fall with size: the table counts them as the recommendation does."""
+    from analysis.fit import fit
+
+    table = studies.isoflop(1, noise=0.001)
+    extra = 1.0 + 0.5 * (table["params"] / table["params"].min()) ** -0.5
+    table.assign(flops=table["flops"] * extra, flops_budget=np.nan).to_csv(tmp_path / "t.csv", index=False)
+    found = fit(frame.from_csv(tmp_path / "t.csv"), resamples=20)
+    assert found.recommendation is not None
+    line = next(line for line in found.record["approaches"] if line["approach"] == "3 surface")
+    own = found.recommendation.by_approach["surface"]
+    assert (line["params"], line["tokens"]) == pytest.approx((own.params, own.tokens), rel=1e-9)
+    sizes = [own.params, *(one["params"] for one in found.record["approaches"] if one["params"])]
+    sizes += [p.params for p in found.recommendation.by_approach.values()]
+    assert found.recommendation.disagreement == pytest.approx(max(sizes) / min(sizes))
+
+
+def test_lack_of_fit_is_seen_with_a_single_run_at_a_budget() -> None:
+    table = pd.read_csv(Path(__file__).parent / "data" / "early_training.csv")
+    alone = pd.concat([table, table.iloc[[0]].assign(flops=3.1e10, flops_budget=3.1e10, loss=4.4)])
+    for runs in (table, alone.reset_index(drop=True)):
+        rows = studies.as_rows(runs)
+        found, _ = evidence.surface(rows, {**evidence.PLAIN, "resamples": 0})
+        assert not isinstance(found, type(None))
+        block = found.block if hasattr(found, "block") else found
+        assert "lack_of_fit" in {check.code for check in checks.surface(block, rows)}
+
+
+def test_the_backtest_takes_the_recommendation_s_factor_or_says_that_none_does() -> None:
+    rows = studies.as_rows(studies.isoflop(0, noise=0.002))
+    near, far, beyond = (backtest.backtest(rows, engine.Huber(), factor=f) for f in (None, 10.0, 1000.0))
+    assert near is not None
+    assert far is not None
+    assert beyond is not None
+    assert near.extrapolation_factor == pytest.approx(3.25)
+    assert (far.extrapolation_factor, far.covers) == (pytest.approx(10.83, rel=1e-3), True)
+    assert (beyond.extrapolation_factor, beyond.covers) == (far.extrapolation_factor, False)
+    near_ones = studies.as_rows(studies.isoflop(0, noise=0.002, budgets=(1e12, 1.03e12, 1.06e12)))
+    assert backtest.backtest(near_ones, engine.Huber()) is None
+    assert backtest.rolling(near_ones, engine.Huber()) == ()
+
+
+def test_a_bias_on_one_side_is_said() -> None:
+    table = studies.isoflop(0, noise=0.0005)
+    table.loc[table["flops"] == table["flops"].max(), "loss"] *= 0.97  # better trained than the rest
+    found = backtest.backtest(studies.as_rows(table), engine.Huber(), factor=10.0)
+    assert found is not None
+    assert found.one_sided
+    said = next(check for check in checks.outlook(None, found) if check.code == "backtest_bias")
+    assert said.level == "warning"
+    assert said.message.startswith("the backtest misses on one side: all 5 held-out runs too high, +")
+
+
+def test_a_wide_range_over_choices_is_a_warning() -> None:
+    def lines(*values: float) -> tuple[Choice, ...]:
+        return tuple(Choice("rows", f"option {v}", "a", v, None, None, 20) for v in values)
+
+    wide = checks.choices(lines(0.6, 0.7, 0.9), (0.55, 0.65))
+    assert [check.code for check in wide] == ["choices_disagree"]
+    assert "between 0.60 and 0.90 over 3 choices" in wide[0].message
+    assert checks.choices(lines(0.5, 0.52, 0.55), (0.45, 0.58)) == []
+    assert approaches.FEWEST_MINIMA == 3
