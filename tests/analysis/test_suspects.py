@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import pytest
 from analysis import approaches, backtest, checks, engine, evidence, frame, suspects
 from analysis.approaches import side_by_side
 from analysis.law import fit_law
-from analysis.results import Choice
+from analysis.results import Block, Choice
 from tests.analysis import studies
 
 NATS = "nats per token"
@@ -41,7 +42,7 @@ def test_losses_in_bits_beside_nats_are_named() -> None:
 
 def test_outliers_are_named_and_heavy_noise_is_not() -> None:
     table = thirty()
-    table.loc[7, "loss"] *= 1.09
+    table.loc[[7], "loss"] *= 1.09
     found = codes(table)
     assert set(found) == {"outliers"}
     assert "r7 +" in found["outliers"]
@@ -106,7 +107,7 @@ def test_approach_3_of_one_size_gives_a_reason_and_no_exponent() -> None:
     tokens = np.geomspace(1e7, 1e10, 30)
     loss = 2.0 + 100 / tokens**0.3
     table = {"params": np.full(30, 1e7), "tokens": tokens, "flops": 6e7 * tokens, "loss": loss}
-    out = side_by_side(table, 1e18, resamples=0)
+    out: Any = side_by_side(table, 1e18, resamples=0)
     assert out["params"].isna().all()
     assert out.loc["3 surface", "reason"].startswith("30 runs of 1 size")
 
@@ -114,11 +115,12 @@ def test_approach_3_of_one_size_gives_a_reason_and_no_exponent() -> None:
 def test_approaches_honour_the_options_of_the_fit() -> None:
     table = thirty(0.01)
     rows = studies.as_rows(table)
-    for options in ({"loss": "squared"}, {"fix": {"E": 1.7}}, {"tie": {"beta": "alpha"}}):
-        fit = fit_law(rows, resamples=0, **options)  # type: ignore[arg-type]
-        out = side_by_side(rows, 1e15, resamples=0, **options)
+    choices: tuple[dict[str, Any], ...] = ({"loss": "squared"}, {"fix": {"E": 1.7}}, {"tie": {"beta": "alpha"}})
+    for options in choices:
+        fit = fit_law(rows, resamples=0, **options)
+        out: Any = side_by_side(rows, 1e15, resamples=0, **options)
         assert out.loc["3 surface", "a"] == pytest.approx(float(fit.derived["a"]), rel=1e-9)
-    plain = side_by_side(rows, 1e15, resamples=0)
+    plain: Any = side_by_side(rows, 1e15, resamples=0)
     assert abs(plain.loc["3 surface", "a"] - 0.5) > 1e-3
     form = side_by_side(rows, 1e15, resamples=0, form="kaplan_floor")
     assert "3 kaplan_floor" in form.index
@@ -126,7 +128,7 @@ def test_approaches_honour_the_options_of_the_fit() -> None:
 
 def test_approach_2_rests_on_the_valleys_that_were_kept() -> None:
     table = studies.isoflop(0, ratios=(100, 200, 400, 800, 1600))
-    out = side_by_side(table, 1e15, resamples=0)
+    out: Any = side_by_side(table, 1e15, resamples=0)
     for name in ("2 parabola", "2 akima", "2 surface"):
         assert np.isnan(out.loc[name, "params"])
         assert "edge" in out.loc[name, "reason"]
@@ -155,8 +157,7 @@ def test_lack_of_fit_is_seen_with_a_single_run_at_a_budget() -> None:
     for runs in (table, alone.reset_index(drop=True)):
         rows = studies.as_rows(runs)
         found, _ = evidence.surface(rows, {**evidence.PLAIN, "resamples": 0})
-        assert not isinstance(found, type(None))
-        block = found.block if hasattr(found, "block") else found
+        block = found if isinstance(found, Block) else found.block
         assert "lack_of_fit" in {check.code for check in checks.surface(block, rows)}
 
 
@@ -167,8 +168,10 @@ def test_the_backtest_takes_the_recommendation_s_factor_or_says_that_none_does()
     assert far is not None
     assert beyond is not None
     assert near.extrapolation_factor == pytest.approx(3.25)
-    assert (far.extrapolation_factor, far.covers) == (pytest.approx(10.83, rel=1e-3), True)
-    assert (beyond.extrapolation_factor, beyond.covers) == (far.extrapolation_factor, False)
+    assert far.extrapolation_factor == pytest.approx(10.83, rel=1e-3)
+    assert far.covers
+    assert beyond.extrapolation_factor == far.extrapolation_factor
+    assert not beyond.covers
     near_ones = studies.as_rows(studies.isoflop(0, noise=0.002, budgets=(1e12, 1.03e12, 1.06e12)))
     assert backtest.backtest(near_ones, engine.Huber()) is None
     assert backtest.rolling(near_ones, engine.Huber()) == ()
