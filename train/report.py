@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 
@@ -14,7 +15,10 @@ PRINT_SECONDS = 2.0
 def say(text: str) -> None:
     """Print a line at once. A reader that went away, or a full disk under a log, does not end a training run."""
     with contextlib.suppress(OSError):
-        print(text, flush=True)
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:  # what is left in the buffer would make Python's exit code 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def warn(text: str) -> None:
