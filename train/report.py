@@ -21,6 +21,15 @@ def say(text: str) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def let_go() -> None:
+    """Drop what nobody can be told any more: at exit Python would try again, and end with exit code 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def warn(text: str) -> None:
     """Print a line on standard error at once, if that can be."""
     with contextlib.suppress(OSError):

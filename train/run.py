@@ -171,4 +171,8 @@ def _failed() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from train.report import let_go
+
+    code = main()
+    let_go()
+    sys.exit(code)

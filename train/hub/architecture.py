@@ -22,7 +22,7 @@ EXPRESSED = frozenset({
     *("attention_softcap", "logit_softcap"),
 })  # fmt: skip
 """Keys that config.json says, or whose values it refuses."""
-WEIGHTS_ONLY = frozenset({"init_from", "init_std", "mup_base_width", "mup_base_head_dim"})
+WEIGHTS_ONLY = frozenset({"init_from", "init_std", "init_std_at", "mup_base_width", "mup_base_head_dim"})
 """Keys that only the weights' values show: where they began, and factors that are multiplied in."""
 _NO_FORMER = object()
 
