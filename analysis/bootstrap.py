@@ -1,4 +1,7 @@
-"""Resampling: weights over rows, runs, sizes or seeds, or residuals drawn anew. Draws depend on the seed alone."""
+"""Resampling: which scheme the rows ask for, weights over rows, runs or sizes, and intervals of draws.
+
+Draws depend on the seed alone.
+"""
 
 from __future__ import annotations
 
@@ -6,67 +9,86 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis import human
 from analysis.results import Interval
 from analysis.rows import Array, Index, Rows
 
+MANY_CLUSTERS = 30
+"""From so many groups on whole groups are drawn; with fewer, errors that the groups share are drawn around the fit."""
 FEW_CLUSTERS = 12
-FEW_RUNS = 40
+"""Below so many groups what they share is known from so few of them that a finding says so."""
+FEWEST_CLUSTERS = 8
+"""Fewer groups than this are not drawn as wholes: their resamples would hold a fit's constants too rarely."""
+MANY_RUNS = 100
+"""From so many independent runs on whole runs are drawn, which also holds where errors grow over the range."""
+LARGEST_SHARE = 2 / 3
+"""Groups are taken as groups where there are at most this many of them a row: else most stand for one row alone."""
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How uncertainty is resampled: by "sizes", "runs" or "residuals"; `text` is how fit.json says it."""
+    """How uncertainty is resampled: by "sizes", "runs", "rows", "seeds" or "residuals"; `text` says it in fit.json.
+
+    `shared` names the groups ("sizes" or "runs", else "") whose rows share a part of the residuals that are drawn.
+    """
 
     by: str
     text: str
+    shared: str = ""
 
 
 def plan(rows: Rows) -> Plan:
-    """Return the default plan for these rows.
-
-    Runs of one size share what is peculiar to that size, so sizes are resampled where they repeat: resampling runs
-    then gives intervals that are too short. With few sizes or runs, whole resamples would not hold a fit at all:
-    then the design stays and residuals are drawn anew, widened for the degrees of freedom that the fit used.
-    """
+    """Return the default plan for these rows; see `choose`."""
     return choose(rows.size, np.arange(len(rows)) if rows.run is None else rows.run)
 
 
 def choose(size: Index, run: Index, by: str = "auto") -> Plan:
-    """Return the plan `by` name, or for "auto" the default for these group numbers (n,) of sizes and runs."""
+    """Return the plan `by` name, or for "auto" the default for these group numbers (n,) of sizes and runs.
+
+    Rows of one run (its checkpoints) and runs of one size share what is peculiar to it: taken as independent they
+    would give intervals that are too short. Many groups are drawn as wholes. With few, whole resamples would not hold
+    a fit at all: then the design stays, and the errors that groups share and those of the rows are drawn anew.
+    """
     rows, sizes, runs = len(size), len(np.unique(size)), len(np.unique(run))
+    counts = {"sizes": sizes, "runs": runs}
     texts = {
-        "sizes": f"percentile bootstrap over the {sizes} model sizes",
-        "runs": f"percentile bootstrap over the {runs} runs",
-        "rows": f"percentile bootstrap over the {rows} rows",
-        "seeds": "percentile bootstrap over the seeds of each setting",
-        "residuals": f"residual bootstrap of {rows} runs, widened for the degrees of freedom used",
+        "sizes": f"percentile bootstrap over the {human.counted(sizes, 'model size')}",
+        "runs": f"percentile bootstrap over the {human.counted(runs, 'run')}",
+        "rows": f"percentile bootstrap over the {human.counted(rows, 'row')}",
+        "seeds": "bootstrap of the differences between seeds of one setting",
+        "residuals": f"residual bootstrap of {human.counted(rows, 'row')}, calibrated for what the fit hides",
     }
     if by != "auto":
         if by not in texts:
             raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(texts)}")
+        if counts.get(by, rows) < FEWEST_CLUSTERS:
+            raise ValueError(
+                f"cluster={by}: there are {human.counted(counts.get(by, rows), by[:-1])}, and at least "
+                f"{FEWEST_CLUSTERS} are needed to draw whole ones; use cluster=auto, which draws the errors they share"
+            )
         return Plan(by, texts[by])
-    if sizes < runs and sizes >= FEW_CLUSTERS and rows >= FEW_RUNS:
-        return Plan("sizes", texts["sizes"])
-    if runs >= FEW_RUNS and (runs < rows or sizes == rows):
-        return Plan("runs", texts["runs"])
-    return Plan("residuals", texts["residuals"])
+    name = _grouping(rows, sizes, runs)
+    if not name:
+        return Plan("runs", texts["runs"]) if rows >= MANY_RUNS else Plan("residuals", texts["residuals"])
+    if counts[name] >= MANY_CLUSTERS:
+        return Plan(name, texts[name])
+    what = human.counted(counts[name], "model size" if name == "sizes" else "run")
+    text = f"residual bootstrap of {human.counted(rows, 'row')}, with errors that rows of one of {what} share"
+    return Plan("residuals", text, name)
+
+
+def _grouping(rows: int, sizes: int, runs: int) -> str:
+    """Return the groups, "sizes" or "runs", whose rows share errors; "" where rows are runs of as many sizes."""
+    if sizes < runs and sizes <= LARGEST_SHARE * rows:
+        return "sizes"
+    return "runs" if runs <= LARGEST_SHARE * rows else ""
 
 
 def groups(plan: Plan, size: Index, run: Index) -> Index:
-    """Return the group numbers, from 0 without gaps, whose members are drawn together."""
-    chosen = {"sizes": size, "runs": run}.get(plan.by, np.arange(len(size)))
+    """Return the group numbers, from 0 without gaps, whose members are drawn together or share errors."""
+    chosen = {"sizes": size, "runs": run}.get(plan.shared or plan.by, np.arange(len(size)))
     return np.unique(chosen, return_inverse=True)[1].astype(np.int64)
-
-
-def seed_weights(cell: Index, resamples: int, seed: int) -> Array:
-    """Return weights (resamples, n) that draw anew, with replacement, among the rows of each setting `cell` (n,)."""
-    generator = np.random.default_rng(np.random.SeedSequence([seed, 3]))
-    out = np.zeros((resamples, len(cell)))
-    for number in np.unique(cell):
-        rows = np.flatnonzero(cell == number)
-        out[:, rows] = generator.multinomial(len(rows), np.full(len(rows), 1.0 / len(rows)), size=resamples)
-    return out
 
 
 def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
@@ -78,32 +100,63 @@ def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
 
 
 def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
-    """Return errors (resamples, n) drawn from `residual` (n,) = observed - fitted, less their centre, and widened.
+    """Return errors (resamples, n) drawn from `residual` (n,) = observed - fitted, less their centre.
 
     `centre` is where the fit's objective has their centre (see `losses.location`); the mean, that of squares, if None.
-
-    The factor sqrt(n / df) undoes that a fit shrinks its residuals, t(df) / normal that their scale is an estimate.
+    The factor sqrt(n / df) undoes that a fit shrinks its residuals. That their scale is an estimate is drawn too, each
+    resample with its own chi squared, so that quantiles are those of t(df) at any confidence.
     """
-    widen = widening(len(residual), df_resid)
-    generator = np.random.default_rng(np.random.SeedSequence([seed, 2]))
-    picks = generator.integers(len(residual), size=(resamples, len(residual)))
+    from scipy.stats import chi2
+
+    n, generator = len(residual), np.random.default_rng(np.random.SeedSequence([seed, 2]))
+    picks = generator.integers(n, size=(resamples, n))
+    scale = np.sqrt(n / chi2.ppf(generator.uniform(size=(resamples, 1)), df_resid))
     middle = float(residual.mean()) if centre is None else centre
-    return np.asarray((residual - middle)[picks] * widen, dtype=np.float64)
+    return np.asarray((residual - middle)[picks] * scale, dtype=np.float64)
 
 
-def widening(count: int, df_resid: int) -> float:
+def widening(count: int, df_resid: int, confidence: float = CONFIDENCE) -> float:
     """Return the factor by which residuals of a fit are too small, and their quantiles too short for `df_resid`."""
     from scipy.stats import norm, t
 
     assert df_resid > 0, "no residual degrees of freedom"
-    tail = 0.5 + CONFIDENCE / 2
+    tail = 0.5 + confidence / 2
     return float(np.sqrt(count / df_resid) * t.ppf(tail, df_resid) / norm.ppf(tail))
 
 
-def percentile(draws: Array, confidence: float = CONFIDENCE, lost: float = 0.05) -> Interval | None:
-    """Return the percentile interval of the finite draws; None where more than the share `lost` is not finite."""
+def percentile(draws: Array, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the percentile interval of draws (R,), half of those that are not finite taken as beyond either end.
+
+    None where that leaves no end: as many are not finite as the interval leaves out.
+    """
     finite = draws[np.isfinite(draws)]
-    if not len(draws) or len(finite) < (1.0 - lost) * len(draws):
+    lost = 1.0 - len(finite) / max(len(draws), 1)
+    if len(finite) < 2 or lost >= 1.0 - confidence:
         return None
-    low, high = np.quantile(finite, [(1 - confidence) / 2, (1 + confidence) / 2])
+    tail = 0.5 * (1.0 - confidence - lost) / (1.0 - lost)
+    low, high = np.quantile(finite, [tail, 1.0 - tail], method="weibull")
     return float(low), float(high)
+
+
+def interval(draws: Array, estimate: float, confidence: float = CONFIDENCE, logs: bool = False) -> Interval | None:
+    """Return the interval of draws (R,) around an estimate, which always lies within it.
+
+    It is the percentile interval. Where that leaves the estimate out, resamples are biased by more than they spread,
+    and which way the truth lies from the estimate is not known: then it is the hull of the percentile and the basic
+    interval, its mirror image about the estimate, in logs where `logs` says so. See `biased`.
+    """
+    found = percentile(draws, confidence)
+    if found is None or not np.isfinite(estimate):
+        return found
+    low, high = found
+    if low <= estimate <= high:
+        return found
+    if logs and min(low, estimate) > 0:
+        return min(low, estimate**2 / high), max(high, estimate**2 / low)
+    return min(low, 2.0 * estimate - high), max(high, 2.0 * estimate - low)
+
+
+def biased(draws: Array, estimate: float, confidence: float = CONFIDENCE) -> bool:
+    """Return whether the estimate lies beyond the percentile interval of its own draws."""
+    found = percentile(draws, confidence)
+    return found is not None and not found[0] <= estimate <= found[1]

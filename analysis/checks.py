@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from analysis import bootstrap, human
+from analysis import human
 from analysis.forms import SURFACE
 from analysis.planlaws import Closed
 from analysis.recommend import Clash
@@ -84,11 +84,6 @@ def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]
     if known and beta > 0 and not 0.8 <= alpha / beta <= 1.25:
         text = f"alpha/beta is {alpha / beta:.2f}: parabolas of the valleys are biased on such a surface"
         out.append(Check("asymmetry", text, "prefer the surface's N* and D* to the valleys'"))
-    sizes = len(np.unique(rows.size))
-    if sizes < len(rows) and bootstrap.plan(rows).by != "sizes":
-        text = f"{len(rows)} runs share {sizes} sizes, too few to resample whole sizes"
-        advice = "intervals do not hold what is peculiar to a size: they are lower bounds; add sizes or seeds"
-        out.append(Check("few_sizes", text, advice, "note"))
     return out
 
 

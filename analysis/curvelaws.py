@@ -204,7 +204,7 @@ def _fitted(shown: Sequence[Curve], loss: losses.Loss, resamples: int, seed: int
     table = {"observation": np.arange(len(seen)) + 1.0, "loss": seen, "run": run}
     draws = resamples if len(shown) >= FEWEST_CURVES else 0
     with np.errstate(all="ignore"):
-        return law, fit_law(table, law, loss=loss, resamples=draws, seed=seed, starts=STARTS, cluster="runs")
+        return law, fit_law(table, law, loss=loss, resamples=draws, seed=seed, starts=STARTS)
 
 
 def _thin(curve: Curve) -> NDArray[np.int64]:
@@ -238,7 +238,10 @@ def _intervals(fit: LawFit) -> dict[str, tuple[float, float] | None]:
 
     if not len(fit.thetas):
         return dict.fromkeys(fit.form.names)
-    return {name: bootstrap.percentile(fit.draws[name].to_numpy(), fit.confidence) for name in fit.form.names}
+    return {
+        name: bootstrap.interval(fit.draws[name].to_numpy(), float(fit.params[name]), fit.confidence)
+        for name in fit.form.names
+    }
 
 
 def _findings(fits: Mapping[str, LawFit], every: Sequence[Curve], train: Sequence[str]) -> list[Check]:

@@ -70,7 +70,7 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
     laws = {}
     for name, slopes in drawn.items():
         law = isoflop.exponents(points, name, confidence)
-        interval = bootstrap.percentile(np.array(slopes), confidence) if slopes else None
+        interval = bootstrap.interval(np.array(slopes), law.exponent, confidence) if slopes else None
         # The envelope's points are not independent: the regression's own interval would be far too short.
         laws[name] = PowerLaw(
             law.coefficient,
@@ -90,18 +90,21 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
 def _slopes(
     losses: Array, sizes: Array, tokens: Array, log_flops: Array, *, resamples: int, seed: int
 ) -> dict[str, list[float]]:
-    """Return the exponents of params and of tokens that drawn runs give; a draw without two best sizes gives none."""
+    """Return the exponents of params and of tokens that drawn runs give; a draw without two best sizes gives NaN."""
     generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
     drawn: dict[str, list[float]] = {"params": [], "tokens": []}
     for _ in range(resamples):
         kept = np.unique(generator.integers(len(sizes), size=len(sizes)))
         chosen = _picked(losses[kept], sizes[kept])
         at = np.flatnonzero(chosen >= 0)
-        if len(np.unique(chosen[at])) >= 2:
-            x = log_flops[at] - log_flops[at].mean()
-            ends = {"params": sizes[kept][chosen[at]], "tokens": tokens[kept][chosen[at], at]}
-            for name, values in ends.items():
-                drawn[name].append(float(x @ values / (x @ x)))
+        if len(np.unique(chosen[at])) < 2:
+            for slopes in drawn.values():
+                slopes.append(float("nan"))
+            continue
+        x = log_flops[at] - log_flops[at].mean()
+        ends = {"params": sizes[kept][chosen[at]], "tokens": tokens[kept][chosen[at], at]}
+        for name, values in ends.items():
+            drawn[name].append(float(x @ values / (x @ x)))
     return drawn
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, engine, human
+from analysis import bootstrap, engine, errors, human, valleys
 from analysis.forms import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
 from analysis.results import Frontier, FrontierPoint, Identified
 from analysis.rows import Array, Rows
@@ -30,12 +30,12 @@ class FrontierFit:
         return float(loss[0]), loss[1:]
 
 
-def fit(rows: Rows, valleys: ValleyFit) -> FrontierFit | Frontier:
+def fit(rows: Rows, found: ValleyFit) -> FrontierFit | Frontier:
     """Return the law through the valleys' minima, or through the lowest run of each budget where those are few.
 
     Three constants need four points; with two or three points the law has no floor L_inf.
     """
-    flops, loss, drawn, what = valleys.flops, valleys.loss, valleys.draw_loss, "minima of the valleys"
+    flops, loss, drawn, what = found.flops, found.loss, found.draw_loss, "minima of the valleys"
     if len(flops) < 2:
         lowest = [np.flatnonzero(rows.budget == g) for g in range(len(rows.labels))]
         best = [group[np.argmin(rows.loss[group])] for group in lowest if len(group) >= 2]
@@ -56,7 +56,7 @@ def fit(rows: Rows, valleys: ValleyFit) -> FrontierFit | Frontier:
     reference = float(np.exp(np.log(flops).mean()))
     problem = engine.problem(form, (flops / reference,), loss, engine.Squared())
     point = engine.fit_point(problem)
-    draws = _padded(form, _draws(problem, point, drawn))
+    draws = _padded(form, _draws(problem, point, _scattered(problem, point, drawn)))
     constants = _padded(form, point.constants[None])[0]
     block = Frontier(
         form=form.text,
@@ -72,6 +72,21 @@ def fit(rows: Rows, valleys: ValleyFit) -> FrontierFit | Frontier:
         points_are=what,
     )
     return FrontierFit(_judged(block, draws, float(loss.min())), constants, draws)
+
+
+def _scattered(problem: engine.Problem, point: engine.PointFit, drawn: Array) -> Array:
+    """Return draws (R, m) of the minima's loss with their scatter around the frontier, as valleys.scattered does."""
+    rest = engine.residuals(problem, point.theta[None])[0]
+    df = len(rest) - len(point.theta)
+    if df < 1 or not len(drawn):
+        return drawn
+    generator = np.random.default_rng(np.random.SeedSequence([0, 9]))
+    whole = float((rest**2).sum()) / df / errors.scales(df, len(drawn), generator)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        within = valleys.within(np.log(np.where(drawn > 0, drawn, np.nan)))
+    return np.asarray(
+        drawn * np.exp(generator.normal(size=drawn.shape) * np.sqrt(np.maximum(whole - within, 0))[:, None])
+    )
 
 
 def _draws(problem: engine.Problem, point: engine.PointFit, drawn: Array) -> Array:
@@ -93,7 +108,11 @@ def _padded(form: SumOfPowers, constants: Array) -> Array:
 
 def _judged(block: Frontier, draws: Array, lowest: float) -> Frontier:
     """Return the block with intervals and verdicts: L_inf needs a floor that resamples keep above 0."""
-    intervals = {n: bootstrap.percentile(draws[:, i]) for i, n in enumerate(FRONTIER.names) if n in block.params}
+    intervals = {
+        n: bootstrap.interval(draws[:, i], block.params[n], logs=True)
+        for i, n in enumerate(FRONTIER.names)
+        if n in block.params
+    }
     identified = {
         name: Identified(interval is not None, "" if interval else "no degrees of freedom for an interval")
         for name, interval in intervals.items()

@@ -113,9 +113,9 @@ def _resampled(fit: LawFit, name: str, verdict: Identified) -> Identified:
     if not verdict.identified or not len(fit.thetas):
         return verdict
     draws = fit.draws[name].to_numpy()
-    interval = bootstrap.percentile(draws, fit.confidence)
+    interval = bootstrap.interval(draws, float(fit.params[name]), fit.confidence, logs=fit._positive(name))
     if interval is None:
-        return Identified(False, f"more than 5 % of the resamples have no finite {name}")
+        return Identified(False, f"{100 * fit.undefined[name]:.2g} % of the resamples have no finite {name}")
     if not fit._positive(name):
         return verdict
     low, high = (float(v) for v in np.log(np.maximum(interval, 1e-300)))
@@ -140,7 +140,8 @@ def _derived(fit: LawFit, name: str) -> Identified:
     """Return a derived quantity's verdict: a and b need an interval within (0, 1) that says something."""
     if not len(fit.thetas):
         return Identified(True)
-    interval = bootstrap.percentile(fit.draws[name].to_numpy(), fit.confidence)
+    draws, value = fit.draws[name].to_numpy(), float(fit.derived[name])
+    interval = bootstrap.interval(draws, value, fit.confidence)
     return ratio(interval, name) if name in ("a", "b") else Identified(True)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import bootstrap, engine, losses, observations, pitfalls
+from analysis import bootstrap, engine, errors, losses, observations, pitfalls
 from analysis.forms import Form, named
 from analysis.lawfit import LawFit
 
@@ -51,7 +51,9 @@ def fit_law(
     fix, tie : mapping
         Constants held at values, and constants held at others: ``fix={"E": 1.7}``, ``tie={"beta": "alpha"}``.
     cluster : {"auto", "sizes", "runs", "rows", "seeds", "residuals"}
-        What the bootstrap draws; "auto" is model sizes where they repeat, else runs, else residuals in small studies.
+        What the bootstrap draws. "auto": model sizes where they repeat, runs where rows are their checkpoints, else
+        the runs, where there are many of them; with few, residuals around the fit, with the part that the rows of one
+        size or run share.
     interval : {"bootstrap", "delta", "sandwich", "profile"}
         The method that `conf_int` and `bse` use unless asked for another; without resamples it is "delta".
     resamples, seed, workers : int
@@ -111,6 +113,11 @@ def fit_law(
         raise ValueError(f"confidence={confidence} must lie between 0 and 1, resamples={resamples} be 0 or more")
     point = engine.fit_point(p, starts)
     how = bootstrap.choose(data.size, data.run, cluster)
+    if how.by == "seeds" and resamples and np.bincount(data.cell).max() < 2:
+        raise ValueError(
+            "cluster=seeds: no setting was run twice, so that nothing says what seeds do; use cluster=auto, or repeat "
+            "some settings with other seeds"
+        )
     theta = resampled(p, point, data, how, resamples=resamples, seed=seed, workers=workers)
     return LawFit(
         form=law,
@@ -144,20 +151,20 @@ def resampled(
     """
     if resamples == 0:
         return np.empty((0, len(point.theta)))
-    order = data.order()
-    back = np.argsort(order, kind="stable")
+    around = errors.Around(p, point, data.order(), seed, workers)
+    ordered = data.take(around.order)
+    groups = bootstrap.groups(how, observations.by_first(ordered.size), observations.by_first(ordered.run))
     if how.by == "residuals":
-        residual = np.sort(engine.residuals(p, point.theta[None])[0])
-        free = len(point.theta) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
-        centre = losses.location(p.loss, residual)
-        noise = bootstrap.residual_draws(residual, len(data) - free, resamples, seed, centre)[:, back]
-        fitted = p.form.log_value(point.theta[None], p.x)[0]
-        y = np.log(np.maximum(np.exp(fitted) + noise, 1e-300)) if p.plain else fitted + noise
-        return engine.fit_many(p, point, y=y, workers=workers).theta
-    ordered = data.take(order)
+        return around.solved(around.targets(_residual_errors(around, how, groups, resamples)))
     if how.by == "seeds":
-        weights = bootstrap.seed_weights(observations.by_first(ordered.cell), resamples, seed)
-    else:
-        groups = bootstrap.groups(how, observations.by_first(ordered.size), observations.by_first(ordered.run))
-        weights = bootstrap.cluster_weights(groups, resamples, seed)
+        return around.solved(around.targets(errors.repeats(around, ordered.cell, resamples)))
+    weights = bootstrap.cluster_weights(groups, resamples, seed)
+    back = np.argsort(around.order, kind="stable")
     return engine.fit_many(p, point, weights=weights[:, back], workers=workers).theta
+
+
+def _residual_errors(around: errors.Around, how: bootstrap.Plan, groups: NDArray[np.int64], resamples: int) -> Array:
+    """Return errors (resamples, n) with what groups share, where any of it is left to see beside the constants."""
+    if how.shared and errors.parts(around, groups).between_v >= errors.LEAST_BETWEEN:
+        return errors.shared(around, groups, resamples)
+    return errors.independent(around, resamples)

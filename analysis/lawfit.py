@@ -64,6 +64,13 @@ class LawFit:
         natural = self.form.natural(self.thetas, self.problem.centres)
         return pd.DataFrame(dict(zip(self.form.names, natural.T, strict=True)) | self.form.derived(natural))
 
+    @cached_property
+    def undefined(self) -> Mapping[str, float]:
+        """The share of resamples in which a constant or derived quantity has no finite value."""
+        if not len(self.thetas):
+            return dict.fromkeys(self.names, 0.0)
+        return {str(name): float(1.0 - np.isfinite(values).mean()) for name, values in self.draws.items()}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the constants, then of the derived quantities."""
@@ -364,7 +371,9 @@ class LawFit:
     def _two_sided(self, name: str, level: float, method: str) -> Interval:
         """Return the interval of an identified quantity; what has no profile gets the delta method's."""
         if method == "bootstrap":
-            return bootstrap.percentile(self.draws[name].to_numpy(), 1.0 - level) or (np.nan, np.nan)
+            value = float({**self.params, **self.derived}[name])
+            draws = self.draws[name].to_numpy()
+            return bootstrap.interval(draws, value, 1.0 - level, logs=self._positive(name)) or (np.nan, np.nan)
         if method == "profile" and (name in self.form.names or self.form.equation(name, 0.5) is not None):
             found = self.profile(name, level)
             return found.low, found.high

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import human, observations
+from analysis import drawchecks, human, observations
 from analysis.forms import Form
 from analysis.results import Check
 from analysis.rows import SAME_SIZE, clusters
@@ -65,6 +65,7 @@ def findings(fit: LawFit, runs: Any = None) -> tuple[Check, ...]:
     return (
         *_optimizer(fit),
         *_freedom(fit),
+        *drawchecks.findings(fit),
         *_few_models(fit),
         *_unidentified(fit),
         *_lack_of_fit(fit),
@@ -97,13 +98,6 @@ def _freedom(fit: LawFit) -> list[Check]:
     if fit.df_resid < 5:
         text = f"{human.counted(fit.df_resid, 'residual degree')} of freedom: {n} rows for {fit.free} constants"
         out.append(Check("low_df", text, "add runs; treat every interval as a lower bound"))
-    runs, sizes = len(np.unique(fit.data.run)), len(np.unique(fit.data.size))
-    by = fit.plan.by if fit.interval == "bootstrap" else "sizes" if fit.interval == "sandwich" else "rows"
-    if by not in ("sizes", "runs"):
-        groups, what = (runs, "runs") if runs < n else (sizes, "model sizes")
-        if groups < n:
-            text = f"{n} rows are of {groups} {what}, and the intervals treat every row as independent"
-            out.append(Check("clustered_rows", text, f"use cluster={what.split()[-1]} or interval=sandwich"))
     return out
 
 

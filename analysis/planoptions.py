@@ -204,7 +204,7 @@ def _option(
     from analysis import bootstrap, shapes
 
     def interval(values: Any) -> Interval | None:
-        return bootstrap.percentile(values[1:]) if len(values) > 1 else None
+        return bootstrap.interval(values[1:], float(values[0])) if len(values) > 1 else None
 
     ratio = found.log_tokens - found.log_params
     columns = {"params": np.exp(found.log_params), "tokens": np.exp(found.log_tokens),

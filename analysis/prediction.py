@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import bootstrap, losses, observations
+from analysis import bootstrap, errors, losses, observations
 from analysis.comparison import behind
 from analysis.comparison import weights as weights_of
 from analysis.pitfalls import refuse_far
@@ -38,9 +38,7 @@ class Prediction:
         import pandas as pd
 
         level = 1.0 - self.confidence if alpha is None else alpha
-        ends = [level / 2.0, 1.0 - level / 2.0]
-        mean = np.array([np.quantile(d, ends, axis=0) for d in self.mean_draws])
-        obs = np.array([np.quantile(d, ends, axis=0) for d in self.obs_draws])
+        mean, obs = (self._ends(draws, 1.0 - level) for draws in (self.mean_draws, self.obs_draws))
         spread = np.max([d.std(axis=0) for d in self.mean_draws], axis=0)
         return pd.DataFrame(
             {
@@ -49,6 +47,15 @@ class Prediction:
                 "obs_ci_upper": obs[:, 1].max(axis=0),
             }
         )  # fmt: skip
+
+    def _ends(self, drawn: tuple[Array, ...], confidence: float) -> Array:
+        """Return the ends (forms, 2, n) of each form's draws (R, n) around the mean; NaN where there are none."""
+        none = (np.nan, np.nan)
+        found = [
+            [bootstrap.interval(draws[:, i], value, confidence) or none for i, value in enumerate(self.mean)]
+            for draws in drawn
+        ]
+        return np.array(found).transpose(0, 2, 1)
 
 
 def predicted(fit: LawFit, runs: Any, others: tuple[LawFit, ...] = (), how: str = "aic") -> Prediction:
@@ -97,6 +104,7 @@ def _drawn(fit: LawFit, runs: Any) -> tuple[Array, Array]:
         theta = fit.point.theta + generator.normal(size=(1000, len(fit.point.theta))) @ root.T
     mean = fit._predicted(theta, runs)
     centre = losses.location(fit.problem.loss, fit.resid)
-    residual = np.sort(fit.resid - centre) * bootstrap.widening(fit.nobs, fit.df_resid)
+    residual = np.sort(fit.resid - centre) * np.sqrt(fit.nobs / fit.df_resid)
     noise = generator.choice(residual, size=mean.shape)
+    noise /= np.sqrt(errors.scales(fit.df_resid, len(mean), generator))[:, None]
     return mean, mean + noise if fit.problem.plain else mean * np.exp(noise)

@@ -283,10 +283,10 @@ def _proposal(best: Array, drawn: Array, losses: Array | None = None) -> Proposa
         tokens_per_param=float(np.exp(tokens - size)),
         loss=float(loss) if np.isfinite(loss) else None,
         intervals={
-            "params": _exp(bootstrap.percentile(drawn[0])),
-            "tokens": _exp(bootstrap.percentile(drawn[1])),
-            "tokens_per_param": _exp(bootstrap.percentile(drawn[1] - drawn[0])),
-            "loss": bootstrap.percentile(drawn[2] if losses is None else losses),
+            "params": _exp(bootstrap.interval(drawn[0], size)),
+            "tokens": _exp(bootstrap.interval(drawn[1], tokens)),
+            "tokens_per_param": _exp(bootstrap.interval(drawn[1] - drawn[0], tokens - size)),
+            "loss": bootstrap.interval(drawn[2] if losses is None else losses, loss),
         },
     )
 

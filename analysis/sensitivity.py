@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import losses, observations
+from analysis import bootstrap, losses, observations
 from analysis.forms import Form, named
 from analysis.law import fit_law
 
@@ -64,7 +64,7 @@ def sensitivity(
             value = quantity(fit) if callable(quantity) else float({**fit.params, **fit.derived}[quantity])
             low, high = (np.nan, np.nan)
             if isinstance(quantity, str) and resamples:
-                low, high = (float(v) for v in np.nanquantile(fit.draws[quantity], [0.025, 0.975]))
+                low, high = bootstrap.interval(fit.draws[quantity].to_numpy(), value) or (np.nan, np.nan)
             nobs = fit.nobs
         except ValueError:
             # Too few rows are left for the law: the choice is listed, without a value.

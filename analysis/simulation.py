@@ -98,7 +98,8 @@ def _interval(
     how = bootstrap.choose(data.size, data.run, "auto" if method == "default" else method)
     theta = resampled(p, point, data, how, resamples=resamples, seed=seed)
     draws = _quantity(p.form, p.form.natural(theta, p.centres), quantity)
-    return bootstrap.percentile(draws, confidence) or (-np.inf, np.inf)
+    estimate = float(_quantity(p.form, point.constants[None], quantity)[0])
+    return bootstrap.interval(draws, estimate, confidence) or (-np.inf, np.inf)
 
 
 def _normal(

@@ -127,6 +127,7 @@ def record(fit: LawFit) -> dict[str, Any]:
         "interval_method": fit.interval_method,
         "confidence": fit.confidence,
         "resamples": len(fit.thetas),
+        "undefined_draws": {name: share for name, share in fit.undefined.items() if share > 0},
         "seed": fit.seed,
         "model_sizes": len(np.unique(fit.data.size)),
         "ranges": {

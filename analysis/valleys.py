@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, human, identified
+from analysis import bootstrap, errors, human, identified
 from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
 from analysis.rows import Array, Mask, Rows
 
 FORM = "loss = c0 + c1 x + c2 x^2, x = ln(N) - center"
 LOSS = "squared(loss)"
 WINDOW = 8.0
+MANY_UNDEFINED = 0.01
+"""A larger share of draws without a minimum than this is a finding."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ class Parabola:
 
 @dataclass(frozen=True)
 class ValleyFit:
-    """Valleys with the draws of their minima (R, m): ln N*, ln D* and loss; NaN where a draw has no minimum."""
+    """Valleys with the draws of their minima (R, m): ln N*, ln D* and loss; NaN where a draw has no minimum.
+
+    Draws of ln N* and ln D* hold the scatter of the minima around their power law too; those of the loss do not yet.
+    """
 
     block: Valleys
     flops: Array
@@ -83,7 +88,9 @@ def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
     best = np.array(points).reshape(len(minima), 3)
     flops = np.array([p.flops for p in minima])
     drawn = np.stack([draws[i] for i in range(len(minima))], axis=1) if minima else np.empty((0, 0, 3))
-    exponents = _exponents(flops, best, drawn)
+    ordered = np.random.default_rng(np.random.SeedSequence([seed, 8]))
+    wider = scattered(np.log(flops), best, drawn, ordered)
+    exponents = _exponents(flops, best, wider)
     quoted = (("a", "params"), ("b", "tokens")) if exponents else ()
     identified = {name: _identified(exponents[q], name) for name, q in quoted}
     block = Valleys(
@@ -98,12 +105,12 @@ def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
         params={name: exponents[q].exponent for name, q in quoted},
         intervals={n: exponents[q].exponent_interval if identified[n].identified else None for n, q in quoted},
         identified=identified,
-        checks=(*_checks(valleys), *_far(rows, valleys)),
+        checks=(*_checks(valleys), *_far(rows, valleys), *_resampled(flops, best, drawn)),
         rows_used=sum(len(p.keys) for p in minima),
         valleys=tuple(valleys),
         exponents=dict(exponents),
     )
-    return ValleyFit(block, flops, best[:, 0], best[:, 1], best[:, 2], drawn[..., 0], drawn[..., 1], drawn[..., 2])
+    return ValleyFit(block, flops, best[:, 0], best[:, 1], best[:, 2], wider[..., 0], wider[..., 1], drawn[..., 2])
 
 
 def parabola(rows: Rows, mask: Mask) -> Parabola:
@@ -135,7 +142,8 @@ def power_law(reference: float, log_flops: Array, values: Array, draws: Array) -
     design = sm.add_constant(x)
     result = sm.OLS(values, design).fit()
     lines = _lines(x, draws)
-    intervals = [bootstrap.percentile(line) for line in lines]
+    ends = zip(lines, (float(v) for v in result.params), strict=True)
+    intervals = [bootstrap.interval(line, value) for line, value in ends]
     low_high = None if intervals[0] is None else (float(np.exp(intervals[0][0])), float(np.exp(intervals[0][1])))
     df = len(values) - 2
     return PowerLaw(
@@ -164,6 +172,66 @@ def _lines(x: Array, draws: Array) -> tuple[Array, Array]:
         dx = np.where(there, x - mean_x[:, None], 0.0)
         slope = (dx * y).sum(axis=1) / np.where(count >= 2, (dx * dx).sum(axis=1), np.nan)
     return np.asarray(mean_y - slope * mean_x), np.asarray(slope)
+
+
+def scattered(x: Array, best: Array, drawn: Array, generator: np.random.Generator) -> Array:
+    """Return draws (R, m, k) of ln N*, ln D* and loss with the scatter of ln N* and ln D* around their power laws.
+
+    Runs of a budget share their schedule, their tuning and their sizes, so that minima differ by more than the noise
+    within a budget says. The mean square around the line, over a drawn chi squared of its m - 2 degrees of freedom, is
+    the whole variance of a minimum; what it exceeds that noise by is added. Exponents then have the interval of the
+    regression (Student's t), or that of the noise where it is the wider one. Two minima show no scatter.
+    """
+    df = len(x) - 2
+    if df < 1 or not len(drawn):
+        return drawn
+    out = drawn.copy()
+    chi = errors.scales(df, len(drawn), generator)
+    away = generator.normal(size=(len(drawn), len(x)))
+    for column in (0, 1):
+        extra = np.maximum(_around_line(x, best[:, column]) / chi - within(drawn[..., column]), 0.0)
+        out[..., column] += away * np.sqrt(extra)[:, None] * (1.0 if column == 0 else -1.0)
+    return out
+
+
+def _around_line(x: Array, y: Array) -> float:
+    """Return the mean square of y (m,) around its regression on x, over m - 2."""
+    rest = y - np.polyval(np.polyfit(x - x.mean(), y, 1), x - x.mean())
+    return float((rest**2).sum()) / (len(x) - 2)
+
+
+def within(draws: Array) -> float:
+    """Return the mean variance of draws (R, m) over R, from their middle 68 %."""
+    if np.isnan(draws).all(axis=0).any():
+        return 0.0
+    low, high = np.nanquantile(draws, [0.1587, 0.8413], axis=0)
+    return float((0.25 * (high - low) ** 2).mean())
+
+
+def _exp(interval: Interval | None) -> Interval | None:
+    return None if interval is None else (float(np.exp(interval[0])), float(np.exp(interval[1])))
+
+
+def _resampled(flops: Array, best: Array, drawn: Array) -> list[Check]:
+    """Return findings about minima that scatter by more than their noise, and about draws without a minimum."""
+    if not len(drawn):
+        return []
+    out, lost = [], np.isnan(drawn[..., 0]).mean(axis=0)
+    bad = lost > MANY_UNDEFINED
+    if bad.any():
+        shares = ", ".join(f"{100 * s:.2g} % at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
+        advice = "there is no interval where 5 % are reached: widen the sizes of these budgets or add seeds"
+        out.append(Check("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
+    if len(flops) < 3 or not (noise := within(drawn[..., 0])):
+        return out
+    from scipy.stats import f
+
+    ratio, df = _around_line(np.log(flops), best[:, 0]) / noise, len(flops) - 2
+    if ratio > float(f.ppf(0.95, df, max(len(flops), 5))):
+        text = f"best sizes lie {np.sqrt(ratio):.2g} times as far from their power law as the runs' noise lets them"
+        advice = "tuning, schedules or sizes drift over budgets: the exponents' intervals allow for it, no other does"
+        out.append(Check("valley_scatter", text, advice))
+    return out
 
 
 def _noise(parabolas: Sequence[Parabola]) -> float:
@@ -237,11 +305,11 @@ def _valley(p: Parabola, status: str, reason: str, draws: Mapping[int, Array], m
     return replace(
         base,
         params_opt=float(np.exp(size)),
-        params_interval=bootstrap.percentile(np.exp(drawn[:, 0])),
+        params_interval=_exp(bootstrap.interval(drawn[:, 0], float(size))),
         tokens_opt=float(np.exp(tokens)),
-        tokens_interval=bootstrap.percentile(np.exp(drawn[:, 1])),
+        tokens_interval=_exp(bootstrap.interval(drawn[:, 1], float(tokens))),
         loss_opt=float(loss),
-        loss_interval=bootstrap.percentile(drawn[:, 2]),
+        loss_interval=bootstrap.interval(drawn[:, 2], float(loss)),
     )
 
 

@@ -1,0 +1,298 @@
+"""Do the default intervals hold? Every quantity that is printed, over designs, numbers of runs and errors.
+
+`python -m benchmarks.analysis_intervals [studies=100] [processes=1] [resamples=1000] [first=0] [out=FOLDER]
+[designs=isoflop,grid,ladder,random] [runs=20,50,100,200] [errors=normal,heavy,one_sided,skewed,shared]`
+
+Every study is a law that is known with new errors, and is answered as `python -m analysis.fit` answers it by default:
+surface, valleys, frontier and what is recommended for ten times the largest run. Studies that are in FOLDER already
+are not made again, so that a run that was stopped goes on, and several machines share one with `first=`.
+The table: coverage of the nominal 95 %, how often the interval lies below and above the truth, its median width over
+the spread that estimates really have (1: as wide as need be), how often there is no two-sided interval, and how often a
+finding speaks of it.
+Needs numpy, scipy, pandas and statsmodels alone.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis import checks, evidence, frontier, recommend, valleys
+from analysis.results import Check
+from analysis.rows import Array, Rows, rows
+from analysis.surface import Surface
+
+LAW = {"E": 1.817218, "A": 477.826, "B": 2143.417, "alpha": 0.347310, "beta": 0.367172}
+DESIGNS = ("isoflop", "grid", "ladder", "random")
+ERRORS = ("normal", "heavy", "one_sided", "skewed", "shared")
+SPEAKS = {
+    "surface": {
+        "not_identified", "low_df", "few_sizes", "clustered_rows", "few_clusters", "biased_resamples",
+        "undefined_draws", "lack_of_fit", "drift", "asymmetry", "surface_off",
+    },
+    "valleys": {
+        "few_valleys", "valley_scatter", "undefined_draws", "asymmetry", "drifting_grid", "off_center", "edge_minimum",
+        "flat_parabola", "inverted_parabola", "few_points", "not_isoflop",
+    },
+}  # fmt: skip
+"""Findings that say why an interval of that approach may not hold."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A printed quantity: its value, its interval (infinite on a side that is open), and the truth if it is known."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    truth: float | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Everything that one study prints, with the codes of its findings."""
+
+    each: tuple[Answer, ...]
+    codes: frozenset[str]
+    unidentified: frozenset[str]
+
+
+def study(design: str, runs: int, errors: str, seed: int) -> Rows:
+    """Return a study of about `runs` runs, C = 6 N D, whose losses follow LAW with errors drawn by `seed`."""
+    generator = np.random.default_rng([seed, runs, DESIGNS.index(design), ERRORS.index(errors)])
+    params, tokens = _design(design, runs, generator)
+    flops = 6.0 * params * tokens
+    log_loss = np.log(_loss(params, tokens)) + _errors(errors, params, generator)
+    keys = tuple(f"r{i}" for i in range(len(params)))
+    nominal = flops if design in ("isoflop", "grid") else None
+    return rows(keys, params=params, tokens=tokens, flops=flops, loss=np.exp(log_loss), nominal=nominal)
+
+
+def _loss(params: Array | float, tokens: Array | float) -> Any:
+    return LAW["E"] + LAW["A"] / params ** LAW["alpha"] + LAW["B"] / tokens ** LAW["beta"]
+
+
+def _design(design: str, runs: int, generator: np.random.Generator) -> tuple[Array, Array]:
+    """Return parameters and tokens: budgets x ratios, budgets x shared sizes, sizes x ratios, or anywhere."""
+    few = max(3, min(10, round(np.sqrt(runs))))
+    many = max(3, round(runs / few))
+    if design == "isoflop":
+        flops, ratio = np.meshgrid(np.geomspace(1e18, 1e21, few), np.geomspace(4, 100, many), indexing="ij")
+        params = np.sqrt(flops / 6.0 / ratio).ravel()
+        return params, flops.ravel() / 6.0 / params
+    if design == "grid":
+        step = np.log(25.0) / 2.0 / max(many - 1, 1)  # sizes of one budget span a factor of five
+        best = 0.5 * np.log(np.geomspace(1e18, 1e21, few) / 6.0 / 20.0)
+        index = np.round(best / step)[:, None] + np.arange(many) - (many - 1) // 2
+        params = np.exp(index * step).ravel()
+        return params, np.repeat(np.geomspace(1e18, 1e21, few), many) / 6.0 / params
+    if design == "ladder":
+        size, ratio = np.meshgrid(np.geomspace(5e7, 1e10, few), np.geomspace(5, 80, many), indexing="ij")
+        return size.ravel(), (size * ratio).ravel()
+    params = np.exp(generator.uniform(np.log(5e7), np.log(1e10), runs))
+    return params, params * np.exp(generator.uniform(np.log(5.0), np.log(80.0), runs))
+
+
+def _errors(kind: str, params: Array, generator: np.random.Generator) -> Array:
+    """Return errors (n,) of ln loss whose median is 0, but for the runs of "one_sided" that went badly."""
+    n = len(params)
+    if kind == "heavy":
+        return np.asarray(0.0048 * generator.standard_t(3, size=n) / np.sqrt(3.0))
+    if kind == "skewed":
+        return np.asarray(0.004 * (generator.exponential(size=n) - np.log(2.0)))
+    own = 0.003 * generator.normal(size=n)
+    if kind == "one_sided":
+        bad = generator.choice(n, max(1, round(0.1 * n)), replace=False)
+        own[bad] += generator.uniform(0.03, 0.08, len(bad))
+    if kind == "shared":
+        size = np.unique(np.round(np.log(params), 6), return_inverse=True)[1]
+        own += 0.003 * generator.normal(size=int(size.max()) + 1)[size]
+    return np.asarray(own)
+
+
+def truths(budget: float) -> dict[str, float]:
+    """Return the true constants, exponents, and N*, D* and loss for a budget [FLOPs]."""
+    alpha, beta = LAW["alpha"], LAW["beta"]
+    ratio = (alpha * LAW["A"] / (beta * LAW["B"])) ** (1.0 / (alpha + beta))
+    params = ratio * (budget / 6.0) ** (beta / (alpha + beta))
+    tokens = budget / 6.0 / params
+    found = {"params": params, "tokens": tokens, "tokens_per_param": tokens / params, "loss": _loss(params, tokens)}
+    return {**LAW, "a": beta / (alpha + beta), "b": alpha / (alpha + beta)} | {k: float(v) for k, v in found.items()}
+
+
+def answers(given: Rows, *, resamples: int = 1000, loss: str = "huber", seed: int = 0) -> Answers:
+    """Return what a study prints by default."""
+    budget = 10.0 * float(given.labels.max())
+    true = truths(budget)
+    asked = {**evidence.PLAIN, "loss": loss, "resamples": resamples, "seed": seed}
+    found, law = evidence.surface(given, asked)
+    block = found.block if isinstance(found, Surface) else found
+    surface = found if isinstance(found, Surface) else None
+    valley_fit = valleys.fit(given, resamples=resamples, seed=seed)
+    front = frontier.fit(given, valley_fit)
+    each: list[Answer] = []
+    if law is not None:
+        ends = {str(name): pair for name, pair in zip(law.names, law.conf_int().to_numpy(), strict=True)}
+        for name, value in {**law.params.to_dict(), **law.derived.to_dict()}.items():
+            each.append(
+                Answer(
+                    str(name), float(value), float(ends[str(name)][0]), float(ends[str(name)][1]), true.get(str(name))
+                )
+            )
+    each += _valleys(valley_fit)
+    if isinstance(front, frontier.FrontierFit):
+        each += _intervals("frontier ", front.block.params, front.block.intervals, {})
+    plan = recommend.recommend(given, valley_fit, front, surface=surface, budget=budget)
+    for approach, proposal in plan.by_approach.items() if plan else ():
+        values = {name: getattr(proposal, name) for name in proposal.intervals}
+        each += _intervals(f"{approach} ", values, proposal.intervals, true)
+    said: list[Check] = [*block.checks, *valley_fit.block.checks, *checks.data(given, ())]
+    said += checks.surface(block, given, recommend.clash(given, valley_fit, surface))
+    names = {name for name, verdict in block.identified.items() if not verdict.identified}
+    return Answers(tuple(each), frozenset(check.code for check in said), frozenset(names))
+
+
+def _valleys(fit: valleys.ValleyFit) -> Iterator[Answer]:
+    for i, valley in enumerate(v for v in fit.block.valleys if v.params_opt is not None):
+        values = {"N*": valley.params_opt, "D*": valley.tokens_opt, "loss": valley.loss_opt}
+        ends = {"N*": valley.params_interval, "D*": valley.tokens_interval, "loss": valley.loss_interval}
+        yield from _intervals(f"valley {i} ", values, ends, {})
+    exact = truths(1.0)
+    for name, key in (("a", "params"), ("b", "tokens")):
+        if key in fit.block.exponents:
+            power = fit.block.exponents[key]
+            yield from _intervals("valleys ", {name: power.exponent}, {name: power.exponent_interval}, exact)
+
+
+def _intervals(
+    prefix: str, values: Mapping[str, Any], ends: Mapping[str, Any], true: Mapping[str, float]
+) -> Iterator[Answer]:
+    for name, value in values.items():
+        low, high = ends.get(name) or (np.nan, np.nan)
+        if value is not None:
+            yield Answer(prefix + name, float(value), float(low), float(high), true.get(name))
+
+
+def outside(found: Answers) -> list[Answer]:
+    """Return the answers whose value lies outside of their own interval."""
+    return [a for a in found.each if a.value < a.low or a.value > a.high]
+
+
+def speaks(found: Answers, name: str) -> bool:
+    """Return whether a finding of the study says why this answer's interval may not hold."""
+    approach = "valleys" if name.startswith("valleys") else "surface"
+    own = name in found.unidentified or not name.isidentifier()
+    codes = found.codes if own else found.codes - {"not_identified"}
+    return bool(codes & SPEAKS[approach])
+
+
+def one(task: tuple[str, int, str, int, int]) -> dict[str, Any]:
+    """Return a study's answers that have a truth, as plain values."""
+    design, runs, errors, seed, resamples = task
+    begin = time.process_time()
+    found = answers(study(design, runs, errors, seed), resamples=resamples, seed=seed)
+    lines = {
+        a.name: [a.value, *(v if np.isfinite(v) else None for v in (a.low, a.high)), a.truth, speaks(found, a.name)]
+        for a in found.each
+        if a.truth is not None
+    }
+    return {
+        "cell": [design, runs, errors], "seed": seed, "resamples": resamples, "answers": lines,
+        "outside": [a.name for a in outside(found)], "codes": sorted(found.codes),
+        "seconds": time.process_time() - begin,
+    }  # fmt: skip
+
+
+def _path(folder: Path, design: str, runs: int, errors: str) -> Path:
+    return folder / f"{design}-{runs}-{errors}.jsonl"
+
+
+def recorded(path: Path) -> list[dict[str, Any]]:
+    """Return the studies of a cell that were made, each seed once; a line cut by a stop is left out."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        found[int(value["seed"])] = value
+    return list(found.values())
+
+
+def table(studies: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for every quantity of a cell."""
+    lines: dict[str, list[list[Any]]] = defaultdict(list)
+    for each in studies:
+        for name, line in each["answers"].items():
+            lines[name].append(line)
+    for name, found in lines.items():
+        value, low, high, truth = (np.array([line[i] for line in found], dtype=float) for i in range(4))
+        spoken = np.array([line[4] for line in found])
+        open_ = np.isnan(low) | np.isnan(high)
+        there = ~(np.isnan(low) & np.isnan(high))
+        below, above = (high < truth)[there], (low > truth)[there]
+        ideal = float(np.subtract(*np.quantile(value, [0.975, 0.025])))
+        width = float(np.median((high - low)[~open_])) / ideal if (~open_).any() and ideal > 0 else np.nan
+        held = 1.0 - below.mean() - above.mean() if there.any() else np.nan
+        share = float(spoken.mean())
+        good = "" if 0.93 <= held <= 0.97 else "  said" if share >= 0.99 else "  MISS"
+        yield (
+            f"  {name:26}{len(found):6}{held:9.3f}{below.mean() if there.any() else np.nan:8.3f}"
+            f"{above.mean() if there.any() else np.nan:8.3f}{width:8.2f}{float(open_.mean()):8.2f}{share:9.2f}{good}"
+        )
+
+
+def main() -> None:
+    """Make the studies that are not there yet and print the table."""
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    known = {"studies", "processes", "resamples", "designs", "runs", "errors", "first", "out"}
+    if set(given) - known:
+        raise SystemExit(f"{sorted(set(given) - known)[0]}= is not known; use {', '.join(sorted(known))}")
+    folder = Path(given.get("out", "benchmarks/results/analysis_intervals"))
+    folder.mkdir(parents=True, exist_ok=True)
+    first, count, resamples = (int(given.get(k, d)) for k, d in (("first", 0), ("studies", 100), ("resamples", 1000)))
+    cells = [
+        (design, int(runs), errors)
+        for design in given.get("designs", ",".join(DESIGNS)).split(",")
+        for runs in given.get("runs", "20,50,100,200").split(",")
+        for errors in given.get("errors", ",".join(ERRORS)).split(",")
+        if errors != "shared" or design in ("grid", "ladder")
+    ]
+    tasks = []
+    for cell in cells:
+        there = {each["seed"] for each in recorded(_path(folder, *cell))}
+        tasks += [(*cell, seed, resamples) for seed in range(first, first + count) if seed not in there]
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    with multiprocessing.get_context("spawn").Pool(int(given.get("processes", 1))) as pool:
+        for done, found in enumerate(pool.imap_unordered(one, tasks), 1):
+            with _path(folder, *found["cell"]).open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            if done % 100 == 0 or done == len(tasks):
+                print(f"{done} of {len(tasks)} studies", file=sys.stderr, flush=True)
+    seconds, wrong = [], 0
+    print(
+        f"  {'':26}{'studies':>6}{'held':>9}{'below':>8}{'above':>8}{'width':>8}{'open':>8}{'finding':>9}", flush=True
+    )
+    for cell in cells:
+        studies = recorded(_path(folder, *cell))
+        seconds += [each["seconds"] for each in studies]
+        wrong += sum(len(each["outside"]) for each in studies)
+        print(f"{cell[0]}, {cell[1]} runs, {cell[2]} errors")
+        print(*table(studies), sep="\n", flush=True)
+    print(f"{len(seconds)} studies, {np.mean(seconds):.2f} processor seconds each; {wrong} estimates outside intervals")
+
+
+if __name__ == "__main__":
+    main()
