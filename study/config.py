@@ -116,6 +116,12 @@ class ClusterConfig:
         "what jobs run; live: the checkout as it is when they start; frozen: a copy of it, made as they are submitted",
         ("live", "frozen"),
     )
+    prepare: str = key(
+        "job",
+        "slurm: where data that is missing is prepared; job: in a SLURM job that the command waits for; here: on this "
+        "machine",
+        ("job", "here"),
+    )
     setup: tuple[str, ...] = key((), "shell lines run in the job before Python starts (modules, exports)")
     master_addr: str | None = key(None, "rendezvous address of multi-node runs; null: the first node")
     poll_seconds: float = key(10.0, "shortest time between two looks at the scheduler [s]")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from study.config import ClusterConfig
 from study.executors.local import job_environment
 from train.spec.config import DataConfig, RunConfig
 from train.spec.manifest import FILE, Manifest, folder, read_manifest, settings_of
@@ -39,8 +42,10 @@ def corpus_of(run: RunConfig) -> Corpus:
     return Corpus(data, run.runtime.data_root)
 
 
-def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool) -> dict[Corpus, Manifest]:
+def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool, cluster: ClusterConfig) -> dict[Corpus, Manifest]:
     """Return the manifest of every corpus that the runs read, preparing what is missing; with `dry_run` nothing is.
+
+    cluster: where a run is executed, and so where data is prepared.
 
     Raises ValueError where a run asks for more than its corpus holds, SystemExit where preparing fails.
     """
@@ -51,8 +56,9 @@ def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool) -> dict[Corpus, M
         if manifest is None:
             _check_sources(corpus.data)
         if manifest is None and not dry_run:
-            say(f"Preparing the corpus {wanted.name} in {corpus.root}")
-            prepare(corpus)
+            where = " in a SLURM job (cluster.prepare=here does it on this machine)" if in_job(cluster) else ""
+            say(f"Preparing the corpus {wanted.name} in {corpus.root}{where}")
+            prepare(corpus, cluster)
             manifest = corpus.find()
             if manifest is None:
                 raise ValueError(f"{wanted} was prepared with other data.* settings")
@@ -99,14 +105,62 @@ def epochs(runs: Iterable[RunConfig], found: dict[Corpus, Manifest]) -> float:
     )
 
 
-def prepare(corpus: Corpus) -> None:
-    """Prepare a corpus in a process of its own (it loads heavy libraries), its progress shown."""
+def in_job(cluster: ClusterConfig) -> bool:
+    """Return whether data is prepared in a SLURM job, which spares the login node minutes of all its cores."""
+    return cluster.executor == "slurm" and cluster.prepare == "job"
+
+
+def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
+    """Prepare a corpus in a process or a SLURM job of its own (it loads heavy libraries), its progress shown.
+
+    Raises SystemExit with its exit code where it fails, KeyboardInterrupt once it has ended after Ctrl-C.
+    """
     from train.spec.yamlfile import dump
 
-    with tempfile.TemporaryDirectory() as scratch:
+    Path(corpus.root).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=corpus.root, prefix=".prepare-") as scratch:  # where nodes see it, too
         file = Path(scratch) / "data.yaml"
         file.write_text(dump({"data": asdict(corpus.data)}))
-        command = [sys.executable, "-m", "train.prepare", "--config", str(file), "--root", corpus.root]
-        code = subprocess.run(command, check=False, env=job_environment(os.environ)).returncode
+        words = ["-m", "train.prepare", "--config", str(file.absolute()), "--root", corpus.root]
+        command = srun_command(words, cluster) if in_job(cluster) else [sys.executable, *words]
+        code = _wait_for(command)
+    if code != 0 and in_job(cluster):
+        raise ValueError(
+            f"the data was not prepared: srun ended with exit code {code}, for the reason above; "
+            "cluster.prepare=here prepares it on this machine"
+        )
     if code != 0:
         raise SystemExit(code)
+
+
+def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:
+    """Return the command that runs Python with these words as a job of one process, with a run's cores and no GPU."""
+    asked = {
+        "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
+        "constraint": cluster.constraint, "exclude": cluster.exclude, "reservation": cluster.reservation,
+        "mem": None if cluster.mem_gb is None else f"{round(cluster.mem_gb * 1024)}M",
+        "container-image": cluster.container_image, "container-mounts": cluster.container_mounts,
+    }  # fmt: skip
+    python = shlex.join([*cluster.prefix, cluster.python or sys.executable, *words])
+    return [
+        *("srun", "--job-name=prepare-data", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cluster.cpus_per_task}"),
+        *(f"--time={cluster.time_minutes}", "--export=ALL", "--quit-on-interrupt"),
+        *(f"--{name}={value}" for name, value in asked.items() if value is not None),
+        *("bash", "-c", "\n".join([*cluster.setup, f"exec {python}"])),
+    ]
+
+
+def _wait_for(command: Sequence[str]) -> int:
+    """Run a command in this process's group and return its exit code; after Ctrl-C once it has ended by itself."""
+    try:
+        process = subprocess.Popen(command, env=job_environment(os.environ))
+    except FileNotFoundError:
+        raise ValueError(
+            f"cluster.executor=slurm, but {command[0]} is not on PATH: run this on a login node, or take cluster=local"
+        ) from None
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)  # a terminal has sent it already, kill -INT has not
+        process.wait()
+        raise

@@ -54,7 +54,7 @@ def submit(composed: Sequence[Composed]) -> int:
     devices.check(laid_out)
     for cluster, run in laid_out:
         sizing.check_ranks(cluster, run, _world(cluster, run))
-    corpora = gather(settled, console.print, config.dry_run)
+    corpora = gather(settled, console.print, config.dry_run, config.cluster)
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)

@@ -64,7 +64,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         )
     run = settle(composed.config, composed.overrides)
     devices.check([(config.cluster, run)])
-    corpora = gather([run], print, config.dry_run)
+    corpora = gather([run], print, config.dry_run, config.cluster)
     manifest = corpora.get(corpus_of(run))
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))

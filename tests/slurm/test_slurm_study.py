@@ -62,3 +62,14 @@ def test_submitting_from_inside_a_job(lab: Lab) -> None:
     for key in quick.keys("inner"):
         job = quick.run_folder("inner", key) / "attempts" / "1" / "job.json"
         assert '"world": 1' in job.read_text(encoding="utf-8")
+
+
+def test_data_is_prepared_in_a_job(lab: Lab, tmp_path: Path) -> None:
+    quick = lab.with_trainer("quick")
+    root = tmp_path / "corpora"
+    said = quick.sweep("study.name=data", *TINY, f"runtime.data_root={root}", "wait=true")
+    assert "in a SLURM job" in said
+    assert len(list(root.glob("*/manifest.json"))) == 1
+    assert [path.name for path in root.iterdir() if path.name.startswith(".prepare-")] == []
+    lost = quick.sweep("study.name=lost", *TINY, f"runtime.data_root={tmp_path / 'x'}", "cluster.partition=no", code=2)
+    assert "cluster.prepare=here prepares it on this machine" in lost

@@ -76,7 +76,7 @@ def execution(monkeypatch: pytest.MonkeyPatch) -> Execution:
     fake = Execution()
     monkeypatch.setattr(execute, "start", fake.start)
     monkeypatch.setattr(execute, "follow", fake.follow)
-    monkeypatch.setattr(corpus, "prepare", lambda one: fake.prepared.append(one.data.name))
+    monkeypatch.setattr(corpus, "prepare", lambda one, cluster: fake.prepared.append(one.data.name))
     monkeypatch.setattr(corpus.Corpus, "find", lambda one: MANIFEST if fake.prepared else None)
     return fake
 
@@ -408,6 +408,21 @@ def test_data_is_prepared_first_by_a_process_of_its_own(
     assert point.config.data.source == str(here / "text")
     assert main([*words, "data.validation_fraction=0.2", "eval.sequences=100000"]) == 2
     assert len(execution.started) == 1, "what the corpus cannot give is refused before anything starts"
+
+
+def test_data_is_prepared_in_a_job_where_runs_are_jobs() -> None:
+    cluster = ClusterConfig(
+        executor="slurm", cpus_per_task=8, gpus_per_node=4, time_minutes=30, partition="main", mem_gb=2.0,
+        setup=("module load python",), prefix=("apptainer", "exec", "an image.sif"), python="python3",
+    )  # fmt: skip
+    command = corpus.srun_command(["-m", "train.prepare", "--root", "da ta"], cluster)
+    assert command[:5] == ["srun", "--job-name=prepare-data", "--nodes=1", "--ntasks=1", "--cpus-per-task=8"]
+    assert {"--time=30", "--partition=main", "--mem=2048M"} <= set(command)
+    assert not any("gpu" in word or "account" in word for word in command)
+    script = "module load python\nexec apptainer exec 'an image.sif' python3 -m train.prepare --root 'da ta'"
+    assert command[-3:] == ["bash", "-c", script]
+    assert not corpus.in_job(ClusterConfig())
+    assert not corpus.in_job(ClusterConfig(executor="slurm", prepare="here"))
 
 
 def test_options_and_overrides_stand_in_any_order() -> None:
