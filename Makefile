@@ -35,7 +35,7 @@ study: .venv/ready
 
 test: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
