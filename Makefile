@@ -1,5 +1,6 @@
 # make study   set up, then data -> sweep -> fit -> report on this machine
 # make test    set up, then every test, the ones on a real SLURM included
+# make kernels the analysis' tests under other BLAS kernels and numbers of threads, as on other machines
 # make check   ruff, mypy --strict, import-linter
 # make mutants small changes of the pure parts: which of them does no test notice? (hours of one core)
 # make slurm   a throwaway SLURM cluster to play with
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint con
 COUNT := awk '/^(Collecting|Processing|Requirement)/ {n++; if (n % 10 == 0) {printf "\r   %d packages found", n; fflush()}} \
   /^Installing collected/ {printf "\r   installing %d packages, a minute or so", n; fflush()} END {print ""}'
 
-.PHONY: study test check mutants slurm lock clean help
+.PHONY: study test kernels check mutants slurm lock clean help
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -36,6 +37,15 @@ study: .venv/ready
 test: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20
+
+# KERNEL:THREADS; what the tests compare with is the same under all of them, the published anchors included.
+KERNELS ?= Haswell:1 Prescott:2 Zen:2
+NUMERIC := $(addprefix tests/analysis/test_,$(addsuffix .py,engine law forms valleys approaches))
+
+kernels: .venv/ready-dev
+	@for setting in $(KERNELS); do echo "== $$setting"; \
+	  OPENBLAS_CORETYPE=$${setting%%:*} OMP_NUM_THREADS=$${setting##*:} OPENBLAS_NUM_THREADS=$${setting##*:} \
+	  $(BIN)/python -m pytest --quiet --numprocesses 2 $(NUMERIC) || exit 1; done
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .

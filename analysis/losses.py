@@ -247,12 +247,16 @@ def location(loss: Loss, residual: Array) -> float:
     Errors that are drawn anew have to be centred there, for that is the centre which the objective fits. The sum falls
     as m rises (for Student's t near its root), so the root is found by bisection.
     """
-    low, high = float(residual.min()), float(residual.max())
-    for _ in range(100):
-        middle = 0.5 * (low + high)
-        pull = float(loss.summed((residual - middle)[None], None)[1].sum())
-        low, high = (middle, high) if pull > 0 else (low, middle)
-    return 0.5 * (low + high)
+    slack = 1e-12 * float(np.abs(loss.summed(residual[None], None)[1]).sum())
+    ends = []
+    for least in (slack, -slack):  # where pulls balance over a stretch, as medians do, its middle is taken
+        low, high = float(residual.min()), float(residual.max())
+        for _ in range(100):
+            middle = 0.5 * (low + high)
+            pull = float(loss.summed((residual - middle)[None], None)[1].sum())
+            low, high = (middle, high) if pull > least else (low, middle)
+        ends.append(0.5 * (low + high))
+    return 0.5 * (ends[0] + ends[1])
 
 
 def named(name: str | Loss, delta: float = 1e-3) -> Loss:

@@ -148,3 +148,8 @@ def test_second_derivatives_are_those_of_the_gradient(loss: losses.Loss, plain: 
         step = 1e-6 * np.eye(5)[k]
         ends = [engine.evaluate(p, z + side * step)[1][0] for side in (1.0, -1.0)]
         np.testing.assert_allclose(found[k], (ends[0] - ends[1]) / 2e-6, rtol=2e-4, atol=1e-5 * np.abs(found).max())
+
+
+def test_where_pulls_balance_over_a_stretch_its_middle_is_the_centre() -> None:
+    residual = np.array([-0.04, -0.03, 0.01, 0.06])
+    assert losses.location(losses.Huber(1e-3), residual) == pytest.approx(-0.01, abs=1e-9)
