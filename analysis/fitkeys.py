@@ -44,7 +44,7 @@ KEYS = (
     Key("loss", "loss function on log residuals", "huber", choices=LOSSES),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),
     Key("interval", "how the law's intervals are made", "bootstrap", choices=INTERVALS),
-    Key("cluster", "what a resample draws; auto: model sizes where they repeat, else runs", "auto", choices=CLUSTERS),
+    Key("cluster", "what a resample draws; auto: what rows share, else residuals or runs", "auto", choices=CLUSTERS),
     Key("fix", "constants held: E:1.7,alpha:0.34", {}, arguments.constants),
     Key("tie", "constants made equal: beta:alpha", {}, arguments.names),
     Key("budget", "FLOPs to recommend a run for (default 10 times the largest run)", None, arguments.number),

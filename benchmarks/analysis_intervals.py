@@ -61,10 +61,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """Everything that one study prints, with the codes of its findings."""
+    """Everything that one study prints, with the codes of its findings: those about valleys apart."""
 
     each: tuple[Answer, ...]
     codes: frozenset[str]
+    at_valleys: frozenset[str]
     unidentified: frozenset[str]
 
 
@@ -157,10 +158,12 @@ def answers(given: Rows, *, resamples: int = 1000, loss: str = "huber", seed: in
     for approach, proposal in plan.by_approach.items() if plan else ():
         values = {name: getattr(proposal, name) for name in proposal.intervals}
         each += _intervals(f"{approach} ", values, proposal.intervals, true)
-    said: list[Check] = [*block.checks, *valley_fit.block.checks, *checks.data(given, ())]
+    said: list[Check] = [*block.checks, *checks.data(given, ())]
     said += checks.surface(block, given, recommend.clash(given, valley_fit, surface))
     names = {name for name, verdict in block.identified.items() if not verdict.identified}
-    return Answers(tuple(each), frozenset(check.code for check in said), frozenset(names))
+    shared = {"asymmetry", "not_isoflop"} & {check.code for check in said}
+    at_valleys = frozenset(check.code for check in valley_fit.block.checks) | shared
+    return Answers(tuple(each), frozenset(check.code for check in said), at_valleys, frozenset(names))
 
 
 def _valleys(fit: valleys.ValleyFit) -> Iterator[Answer]:
@@ -191,10 +194,11 @@ def outside(found: Answers) -> list[Answer]:
 
 def speaks(found: Answers, name: str) -> bool:
     """Return whether a finding of the study says why this answer's interval may not hold."""
-    approach = "valleys" if name.startswith("valleys") else "surface"
+    if name.startswith("valleys"):
+        return bool(found.at_valleys & SPEAKS["valleys"])
     own = name in found.unidentified or not name.isidentifier()
     codes = found.codes if own else found.codes - {"not_identified"}
-    return bool(codes & SPEAKS[approach])
+    return bool(codes & SPEAKS["surface"])
 
 
 def one(task: tuple[str, int, str, int, int]) -> dict[str, Any]:
@@ -210,7 +214,7 @@ def one(task: tuple[str, int, str, int, int]) -> dict[str, Any]:
     return {
         "cell": [design, runs, errors], "seed": seed, "resamples": resamples, "answers": lines,
         "outside": [a.name for a in outside(found)], "codes": sorted(found.codes),
-        "seconds": time.process_time() - begin,
+        "at_valleys": sorted(found.at_valleys), "seconds": time.process_time() - begin,
     }  # fmt: skip
 
 

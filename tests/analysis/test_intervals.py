@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from analysis import bootstrap, engine, fit_law, losses
+from analysis import bootstrap, engine, fit_law, losses, valleys
 from benchmarks import analysis_intervals
 from tests.analysis import studies
 
 A = 5
 """The row of the exponent a among the intervals."""
+SIX = tuple(np.geomspace(1e12, 1e15, 6))
+EVEN = (0.1, 0.3, 1.0, 3.0, 10.0)
 MIDDLE = {"params": [1e6], "tokens": [1e7]}
 
 
@@ -152,3 +154,34 @@ def test_no_printed_quantity_lies_outside_its_own_interval(
 ) -> None:
     study = analysis_intervals.study(design, runs, errors, seed)
     assert analysis_intervals.outside(analysis_intervals.answers(study, resamples=40, loss=loss)) == []
+
+
+def drifting(seed: int) -> valleys.ValleyFit:
+    """Return the valleys of six budgets, in each of which tuning favours small or large sizes as it happens."""
+    table = studies.isoflop(seed, noise=0.0005, law=(1.9, 90.0, 90.0, 0.32, 0.32), budgets=SIX, ratios=EVEN)
+    tilts = 0.004 * np.random.default_rng([seed, 9]).normal(size=6)
+    tilt = dict(zip(table["flops_budget"].unique(), tilts, strict=True))
+    favour = table["flops_budget"].map(tilt) * np.log(table["params"] / np.sqrt(table["flops"] / 6))
+    return valleys.fit(studies.as_rows(table.assign(loss=table["loss"] * np.exp(favour))), resamples=300, seed=seed)
+
+
+def test_exponents_of_valleys_hold_the_scatter_between_budgets() -> None:
+    found = [drifting(seed) for seed in range(12)]
+    ends = [each.block.exponents["params"].exponent_interval or (np.nan, np.nan) for each in found]
+    assert sum(low <= 0.5 <= high for low, high in ends) >= 10  # from noise within budgets alone: three
+    said = [check for each in found for check in each.block.checks if check.code == "valley_scatter"]
+    assert len(said) >= 10
+    assert {check.level for check in said} == {"warning"}
+
+
+def test_more_budgets_do_not_move_a_public_exponent_between_disjoint_intervals() -> None:
+    table = pd.read_csv(studies.public("porian2024/isoflop_points.csv"))
+    for group in ("main", "owt2", "kaplan_tuned_hparams"):
+        runs = table[(table["group"] == group) & (table["split"] == table["split"].iloc[0])]
+        runs = runs.assign(flops_budget=[float(f"{value:.3e}") for value in runs["flops"]])
+        budgets, ends = np.sort(runs["flops_budget"].unique()), []
+        for largest in (budgets[-4], budgets[-1]):
+            rows = studies.as_rows(runs[runs["flops_budget"] <= largest].reset_index(drop=True))
+            power = valleys.fit(rows, resamples=300, seed=0).block.exponents["params"]
+            ends.append(power.exponent_interval or (np.nan, np.nan))
+        assert max(low for low, _ in ends) < min(high for _, high in ends)
