@@ -59,7 +59,8 @@ def side_by_side(
     form = str(options.get("form", "chinchilla")) if law is None else law.form.name
     third = SURFACE if form == "chinchilla" else f"3 {form}"
     calls: dict[str, Callable[[], dict[str, Any]]] = {
-        "1 envelope": lambda: _envelope(curves, at, resamples, seed),
+        "1 envelope": lambda: _envelope(curves, at, resamples, seed, False),
+        "1 hull": lambda: _envelope(curves, at, resamples, seed, True),
         **{f"2 {name}": _isoflop_call(table, name, at) for name in isoflop.METHODS},
         third: lambda: _law(table, at, law, {"form": form, "resamples": resamples, "seed": seed, **options}),
     }
@@ -134,8 +135,8 @@ def _with_minimum(table: Rows) -> Rows:
     return table.take(np.isin(table.labels[table.budget], good))
 
 
-def _envelope(runs: Any, budget: float, resamples: int, seed: int) -> dict[str, Any]:
-    found = envelope.fit(runs, resamples=resamples, seed=seed)
+def _envelope(runs: Any, budget: float, resamples: int, seed: int, hull: bool) -> dict[str, Any]:
+    found = envelope.fit(runs, resamples=resamples, seed=seed, hull=hull)
     return _from_laws(found.exponents["params"], found.exponents["tokens"], budget)
 
 

@@ -16,8 +16,8 @@ from analysis.rows import Index, Rows
 
 BIASED = 0.01
 """A mean error on one side above this is no note."""
-SPREAD, SPREAD_WIDTHS = 0.1, 1.5
-"""Other choices may move an exponent by this, or by so many widths of its interval, before that is said."""
+SPREAD = 0.1
+"""Other choices may move an exponent by this, or within its interval, before that is said."""
 LEAST_MISFIT = 5e-4
 """Errors of whole budgets below this, 0.05 %, are less than what seeds do, however small the scatter."""
 ASSUMED = ("", "given", "6ND")
@@ -203,8 +203,8 @@ def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
     if len(values) < 3:
         return []
     low, high = min(values), max(values)
-    width = interval[1] - interval[0] if interval else 0.0
-    if high - low <= max(SPREAD, SPREAD_WIDTHS * width):
+    inside = interval is not None and interval[0] <= low and high <= interval[1]
+    if inside or high - low <= SPREAD:
         return []
     ends = [next(line for line in known if line.value == end) for end in (low, high)]
     which = " and ".join(f"{line.option or line.choice} {line.value:.2f}" for line in ends)

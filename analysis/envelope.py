@@ -28,9 +28,13 @@ class Envelope:
     checks: tuple[Check, ...]
 
 
-def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, confidence: float = 0.95) -> Envelope:
+def fit(
+    runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, confidence: float = 0.95, hull: bool = False
+) -> Envelope:
     """Return the envelope of curves: rows are checkpoints with run, params, tokens, flops, loss.
 
+    With `hull` only the points of it are taken that lie on the lower convex hull of ln loss over ln FLOPs, as the
+    envelope is drawn where few curves touch it: a point above the line between two others is a lack of models there.
     Every curve is interpolated in logs on a grid of FLOPs; where the lowest one is of the smallest or the largest
     model there, the optimum is on the edge and the point is left out. Intervals draw runs. Points read before a run's
     schedule has ended lie above what a run of that length would reach, and the bias grows with size: `checks` say so.
@@ -53,7 +57,7 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
     import pandas as pd
 
     losses, sizes, tokens, log_flops = _curves(runs, grid)
-    picked = _picked(losses, sizes)
+    picked = _picked(losses, sizes, log_flops if hull else None)
     if (picked >= 0).sum() < 2:
         raise ValueError(
             "the envelope has no budget whose best model is neither the smallest nor the largest: add sizes"
@@ -66,7 +70,7 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
             "loss": np.exp(losses[best, rows]),
         }
     )  # fmt: skip
-    drawn = _slopes(losses, sizes, tokens, log_flops, resamples=resamples, seed=seed)
+    drawn = _slopes(losses, sizes, tokens, log_flops, resamples=resamples, seed=seed, hull=hull)
     laws = {}
     for name, slopes in drawn.items():
         law = isoflop.exponents(points, name, confidence)
@@ -88,14 +92,14 @@ def fit(runs: Any, *, grid: int = GRID, resamples: int = 1000, seed: int = 0, co
 
 
 def _slopes(
-    losses: Array, sizes: Array, tokens: Array, log_flops: Array, *, resamples: int, seed: int
+    losses: Array, sizes: Array, tokens: Array, log_flops: Array, *, resamples: int, seed: int, hull: bool
 ) -> dict[str, list[float]]:
     """Return the exponents of params and of tokens that drawn runs give; a draw without two best sizes gives NaN."""
     generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
     drawn: dict[str, list[float]] = {"params": [], "tokens": []}
     for _ in range(resamples):
         kept = np.unique(generator.integers(len(sizes), size=len(sizes)))
-        chosen = _picked(losses[kept], sizes[kept])
+        chosen = _picked(losses[kept], sizes[kept], log_flops if hull else None)
         at = np.flatnonzero(chosen >= 0)
         if len(np.unique(chosen[at])) < 2:
             for slopes in drawn.values():
@@ -127,11 +131,34 @@ def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:
     return losses, np.array([columns[0][c[0]] for c in curves]), tokens, at
 
 
-def _picked(losses: Array, sizes: Array) -> NDArray[np.int64]:
-    """Return the number of the lowest curve at each budget (G,); -1 where it has the smallest or largest size."""
+def _picked(losses: Array, sizes: Array, hull: Array | None = None) -> NDArray[np.int64]:
+    """Return the number of the lowest curve at each budget (G,); -1 where it has the smallest or largest size.
+
+    With `hull`, the ln FLOPs (G,), also where the lowest loss does not lie on the lower convex hull.
+    """
     there = np.isfinite(losses)
     best = np.argmin(losses, axis=0)
     smallest = np.where(there, sizes[:, None], np.inf).min(axis=0)
     largest = np.where(there, sizes[:, None], -np.inf).max(axis=0)
     inside = (sizes[best] > smallest + 1e-9) & (sizes[best] < largest - 1e-9)
+    if hull is not None:
+        inside &= _on_hull(hull, losses.min(axis=0))
     return np.where(inside, best, -1)
+
+
+def _on_hull(x: Array, y: Array) -> NDArray[np.bool_]:
+    """Return which points (G,), of rising x, are corners of the lower convex hull; those that are not finite are none.
+
+    Andrew 1979, "Another efficient algorithm for convex hulls in two dimensions".
+    """
+    corners: list[int] = []
+    for i in np.flatnonzero(np.isfinite(y)):
+        while len(corners) >= 2:
+            a, b = corners[-2], corners[-1]
+            if (x[b] - x[a]) * (y[i] - y[a]) - (y[b] - y[a]) * (x[i] - x[a]) > 0:
+                break
+            corners.pop()
+        corners.append(int(i))
+    found = np.zeros(len(x), dtype=bool)
+    found[corners] = True
+    return found

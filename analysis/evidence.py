@@ -199,9 +199,9 @@ def approaches(
     ]
     found = pd.concat([lines[0], *(table.iloc[-1:] for table in lines[1:])])
     if one:
-        found.loc["1 envelope", "reason"] = no_curves(frame)
+        found.loc[["1 envelope", "1 hull"], "reason"] = no_curves(frame)
     # Approach 1 reads runs on their way: what it says is biased by that, and other approaches by other things.
-    on_their_way = (found.index == "1 envelope") & (found["reason"] == "")
+    on_their_way = found.index.isin(("1 envelope", "1 hull")) & (found["reason"] == "")
     found["note"] = np.where(on_their_way, "losses before the schedules ended", "")
     records = found.reset_index().to_dict("records")
     return [{str(name): to_json(_plain(value)) for name, value in line.items()} for line in records]

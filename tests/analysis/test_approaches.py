@@ -96,7 +96,7 @@ def test_the_envelope_of_curves_follows_the_law() -> None:
 def test_approaches_stand_side_by_side_with_their_disagreement() -> None:
     table = studies.isoflop(0, law=LAW, budgets=(1e17, 1e18, 1e19, 1e20), ratios=(5, 8, 13, 20, 32, 50, 80, 130, 200))
     out = approaches.side_by_side(table, 1e21, checkpoints=curves(), resamples=40)
-    assert list(out.index) == ["1 envelope", "2 parabola", "2 akima", "2 surface", "3 surface"]
+    assert list(out.index) == ["1 envelope", "1 hull", "2 parabola", "2 akima", "2 surface", "3 surface"]
     assert (out["reason"] == "").all()
     np.testing.assert_allclose(out["a"], 0.28 / 0.62, atol=0.03)
     assert 1.0 < out.attrs["disagreement"] < 1.5
@@ -104,3 +104,16 @@ def test_approaches_stand_side_by_side_with_their_disagreement() -> None:
     few: Any = approaches.side_by_side(table[table["flops"] == 1e18], resamples=0)
     assert few.loc["2 parabola", "reason"].startswith("1 budget with a best size")
     assert np.isnan(few.loc["1 envelope", "params"])
+
+
+def test_the_hull_of_curves_follows_the_law_with_fewer_points() -> None:
+    """Its corners are the points where a curve touches the envelope from below; the pointwise one keeps them all."""
+    pointwise, hull = (envelope.fit(curves(), resamples=30, hull=hull) for hull in (False, True))
+    assert len(hull.points) < len(pointwise.points) / 2
+    assert hull.exponents["params"].exponent == pytest.approx(0.28 / 0.62, abs=0.04)
+    assert hull.exponents["params"].exponent_interval is not None
+    x = np.linspace(0.0, 1.0, 11)
+    assert envelope._on_hull(x, (x - 0.5) ** 2).all()
+    bump = (x - 0.5) ** 2
+    bump[4] += 0.2
+    assert list(np.flatnonzero(~envelope._on_hull(x, bump))) == [4]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = ("fit", "plan", "next", "backtest", "compare")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", (*COMMANDS, "score"))
 def test_help_names_every_key_and_imports_nothing_heavy(name: str) -> None:
     code = (
         f"import sys; from analysis.{name} import main; main(['--help']); "

@@ -114,7 +114,7 @@ def test_a_recommendation_beside_a_law_of_repeats_says_what_it_rests_on(tmp_path
 def test_approaches_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = fitted(tmp_path, grid(), "approach=all")
     lines = {line["approach"]: line for line in found["record"]["approaches"]}
-    assert {"1 envelope", "2 parabola", "2 akima", "2 surface", "3 surface"} == set(lines)
+    assert {"1 envelope", "1 hull", "2 parabola", "2 akima", "2 surface", "3 surface"} == set(lines)
     assert "run" in lines["1 envelope"]["reason"]
     assert "approaches     N* differs by a factor of" in capsys.readouterr().out
 

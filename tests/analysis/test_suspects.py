@@ -195,5 +195,6 @@ def test_a_wide_range_over_choices_is_a_warning() -> None:
     wide = checks.choices(lines(0.6, 0.7, 0.9), (0.55, 0.65))
     assert [check.code for check in wide] == ["choices_disagree"]
     assert "between 0.60 and 0.90 over 3 choices" in wide[0].message
-    assert checks.choices(lines(0.5, 0.52, 0.55), (0.45, 0.58)) == []
+    assert checks.choices(lines(0.5, 0.52, 0.55), (0.51, 0.53)) == []
+    assert checks.choices(lines(0.4, 0.52, 0.55), (0.35, 0.58)) == [], "the interval holds them"
     assert approaches.FEWEST_MINIMA == 3

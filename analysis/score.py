@@ -1,0 +1,170 @@
+"""`python -m analysis.score`: how well a fit foresees runs that it has not seen."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis import arguments, human, source
+from analysis.arguments import Key
+from analysis.plain import to_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.results import Fit, Kinds
+
+PURPOSE = "The errors of a fit's law on runs that it has not seen: rows that it was fitted to are left out."
+EXAMPLES = ("python -m analysis.score fit=reports/isoflop/fit.json runs=runs/larger",)
+KEYS = (
+    Key("fit", "fit.json as analysis.fit wrote it, with runs.csv beside it", required=True),
+    *source.KEYS,
+    Key("show", "most rows to print, the largest runs first", 20, arguments.whole),
+    Key("out", "folder for score.json (default: none is written)"),
+)
+SAME = 1e-9
+"""Rows whose numbers agree to this share are one run."""
+FEWEST_SIDED = 5
+
+
+@dataclass(frozen=True)
+class Line:
+    """A run that the fit has not seen: its size, tokens, compute, the law's loss and its own; signed relative error."""
+
+    key: str
+    params: float
+    tokens: float
+    flops: float
+    predicted: float
+    observed: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors on unseen runs, by falling compute; `seen` rows were left out, `factor` is the farthest extrapolation."""
+
+    lines: tuple[Line, ...]
+    seen: int
+    mean_abs_relative_error: float
+    mean_relative_error: float
+    worst: float
+    factor: float
+    one_sided: bool
+
+
+def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> Score:
+    """Return the errors of a fit's law on the used rows of a tidy frame that are not among the `fitted` ones.
+
+    Raises ValueError where the fit has no law of the loss, the rows' kinds are others than the fit's, or all are known.
+    """
+    import numpy as np
+
+    from analysis.fit import with_prediction
+
+    good = frame[frame["used"]].reset_index(drop=True)
+    if len(good):
+        _refuse_kinds(fit.kinds, good)
+    known = np.zeros(len(good), dtype=bool) if fitted is None else _known(good, fitted[fitted["used"]])
+    new = with_prediction(fit, good[~known])
+    new = new[np.isfinite(new["predicted"])].sort_values("flops", ascending=False, kind="stable")
+    if not len(new):
+        why = "the fit has seen all of them" if len(good) and known.all() else "its law gives no loss for them"
+        raise ValueError(f"{human.counted(len(good), 'row')} to score and {why}: give runs that it was not fitted to")
+    names = ("params", "tokens", "flops", "predicted", "loss")
+    columns = [new["key"].astype(str), *(new[name].astype(float) for name in names)]
+    lines = tuple(Line(k, *v, v[3] / v[4] - 1.0) for k, *v in zip(*columns, strict=True))
+    errors = np.array([line.relative_error for line in lines])
+    largest = fit.runs.largest_flops or math.nan
+    return Score(
+        lines, int(known.sum()), float(np.abs(errors).mean()), float(errors.mean()),
+        float(errors[np.argmax(np.abs(errors))]), float(new["flops"].max()) / largest,
+        len(errors) >= FEWEST_SIDED and bool((errors > 0).all() or (errors < 0).all()),
+    )  # fmt: skip
+
+
+def text(found: Score, unit: str, show: int) -> str:
+    """Return the score as lines for a terminal."""
+    lines = [f"  {'run':<16} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'predicted':>10} {'observed':>9} {'error':>9}"]
+    for line in found.lines[:show]:
+        lines.append(
+            f"  {line.key[:16]:<16} {human.count(line.params):>9} {human.count(line.tokens):>9} "
+            f"{human.scientific(line.flops):>9} {human.number(line.predicted, 4):>10} "
+            f"{human.number(line.observed, 4):>9} {100 * line.relative_error:>+7.2f} %"
+        )
+    if len(found.lines) > show:
+        lines.append(f"  ... and {len(found.lines) - show} smaller ones")
+    side = "high" if found.mean_relative_error > 0 else "low"
+    bias = f", all too {side}" if found.one_sided else ""
+    far = human.finite(found.factor)
+    lines += [
+        "",
+        f"unseen     {human.counted(len(found.lines), 'run')} in {unit}"
+        + (f"; {human.counted(found.seen, 'row')} that the fit has seen left out" if found.seen else "")
+        + (f"; up to {human.factor(far)} its largest run" if far is not None else ""),
+        f"error      {human.percent(found.mean_abs_relative_error)} on average, {100 * found.worst:+.2f} % at worst",
+        f"bias       {100 * found.mean_relative_error:+.2f} % on average{bias}",
+    ]
+    return "\n".join(lines).translate(human.ASCII)
+
+
+def _refuse_kinds(kinds: Kinds, good: pd.DataFrame) -> None:
+    """Raise ValueError where the rows count parameters or measure losses in another way than the fit's."""
+    first = good.iloc[0]
+    for name, own, theirs in (
+        ("params", kinds.params, str(first["params_kind"])), ("loss_unit", kinds.loss, str(first["loss_unit"])),
+    ):  # fmt: skip
+        if own != theirs and "given" not in (own, theirs):
+            raise ValueError(f"the fit has {name}={own} and these runs {theirs}: give {name}={own}")
+
+
+def _known(good: pd.DataFrame, fitted: pd.DataFrame) -> Any:
+    """Return which rows agree with a fitted one in params, tokens and loss."""
+    import numpy as np
+
+    names = ["params", "tokens", "loss"]
+    ours, theirs = (np.log(table[names].to_numpy(dtype=float)) for table in (good, fitted))
+    if not len(theirs):
+        return np.zeros(len(ours), dtype=bool)
+    decimals = round(-math.log10(SAME)) - 1
+    seen = {tuple(row) for row in np.round(theirs, decimals).tolist()}
+    return np.array([tuple(row) in seen for row in np.round(ours, decimals).tolist()])
+
+
+def act(options: Mapping[str, Any]) -> int:
+    """Print the score, and write score.json where a folder is given."""
+    import pandas as pd
+
+    from analysis import results
+
+    path = Path(options["fit"])
+    fit = results.load(path)
+    beside = path.parent / "runs.csv"
+    fitted = pd.read_csv(beside) if beside.is_file() else None
+    found = score(fit, source.load(options), fitted)
+    print(f"law        {fit.form}\n")
+    print(text(found, fit.kinds.loss, options["show"]))
+    if fitted is None:
+        print(f"note: {beside} is not there: rows that the fit has seen could not be left out")
+    if options["out"]:
+        written = Path(options["out"]) / "score.json"
+        written.parent.mkdir(parents=True, exist_ok=True)
+        staged = written.with_suffix(".json.tmp")
+        staged.write_text(json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
+        staged.replace(written)
+        print(f"wrote {written}")
+    return 0
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return arguments.run("analysis.score", PURPOSE, KEYS, act, given, examples=EXAMPLES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
