@@ -78,7 +78,9 @@ def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> 
         raise ValueError(f"{human.counted(len(good), 'row')} to score and {why}: give runs that it was not fitted to")
     names = ("params", "tokens", "flops", "predicted", "loss")
     columns = [new["key"].astype(str), *(new[name].astype(float) for name in names)]
-    lines = tuple(Line(k, *v, v[3] / v[4] - 1.0) for k, *v in zip(*columns, strict=True))
+    lines = tuple(
+        Line(k, n, d, c, said, seen, said / seen - 1.0) for k, n, d, c, said, seen in zip(*columns, strict=True)
+    )
     errors = np.array([line.relative_error for line in lines])
     largest = fit.runs.largest_flops or math.nan
     return Score(
