@@ -170,10 +170,14 @@ def middles(residual: Array, groups: Index) -> Array:
 
 
 def tamed(residual: Array, groups: Index) -> Array:
-    """Return residuals (n,) with those far from their group's median moved to FAR robust standard deviations of it.
+    """Return residuals (n,) with those far from all, or from their group's median, moved to FAR robust deviations.
 
     Runs that went badly hardly move a fit by a robust loss: they are not to pass for what their whole group shares.
     """
+    whole = FAR * 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
+    residual = np.clip(
+        residual, np.median(residual) - whole, np.median(residual) + whole
+    )  # groups of two have no median
     middle = middles(residual, groups)
     away = np.abs(residual - middle)
     most = FAR * 1.4826 * float(np.median(away[away > 0])) if (away > 0).any() else 0.0
@@ -194,7 +198,8 @@ def shared(around: Around, groups: Index, resamples: int) -> Array:
     common = np.maximum((between * found.within_v - within * found.between_v) / determinant, 0.0)
     own = np.maximum((within - found.within_u * common) / found.within_v, 0.0)
     rest = around.residual - middles(around.residual, groups)
-    inner = tamed(around.residual, groups) - middles(around.residual, groups)
+    inner = tamed(around.residual, groups)
+    inner = inner - middles(inner, groups)
     rest = centred(around.problem.loss, rest) / max(float(np.sqrt((inner**2).mean())), 1e-300)
     drawn = generator.normal(size=(half, len(count)))[:, groups] * np.sqrt(common)[:, None]
     drawn += rest[generator.integers(n, size=(half, n))] * np.sqrt(own)[:, None]
