@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._replay_peers import installed
-from sweeps.correlation import spearman
 from sweeps.events import Ended, Reported, Started
 from sweeps.replay.__main__ import Options, Outcome, replayed
 from sweeps.replay.policies import Setting
@@ -32,9 +31,9 @@ PUBLISHED = (
 )
 TABLES = ("digits_mlp_1000x81", "algoperf_wmt", "algoperf_imagenet_vit", "algoperf_fastmri")
 GUARDS: tuple[Mapping[str, float], ...] = (
-    {"threshold": 0.8},
-    {"outcome": 0.45},
-    {"share": 0.1},
+    {"stake": 0.4},
+    {"proof": 1.0},
+    {"proof": 20.0},
 )
 NAMES = (
     "random",
@@ -60,7 +59,6 @@ def main() -> None:
         first = Options(folder / f"{name}.npz", seeds=30, r=3, budgets=(8, 16, 32))
         _table(f"{name}, r=3, 30 seeds (the guard: r=1)", [n for n in NAMES if n != "asha_density"], first)
     _guard(folder)
-    _bounds(folder)
     _decisions()
 
 
@@ -141,58 +139,11 @@ def _guard(folder: Path) -> None:
             return AshaGuarded(s.r, s.R, s.eta, limit=s.configurations, **given)  # type: ignore[arg-type]
 
         row(" ".join(f"{name}={value:g}" for name, value in given.items()), guarded)
-    row("never trusting", lambda s: Never(s.r, s.R, s.eta, limit=s.configurations))
-    print()
-
-
-class Never(AshaGuarded):
-    """A guard that selects at two thirds only."""
-
-    def _ask(self) -> None:
-        self.trusted = False
-
-
-class Told(AshaGuarded):
-    """A guard that is told by then that the rungs can be trusted, and looks no further."""
-
-    def _ask(self) -> None:
-        self.trusted = self.agreement().finished >= self.probes
-
-
-def _bounds(folder: Path) -> None:
-    """Print what no guard gets around: what looking costs, and how little can be seen before a full run has ended."""
-    print("What any guard is up against, 32R, 30 seeds")
-    for name in TABLES:
-        path = folder / f"{name}.npz"
-        table = read_table(path)
-        apart = {budget: _at(budget, _full, path) for budget in (32.0, 31.0, 30.0, 28.0, 24.0)}
-        told = _at(32.0, lambda s: Told(s.r, s.R, s.eta, limit=s.configurations), path)
-        plain = _at(32.0, lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations), path)
-        less = "  ".join(f"{budget:g}R {apart[budget] / apart[32.0]:.2f}x" for budget in list(apart)[1:])
-        print(f"  {name}")
-        print(f"    random search with less of the budget: {less} of its regret with all of it")
-        print(
-            f"    no early selection until eight are at two thirds, then told to trust: {told / plain:.2f}x ASHA (r=1)"
-        )
-        best = table.losses[np.argsort(table.losses[:, 26])[: len(table.losses) // 3]]
-        print(f"    rank correlation between columns: {_correlations(table.losses)}", end="; ")
-        print(f"among the best third at 27: {_correlations(best)}")
     print()
 
 
 def _full(setting: Setting) -> Scheduler:
     return FullRuns(setting.R, limit=setting.configurations)
-
-
-def _at(budget: float, make: Callable[[Setting], Scheduler], path: Path) -> float:
-    """Return a scheduler's mean regret over 30 seeds at one budget."""
-    options = Options(path, seeds=30, r=1, budgets=(budget,))
-    return float(np.mean(_by(make, read_table(path), options).regrets[budget]))
-
-
-def _correlations(losses: NDArray[np.float64]) -> str:
-    pairs = ((9, 27), (27, 54), (27, 81), (54, 81))
-    return "  ".join(f"{a}-{b} {spearman(list(losses[:, a - 1]), list(losses[:, b - 1])):.2f}" for a, b in pairs)
 
 
 def _decisions() -> None:

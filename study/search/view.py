@@ -20,7 +20,7 @@ from sweeps.correlation import spearman
 from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
 from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded, guarded_levels
+from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Integers, Interval
@@ -32,8 +32,6 @@ SHOWN = 8
 def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: str) -> str:
     """Return what is about to be searched."""
     rungs = [settings.R] if settings.scheduler in ("random", "pbt") else levels(settings.r, settings.R, settings.eta)
-    if settings.scheduler == "asha_guarded":
-        rungs = guarded_levels(settings.r, settings.R, settings.eta)
     lines = [
         f"Search {folder.name}: {settings.scheduler} over {', '.join(settings.space)}, {settings.trials} trials, "
         f"{workers} workers on {executor}",
@@ -110,6 +108,7 @@ def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> di
         "start_up_seconds": search.usage.start_up,
         "start_up_share": search.start_share(),
         "lost_units": search.lost_units,
+        "evidence": asdict(search.scheduler.evidence()) if isinstance(search.scheduler, AshaGuarded) else None,
         "incumbent": None if best is None else best.key,
         "left": None if rest is None else asdict(rest),
         "front": [
@@ -186,25 +185,21 @@ def _rungs(search: Search) -> list[str]:
             f"losses at {', '.join(f'{level:,}' for level in doubtful)} tokens say little about the final ones: raise "
             "search.min_tokens, or take search=asha_guarded in a new study"
         )
-    if isinstance(search.scheduler, AshaGuarded) and search.scheduler.early:
+    if isinstance(search.scheduler, AshaGuarded):
         lines.append(_guard(search.scheduler))
     return lines
 
 
 def _guard(guard: AshaGuarded) -> str:
-    """Return whether early rungs are cut at, and by what."""
-    seen, needed = guard.agreement(), f"at least {guard.threshold:g} and {guard.outcome:g}"
-    early = f"rungs up to {guard.levels[guard.early - 1]:,} tokens"
-    does = "are trusted" if guard.trusted else f"let everyone pass until these are {needed}"
+    """Return what the guard's next decision rests on."""
+    seen = guard.evidence()
+    contradicted = "less than its stake" if seen.odds < 1 else "its stake"
+    gets = "more than its stake" if seen.odds >= seen.needed else contradicted
     return (
-        f"order of early losses: of {seen.passed} trials from rung to rung {_known(seen.early, seen.early_least)}, "
-        f"of {seen.finished} probes ({guard.probes} needed) with the outcome "
-        f"{_known(seen.outcome, seen.outcome_least)}: {early} {does}"
+        f"odds that early places tell the final order: {seen.odds:.3g} to 1, by {counted(seen.finished, 'trial')} "
+        f"trained to the end, {seen.probes} of them unselected; selection gets {gets} ({seen.rate:.2g} tokens for each "
+        f"of a probe's; more than the stake from {seen.needed:g} to 1), so far {seen.given:,} of {seen.allowed:,.0f}"
     )
-
-
-def _known(correlation: float | None, least: float) -> str:
-    return "not known" if correlation is None else f"{correlation:.2f} (at least {least:.2f})"
 
 
 def _best(search: Search) -> list[str]:

@@ -1,8 +1,8 @@
-"""ASHA that first asks whether early values tell anything: until probes say so, it selects late in training only.
+"""ASHA that hedges: most of the resource goes to trials that nobody selects, until these show that early losses tell.
 
 On real curves of large models successive halving can be worse than random search: where the order at a rung is not
-that at the end, it keeps the wrong trials and never sees the right ones. Two thirds into training the order has mostly
-settled on such curves too, so that there selection pays before anything is known.
+that at the end, it keeps the wrong trials and never sees the right ones. Nothing in a rung shows that; only trials do
+that were trained to the end whatever their early losses.
 """
 
 from __future__ import annotations
@@ -11,49 +11,38 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sweeps.correlation import at_least, spearman, top_down
 from sweeps.events import Event, Reported, Started, Unit
-from sweeps.rungs import Rung, levels
+from sweeps.evidence import Odds
+from sweeps.rungs import Rung, crossed
 from sweeps.schedulers.asha_promotion import AshaPromotion
-
-KEPT = 0.1
-"""Trust lasts while both bounds are above their thresholds less this: a verdict that flickers is the worst of both."""
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """What is known of early rungs. Correlations are None where they cannot be told, bounds -1.
+class Evidence:
+    """What a guard's next decision rests on.
 
-    early: top-down correlation of the two highest early rungs over `passed` trials; 1 where there is only one.
-    outcome: the lesser of their rank correlations with the outcome over `finished` probes.
+    odds: of early places telling the final order against not, by `finished` trials, `probes` of which nobody selected;
+    needed: odds from which selection gets more than its first stake; rate: what selection earns for each unit of a
+    probe's resource; given, allowed: what selection was given, and what it may be given [resource].
     """
 
-    early: float | None
-    early_least: float
-    passed: int
-    outcome: float | None
-    outcome_least: float
+    odds: float
+    needed: float
     finished: int
-
-
-def guarded_levels(r: int, R: int, eta: int) -> tuple[int, ...]:
-    """Return the rungs of ASHA up to R/2, one at 2R/3 and R [resource]; where r is above 2R/3: those of ASHA.
-
-    Where r is above R/2 the one at 2R/3 is the first.
-    """
-    plain, late = levels(r, R, eta), -(-2 * R // 3)
-    return (*(level for level in plain if 2 * level <= R), late, R) if r <= late < R else plain
+    probes: int
+    rate: float
+    given: int
+    allowed: float
 
 
 class AshaGuarded(AshaPromotion):
-    """Promotion ASHA whose rungs up to R/2 let everyone pass until they are trusted; a rung at 2R/3 always selects.
+    """Promotion ASHA among some of the trials; all others are probes, which nobody selects.
 
-    A probe is a trial that passed those early rungs unselected. Once `probes` of them have got to the rung at 2R/3, two
-    things are asked, each less `doubt` standard errors, and again whenever a probe gets on. Does the order last: the
-    top-down correlation of the two highest early rungs, over all trials that came to the upper one unselected, has to
-    be at least `threshold`. Is it that of the outcome: the rank correlation of each of the two with it has to be at
-    least `outcome`. The outcome is the final value, and behind all of these, for those not selected, the one at 2R/3.
-    Of what is given out while the rungs are trusted, `share` goes to new probes, so that a wrong verdict does not last.
+    A probe is trained to the end, rung by rung, unless it diverges. It earns selection resource: `stake` times its own
+    at first, stake · odds once the odds (:class:`sweeps.evidence.Odds`) are `proof` or more, at most `most` times its
+    own; stake · odds² while they are below 1, so that what is contradicted ends. Selection is given what was earned in
+    whole trainings R, one worker for each, so that the probes on the others end when those of random search would.
+    A trial's early place is the worst, over the rungs below R, of the shares of unselected trials that are better.
     """
 
     def __init__(
@@ -63,112 +52,146 @@ class AshaGuarded(AshaPromotion):
         eta: int = 3,
         *,
         limit: int | None = None,
-        probes: int = 8,
-        threshold: float = 0.75,
-        outcome: float = 0.3,
-        doubt: float = 1.3,
-        share: float = 0.0,
+        stake: float = 0.2,
+        proof: float = 5.0,
+        most: float = 9.0,
     ) -> None:
         super().__init__(r, R, eta, limit=limit)
-        bounds_are_right = 0 <= threshold < 1 and 0 <= outcome < 1
-        if probes < 4 or not bounds_are_right or doubt < 0 or not 0 <= share <= 1:
+        if not 0 < stake <= most or proof < 1:
             raise ValueError(
-                f"probes={probes}, threshold={threshold}, outcome={outcome}, doubt={doubt}, share={share}: at least 4 "
-                "probes, a threshold and an outcome from 0 to below 1, a doubt of 0 or more and a share from 0 to 1 "
-                "are needed"
+                f"stake={stake}, proof={proof}, most={most}: a stake above 0, a proof of at least 1 and a `most` of at "
+                "least the stake are needed"
             )
-        self.levels = guarded_levels(r, R, eta)
-        self.rungs = [Rung(level) for level in self.levels]
-        self.early = sum(2 * level <= R for level in self.levels)
-        self.probes, self.threshold, self.outcome, self.doubt, self.share = probes, threshold, outcome, doubt, share
-        self.trusted = False
-        self.selected: dict[int, int] = {}
-        self.probing: dict[int, None] = {}
+        self.stake, self.proof, self.most = stake, proof, most
+        self.contest = [Rung(level) for level in self.levels]
+        self.unselected = [Rung(level) for level in self.levels]
+        self.probes: dict[int, float] = {}
+        self.selected: set[int] = set()
+        self.finished: dict[int, float] = {}
+        self.odds = Odds()
         self.given = 0
-        self.given_to_probes = 0
+        self.extra = 0.0
+
+    @property
+    def rate(self) -> float:
+        """What selection earns for each unit of a probe's resource now."""
+        odds = self.odds.value
+        if odds < self.proof:
+            return self.stake * min(1.0, odds**2)
+        return min(self.stake * odds, self.most)
+
+    @property
+    def allowed(self) -> float:
+        """What selection has earned so far [resource]."""
+        return self.extra + sum(rate * self._length(trial) for trial, rate in self.probes.items())
+
+    def evidence(self) -> Evidence:
+        """Return what the next decision rests on."""
+        probes = sum(trial in self.probes for trial in self.finished)
+        return Evidence(self.odds.value, self.proof, len(self.finished), probes, self.rate, self.given, self.allowed)
 
     def apply(self, event: Event) -> None:
         """Take notice of an event."""
-        if isinstance(event, Started) and event.unit.trial not in self.trials.lost:
-            self._start(event.unit)
-        super().apply(event)
-        if isinstance(event, Reported) and self.early and event.resource >= self.levels[self.early - 1]:
-            self._ask()
+        match event:
+            case Started(unit):
+                if unit.trial not in self.trials.lost:
+                    self._start(unit)
+                super().apply(event)
+            case Reported(trial, resource, value):
+                passed = crossed(self.levels, self.trials.at[trial], resource)
+                super().apply(event)
+                self._see(trial, value, passed)
+            case _:
+                super().apply(event)
 
     def candidates(self) -> Iterator[Unit]:
-        """Yield what was lost, probes that are due, then what ASHA wants; early rungs not trusted let all pass."""
+        """Yield what was lost, then the units of selection and of probes: selection's first while it is due."""
         yield from self.trials.resumed()
-        if self.trusted and self.given_to_probes < self.share * self.given:
-            yield from self._due()
-        for k in reversed(range(len(self.rungs) - 1)):
-            passes = k < self.early and not self.trusted
-            for trial in self.rungs[k].promotables(1 if passes else self.eta):
-                yield Unit(trial, self.levels[k + 1], probe=passes)
-        for fresh in self.trials.fresh(self.levels[0]):
-            yield Unit(fresh.trial, fresh.until, probe=not self.trusted)
+        first, second = self._probing(), self._selecting()
+        if self._is_due():
+            first, second = second, first
+        yield from first
+        yield from second
 
-    def agreement(self) -> Agreement:
-        """Return how far the early rungs, of which there is at least one, agree with each other and the outcome."""
-        rungs = self.rungs[max(0, self.early - 2) : self.early]
-        upper = rungs[-1]
-        passed = [t for t in upper.of if t in rungs[0].of and self.selected.get(t, upper.level) >= upper.level]
-        finished = [t for t in self.rungs[self.early].of if t not in self.selected]
-        early: float | None = 1.0
-        if len(rungs) > 1:
-            early = top_down(*([rung.of[t][0] for t in passed] for rung in rungs))
-        ranks = self._outcomes(finished)
-        found = [spearman([rung.of[t][0] for t in finished], ranks) for rung in rungs]
-        known = [one for one in found if one is not None]
-        outcome = min(known) if len(known) == len(found) else None
-        return Agreement(
-            early,
-            -1.0 if early is None else at_least(early, len(passed), self.doubt),
-            len(passed),
-            outcome,
-            -1.0 if outcome is None else at_least(outcome, len(finished), self.doubt),
-            len(finished),
-        )
-
-    def _outcomes(self, trials: list[int]) -> list[float]:
-        """Return the rank of each of these trials' outcomes: by the final value, behind these by the one at 2R/3."""
-        late, last = self.rungs[self.early].of, self.rungs[-1].of
-
-        def outcome(trial: int) -> tuple[int, float]:
-            if trial not in last:
-                return (1, late[trial][0])
-            final = last[trial][0]
-            return (0 if math.isfinite(final) else 2, final)
-
-        ranks = {found: rank for rank, found in enumerate(sorted({outcome(trial) for trial in trials}))}
-        return [float(ranks[outcome(trial)]) for trial in trials]
+    def _is_due(self) -> bool:
+        """Say whether one more worker may select: for each there is a training's resource that was earned."""
+        R = self.levels[-1]
+        held = [unit for unit in self.trials.running.values() if not unit.probe]
+        ended = self.given - sum(unit.until - self.trials.at[unit.trial] for unit in held)
+        return len(held) * R < math.floor(self.allowed / R) * R - ended
 
     def _start(self, unit: Unit) -> None:
-        """Note at which early rung [resource] a trial is first selected, and what is given out under trust."""
-        at = self.trials.at.get(unit.trial, 0)
-        if 0 < at < self.levels[self.early] and not unit.probe:
-            self.selected.setdefault(unit.trial, at)
+        at, new = self.trials.at.get(unit.trial, 0), unit.trial not in self.trials.at
         if unit.probe:
-            self.probing[unit.trial] = None
-        if self.trusted:
+            if new:
+                self.probes[unit.trial] = min(self.rate, self.stake)
+            self.extra += max(0.0, self.rate - self.stake) * (unit.until - at)
+        else:
+            self.probes.pop(unit.trial, None)
+            self.selected.add(unit.trial)
             self.given += unit.until - at
-            self.given_to_probes += unit.until - at if unit.probe else 0
+        if unit.trial in self.selected:
+            for k in crossed(self.levels, 0, at):
+                self.contest[k].promote(unit.trial)
 
-    def _ask(self) -> None:
-        """Trust the early rungs or not; what was given out is counted anew when trust begins."""
-        seen = self.agreement()
-        kept = KEPT if self.trusted else 0.0
-        lasts, tells = seen.early_least >= self.threshold - kept, seen.outcome_least >= self.outcome - kept
-        trusted = seen.finished >= self.probes and lasts and tells
-        if trusted and not self.trusted:
-            self.given = self.given_to_probes = 0
-        self.trusted = trusted
+    def _see(self, trial: int, value: float, passed: range) -> None:
+        """Enter a trial's value where it competes and where others are placed by it; at the end take in its order."""
+        for k in passed:
+            if trial in self.selected:
+                self.contest[k].record(trial, value)
+            if k == 0 or trial in self.probes:
+                self.unselected[k].record(trial, value)
+        last = len(self.levels) - 1
+        if last in passed and last > 0 and trial not in self.finished:
+            place = max(self._place(k, trial) for k in range(last))
+            self.finished[trial] = place
+            self.odds.add(place, self.rungs[last].of[trial][0])
 
-    def _due(self) -> Iterator[Unit]:
-        """Yield the next units of probes on their way through the early rungs, then the first one of a new probe."""
-        for trial in self.probing:
-            at = self.trials.at[trial]
-            waits = trial not in self.trials.running and trial not in self.trials.failed
-            if waits and trial not in self.selected and 0 < at < self.levels[self.early]:
-                yield Unit(trial, next(level for level in self.levels if level > at), probe=True)
-        for fresh in self.trials.fresh(self.levels[0]):
+    def _place(self, k: int, trial: int) -> float:
+        """Return the expected share of unselected trials that are better at a rung, by those seen; equals are half."""
+        own = self.rungs[k].of[trial][0]
+        others = [entry[0] for entry in self.unselected[k].entries if entry[2] != trial]
+        ahead = sum(value < own for value in others) + 0.5 * sum(value == own for value in others)
+        return (ahead + 1) / (len(others) + 2)
+
+    def _length(self, trial: int) -> int:
+        """Return what a probe has taken or will have taken at its end [resource]."""
+        return self.trials.at.get(trial, 0) if self._is_over(trial) else self.levels[-1]
+
+    def _is_over(self, trial: int) -> bool:
+        """Say whether a trial failed or diverged; where it did so is the last rung that it was recorded at."""
+        return trial in self.trials.failed or any(rung.of.get(trial, (0.0,))[0] == math.inf for rung in self.rungs)
+
+    def _selecting(self) -> Iterator[Unit]:
+        """Yield promotions among selection's own trials, then a new one; from the third rung on the first goes on."""
+        for k in reversed(range(len(self.levels) - 1)):
+            rung = self.contest[k]
+            alone = rung.open[:1] if k > 1 and not rung.promoted and len(rung.entries) < self.eta else []
+            for _, _, trial in (entry for entry in alone if entry[0] < math.inf):
+                yield Unit(trial, self.levels[k + 1])
+            for trial in rung.promotables(self.eta):
+                yield Unit(trial, self.levels[k + 1])
+        yield from self.trials.fresh(self.levels[0])
+
+    def _probing(self) -> Iterator[Unit]:
+        """Yield the next units of the probes that wait, the first begun first, then a new probe.
+
+        Where no trial may be started any more and the odds are against selection, what that has paused goes on.
+        """
+        for trial in self.probes:
+            if self._waits(trial):
+                yield Unit(trial, self._next(trial), probe=True)
+        fresh = next(self.trials.fresh(self.levels[0]), None)
+        if fresh is not None:
             yield Unit(fresh.trial, fresh.until, probe=True)
+        elif self.odds.value < 1:  # what was left lying by their early values may be the best there is
+            for trial in sorted(self.selected):
+                if self._waits(trial):
+                    yield Unit(trial, self._next(trial), probe=True)
+
+    def _waits(self, trial: int) -> bool:
+        at_end = self.trials.at[trial] >= self.levels[-1]
+        return not at_end and trial not in self.trials.running and not self._is_over(trial)
+
+    def _next(self, trial: int) -> int:
+        return next(level for level in self.levels if level > self.trials.at[trial])

@@ -60,10 +60,11 @@ class Copy:
 class PopulationBased(Scheduler):
     """A population of constant size in which every member is advanced by the interval in turn, least advanced first.
 
-    A member is looked at when it has reported. If it is in the bottom share it copies a member drawn from the top
-    share: weights, optimizer, data position and step come with the donor's newest checkpoint, so its resource becomes
-    the donor's, and what the donor had used to get there is not used again. A member that failed or diverged is at
-    the bottom and never copied. Draws depend on the seed, the member and its look, not on when the decision is asked.
+    A member is looked at when it has reported, and compared with the others at equal resource: the highest that it and
+    all but a few have come to. If it is in the bottom share it copies a member drawn from the top share: weights,
+    optimizer, data position and step come with the donor's newest checkpoint, so its resource becomes the donor's, and
+    what the donor had used to get there is not used again. A member that failed or diverged is at the bottom and never
+    copied. Draws depend on the seed, the member and its look, not on when the decision is asked.
     """
 
     def __init__(self, space: Space, members: int, R: int, rules: Rules, seed: int = 0) -> None:
@@ -77,6 +78,7 @@ class PopulationBased(Scheduler):
         self.trials = Trials(members)
         self.config: dict[int, dict[str, Setting]] = {}
         self.value: dict[int, float] = {}
+        self.past: dict[int, dict[int, float]] = {}
         self.at: dict[int, int] = {}
         self.looks: dict[int, int] = {}
         self.first: dict[int, Config] = {}
@@ -84,7 +86,7 @@ class PopulationBased(Scheduler):
         self.used = 0
         self.seen: list[pb2.Stretch] = []
         self._events = 0
-        self._chosen: tuple[int, int, dict[str, Setting]] | None = None
+        self._chosen: tuple[int, int, int, dict[str, Setting] | None] | None = None
 
     def apply(self, event: Event) -> None:
         """Take notice of an event."""
@@ -97,6 +99,7 @@ class PopulationBased(Scheduler):
                 self.used += resource - self.at[trial]
                 self.at[trial] = resource
                 self.value[trial] = rank_value(value)
+                self.past[trial][resource] = rank_value(value)
                 self.looks[trial] += 1
             case Ended(trial, "failed"):
                 self._see(trial, self.at[trial], math.nan)
@@ -116,9 +119,10 @@ class PopulationBased(Scheduler):
         waiting = [m for m in range(self.members) if m not in self.trials.running and self.at[m] < self.R]
         for member in sorted(waiting, key=lambda m: (self.at[m], m)):
             donor = self._donor(member)
-            if donor is not None:
+            config = None if donor is None else self._varied(member, donor)
+            if donor is not None and config is not None:
                 start = self.at[donor]
-                yield Unit(member, self._next(start), parent=(donor, start), config=self._varied(member, donor))
+                yield Unit(member, self._next(start), parent=(donor, start), config=config)
             elif self.value.get(member, 0.0) < math.inf:
                 yield Unit(member, self._next(self.at[member]))
 
@@ -142,6 +146,7 @@ class PopulationBased(Scheduler):
 
     def _start(self, unit: Unit) -> None:
         self.at.setdefault(unit.trial, 0)
+        self.past.setdefault(unit.trial, {})
         self.looks.setdefault(unit.trial, 0)
         if unit.trial in self.trials.lost:
             return
@@ -150,7 +155,8 @@ class PopulationBased(Scheduler):
             own, (donor, start) = self.at[unit.trial], unit.parent
             self.lineage.append(Copy(unit.trial, donor, own, start, unit.config))
             self.at[unit.trial] = start
-            self.value[unit.trial] = self.value[donor]
+            self.value[unit.trial] = self.past[donor][start]
+            self.past[unit.trial] = {at: value for at, value in self.past[donor].items() if at <= start}
         if unit.config is not None:
             self.first.setdefault(unit.trial, unit.config)
             self.config[unit.trial] = dict(unit.config)
@@ -171,37 +177,63 @@ class PopulationBased(Scheduler):
         return min(start + self.rules.interval, self.R)
 
     def _donor(self, member: int) -> int | None:
-        """Return whom a member copies now: None unless it is in the bottom share and there is someone better."""
+        """Return whom a member copies now: None unless it is in the bottom share and there is someone better.
+
+        Members are compared by their values at one resource, with what they copied as their own past.
+        """
         if self.at[member] < self.rules.burn_in and self.value.get(member, 0.0) < math.inf:
             return None
-        ranked = sorted(self.value, key=lambda m: (self.value[m], m))
+        values = self._compared(member)
+        ranked = sorted(values, key=lambda m: (values[m], m))
         share = max(1, int(len(ranked) * self.rules.quantile))
         if len(ranked) < 2 or member not in ranked[-share:]:
             return None
-        top = [m for m in ranked[:share] if self.value[m] < self.value[member] and self.at[m] < self.R]
+        top = [m for m in ranked[:share] if values[m] < values[member] and self.value[m] < math.inf]
+        top = [m for m in top if self.at[m] < self.R]
         if not top:
             return None
         random = np.random.default_rng([self.seed, member, self.looks[member], 0])
         return top[int(random.integers(len(top)))]
 
-    def _varied(self, member: int, donor: int) -> dict[str, Setting]:
+    def _compared(self, member: int) -> dict[int, float]:
+        """Return the values to rank a member by: those at the highest resource that it and enough others have come to.
+
+        Enough are all but the bottom share of those that train well, so that a few slow ones do not hold up the rest.
+        Whoever diverged or failed has the worst value there is at any resource.
+        """
+        sound = [m for m in self.value if self.value[m] < math.inf]
+        lost = {m: math.inf for m in self.value if self.value[m] == math.inf}
+        enough = max(1, len(sound) - int(len(sound) * self.rules.quantile))
+        if member in lost:
+            come_to = {at for m in sound for at in self.past[m]}
+        else:
+            come_to = {at for at in self.past[member] if at >= self.rules.burn_in}
+        for resource in sorted(come_to, reverse=True):
+            there = {m: self.past[m][resource] for m in sound if resource in self.past[m]}
+            if len(there) >= enough:
+                return there | lost
+        return {}
+
+    def _varied(self, member: int, donor: int) -> dict[str, Setting] | None:
         """Return the donor's config varied as no other copy of the same weights has it, where draws find one.
 
-        Asked once between events.
+        None where they find nothing but the donor's own: that would be no copy. Asked once between events.
         """
-        if self._chosen is None or self._chosen[:2] != (self._events, member):
-            self._chosen = self._events, member, self._newly_varied(member, donor)
-        return self._chosen[2]
+        if self._chosen is None or self._chosen[:3] != (self._events, member, donor):
+            self._chosen = self._events, member, donor, self._newly_varied(member, donor)
+        return self._chosen[3]
 
-    def _newly_varied(self, member: int, donor: int) -> dict[str, Setting]:
+    def _newly_varied(self, member: int, donor: int) -> dict[str, Setting] | None:
         random = np.random.default_rng([self.seed, member, self.looks[member], 1])
-        taken = [c.config for c in self.lineage if (c.donor, c.resource) == (donor, self.at[donor])]
+        copies = [c.config for c in self.lineage if (c.donor, c.resource) == (donor, self.at[donor])]
+        taken = [self.config[donor], *copies]
         found = self._explored(random, self.config[donor])
         for _ in range(DRAWS):
             if found not in taken:
                 break
             found = self._explored(random, self.config[donor])
-        return found if self.rules.explore == "perturb" else self._chosen_by_gain(member, donor, found, taken)
+        chosen = found if self.rules.explore == "perturb" else self._chosen_by_gain(member, donor, found, taken)
+        return chosen if chosen != self.config[donor] else None
 
     def _chosen_by_gain(
         self, member: int, donor: int, found: dict[str, Setting], taken: list[Config]

@@ -1,3 +1,4 @@
+import heapq
 import math
 from functools import partial
 from typing import Any
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.events import Ended, Reported, Setting, Started
+from sweeps.events import Ended, Reported, Setting, Started, Unit
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.space import Choice, Condition, Integers, Interval, Space, grid
 from tests.sweeps.searches import drive, driven_and_retold, noise
@@ -20,12 +21,20 @@ def population(seed: int = 0, members: int = 10, **rules: Any) -> PopulationBase
     return PopulationBased(SPACE, members, 60, Rules(5, **rules), seed)
 
 
+def best_at(past: dict[int, dict[int, float]], bad: set[int], at: int, donor: int, member: int) -> bool:
+    """Whether a donor is in the top fifth at a resource, and better there than a member or that one is bad."""
+    there = sorted(values[at] for m, values in past.items() if at in values and m not in bad)
+    top = there[: max(1, (len(there) + len(bad)) // 5)]
+    return past[donor][at] in top and (member in bad or past[donor][at] < past[member][at])
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds)
 def test_invariants_of_a_population(seed: int) -> None:
     scheduler = population(seed)
     newest: dict[int, int] = {}
-    values: dict[int, float] = {}
+    past: dict[int, dict[int, float]] = {member: {} for member in range(10)}
+    bad: set[int] = set()
     used, at = 0, dict.fromkeys(range(10), 0)
     lost: set[int] = set()
     for event in drive(scheduler, noise(seed), 150, seed, lose=0.05, fail=0.05):
@@ -37,12 +46,14 @@ def test_invariants_of_a_population(seed: int) -> None:
                     donor, start = unit.parent
                     assert newest[donor] == start  # a checkpoint that exists
                     assert donor != unit.trial
-                    ranked = sorted(values.values())
-                    assert values[donor] <= ranked[max(1, len(ranked) // 5) - 1]  # of the top share
-                    assert values[donor] < values[unit.trial]
+                    assert donor not in bad
+                    # Of the top share at some resource that both had come to, and better there: ahead is not better.
+                    both = past[donor].keys() if unit.trial in bad else past[donor].keys() & past[unit.trial].keys()
+                    assert any(best_at(past, bad, at, donor, unit.trial) for at in both)
+                    bad.discard(unit.trial)
                     at[unit.trial] = start
                     newest[unit.trial] = start
-                    values[unit.trial] = values[donor]
+                    past[unit.trial] = {at: v for at, v in past[donor].items() if at <= start}
                     assert unit.config is not None
                     assert 1e-4 <= float(unit.config["lr"]) <= 1e-1
                     assert unit.config["layers"] in (1, 2, 3, 4)
@@ -50,13 +61,72 @@ def test_invariants_of_a_population(seed: int) -> None:
             case Reported(trial, resource, value):
                 used += resource - at[trial]
                 at[trial] = newest[trial] = resource
-                values[trial] = value
+                past[trial][resource] = value
             case Ended(trial, "failed"):
-                values[trial] = math.inf
+                bad.add(trial)
             case Ended(trial, "lost"):
                 lost.add(trial)
     assert scheduler.used == used  # what was inherited is not billed again
     assert scheduler.trials.at.keys() <= set(range(10))
+
+
+def trained(scheduler: PopulationBased, workers: int, speeds: dict[int, float], value: Any) -> list[Unit]:
+    """Run a population on workers whose members take `speeds` times their resource; return its units."""
+    busy: list[tuple[float, int, Unit]] = []
+    units: list[Unit] = []
+    clock = 0.0
+    while True:
+        while len(busy) < workers and (unit := scheduler.decide()) is not None:
+            begun = scheduler.at.get(unit.trial, 0) if unit.parent is None else unit.parent[1]
+            scheduler.apply(Started(unit))
+            units.append(unit)
+            heapq.heappush(busy, (clock + (unit.until - begun) * speeds.get(unit.trial, 1.0), len(units), unit))
+        if not busy:
+            return units
+        clock, _, unit = heapq.heappop(busy)
+        scheduler.apply(Reported(unit.trial, unit.until, value(unit.trial, unit.until)))
+        scheduler.apply(Ended(unit.trial, "reached"))
+
+
+@pytest.mark.parametrize("straggler", [1.0, 7.3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8, 16])
+def test_identical_members_are_never_copied_whoever_is_ahead(workers: int, straggler: float) -> None:
+    scheduler = population(members=8)
+    speeds = {member: 1.0 + 0.1 * member for member in range(8)} | {3: straggler}
+    units = trained(scheduler, workers, speeds, lambda _, resource: 1.0 / resource)
+    assert [unit for unit in units if unit.parent is not None] == []
+    assert scheduler.used == 8 * 60
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16])
+def test_the_worst_members_still_copy_the_best_on_any_number_of_workers(workers: int) -> None:
+    scheduler = population(members=8)
+    units = trained(scheduler, workers, {}, lambda member, resource: 1.0 / resource + member)
+    copies = [unit for unit in units if unit.parent is not None]
+    assert copies and all(unit.parent is not None and unit.parent[0] < unit.trial for unit in copies)
+
+
+@pytest.mark.parametrize(("high", "copies"), [(1.0, True), (0.1, False)])
+def test_a_copy_that_could_only_be_identical_to_its_donor_is_none(high: float, copies: bool) -> None:
+    """At the end of a range a factor changes nothing, and a range of one value has no other: that member goes on."""
+    scheduler = PopulationBased(Space({"lr": Interval(0.1, high)}), 6, 60, Rules(5), 0)
+    config: dict[int, Any] = {}
+
+    def value(member: int, resource: int) -> float:
+        return 1.0 / resource + member
+
+    for _ in range(200):
+        unit = scheduler.decide()
+        if unit is None:
+            break
+        if unit.parent is not None:
+            assert unit.config != config[unit.parent[0]]
+        if unit.config is not None:
+            config[unit.trial] = unit.config
+        scheduler.apply(Started(unit))
+        scheduler.apply(Reported(unit.trial, unit.until, value(unit.trial, unit.until)))
+        scheduler.apply(Ended(unit.trial, "reached"))
+    assert bool(scheduler.lineage) is copies
 
 
 @settings(max_examples=20, deadline=None)

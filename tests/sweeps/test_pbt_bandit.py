@@ -209,13 +209,15 @@ def test_asking_again_changes_nothing() -> None:
     assert any(unit.parent is not None for unit in units[0])
 
 
-def test_where_the_best_rate_falls_all_the_time_it_is_ahead_of_the_plain_explore_step() -> None:
+def test_where_the_best_rate_falls_all_the_time_copying_pays_with_either_explore_step() -> None:
     toy = noisy_quadratic()
-    plain, ours = (
-        np.mean([lowest(toy, seed, explore, 4, steps=100) for seed in range(40)]) for explore in ("perturb", "pb2")
+    none, plain, ours = (
+        np.mean([lowest(toy, seed, explore, 4, steps=100) for seed in range(40)])
+        for explore in ("none", "perturb", "pb2")
     )
-    # -1.46 and -2.11 as measured; the standard error of their difference is 0.13.
-    assert ours < plain - 0.4
+    # -1.63, -2.22 and -2.34 as measured; the standard error of the first is 0.14, of the others below 0.1.
+    assert plain < none - 0.3
+    assert ours < none - 0.4
 
 
 def test_the_papers_toy_problem_is_solved_by_both() -> None:

@@ -1,8 +1,10 @@
+import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given, settings
@@ -10,11 +12,13 @@ from hypothesis import strategies as st
 
 from sweeps.correlation import spearman, top_down
 from sweeps.events import Ended, Reported, Started, Unit
+from sweeps.evidence import Odds, Order
 from sweeps.replay.history import decisions, undisturbed
 from sweeps.replay.optuna_peer import OptunaPruned
+from sweeps.replay.simulate import Cluster, replay
 from sweeps.rungs import Rung, always_enough, brackets, crossed, first_rung, levels, most_at_the_end
 from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded, guarded_levels
+from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
 from sweeps.schedulers.full import FullRuns
@@ -25,7 +29,7 @@ from tests.sweeps.searches import drive, noise
 MAKERS: dict[str, Callable[[], Scheduler]] = {
     "promotion": lambda: AshaPromotion(1, 27, 3, limit=60),
     "stopping": lambda: AshaStopping(1, 27, 3, limit=60),
-    "guarded": lambda: AshaGuarded(1, 27, 3, limit=60, probes=4),
+    "guarded": lambda: AshaGuarded(1, 27, 3, limit=60),
     "hyperband": lambda: Hyperband(1, 27, 3, limit=60),
     "full": lambda: FullRuns(27, limit=60),
 }
@@ -388,128 +392,140 @@ def test_hyperbands_brackets_get_equal_resource() -> None:
 
 
 @pytest.mark.parametrize(
-    ("r", "R", "eta", "expected"),
+    ("places", "values", "expected"),
     [
-        (1, 81, 3, (1, 3, 9, 27, 54, 81)),
-        (2, 50, 4, (2, 8, 34, 50)),  # 32 is above half
-        (30, 81, 3, (30, 54, 81)),
-        (60, 81, 3, (60, 81)),  # nothing is left to select at two thirds
-        (1, 2, 3, (1, 2)),
-        (5, 5, 2, (5,)),
+        ([0.5], [1.0], 1.0),  # one trial has no order
+        # Weights 1 / place of 4 and 1: the first is first with a chance of 4 / 5, by chance with 1 / 2.
+        ([0.25, 1.0], [1.0, 2.0], 2 * 4 / 5),
+        ([0.25, 1.0], [2.0, 1.0], 2 * 1 / 5),
+        ([0.25, 1.0], [1.0, 1.0], 2 * 1 / 5),  # equal values speak against the places
+        ([0.25, 1.0], [1.0, math.inf], 2 * 4 / 5),
+        ([0.5, 0.5, 0.5, 0.5], [3.0, 1.0, 2.0, 4.0], 1.0),  # equal places say nothing
+        ([0.25, 0.5, 1.0], [1.0, 2.0, 3.0], 6 * 4 / 7 * 2 / 3),
     ],
 )
-def test_the_guards_rungs(r: int, R: int, eta: int, expected: tuple[int, ...]) -> None:
-    assert guarded_levels(r, R, eta) == AshaGuarded(r, R, eta).levels == expected
+def test_the_odds_are_those_of_an_order_drawn_by_early_places(
+    places: list[float], values: list[float], expected: float
+) -> None:
+    order = Order(1.0)
+    for place, value in zip(places, values, strict=True):
+        order.add(place, value)
+    assert math.exp(order.log) == pytest.approx(expected)
 
 
-def probed(
-    early: Sequence[float], late: Sequence[float], first: Sequence[float] | None = None, probes: int = 8
-) -> AshaGuarded:
-    """A guard whose trials had these values at 9, these at 18 and, where not given otherwise, at 3 those at 9."""
-    guard = AshaGuarded(3, 27, 3, probes=probes)
-    for trial, values in enumerate(zip(first or early, early, late, strict=True)):
-        for until, value in zip((3, 9, 18), values, strict=True):
-            guard.apply(Started(Unit(trial, until, probe=True)))
-            guard.apply(Reported(trial, until, value))
-            guard.apply(Ended(trial, "reached"))
+def test_odds_have_the_mean_one_where_places_do_not_tell() -> None:
+    """Over all orders of five trials, of which the best three are told apart: exactly one, whatever the places."""
+    ratios = []
+    for values in itertools.permutations(range(5)):
+        odds = Odds()
+        for place, value in zip((0.1, 0.9, 0.3, 0.7, 0.05), values, strict=True):
+            odds.add(place, value)
+        ratios.append(odds.value)
+    assert sum(ratios) / len(ratios) == pytest.approx(1.0)
+    assert max(ratios) > 3
+
+
+def guarded(value: Callable[[int, int], float], R: int = 81, trainings: float = 32, workers: int = 8) -> AshaGuarded:
+    """A guard that ran on so many workers, with a clock, until a budget of so many trainings was over."""
+    guard = AshaGuarded(1, R, 3)
+    curves = np.array([[value(trial, at) for at in range(1, R + 1)] for trial in range(800)])
+    replay(guard, curves, lambda trial: trial, trainings * R / workers, cluster=Cluster(workers))
     return guard
 
 
-@pytest.mark.parametrize(
-    ("late", "outcome", "least", "trusted"),
-    [
-        # 1.3 standard errors of Fisher's z with 8 probes are 0.58138.
-        ([1, 2, 3, 4, 5, 6, 7, 8], 1.0, 0.9997, True),
-        ([1, 2, 3, 4, 5, 6, 8, 7], 1 - 6 * 2 / 504, 0.9258, True),
-        ([3, 2, 1, 4, 5, 8, 7, 6], 1 - 6 * 16 / 504, 0.4962, True),
-        ([3, 2, 1, 4, 8, 6, 5, 7], 1 - 6 * 22 / 504, 0.3495, True),
-        ([3, 2, 1, 5, 8, 6, 4, 7], 1 - 6 * 28 / 504, 0.2197, False),
-        ([8, 7, 6, 5, 4, 3, 2, 1], -1.0, -0.9999, False),
-        ([1, 2, 3, 4, 5, 6, 7], 1.0, 0.9996, False),  # one probe is missing
-        ([math.nan] * 8, None, -1.0, False),  # what all share tells nothing
-    ],
-)
-def test_the_guard_trusts_early_rungs_by_a_lower_bound_of_their_agreement_with_the_outcome(
-    late: list[float], outcome: float | None, least: float, trusted: bool
+def unlike(early: float) -> Callable[[int, int], float]:
+    """Curves whose values below the end are `early` times the final one, and noise where that is 0."""
+
+    def value(trial: int, resource: int) -> float:
+        final = random.Random(trial).random()
+        if resource >= 81:
+            return final
+        return early * final if early else random.Random(trial * 1000 + resource).random()
+
+    return value
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8, 16])
+def test_before_a_trial_has_ended_selection_holds_one_worker_in_six(workers: int) -> None:
+    guard = AshaGuarded(1, 81, 3)
+    for _ in range(workers):
+        unit = guard.decide()
+        assert unit is not None
+        guard.apply(Started(unit))
+    held = sum(not unit.probe for unit in guard.trials.running.values())
+    assert held == workers // 6
+    assert guard.evidence().odds == 1.0
+
+
+def test_seven_of_eight_workers_train_unselected_trials_to_the_end() -> None:
+    """And one has screened nine and trained the best of them within a quarter more than one training."""
+    guard = guarded(unlike(1.0), trainings=9.99)
+    probes = [trial for trial in guard.finished if trial in guard.probes]
+    assert (len(probes), len(guard.finished)) == (7, 8)
+
+
+def test_the_guard_selects_where_early_values_tell_and_stops_where_they_mislead() -> None:
+    telling, misleading, blind = (guarded(unlike(early)) for early in (1.0, -1.0, 0.0))
+    assert telling.evidence().odds > 100 * telling.proof
+    assert telling.given > 15 * 81 and len(telling.trials.at) > 200
+    for guard in (misleading, blind):
+        assert guard.evidence().odds < 1
+        assert guard.given < 4 * 81
+    assert sum(trial in misleading.probes for trial in misleading.finished) >= 27
+
+
+@pytest.mark.parametrize(("sign", "all_of_them"), [(-1.0, True), (1.0, False)])
+def test_where_no_trial_is_left_to_start_all_are_trained_if_early_values_mislead(
+    sign: float, all_of_them: bool
 ) -> None:
-    guard = probed(range(1, len(late) + 1), late)
-    found = guard.agreement()
-    assert (found.passed, found.finished) == (len(late), len(late))
-    assert found.early == pytest.approx(1.0)
-    assert found.outcome == (None if outcome is None else pytest.approx(outcome))
-    assert found.outcome_least == pytest.approx(least, abs=1e-4)
-    assert guard.trusted is trusted
+    guard = AshaGuarded(1, 27, 3, limit=30)
+    drive(guard, lambda trial, at: (1 if at >= 27 else sign) * random.Random(trial).random(), 1000, workers=4)
+    assert guard.decide() is None
+    assert (len(guard.finished) == 30) is all_of_them
 
 
-@pytest.mark.parametrize(
-    ("first", "trusted"),
-    [
-        ([1, 2, 3, 4, 5, 6, 8, 7], True),
-        ([1, 2, 3, 4, 8, 7, 6, 5], True),  # the order among the last says little
-        ([4, 3, 2, 1, 5, 6, 7, 8], False),  # that among the first, much
-    ],
-)
-def test_the_guard_wants_the_best_to_stay_the_best_from_rung_to_rung(first: list[float], trusted: bool) -> None:
-    straight = range(1, 9)
-    assert probed(straight, straight, first).trusted is trusted
+def test_a_contradiction_takes_trust_back() -> None:
+    """The first trials tell; from the fortieth on the order is reversed."""
+
+    def value(trial: int, resource: int) -> float:
+        final = random.Random(trial).random()
+        return final if resource >= 81 or trial < 40 else 1 - final
+
+    guard = guarded(value, trainings=24)
+    trusted = guard.evidence()
+    later = guarded(value, trainings=64)
+    assert later.evidence().odds < trusted.odds
+    assert later.evidence().rate < trusted.rate
 
 
-def test_the_guards_trust_does_not_flicker() -> None:
-    late = [3.0, 2.0, 1.0, 4.0, 8.0, 6.0, 5.0, 7.0]  # the ninth brings the bound from 0.35 to 0.24, the tenth further
-    guard = probed(range(1, 9), late)
-    for trial, value, trusted, anew in ((8, 4.5, True, False), (9, 0.0, False, False)):
-        late.append(value)
-        for until, loss in ((3, trial + 1.0), (9, trial + 1.0), (18, value)):
+def test_a_probe_that_diverged_is_not_trained_on_and_earns_only_what_it_took() -> None:
+    guard = AshaGuarded(1, 27, 3)
+    unit = guard.decide()
+    assert unit == Unit(0, 1, probe=True)
+    guard.apply(Started(unit))
+    assert guard.allowed == pytest.approx(0.2 * 27)
+    guard.apply(Reported(0, 1, math.nan))
+    guard.apply(Ended(0, "reached"))
+    assert guard.allowed == pytest.approx(0.2 * 1)
+    assert guard.decide() == Unit(1, 1, probe=True)
+
+
+def test_a_history_whose_units_end_between_the_rungs_goes_on() -> None:
+    """As of a version with a rung at two thirds: probes to there, one selected, one of them still running."""
+    guard = AshaGuarded(1, 27, 3)
+    for trial in range(4):
+        for until in (1, 3, 9, 18):
             guard.apply(Started(Unit(trial, until, probe=True)))
-            guard.apply(Reported(trial, until, loss))
-            guard.apply(Ended(trial, "reached"))
-        fresh = probed(range(1, trial + 2), late, probes=trial + 1)
-        assert guard.agreement() == fresh.agreement()
-        assert (guard.trusted, fresh.trusted) == (trusted, anew)
-
-
-def test_the_guard_lets_all_pass_early_rungs_and_selects_at_two_thirds_until_it_trusts() -> None:
-    early = [3, 1, 4, 1.5, 5, 9, 2, 6]
-    unsure, sure = probed(early, [8, 1, 7, 2, 6, 3, 5, 4]), probed(early, early)
-    for guard, wanted in ((unsure, [1, 3]), (sure, [1, 3])):
-        assert list(guard.rungs[2].promotables(3)) == wanted  # top floor(8/3) at 18, trusted or not
-    for guard in (unsure, sure):
-        for trial in (1, 3):
-            guard.apply(Started(Unit(trial, 27)))
-        guard.apply(Started(Unit(8, 3)))
-        guard.apply(Reported(8, 3, 7.0))
-        guard.apply(Ended(8, "reached"))
-    assert unsure.decide() == Unit(8, 9, probe=True)  # whatever its value
-    assert sure.decide() == Unit(9, 3)  # trial 8 is among the last
-
-
-@pytest.mark.parametrize("informative", [True, False])
-def test_the_guard_behaves_as_the_curves_are(informative: bool) -> None:
-    def value(trial: int, resource: int) -> float:
-        settled = informative or resource >= 18
-        return random.Random(trial).random() if settled else random.Random(hash((trial, resource))).random()
-
-    scheduler = AshaGuarded(1, 27, 3)
-    drive(scheduler, value, 400, workers=4)
-    assert scheduler.trusted is informative
-    started, late, full = (len(scheduler.rungs[k].of) for k in (0, -2, -1))
-    if informative:
-        assert started > 4 * late  # of 400 units, the eight probes among them
-    else:
-        assert late >= started - 4  # all but what is running
-        assert late // 3 - 4 <= full <= late // 2  # four are under way, and some were among the best for a while
-
-
-def test_a_guard_that_goes_on_probing_takes_a_wrong_verdict_back() -> None:
-    def value(trial: int, resource: int) -> float:
-        settled = trial < 12 or resource >= 18
-        return random.Random(trial).random() if settled else random.Random(hash((trial, resource))).random()
-
-    lasting, probing = AshaGuarded(1, 27, 3), AshaGuarded(1, 27, 3, share=0.3)
-    for guard in (lasting, probing):
-        drive(guard, value, 600, workers=4)
-    assert lasting.trusted
-    assert not probing.trusted
+            if (trial, until) != (3, 18):
+                guard.apply(Reported(trial, until, float(trial)))
+                guard.apply(Ended(trial, "reached"))
+    guard.apply(Started(Unit(0, 27)))
+    guard.apply(Reported(0, 27, 0.0))
+    guard.apply(Ended(0, "reached"))
+    assert guard.evidence().finished == 1 and guard.evidence().probes == 0
+    assert guard.decide() == Unit(1, 27, probe=True)
+    guard.apply(Ended(3, "lost"))
+    assert guard.decide() == Unit(3, 18, probe=True)
 
 
 @pytest.mark.parametrize(
