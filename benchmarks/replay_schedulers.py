@@ -136,7 +136,7 @@ def _guard(folder: Path) -> None:
     for given in GUARDS:
 
         def guarded(s: Setting, given: Mapping[str, float] = given) -> Scheduler:
-            return AshaGuarded(s.r, s.R, s.eta, limit=s.configurations, **given)  # type: ignore[arg-type]
+            return AshaGuarded(s.r, s.R, s.eta, limit=s.configurations, **given)
 
         row(" ".join(f"{name}={value:g}" for name, value in given.items()), guarded)
     print()
