@@ -77,6 +77,16 @@ class Written:
         begun = next((one for one in self.rollbacks if one.path == path), None)
         return (-1, -1) if begun is None else (begun.to_step, begun.to_tokens)
 
+    def take_in(self, record: Mapping[str, Any]) -> None:
+        """Add a record. ValueError, KeyError, TypeError or AttributeError, and nothing is added, where it is none."""
+        number, kind, step = int(record.get("path", 0)), str(record["kind"]), int(record["step"])
+        # Files of earlier versions have rollbacks that begin no path: all of their records are of the first.
+        rollback = _rollback(record) if kind == ROLLBACK and number else None
+        place, tokens = (number, kind), record.get("tokens")
+        self.last[place] = max(step, self.last.get(place, -1))
+        self.tokens[place] = max(tokens if isinstance(tokens, int) else 0, self.tokens.get(place, 0))
+        self.rollbacks += [rollback] if rollback is not None else []
+
 
 class MetricsFile:
     """`metrics.jsonl` of one run, open for appending. `path` is the number of the path that is written.
@@ -102,12 +112,13 @@ class MetricsFile:
             self.path = self.written.newest + 1
         elif step <= self.written.last.get((self.path, kind), -1):
             return False
-        record = {"kind": kind, "step": step, "tokens": tokens, "time": round(time.time(), 3)}
+        record: dict[str, Any] = {"kind": kind, "step": step, "tokens": tokens, "time": round(time.time(), 3)}
         record |= {"path": self.path} if self.path else {}
-        line = json.dumps({**record, "metrics": dict(metrics)}, allow_nan=False) + "\n"
+        record["metrics"] = dict(metrics)
+        line = json.dumps(record, allow_nan=False) + "\n"
         told = bool(self._unwritten)
         self._unwritten.append(line.encode())
-        self.written.last[self.path, kind] = step
+        self.written.take_in(record)
         try:
             self._catch_up()
         except OSError as error:
@@ -172,17 +183,9 @@ def _take_in(written: Written, line: bytes) -> bool:
     if not line.endswith(b"\n"):
         return False
     try:
-        record = json.loads(line)
-        number, kind, step = int(record.get("path", 0)), str(record["kind"]), int(record["step"])
-        # Files of earlier versions have rollbacks that begin no path: all of their records are of the first.
-        rollback = _rollback(record) if kind == ROLLBACK and number else None
+        written.take_in(json.loads(line))
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
-    place = (number, kind)
-    written.last[place] = max(step, written.last.get(place, -1))
-    tokens = record.get("tokens")
-    written.tokens[place] = max(tokens if isinstance(tokens, int) else 0, written.tokens.get(place, 0))
-    written.rollbacks += [rollback] if rollback is not None else []
     return True
 
 

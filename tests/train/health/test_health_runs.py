@@ -235,6 +235,7 @@ def test_where_the_checkpoint_that_a_path_began_at_is_lost_another_path_begins(
     path = tmp_path / "run" / "metrics.jsonl"
     back = [(r["path"], r["step"], r["metrics"]["to_step"]) for r in recorded.read(path, "rollback")]
     assert back == [(1, 16, 10.0), (2, 5, 5.0), (3, 16, 10.0)]
+    assert recorded.read(path, "missing") == [], "what the run went back to before is written again"
     assert [r["step"] for r in recorded.read(path, "train")] == list(range(1, 31))
     assert max(r["metrics"]["loss"] for r in recorded.read(path, "train")) < 10
 
