@@ -4,7 +4,7 @@ What each rank keeps, in the words of ZeRO (Rajbhandari et al. 2020): moments ar
 `zero` 2 gradients as well, summed over ranks after each micro-batch; with 3 also the weights, which each block gathers
 for its forward and again for its backward pass. With 1 and 2 weights stay gathered from the first micro-batch to the
 update, with 1 gradients stay whole until the last micro-batch: more memory, fewer messages. Copies add up their shards
-of the gradients once a step.
+of the gradients once a step; where sums over ranks are in bf16, after each summing, as micro-batches add up in fp32.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
             # Losses are shares of the global mean already, so gradients are summed, not averaged.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
-    return Stage(module, module, _last_micro(module, config.parallel.zero, copies=mesh.axes.dp_replicate > 1))
+    # FSDP2 keeps what copies have not added up yet in the format of the sums, where many micro-batches would be lost.
+    late = mesh.axes.dp_replicate > 1 and formats(config.precision).reduce is torch.float32
+    return Stage(module, module, _last_micro(module, config.parallel.zero, late))
 
 
-def _last_micro(module: FSDPModule, zero: int, copies: bool) -> Any:
+def _last_micro(module: FSDPModule, zero: int, copies_late: bool) -> Any:
     def tell(last: bool) -> None:
         if zero == 1:
             module.set_requires_gradient_sync(last)
-        elif copies:  # what a copy's ranks have summed adds up there until the last
+        elif copies_late:  # what a copy's ranks have summed adds up there until the last
             module.set_requires_all_reduce(last)
         if zero < 3:
             module.set_reshard_after_backward(last)

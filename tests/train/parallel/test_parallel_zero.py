@@ -25,6 +25,7 @@ from tests.train.parallel import cells
 from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.ranks import built, config_of
 from train.setup import Setup
+from train.spec.config import PrecisionConfig
 from train.spec.footprint import footprint
 from train.step import accumulate, take
 
@@ -32,6 +33,7 @@ RANKS, MICRO_BATCHES = 4, 3
 BLOCKS = cells.MODEL.layers
 UNITS = BLOCKS + 3
 """What is gathered at once: each block, the embedding, the head, and the last norm."""
+FP32 = PrecisionConfig(name="fp32")
 GATHER, SUM_SHARDS, SUM_COPIES = "allgather", "reduce_scatter", "allreduce"
 
 
@@ -86,9 +88,10 @@ def gathered(setup: Setup) -> Iterator[dict[int, Tensor]]:
         hook.remove()
 
 
-def watched(zero: int, folder: Path, **axes: int) -> Watched:
+def watched(zero: int, folder: Path, precision: PrecisionConfig = FP32, **axes: int) -> Watched:
     """Return what a step of three micro-batches and its update sent and kept."""
-    cell = Cell("", parallel(zero=zero, micro_batch_sequences=1, strategy="fsdp", **axes), sequences=RANKS * 3)
+    layout = parallel(zero=zero, micro_batch_sequences=1, strategy="fsdp", **axes)
+    cell = Cell("", layout, sequences=RANKS * 3, precision=precision)
     with pretended(RANKS) as world:
         setup = built(cell, config_of(cell, folder, cell.parallel, "cpu"), folder, world, torch.device("cpu"))
         named = dict(setup.named_parameters())
@@ -122,8 +125,9 @@ def watched(zero: int, folder: Path, **axes: int) -> Watched:
         found.moments = sum(
             local(value).nbytes for weight in named.values() for key, value in state[weight].items() if key != "step"
         )
-        planned = footprint(setup.config, setup.mesh.axes, "cuda")
-        assert planned.states == 2 * found.shards + found.moments, "weights, gradients and moments"
+        if precision == FP32:
+            planned = footprint(setup.config, setup.mesh.axes, "cuda")
+            assert planned.states == 2 * found.shards + found.moments, "weights, gradients and moments"
     return found
 
 
@@ -174,3 +178,10 @@ def test_copies_add_up_their_gradients_once_a_step(zero: int, sums: int, folder:
     assert found.messages[SUM_COPIES] == UNITS
     assert found.messages[SUM_SHARDS] == sums * UNITS
     assert found.after[-1] == Kept(0, 0, found.shards)
+
+
+@pytest.mark.parametrize(("reduce", "sums"), [("fp32", 1), ("bf16", MICRO_BATCHES)])
+def test_micro_batches_do_not_add_up_in_bf16_between_copies(reduce: str, sums: int, folder: Path) -> None:
+    found = watched(2, folder, PrecisionConfig(name="bf16", reduce=reduce), dp_replicate=2, dp_shard=2)
+    assert found.messages[SUM_COPIES] == sums * UNITS
+    assert found.after[-1].gradient_shards == found.shards, "fp32, as the weights"
