@@ -146,9 +146,9 @@ def next_runs(
     --------
     >>> from analysis import frame
     >>> from pathlib import Path
-    >>> found = next_runs(frame.from_csv(Path("docs/example-runs.csv")), count=3)
+    >>> found = next_runs(frame.from_csv(Path("docs/example-runs.csv")), count=2)
     >>> len(found.runs), found.sd_after < found.sd_now
-    (3, True)
+    (2, True)
     """
     from analysis.frame import used
 
