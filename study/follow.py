@@ -22,6 +22,7 @@ from study.feed import send_waiting
 from study.files import last_lines, locked
 from study.layout import StudyFolder
 from study.observe import Observer, PointStatus, latest_attempt
+from study.policy import ENDED_BADLY
 from study.progress import Display, JsonLines, Pace, closing, display
 from study.submission import reference
 from study.sync_process import SyncProcess
@@ -74,7 +75,7 @@ class Controller:
         self._batches: dict[str, str | None] = {}
         self._adopted: set[str] = set()
         self.full = False
-        """A run found its disk full: no other is started."""
+        """A run found its disk full and is not tried again: no other is started."""
 
     def step(
         self, statuses: Sequence[PointStatus], starting: bool, say: Callable[[str], None] = lambda text: None
@@ -84,9 +85,11 @@ class Controller:
             self._broken[self._batches[key], key] = code
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
-        if starting and (again := self._carry_on(seen, busy) or self._after_bad_ends(seen, busy, say)):
+        carried = self._carry_on(seen, busy) if starting else []
+        if starting and (again := carried or self._after_bad_ends(seen, busy, say)):
             seen = [replace(s, state="pending") if s.key in again else s for s in seen]
-        self._look_at_disk(seen, busy, say)
+        if not carried:  # else what follows from bad ends is asked at the next step
+            self._look_at_disk(seen, busy, say)
         free = 0 if self.full else self.slots.count - len(busy)
         held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == "completed"})
         waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy | held.keys()]
@@ -130,10 +133,13 @@ class Controller:
         return again_here(self._observer.folder, self._observer.known, ended, say) if ended else []
 
     def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]) -> None:
-        """Start no more runs once one has found its disk full: they would all end so."""
-        ended = [s for s in seen if s.kind == "disk_full" and s.key in self._batches and s.key not in busy]
-        if ended and not self.full:
-            self.full = True
+        """Start no more runs while one has found its disk full: they would all end so. One that is tried again has not.
+
+        Tried again: by the study's policy, or by somebody who has made room meanwhile and given `retry`.
+        """
+        ended = [s for s in seen if s.kind == "disk_full" and s.state in ENDED_BADLY and s.key not in busy]
+        before, self.full = self.full, any(self._batches.get(s.key) == s.batch for s in ended)
+        if self.full and not before:
             called = reference(self._observer.folder)
             say(f"no new points are started: the disk was full; make room, then python -m study retry {called}")
 

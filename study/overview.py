@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from study import queued
 from study.cost import Cost
+from study.executors.query import ALIVE
 from study.observe import PointStatus
 from study.point import Point
 from study.standing import RESUMABLE, STATES
@@ -127,20 +128,22 @@ def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
 
     Nothing where all of it is ordinary queueing.
     """
-    waits = [s for s in statuses if s.state == "queued"]
+    lives = [s for s in statuses if s.state in ALIVE]
     groups: dict[str, list[PointStatus]] = {}
-    for status in waits:
-        groups.setdefault(status.reason, []).append(status)
+    for status in lives:
+        if status.state == "queued":
+            groups.setdefault(status.reason, []).append(status)
     lines: list[str] = []
     for reason, group in sorted(groups.items(), key=lambda item: -len(item[1])):
         means = queued.explain(reason)
         if means.kind != queued.ORDINARY:
             mine = [s.job_id for s in group if s.job_id]
-            others = [s.job_id for s in waits if s.job_id and s.reason != reason]
+            # What runs as well: no command that is shown may end it.
+            others = [s.job_id for s in lives if s.job_id and (s.state, s.reason) != ("queued", reason)]
             helps = means.help.format(jobs=queued.jobs(mine, others))
             lines += _folded(f"{len(group):,} queued: {means.words}") + _folded(f"    {helps}")
     if lines and stands_still(statuses):
-        lines.append("the study stands still: nothing of it runs or will start until that is done")
+        lines.append("the study stands still: nothing of it runs, and nothing starts before that is mended or passes")
     return lines
 
 

@@ -73,6 +73,12 @@ def test_a_study_that_stands_still_says_so_and_what_helps() -> None:
     assert "stands still" in lines[-1] and stands_still(held)
 
 
+def test_no_command_that_is_shown_ends_what_runs() -> None:
+    never = point("a", reason="QOSMaxWallDurationPerJobLimit", job_id="7_0")
+    lines = queued_lines([never, point("b", "running", job_id="7_1"), point("c", "completed", job_id="7_2")])
+    assert any("scancel '7_[0]'" in line for line in lines)
+
+
 def test_a_study_that_moves_does_not() -> None:
     held, next_in_line = point("a", reason="JobHeldUser"), point("b", reason="Priority", job_id="7_1")
     assert not stands_still([held, next_in_line]) and not stands_still([held, point("b", "running")])
