@@ -29,6 +29,8 @@ GIT_SECONDS = 60.0
 PACKAGES = ("study", "train", "sweeps", "kernels", "analysis", "hydra_plugins", "conf")
 IN_JOBS = ("study", "train", "sweeps", "kernels")
 """What jobs import: a config that is edited afterwards, or the analysis, changes no run."""
+IN_JOBS_TOO = ("analysis/__init__.py", "analysis/recorded.py")
+"""Of the analysis they import how records are read."""
 MARKER = ".frozen.json"
 """In a copy of the code (see study.frozen): the version that it is of, and where that came from."""
 
@@ -200,6 +202,9 @@ def _content(root: Path) -> str:
 
 def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
     folders, suffixes = list(IN_JOBS), tuple(SOURCE_SUFFIXES)
+    for name in IN_JOBS_TOO:
+        with suppress(FileNotFoundError):
+            yield name, Path(root, name).stat()
     while folders:
         folder = folders.pop()
         with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:

@@ -25,7 +25,7 @@ def check(pairs: Iterable[tuple[ClusterConfig, RunConfig]], here: bool | None = 
             if not (cluster.gpus_per_node or asked & set(ASKING)):
                 raise ValueError(
                     "runtime.device=cuda, but cluster.gpus_per_node=0 asks SLURM for no GPU: give it, or take "
-                    "cluster.auto=[gpus], or runtime.device=auto"
+                    "cluster.auto=[gpus] (in a search with search.shape=jobs), or runtime.device=auto"
                 )
         elif not (has_gpu(os.environ) if here is None else here):
             raise ValueError(

@@ -172,7 +172,7 @@ def locked(path: Path, timeout: float = -1) -> Iterator[Callable[[], bool]]:
 
 def held_by(path: Path, holder: Sequence[str]) -> str:
     """Return who has a lock (host and process number, where they are known) and what a person can do about it."""
-    if len(holder) < 2:
+    if len(holder) < 2 or _has_ended(holder[0], holder[1]):  # what is written there is of an earlier holder
         return f"{path} is held by another process: try again when that has ended"
     host, pid = holder[0], holder[1]
     here = f"kill {pid}" if host == os.uname().nodename else f"kill {pid} on {host}"
@@ -180,6 +180,19 @@ def held_by(path: Path, holder: Sequence[str]) -> str:
         f"{path} is held by another process: {pid} on {host}. Wait for it, or end it there ({here}) and give the "
         "command again"
     )
+
+
+def _has_ended(host: str, pid: str) -> bool:
+    """Whether a process of this machine is known to be no more."""
+    if host != os.uname().nodename or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def _sign(file: IO[str]) -> None:

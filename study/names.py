@@ -12,10 +12,14 @@ OTHERS = ("mlflow.db", "mlruns", "mlartifacts")
 """What tracking stores make, perhaps beside studies."""
 
 
-def check_study_name(name: str) -> None:
-    """Raise ValueError where a study cannot be called so: it says why, and what can."""
+def check_study_name(name: str, begun: bool = False) -> None:
+    """Raise ValueError where a study cannot be called so: it says why, and what can.
+
+    begun: there is a study of that name. Earlier versions took more names; theirs go on, but for hidden folders.
+    """
     why = _why_not(name)
-    if why:
+    plain = all(c.isalnum() or c in "._-" for c in name) and name[:1] not in ("", ".", "-")
+    if why and not (begun and plain):
         raise ValueError(
             f"study.name={name!r} is not a folder name that a study can have ({why}): use letters, digits, '.', '_' "
             f"and '-', a letter or digit first, at most {LONGEST} characters"
@@ -24,7 +28,7 @@ def check_study_name(name: str) -> None:
 
 def check_place(folder: StudyFolder) -> None:
     """Raise ValueError where a study would lie within another one, whose folders would be taken for its own."""
-    for above in folder.path.parents:
+    for above in dict.fromkeys((*folder.path.parents, *folder.path.resolve().parents)):
         if StudyFolder(above).points.is_file():
             raise ValueError(
                 f"paths.runs={folder.path.parent}: it lies within the study {above}, which has folders of its own "

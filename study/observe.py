@@ -153,6 +153,8 @@ class Observer:
             follows = means.help.format(jobs=queued.jobs([name], [name]))
             # What an earlier attempt had says nothing of now.
             status = replace(status, job_id=name, why=means.words, reason=job.reason, next=follows)
+        elif status.state == "running" and job is not None and job.state == "running":
+            status = replace(status, job_id=name)  # also before its attempt has begun
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
             status = replace(status, next=ends[-1].why)
         if status.state in ("completed", "diverged"):

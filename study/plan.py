@@ -41,8 +41,9 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
     if not composed:
         raise ValueError("the search makes no points: give a value to each list after -m")
     first = composed[0].config
-    check_study_name(first.study.name)
-    check_place(folder_of(first))
+    folder = folder_of(first)
+    check_study_name(first.study.name, begun=folder.points.is_file())
+    check_place(folder)
     for part in ("study", "retry", "tracking", "paths", "dry_run", "wait"):
         mine = getattr(first, part)
         other = next((value for one in composed if (value := getattr(one.config, part)) != mine), mine)

@@ -39,21 +39,25 @@ def advance(folder: StudyFolder, outside: Outside | None = None) -> int:
 
     Gives up first the units whose jobs are gone. Raises ValueError where SLURM refuses or gives no answer.
     """
-    outside = outside or Outside()
-    submitted = 0
     with locked(folder.submitting, LOCK_SECONDS):
-        unclear = settle(folder, outside)
-        office = Office.of(folder)
-        give_up(office, outside)
-        while _of_jobs(office) < office.settings.workers and not unclear:
-            claim = office.claim(f"{JOB}{_name(folder)}", lease=False)
-            if claim is None:
-                break
-            if not _submit(office, claim, outside):
-                break
-            submitted += 1
-        if office.search.over:
-            pins.release_all(folder, office.search)
+        return advance_held(folder, outside or Outside())
+
+
+def advance_held(folder: StudyFolder, outside: Outside) -> int:
+    """Do what :func:`advance` does, for the submit lock's holder."""
+    submitted = 0
+    unclear = settle(folder, outside)
+    office = Office.of(folder)
+    give_up(office, outside)
+    while _of_jobs(office) < office.settings.workers and not unclear:
+        claim = office.claim(f"{JOB}{_name(folder)}", lease=False)
+        if claim is None:
+            break
+        if not _submit(office, claim, outside):
+            break
+        submitted += 1
+    if office.search.over:
+        pins.release_all(folder, office.search)
     return submitted
 
 

@@ -21,6 +21,7 @@ from study.corpus import corpus_of, gather
 from study.execute import SUBMITTER_SECONDS
 from study.executors import query, room
 from study.executors.local import job_environment, python, tasks, write_batch
+from study.executors.nodes import Site
 from study.files import locked, write_atomic
 from study.follow import INTERRUPTED, Stop
 from study.freeze import known_keys, one_budget, settle
@@ -63,22 +64,31 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
             f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"
         )
     run = settle(composed.config, composed.overrides)
-    devices.check([(config.cluster, run)])
+    site = Site() if _local(config) or not config.cluster.auto else room.site()
+    by_unit = (
+        config.search.shape == "jobs"
+    )  # of which each is sized; a worker of a pool takes one trial after the other
+    devices.check([(sizing.layout(config.cluster, run, site) if by_unit else config.cluster, run)])
     corpora = gather([run], print, config.dry_run, config.cluster)
     manifest = corpora.get(corpus_of(run))
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
-    wanted = with_rungs_of(load(folder), wanted)
+    there = load(folder)
+    wanted = with_rungs_of(there, wanted)
     refuse_another(folder, wanted)
     # What cannot be is said before anything is done.
     corners = [frozen(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
     for point in corners:
         _check_ranks(config.cluster, point.config)
-    check_first_rung(wanted, [point.config for point in corners])
+    if there is None:  # one that has begun goes on with its rungs
+        check_first_rung(wanted, [point.config for point in corners])
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
-    for line in _outlook(wanted, folder, config, corners, count):
+    found, said = _outlook(wanted, folder, config, corners, count)
+    if there is None or not Office.of(folder).search.trials:  # else what it has reached counts as well
+        outlook.refuse_the_hopeless(wanted, found)
+    for line in said:
         print(line)
     if config.dry_run:
         if not _local(config):
@@ -90,16 +100,15 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
             _begin(folder, config, wanted)
             return stay(folder, count, config.cluster.code)
     folder.path.mkdir(parents=True, exist_ok=True)
+    # One lock for both: a command that is refused because another one submits has changed nothing.
     with locked(folder.submitting, SUBMITTER_SECONDS):
         _begin(folder, config, wanted)
-    if config.search.shape == "jobs":
-        jobs.choose_code(folder, config.cluster.code)
-        print(f"submitted {jobs.advance(folder)} jobs")
-        _say_next(folder)
-    else:
-        with suppress(TimeoutError):  # whoever looks at the search does it as well
-            jobs.give_up_gone(folder)
-        _submit(folder, config.cluster, count)
+        if by_unit:
+            jobs.choose_code(folder, config.cluster.code)
+            print(f"submitted {jobs.advance_held(folder, Outside())} jobs")
+        else:
+            _submit(folder, config.cluster, count)
+    _say_next(folder)
     return 0
 
 
@@ -241,28 +250,30 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
 
 
 def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
-    """Submit as many workers as are missing, as one array; safe to be killed and repeated, as any submission."""
+    """Submit as many workers as are missing, as one array; safe to be killed and repeated, as any submission.
+
+    For the submit lock's holder.
+    """
     from study.executors import slurm
 
     outside = Outside()
-    with locked(folder.submitting, SUBMITTER_SECONDS):
-        settle_submissions(folder, outside)
-        missing = count - _living(folder)
-        if missing <= 0:
-            print(f"{count} workers are queued or running already.")
-        else:
-            shape = Shape.of(cluster)
-            if shape.pack > 1:
-                raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
-            purse = budget.purse(folder, outside.runner)
-            short = purse.take(shape, missing) if purse is not None else ""
-            if short:
-                raise ValueError(f"{missing} workers: {short}")
-            version = frozen_code.take(folder, shape.code)
-            there = room.site(outside.runner, folder.limits, outside.clock())
-            arrays = slurm.array_limit(there.allowed.controller.max_array)
-            print(_send(folder, shape, version.id, missing, outside, arrays=arrays > 0))
-    _say_next(folder)
+    settle_submissions(folder, outside)
+    jobs.give_up(Office.of(folder), outside)  # units that were jobs of their own, and would wait for these
+    missing = count - _living(folder)
+    if missing <= 0:
+        print(f"{count} workers are queued or running already.")
+        return
+    shape = Shape.of(cluster)
+    if shape.pack > 1:
+        raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
+    purse = budget.purse(folder, outside.runner)
+    short = purse.take(shape, missing) if purse is not None else ""
+    if short:
+        raise ValueError(f"{missing} workers: {short}")
+    version = frozen_code.take(folder, shape.code)
+    there = room.site(outside.runner, folder.limits, outside.clock())
+    arrays = slurm.array_limit(there.allowed.controller.max_array)
+    print(_send(folder, shape, version.id, missing, outside, arrays=arrays > 0))
 
 
 def _send(folder: StudyFolder, shape: Shape, code: str, count: int, outside: Outside, *, arrays: bool) -> str:
@@ -324,15 +335,14 @@ def _begin(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
 
 def _outlook(
     wanted: Settings, folder: StudyFolder, config: StudyConfig, corners: Sequence[Point], count: int
-) -> list[str]:
-    """Return what a search will come to, in words; ValueError where no trial can be trained to the end."""
+) -> tuple[outlook.Outlook, list[str]]:
+    """Return what a search will come to, and that in words."""
     made = rows(corners, {})
     tokens = [row.flops / row.tokens for row in made]
     found = outlook.outlook(wanted, tokens, count)
-    outlook.refuse_the_hopeless(wanted, found)
     fast = speed(folder, corners[-1].config, config.cluster)
     rate = sum(row.own for row in made) / sum(fast.seconds(row) for row in made)
-    return outlook.lines(wanted, found, rate, fast.why)
+    return found, outlook.lines(wanted, found, rate, fast.why)
 
 
 def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:

@@ -258,7 +258,8 @@ def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
         return math.inf, None
     for record in recorded.read(run.metrics, "validation"):
         if record["tokens"] >= resource:
-            return float(record["metrics"]["loss"]), int(record["tokens"])
+            loss = record["metrics"].get("loss")
+            return math.inf if loss is None else float(loss), int(record["tokens"])
     return None
 
 

@@ -1,4 +1,5 @@
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,19 @@ def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
     version = current(checkout)
     assert version.id == f"{git(checkout, 'rev-parse', '--short=12', 'HEAD').strip()}-clean"
     assert not version.dirty
+
+
+def test_all_that_jobs_import_tells_one_version_from_another() -> None:
+    code = (
+        "import sys, study.job, study.search.worker, study.search.jobs\n"
+        "print('\\n'.join(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    root = code_version.home()
+    ours = {str(Path(name).relative_to(root)) for name in said.split() if Path(name).is_relative_to(root)}
+    ours = {name for name in ours if name.startswith(code_version.PACKAGES)}
+    assert "study/job.py" in ours
+    assert ours <= {name for name, _ in code_version._walk(str(root))}
 
 
 def test_an_editors_lock_beside_a_source_changes_no_fingerprint(checkout: Path) -> None:

@@ -51,3 +51,14 @@ def test_the_command_makes_nothing(
     assert sweep(["-m", *search, "runtime.device=cuda", "budget.tokens=8192"]) == 2
     assert "this machine shows no GPU" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_units_of_a_search_that_are_sized_get_what_they_are_sized_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["runtime.device=cuda", "cluster=slurm", "cluster.auto=[gpus]", "search=random", "dry_run=true"]
+    words += ["budget.tokens=65536", "-m", "optim.lr=interval(1e-4,1e-2)"]
+    assert sweep(["search.shape=jobs", *words]) == 0, capsys.readouterr().err
+    assert sweep(words) == 2
+    assert "cluster.auto=[gpus] (in a search with search.shape=jobs)" in capsys.readouterr().err

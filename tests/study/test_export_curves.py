@@ -131,6 +131,9 @@ def test_the_curve_of_a_run_that_went_back_is_that_of_the_path_it_took(tmp_path:
     (curve,) = from_runs(study)
     assert curve.losses == {step * 128: step / 10 for step in (2, 4, 6, 8)}
     assert value_at(run, 4 * 128) == (0.4, 4 * 128)
+    unknown = {"kind": "validation", "step": 1, "tokens": 128, "time": 1.0, "metrics": {"loss": None}}
+    run.metrics.write_text(json.dumps(unknown) + "\n")
+    assert value_at(run, 1) == (math.inf, 128), "a loss that is not finite"
     second = max(i for i, line in enumerate(lines) if "rollback" in line)
     stood = []
     for end in (second, second + 1, second + 2):

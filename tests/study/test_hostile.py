@@ -365,6 +365,23 @@ def test_a_study_may_be_called_so(name: str) -> None:
     check_study_name(name)
 
 
+@pytest.mark.parametrize("name", ["_pilot", "jobs", "x" * 101])
+def test_a_study_of_an_earlier_version_goes_on_under_its_name(name: str) -> None:
+    check_study_name(name, begun=True)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".code", "a/b", "-rf", "a;b", "a\nb"])
+def test_but_for_names_that_lead_elsewhere(name: str) -> None:
+    with pytest.raises(ValueError, match=r"study\.name="):
+        check_study_name(name, begun=True)
+
+
+def test_a_study_does_not_lie_within_another_by_way_of_a_link(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "elsewhere").symlink_to(here / "runs/recorded")
+    assert sweep([*SAID, "budget.tokens=8192", "study.name=new", f"paths.runs={here}/elsewhere"]) == 2
+    assert "lies within the study" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["study.name=.code"], ["study.name=jobs"], ["paths.runs=runs/recorded"]])
 def test_the_command_refuses_it_before_anything_is_made(
     here: Path, words: list[str], capsys: pytest.CaptureFixture[str]

@@ -57,7 +57,9 @@ def test_a_disk_that_the_policy_tries_again_or_a_person_has_cleared_stops_nothin
         observer.refresh()
         known, count = observer.known.current, len(slots.started)
         controller.step(
-            [PointStatus(first, state, kind=kind, batch=known[first]), PointStatus(second, "pending")], True, said.append
+            [PointStatus(first, state, kind=kind, batch=known[first]), PointStatus(second, "pending")],
+            True,
+            said.append,
         )
         return "".join(slots.started[count:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from study.commands.status import run as status
 from study.files import locked
 from study.layout import StudyFolder
-from study.search import outlook, view
+from study.search import outlook, pool, view
 from study.search.claims import Office
 from study.search.settings import load, save, with_rungs_of
 from study.search.state import Search, ended, reported, started
@@ -93,6 +94,7 @@ def test_a_search_that_finished_nothing_says_so_and_what_would_have_been_enough(
         study, runs, json = "s", tmp_path / "runs", False
 
     assert status(Options()) == 1  # type: ignore[arg-type]
+    assert pool.watch(study) == 1
     settings = load(study)
     assert settings is not None
     save(study, type(settings)(**{**vars(settings), "trials": 27}))
@@ -122,8 +124,6 @@ def test_a_budget_that_was_too_small_is_named_with_one_that_was_not(tmp_path: Pa
 def test_a_second_driver_changes_nothing_and_is_told_who_is_the_first(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from study.search import pool
-
     monkeypatch.setattr(pool, "stay", lambda *_: 0)
     monkeypatch.setattr(pool, "gather", lambda *_: {})
     monkeypatch.setattr(pool, "DRIVER_SECONDS", 0.0)
@@ -142,6 +142,48 @@ def test_a_second_driver_changes_nothing_and_is_told_who_is_the_first(
     assert Office.of(study).search.queue == [] and Office.of(study).settings.trials == 4
     assert main(more) == 0
     assert len(Office.of(study).search.queue) == 1 and Office.of(study).settings.trials == 6
+
+
+def test_a_command_that_is_refused_the_submission_has_changed_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(pool, "_submit", lambda folder, cluster, count: sent.append(count))
+    monkeypatch.setattr(pool, "gather", lambda *_: {})
+    monkeypatch.setattr(pool, "SUBMITTER_SECONDS", 0.0)
+    words = ["study.name=t", "search=random", "budget.tokens=65536", "cluster=slurm", "search.workers=2"]
+    assert main([*words, "search.trials=4", "-m", RATE]) == 0 and sent == [2]
+    study = StudyFolder(here / "runs" / "t")
+    before = {path: path.read_bytes() for path in (study.search, study.study, study.points)}
+    with locked(study.submitting):
+        assert main([*words, "search.trials=6", "search.enqueue=[{optim.lr:3e-4}]", "-m", RATE]) == 1
+    assert f"{study.submitting} is held by another process" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before and sent == [2]
+    assert Office.of(study).search.queue == []
+
+
+def test_a_holder_that_is_gone_is_not_named(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path):
+        path.write_text(f"{os.uname().nodename} {2**22 + 1}\n")  # of a version that does not sign: the one before's
+        with pytest.raises(TimeoutError, match="another process: try again"), locked(path, 0.0):
+            pass
+
+
+def test_a_search_that_has_begun_goes_on_where_a_new_one_would_be_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "stay", lambda *_: 0)
+    monkeypatch.setattr(pool, "gather", lambda *_: {})
+    words = ["study.name=t", "search=asha_promotion", "budget.tokens=65536"]
+    assert main([*words, "search.trials=27", "-m", RATE]) == 0
+    study = StudyFolder(here / "runs" / "t")
+    said = json.loads(study.search.read_text())
+    study.search.write_text(json.dumps({**said, "r": 100}))  # as an earlier version let one begin
+    advance(study, 6, lose=0.0)
+    assert main([*words, "search.min_tokens=100", "search.trials=27", "-m", RATE]) == 0, capsys.readouterr().err
+    assert dry("study.name=other", "search=asha_promotion", "search.min_tokens=100", "search.trials=27") == 2
+    assert "before the end of the first optimizer step" in capsys.readouterr().err
 
 
 def test_a_lock_of_links_names_its_holder_too(tmp_path: Path) -> None:
