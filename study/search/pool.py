@@ -74,19 +74,19 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
-    there = load(folder)
-    wanted = with_rungs_of(there, wanted)
+    begun = load(folder)
+    wanted = with_rungs_of(begun, wanted)
     refuse_another(folder, wanted)
     # What cannot be is said before anything is done.
     corners = [frozen(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
     for point in corners:
         _check_ranks(config.cluster, point.config)
-    if there is None:  # one that has begun goes on with its rungs
+    if begun is None:  # one that has begun goes on with its rungs
         check_first_rung(wanted, [point.config for point in corners])
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
     found, said = _outlook(wanted, folder, config, corners, count)
-    if there is None or not Office.of(folder).search.trials:  # else what it has reached counts as well
+    if begun is None or not Office.of(folder).search.trials:  # else what it has reached counts as well
         outlook.refuse_the_hopeless(wanted, found)
     for line in said:
         print(line)
