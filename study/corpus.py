@@ -17,6 +17,11 @@ from study.executors.local import job_environment
 from train.spec.config import DataConfig, RunConfig
 from train.spec.manifest import FILE, Manifest, folder, read_manifest, settings_of
 
+_TOLD_SECONDS = 1.0
+"""How long a process is waited for after Ctrl-C before it is told: a terminal has told it, too, kill -INT has not.
+
+Told twice it might be disturbed while it cleans up.
+"""
 Say = Callable[[str], None]
 
 
@@ -161,6 +166,9 @@ def _wait_for(command: Sequence[str]) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)  # a terminal has sent it already, kill -INT has not
-        process.wait()
+        try:
+            process.wait(_TOLD_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            process.wait()
         raise

@@ -210,6 +210,43 @@ def test_the_first_look_of_watch_is_left_at_once(templates: Path, tmp_path: Path
     assert time.monotonic() - began < LIMIT_SECONDS / 10
 
 
+TOLD = """
+import signal, sys, time
+told = []
+def tell(*_):
+    told.append(print("told", file=sys.stderr, flush=True))
+signal.signal(signal.SIGINT, tell)
+open(sys.argv[1], "w").close()
+while not told:
+    time.sleep(0.01)
+time.sleep(0.3)
+"""
+WAITS = """
+import sys
+from study import corpus
+try:
+    corpus._wait_for([sys.executable, "-c", *sys.argv[1:]])
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("by_terminal", [True, False])
+def test_what_a_command_waits_for_is_told_of_ctrl_c_once(by_terminal: bool, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    words = [sys.executable, "-c", WAITS, TOLD, str(begun)]
+    process = subprocess.Popen(
+        words, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until("the process that is waited for runs", begun.exists)
+    if by_terminal:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, said) == (130, "told\n")
+
+
 @pytest.fixture
 def as_before() -> Iterator[None]:
     """Leave this process with the handlers that it had."""
@@ -238,6 +275,23 @@ def test_what_ctrl_c_became_on_its_way_is_still_ctrl_c(as_before: None, capsys: 
     assert capsys.readouterr().err == "study status: interrupted\n"
     assert guarded(said_by_itself, "study status") == 130
     assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_once_more_does_not_cut_the_words_short(as_before: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Pressed:
+        def write(self, text: str) -> None:
+            signal.raise_signal(signal.SIGINT)
+            said.append(text)
+
+    def pressed() -> int:
+        monkeypatch.setattr(sys, "stderr", Pressed())
+        signal.raise_signal(signal.SIGINT)
+        return 0
+
+    assert guarded(pressed, "study status") == 130
+    assert "".join(said) == "study status: interrupted\n"
 
 
 def test_without_ctrl_c_nothing_is_changed(as_before: None) -> None:

@@ -49,6 +49,7 @@ def guarded(main: Callable[[], int], command: str) -> int:
             raise
         if not pressed.ever and not isinstance(error, KeyboardInterrupt):
             raise
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed once more, it is said all the same
         print(f"{command}: interrupted", file=sys.stderr)
         code = INTERRUPTED
     # From here on there is nothing left to undo, and what runs at exit is no place for an exception.
