@@ -20,7 +20,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from study import lr_rule
+from study import former_rules
 from study.compose import Composer, HydraSource
 from study.config import defaults
 from study.designs import expand
@@ -110,7 +110,7 @@ class StudySweeper(Sweeper):
         if search is not None:
             return search
         jobs = combinations(parsed)
-        kept = self._rule_of_the_study(jobs[0])
+        kept = self._rules_of_the_study(jobs[0])
         jobs = expand([(*job, *kept) for job in jobs], self._composer)
         return [self._launcher.launch(jobs, initial_job_idx=0)]
 
@@ -125,20 +125,20 @@ class StudySweeper(Sweeper):
         from study.search.pool import start
 
         space, conditions, fixed = domains(parsed)
-        fixed += self._rule_of_the_study(fixed)
+        fixed += self._rules_of_the_study(fixed)
         code = start(self._composer.compose(fixed), space, conditions)
         if code != 0:
             raise SystemExit(code)
         return [[]]
 
-    def _rule_of_the_study(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """Return the override by which a study of an earlier version goes on as it began, after saying so."""
+    def _rules_of_the_study(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """Return the overrides by which a study of an earlier version goes on as it began, after saying so."""
         assert self._composer is not None
         plain = self._composer.plain(overrides)
-        kept = lr_rule.carried_on(plain, overrides)
-        if kept:
-            print(lr_rule.in_words(str(plain["study"]["name"])))
-        return kept
+        kept = former_rules.carried_on(plain, overrides)
+        for rule in kept:
+            print(former_rules.in_words(str(plain["study"]["name"]), rule))
+        return tuple(rule.override for rule in kept)
 
 
 class StudyLauncher(Launcher):

@@ -1,4 +1,4 @@
-"""A study goes on with the rule of the learning rate that it was begun with, and says so."""
+"""A study goes on with the rules that it was begun with, and says so."""
 
 from pathlib import Path
 
@@ -33,6 +33,32 @@ def begun_before(here: Path, name: str) -> StudyFolder:
         assert key in text
         path.write_text(text.replace(key, ""))
     return folder
+
+
+def test_a_study_whose_init_std_was_that_of_every_width_goes_on_so(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [*COMMAND, "optim.lr=0.01", "model.mup_base_width=32", "model.init_std=0.05"]
+    assert main(["study.name=before", "model.init_std_at=width", *command]) == 0
+    folder = StudyFolder(here / "runs" / "before")
+    for path, key in ((folder.points, '"init_std_at":"width",'), (folder.study, "    init_std_at: width\n")):
+        text = path.read_text()
+        assert key in text
+        path.write_text(text.replace(key, ""))
+    for _ in range(2):  # and what that wrote is gone on with as well
+        capfd.readouterr()
+        assert main(["study.name=before", *command]) == 0
+        said = " ".join(capfd.readouterr().out.split())
+        assert "0 new, 4 already" in said
+        assert "Study before was begun by a version that took model.init_std" in said
+    assert {point.config.model.init_std_at for point in load_points(folder).values()} == {"width"}
+    assert main(["study.name=before", "dry_run=true", "model.init_std_at=base", *command]) == 0
+    said = capfd.readouterr().out
+    assert "4 new, 0 already" in said and "begun by a version" not in said
+    assert main(["study.name=after", *command]) == 0
+    assert "begun by a version" not in capfd.readouterr().out
+    after = load_points(StudyFolder(here / "runs" / "after")).values()
+    assert {point.config.model.init_std_at for point in after} == {"base"}
 
 
 def rates(folder: StudyFolder) -> list[tuple[float, int, int, int]]:
