@@ -1,44 +1,68 @@
 """How many small changes of the pure parts do the tests notice? `python -m benchmarks.mutants [MODULE …]`.
 
-Each mutant (`benchmarks._mutations`) is loaded in a process of its own instead of its module, and the tests of that
-module (TESTS) are run until one fails: killed. One that no test notices survives, and is printed, unless
-`benchmarks/mutants_equivalent.txt` says why it changes nothing that counts. MODULE: a file or folder (all of TESTS if
-none). `--share 3/8` takes every eighth mutant from the third on, for several machines; `--out` keeps the answers, and
-goes on where it stopped.
+Each mutant (`benchmarks._mutations`) is loaded in a process of its own instead of its module, and of the tests of that
+module (TESTS) those that enter the changed function are run, the quickest first, until one fails: killed. One that no
+test notices survives, and is printed, unless `benchmarks/mutants_equivalent.txt` says why it changes nothing that
+counts. MODULE: a file or folder (all of TESTS if none). `--sample 30` takes that many mutants of each file, at random;
+`--share 3/8` every eighth mutant from the third on, for several machines; `--seconds` ends it cleanly with what it has;
+`--out` keeps the answers, and goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import io
 import json
 import multiprocessing
 import os
-import signal
-import sys
+import platform
+import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.pool import Pool
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from benchmarks._mutations import Mutant, mutants
+from benchmarks._reach import Reach, by_file, chosen, reach
+from benchmarks._trial import ROOT, judge, preload
 
-ROOT = Path(__file__).parents[1]
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
-LIMIT_SECONDS = 120
-"""A mutant that takes longer than this never ends: it is killed."""
+GRACE_SECONDS = 60.0
+"""A mutant that takes ten times as long as its tests do, and this long besides, never ends: it is killed."""
 SPEC = ("tests/train/spec",)
 HEALTH = tuple(f"tests/train/health/test_health_{name}.py" for name in ("decisions", "tokens", "inside"))
 OPTIM = (
     "tests/train/optim/test_optim_rules.py",
     "tests/train/optim/test_optim_decay.py",
     "tests/train/spec/test_recipe.py",
+)
+ANALYSIS = tuple(f"tests/analysis/test_{name}.py" for name in (
+    "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms", "frame", "human", "intervals", "law",
+    "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
+))  # fmt: skip
+SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
+    "asha_auto", "branch_designs", "isoflop_design", "pbt", "pbt_bandit", "replay", "samplers", "schedulers",
+))  # fmt: skip
+RUN = (
+    "again",
+    "blame",
+    "classify",
+    "commands",
+    "disk",
+    "job",
+    "last",
+    "limits",
+    "policy",
+    "ranks",
+    "reconcile",
+    "where",
+)
+STUDY = (
+    *(f"tests/study/execution/test_run_{name}.py" for name in RUN),
+    *(f"tests/study/test_{name}.py" for name in ("hostile", "lineage", "point", "sweep_table", "terminal")),
+    *(f"tests/study/search/test_search_{name}.py" for name in ("retrying", "outlook", "shown")),
 )
 TESTS: dict[str, tuple[str, ...]] = {
     **{f"train/spec/{name}.py": SPEC for name in (
@@ -55,97 +79,27 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/train/test_trainer_metrics.py", "tests/study/tracking/test_tracking_spool.py",
         "tests/study/test_export_curves.py",
     ),
+    **{f"analysis/{name}.py": ANALYSIS for name in (
+        "approaches", "bfgs", "bootstrap", "candidates", "comparison", "constraints", "cost", "covariance", "curvelaws",
+        "design", "engine", "envelope", "errors", "evidence", "forms/base", "forms/batch", "forms/broken",
+        "forms/downstream", "forms/dual", "forms/experts", "forms/farseer", "forms/kaplan", "forms/multi_power",
+        "forms/overtraining", "forms/powers", "forms/precision", "forms/repeats", "frontier", "identified", "isoflop",
+        "law", "lawfit", "losses", "newton", "observations", "precision", "prediction", "priors", "profile", "schedule",
+        "simulation", "valleys",
+    )},
+    **{f"sweeps/{name}.py": SWEEPS for name in (
+        "correlation", "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "drifting",
+        "events", "rungs", "samplers/density", "samplers/sampler", "samplers/spread", "schedulers/asha_auto",
+        "schedulers/asha_guarded", "schedulers/asha_promotion", "schedulers/asha_stopping", "schedulers/full",
+        "schedulers/hyperband", "schedulers/pb2", "schedulers/pbt", "schedulers/scheduler", "space",
+    )},
+    **{f"study/{name}.py": STUDY for name in (
+        "again", "classify", "names", "outcomes", "point", "policy", "reconcile", "search/retrying", "selection",
+        "settling", "units", "where",
+    )},
 }  # fmt: skip
-"""Files whose mutants are made, with the tests that should notice them: fast ones first, seconds together."""
-
-
-class Instead(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module from another source."""
-
-    def __init__(self, name: str, path: Path, source: str) -> None:
-        self._name, self._path, self._source = name, path, source
-
-    def find_spec(self, fullname: str, path: object = None, target: ModuleType | None = None) -> Any:
-        """Return the spec of the module that is replaced; None for others."""
-        del path, target
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """Leave it to the import system."""
-        del spec
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the other source."""
-        exec(compile(self._source, str(self._path), "exec"), vars(module))
-
-
-def preload() -> None:
-    """Import what the tests need of others, once: every mutant's process is a fork of this one."""
-    import hypothesis
-    import numpy
-    import pytest
-    import torch
-    import torch.distributed.tensor
-    import torch.optim
-    import yaml
-
-    torch.set_num_threads(1)
-    del hypothesis, numpy, pytest, yaml
-
-
-def judge(path: str, mutant: Mutant | None, tests: Sequence[str]) -> str:
-    """Return what became of a mutant: killed, timeout, survived; of None (the module as it is) the same words."""
-    child = os.fork()
-    if child == 0:
-        os._exit(_run(path, mutant, tests))
-    until = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < until:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
-        time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "timeout"
-
-
-def _run(path: str, mutant: Mutant | None, tests: Sequence[str]) -> int:
-    """Run the tests in this process, which ends with it; return pytest's code."""
-    import pytest
-
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-    if mutant is not None:
-        sys.meta_path.insert(0, Instead(path.removesuffix(".py").replace("/", "."), ROOT / path, mutant.source))
-    options = [
-        "-x",
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-m",
-        "not slow",
-        "-o",
-        "addopts=",
-    ]
-    with contextlib.redirect_stdout(io.StringIO()):
-        for test in tests:  # one after the other: most mutants fall to the first, and need not wait for imports
-            code = int(pytest.main([*options, test]))
-            if code != 0:
-                return code
-    return 0
-
-
-def _work(job: tuple[str, int]) -> tuple[str, str, str]:
-    path, index = job
-    mutant = mutants((ROOT / path).read_text(encoding="utf-8"))[index]
-    return path, str(mutant), judge(path, mutant, TESTS[path])
+"""Files whose mutants are made, with the tests that should notice them. Of tests that others' machines cannot run
+(without Hydra, say) a word is printed, and they notice nothing."""
 
 
 def wanted(modules: Iterable[str]) -> list[str]:
@@ -171,35 +125,98 @@ def _unlined(path: str, mutant: str) -> str:
     return f"{path}: {where}:{change}"
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A mutant with the tests that are to notice it, in groups; its limit in s, and when all trials end (monotonic)."""
+
+    path: str
+    mutant: Mutant
+    groups: list[tuple[str, ...]]
+    limit: float
+    stop: float
+
+    def answer(self) -> tuple[str, str, str | None]:
+        """Return path, mutant and what became of it; None if the time for all was over first."""
+        left = self.stop - time.monotonic()
+        if left <= 0:
+            return self.path, str(self.mutant), None
+        said = judge(self.path, self.mutant.source, self.groups, min(self.limit, left)) if self.groups else "survived"
+        return self.path, str(self.mutant), None if said == "timeout" and left < self.limit else said
+
+
 def main() -> None:
+    options = _arguments()
+    os.chdir(ROOT)
+    stop = time.monotonic() + options.seconds
+    made = {path: mutants(Path(path).read_text(encoding="utf-8")) for path in wanted(options.modules)}
+    jobs = taken(made, options.sample, options.seed, options.share)
+    answers = _kept(options.out)
+    preload()
+    with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=20) as pool:
+        known = _known(made, options.reach, pool)
+        trials = [
+            _trial(path, mutant, known, options.each, stop)
+            for path, mutant in jobs
+            if (path, str(mutant)) not in answers
+        ]
+        print(f"{len(trials)} mutants to try, {len(known)} tests", flush=True)
+        for path, name, said in pool.imap_unordered(Trial.answer, trials):
+            if said is None:
+                continue
+            answers[path, name] = said
+            if options.out is not None:
+                with options.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([path, name, said]) + "\n")
+    _report({(path, str(mutant)): answers.get((path, str(mutant))) for path, mutant in jobs}, made)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("modules", nargs="*")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--sample", type=int, help="that many mutants of each file, at random; without it all")
+    parser.add_argument("--seed", default="0", help="of the sample")
     parser.add_argument("--share", default="1/1", help="which part of the mutants: 3/8")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="when to end with what there is")
+    parser.add_argument("--each", type=float, default=20.0, help="seconds of tests that a mutant is worth at most")
+    parser.add_argument("--reach", type=Path, help="file of what each test enters; written if it is not there")
     parser.add_argument("--out", type=Path, help="file of answers (JSON lines), which is gone on with")
-    options = parser.parse_args()
-    os.chdir(ROOT)
-    first, of = (int(part) for part in options.share.split("/"))
-    paths = wanted(options.modules)
-    jobs = [(path, i) for path in paths for i in range(len(mutants(Path(path).read_text(encoding="utf-8"))))]
-    jobs = jobs[first - 1 :: of]
-    answers = _kept(options.out)
-    preload()
-    for path in paths:
-        if judge(path, None, TESTS[path]) != "survived":
-            sys.exit(f"{path}: its tests fail without any change: {' '.join(TESTS[path])}")
-    left = [job for job in jobs if (job[0], _name(job)) not in answers]
-    with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=20) as pool:
-        for path, mutant, answer in pool.imap_unordered(_work, left):
-            answers[path, mutant] = answer
-            if options.out is not None:
-                with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([path, mutant, answer]) + "\n")
-    _report({job: answers[job[0], _name(job)] for job in jobs})
+    return parser.parse_args()
 
 
-def _name(job: tuple[str, int]) -> str:
-    return str(mutants((ROOT / job[0]).read_text(encoding="utf-8"))[job[1]])
+def taken(made: dict[str, list[Mutant]], sample: int | None, seed: str, share: str) -> list[tuple[str, Mutant]]:
+    """Return the mutants that are tried, in an order that takes all files alike: one that is cut short is fair."""
+    first, of = (int(part) for part in share.split("/"))
+    rounds = []
+    for path, found in made.items():
+        order = random.Random(f"{seed}:{path}").sample(found, len(found))[:sample]
+        rounds += [(place, path, mutant) for place, mutant in enumerate(order)]
+    rounds.sort(key=lambda one: one[:2])
+    return [(path, mutant) for _, path, mutant in rounds][first - 1 :: of]
+
+
+def _known(made: Iterable[str], kept: Path | None, pool: Pool) -> list[Reach]:
+    """Return what the tests of these files reach, from a file if there is one; a word on those that are left out."""
+    files = sorted({str(file) for path in made for named in TESTS[path] for file in _test_files(Path(named))})
+    known = [Reach(**one) for one in json.loads(kept.read_text("utf-8"))] if kept is not None and kept.exists() else []
+    have = {one.test.partition("::")[0] for one in known}
+    missing = [file for file in files if file not in have]
+    missing.sort(key=lambda file: -Path(file).stat().st_size)
+    for file, (found, said) in zip(missing, pool.imap(reach, missing, chunksize=1), strict=True):
+        known += found
+        print(f"{file}: {len(found)} tests{'; ' * bool(said)}{said}", flush=True)
+    if kept is not None and missing:
+        kept.write_text(json.dumps([asdict(one) for one in known]), encoding="utf-8")
+    return known
+
+
+def _test_files(named: Path) -> list[Path]:
+    return sorted(named.glob("**/test_*.py")) if named.is_dir() else [named]
+
+
+def _trial(path: str, mutant: Mutant, known: Sequence[Reach], each: float, stop: float) -> Trial:
+    tests = chosen(known, TESTS[path], path, mutant.line, each)
+    return Trial(path, mutant, by_file(tests), GRACE_SECONDS + 10.0 * sum(one.seconds for one in tests), stop)
 
 
 def _kept(out: Path | None) -> dict[tuple[str, str], str]:
@@ -208,22 +225,38 @@ def _kept(out: Path | None) -> dict[tuple[str, str], str]:
     return {(path, mutant): answer for path, mutant, answer in map(json.loads, out.read_text("utf-8").splitlines())}
 
 
-def _report(answers: dict[tuple[str, int], str]) -> None:
+def _report(answers: dict[tuple[str, str], str | None], made: dict[str, list[Mutant]]) -> None:
     reasons, survivors = equivalent(), list[str]()
-    counts: dict[str, Counter[str]] = {}
-    for job, answer in answers.items():
-        name = _name(job)
-        why = reasons.get(_unlined(job[0], name))
-        said = "equivalent" if answer == "survived" and why else answer
-        counts.setdefault(job[0], Counter())[said] += 1
-        survivors += [f"{job[0]}: {name}"] if said == "survived" else []
-    print(f"{'module':32} {'mutants':>8} {'killed':>7} {'equivalent':>11} {'survived':>9} {'share':>7}")
-    for path, count in [*counts.items(), ("all", sum(counts.values(), Counter[str]()))]:
+    counts: dict[str, Counter[str]] = {path: Counter() for path in made}
+    for (path, name), answer in answers.items():
+        said = "equivalent" if answer == "survived" and _unlined(path, name) in reasons else answer or "left"
+        counts[path][said] += 1
+        survivors += [f"{path}: {name}"] if said == "survived" else []
+    print(_machine())
+    heads = f"{'mutants':>8} {'tried':>6} {'killed':>7} {'equivalent':>11} {'survived':>9} {'share':>7}"
+    print(f"{'module':36} {heads}")
+    folders: dict[str, Counter[str]] = {}
+    for path, count in counts.items():
+        folder = str(Path(path).parent)
+        folders[folder] = folders.get(folder, Counter()) + count
+    for what, count in [*counts.items(), *folders.items(), ("all", sum(counts.values(), Counter[str]()))]:
         killed, same = count["killed"] + count["timeout"], count["equivalent"]
-        share = killed / max(1, count.total() - same)
-        print(f"{path:32} {count.total():8} {killed:7} {same:11} {count['survived']:9} {share:7.1%}")
+        number = sum(len(found) for path, found in made.items() if what in (path, "all", str(Path(path).parent)))
+        tried = count.total() - count["left"]
+        share = f"{killed / (tried - same):7.1%}" if tried > same else f"{'-':>7}"
+        print(f"{what:36} {number:8} {tried:6} {killed:7} {same:11} {count['survived']:9} {share}")
     print("\nsurvivors:" if survivors else "\nno survivors")
-    print("\n".join(survivors))
+    print("\n".join(sorted(survivors)))
+
+
+def _machine() -> str:
+    versions = []
+    for name in ("numpy", "scipy", "torch", "pytest", "hypothesis"):
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            versions.append(f"no {name}")
+    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {', '.join(versions)}"
 
 
 if __name__ == "__main__":
