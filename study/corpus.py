@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from study.config import ClusterConfig
 from study.executors.local import job_environment
+from study.executors.query import clean_environment
 from train.spec.config import DataConfig, RunConfig
 from train.spec.manifest import FILE, Manifest, folder, read_manifest, settings_of
 
@@ -127,8 +128,10 @@ def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
         file = Path(scratch) / "data.yaml"
         file.write_text(dump({"data": asdict(corpus.data)}))
         words = ["-m", "train.prepare", "--config", str(file.absolute()), "--root", corpus.root]
-        command = srun_command(words, cluster) if in_job(cluster) else [sys.executable, *words]
-        code = _wait_for(command)
+        command, environment = [sys.executable, *words], job_environment(os.environ)
+        if in_job(cluster):  # of its own: within a job, as this command may be, srun would make a step of that
+            command, environment = srun_command(words, cluster), clean_environment(environment)
+        code = _wait_for(command, environment)
     if code != 0 and in_job(cluster):
         raise ValueError(
             f"the data was not prepared: srun ended with exit code {code}, for the reason above; "
@@ -155,10 +158,10 @@ def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:
     ]
 
 
-def _wait_for(command: Sequence[str]) -> int:
+def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command in this process's group and return its exit code; after Ctrl-C once it has ended by itself."""
     try:
-        process = subprocess.Popen(command, env=job_environment(os.environ))
+        process = subprocess.Popen(command, env=environment)
     except FileNotFoundError:
         raise ValueError(
             f"cluster.executor=slurm, but {command[0]} is not on PATH: run this on a login node, or take cluster=local"

@@ -99,16 +99,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         with driving(folder):
             _begin(folder, config, wanted)
             return stay(folder, count, config.cluster.code)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    # One lock for both: a command that is refused because another one submits has changed nothing.
-    with locked(folder.submitting, SUBMITTER_SECONDS):
-        _begin(folder, config, wanted)
-        if by_unit:
-            jobs.choose_code(folder, config.cluster.code)
-            print(f"submitted {jobs.advance_held(folder, Outside())} jobs")
-        else:
-            _submit(folder, config.cluster, count)
-    _say_next(folder)
+    _begin_and_submit(folder, config, wanted, count)
     return 0
 
 
@@ -247,6 +238,22 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     elif not arrays:
         print(f"SLURM takes no arrays here: once for each of {count} workers.\n")
     print(text.rstrip())
+
+
+def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings, count: int) -> None:
+    """Write a search down and submit its workers, or the jobs of its first units.
+
+    Under one lock: a command that is refused because another one submits has changed nothing.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.submitting, SUBMITTER_SECONDS):
+        _begin(folder, config, wanted)
+        if config.search.shape == "jobs":
+            jobs.choose_code(folder, config.cluster.code)
+            print(f"submitted {jobs.advance_held(folder, Outside())} jobs")
+        else:
+            _submit(folder, config.cluster, count)
+    _say_next(folder)
 
 
 def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:

@@ -425,6 +425,21 @@ def test_data_is_prepared_in_a_job_where_runs_are_jobs() -> None:
     assert not corpus.in_job(ClusterConfig(executor="slurm", prepare="here"))
 
 
+def test_data_is_prepared_in_a_job_of_its_own_also_from_within_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "srun").write_text(f"#!/bin/sh\nenv > {tmp_path}/seen\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    data = DataConfig(name="d")
+    corpus.prepare(corpus.Corpus(data, str(tmp_path / "data")), ClusterConfig(executor="slurm"))
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert "SLURM_CONF=/etc/slurm.conf" in seen and not any("SLURM_JOB_ID" in line for line in seen)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
 def test_options_and_overrides_stand_in_any_order() -> None:
     arguments = split(["a=1", "-m", "--config-dir", "d", "b=2", "--cfg=job"])
     assert arguments.options == ("-m", "--config-dir", "d", "--cfg=job")
