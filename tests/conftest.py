@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,12 +24,20 @@ hypothesis.settings.register_profile("shared-machine", deadline=None)
 hypothesis.settings.load_profile("shared-machine")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in an order drawn with this seed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order tests such that none that takes long begins last, when it would have the machine to itself.
 
     Each xdist worker begins with a run of the list. The first one's starts with the tests on SLURM, which mostly wait;
     the others' start with the files that have slow tests, and all go on with quick ones, which idle workers take away.
     """
+    seed = config.getoption("shuffle")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
+        return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     on_slurm = [item for item in items if item.get_closest_marker("slurm")]
     on_slurm.sort(key=lambda item: "time_limit" not in item.name)

@@ -1,0 +1,65 @@
+"""Is the suite green on a busy machine, in any order? `python -m benchmarks.suite_under_load --times 10 [WORDS …]`.
+
+Each time processes that only count keep every core busy, and the tests run in another order. Prints what failed and how
+often, with the seeds of the orders; what fails alone with `pytest --shuffle SEED` fails for its order. WORDS go to
+pytest (files, -k …). The output of each run is kept in the folder `--logs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+
+def main() -> int:
+    """Run the suite so often; return 1 if a test failed in any run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--hogs", type=int, default=os.cpu_count(), help="processes that only count")
+    parser.add_argument("--workers", type=int, default=3, help="processes that run tests")
+    parser.add_argument("--first", type=int, default=1, help="seed of the first order")
+    parser.add_argument("--logs", type=Path, default=Path("/tmp/suite_under_load"))
+    options, words = parser.parse_known_args()
+    options.logs.mkdir(parents=True, exist_ok=True)
+    failed: dict[str, list[int]] = defaultdict(list)
+    hogs = [multiprocessing.Process(target=_count, daemon=True) for _ in range(options.hogs)]
+    for hog in hogs:
+        hog.start()
+    for seed in range(options.first, options.first + options.times):
+        began, log = time.monotonic(), options.logs / f"{seed}.log"
+        found, summary = _run(seed, options.workers, words, log)
+        print(f"order {seed}: {summary}, {time.monotonic() - began:.0f} s; {log}", flush=True)
+        for name in found:
+            failed[name].append(seed)
+    for hog in hogs:
+        hog.terminate()
+    for name, seeds in sorted(failed.items()):
+        print(f"failed {len(seeds)} of {options.times} (orders {', '.join(map(str, seeds))}): {name}")
+    return 1 if failed else 0
+
+
+def _run(seed: int, workers: int, words: list[str], log: Path) -> tuple[list[str], str]:
+    """Run the tests once; return the ones that failed, and pytest's last line."""
+    command = [sys.executable, "-m", "pytest", "-v", f"--shuffle={seed}", f"--numprocesses={workers}"]
+    with log.open("w") as file:
+        subprocess.run([*command, "--dist=worksteal", *words], stdout=file, stderr=file, check=False)
+    text = log.read_text()
+    names = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    return sorted(set(names)), text.strip().splitlines()[-1].strip("= ")
+
+
+def _count() -> None:
+    number = 0
+    while True:
+        number += 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
