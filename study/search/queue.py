@@ -7,12 +7,20 @@ from study.executors import query
 from study.layout import StudyFolder
 from study.observe import Look, PointStatus
 from study.overview import queued_lines
+from study.search.claims import JOB, Office
+from study.search.jobs import UNIT
 
 
 def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
-    """Return the search's jobs that live, as statuses without a point: queued, with SLURM's reason, or running."""
-    batches = ledger.read(folder).batches.values()
-    ids = sorted({str(b.job_id) for b in batches if b.executor == "slurm" and b.job_id and b.abandoned is None})
+    """Return the search's jobs that live, as statuses without a point: queued, with SLURM's reason, or running.
+
+    Of jobs of one unit each only those whose unit is not over: a search may have had thousands.
+    """
+    known = [b for b in ledger.read(folder).batches.values() if b.executor == "slurm" and b.abandoned is None]
+    if any(UNIT in batch.resources for batch in known):
+        wanted = {claim.worker.removeprefix(JOB) for claim in Office.of(folder).search.claims.values()}
+        known = [batch for batch in known if UNIT not in batch.resources or batch.name in wanted]
+    ids = sorted({str(batch.job_id) for batch in known if batch.job_id})
     jobs = look(ids).jobs if ids else {}
     return [
         PointStatus(key=name, state=job.state, reason=job.reason, job_id=name)

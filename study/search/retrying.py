@@ -14,9 +14,11 @@ from typing import Any
 from study.classify import STATES, by_slurm
 from study.policy import End, Rules, verdict
 
-UNCOUNTED = frozenset({"", "interrupted", "cancelled", "paused", "completed"})
-"""Kinds of ends that are nobody's failure: a worker was told to stop, or used up its device time."""
+UNCOUNTED = frozenset({"", "interrupted", "cancelled", "paused", "completed", "held"})
+"""Kinds of ends that are nobody's failure: a worker was told to stop, used up its device time, or found the run taken.
+"""
 TOLD = "told to stop"
+TAKEN = "another attempt still has the run"
 GONE = "node_failure"
 """What a worker counts as of which nothing was heard any more: it died with its node, or was killed there."""
 WAITS = frozenset({"disk_full"})
@@ -38,7 +40,7 @@ def follows(kind: str, ends: Sequence[End], rules: Rules, saved: int = 0) -> Fol
     saved: tokens of the run's newest checkpoint: failures count while it gets no further.
     """
     if kind in UNCOUNTED:
-        return Follows("lost", TOLD)
+        return Follows("lost", TAKEN if kind == "held" else TOLD)
     said = verdict(kind, ends, rules.here(), saved)
     if said.action != "stop":
         return Follows("lost", said.why)

@@ -13,6 +13,7 @@ from study.executors.query import Job, View
 from study.layout import StudyFolder
 from study.observe import Look
 from study.search import queue
+from study.search.claims import Office
 from tests.study.search.searches import make_search
 
 
@@ -41,6 +42,17 @@ def test_held_workers_are_named_with_what_helps(tmp_path: Path) -> None:
     assert "stands still" not in " ".join(queue.lines(folder, look(held, runs)))
     assert queue.lines(folder, look(Job("queued", "PENDING", "Priority"), runs)) == []
     assert queue.lines(folder, look(Job("completed", "COMPLETED"))) == []
+
+
+def test_jobs_whose_unit_is_over_are_not_asked_for(tmp_path: Path) -> None:
+    folder = make_search(tmp_path / "s")
+    office = Office.of(folder)
+    for name, job in (("s.old", "6"), ("s.w", "7")):
+        resources = {"unit": "abc"}
+        ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=resources, code=None)
+        ledger.append(folder, "submitted", name=name, job_id=job)
+    assert office.claim("job:s.w", lease=False) is not None
+    assert len(queue.lines(folder, look(Job("queued", "PENDING", "JobHeldUser")))) == 3
 
 
 def test_status_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

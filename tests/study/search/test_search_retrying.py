@@ -39,6 +39,7 @@ def ends(*kinds: str, saved: int = 0) -> list[End]:
         ("preempted", ["preempted"] * 40, {}, "lost"),
         ("preempted", [], {"preempted": "stop"}, "failed"),
         ("interrupted", ["interrupted"] * 50, {}, "lost"),  # a worker was told to stop: not the trial's end
+        ("held", ["held"] * 50, {}, "lost"),  # whoever has the run advances it
         ("gpu_memory", [], {}, "failed"),
         ("host_memory", [], {}, "lost"),
     ],
