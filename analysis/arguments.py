@@ -176,4 +176,8 @@ def _float(text: str) -> float:
 
 
 def _shown(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | tuple | list):
+        return ",".join(map(str, value)) or "none"
+    return str(value)

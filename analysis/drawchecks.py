@@ -70,7 +70,7 @@ def _undefined(fit: LawFit) -> list[Check]:
     shares = {name: share for name, share in fit.undefined.items() if share > MANY_UNDEFINED}
     if not shares:
         return []
-    text = ", ".join(f"{100 * share:.2g} % for {name}" for name, share in shares.items())
+    text = ", ".join(f"{human.percent(share)} for {name}" for name, share in shares.items())
     advice = "half of them count as beyond either end of the interval; from the share that it leaves out there is none"
     return [Check("undefined_draws", f"resamples without a value: {text}", advice)]
 

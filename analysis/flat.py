@@ -165,9 +165,10 @@ def _between(p: Problem, first: Array, last: Array, moved: float) -> Flat:
     form = p.form
     low, high = (form.natural(theta[None], p.centres)[0] for theta in (first, last))
     logs = np.array(form.logs)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # also where both ends of a coefficient are infinite
         ends = [np.where(logs, np.log(np.maximum(np.abs(v), 1e-300)), v) for v in (low, high)]
-    gap = ends[1] - ends[0]
+        gap = ends[1] - ends[0]
+    gap[~np.isfinite(gap)] = 0.0  # a coefficient beyond any number: its exponent tells the direction
     gap /= max(float(np.linalg.norm(gap)), 1e-300)
     if gap[np.argmax(np.abs(gap))] < 0:
         gap, low, high = -gap, high, low

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import bootstrap, engine
+from analysis import bootstrap, engine, human
 from analysis.constraints import constraint
 from analysis.forms.powers import SumOfPowers
 from analysis.profile import profile
@@ -115,7 +115,7 @@ def _resampled(fit: LawFit, name: str, verdict: Identified) -> Identified:
     draws = fit.draws[name].to_numpy()
     interval = bootstrap.interval(draws, float(fit.params[name]), fit.confidence, logs=fit._positive(name))
     if interval is None:
-        return Identified(False, f"{100 * fit.undefined[name]:.2g} % of the resamples have no finite {name}")
+        return Identified(False, f"{human.percent(fit.undefined[name])} of the resamples have no finite {name}")
     if not fit._positive(name):
         return verdict
     low, high = (float(v) for v in np.log(np.maximum(interval, 1e-300)))

@@ -71,9 +71,8 @@ def _odd(rows: Rows) -> list[Check]:
     bits = _in_bits(left - middle, score)
     if bits is not None:
         mask, ratio = bits
-        text = (
-            f"{human.counted(int(mask.sum()), 'loss')} {ratio} ({_named(rows, mask)}): bits beside nats, by their size"
-        )
+        several = human.counted(int(mask.sum()), "loss") + (" are" if mask.sum() > 1 else " is")
+        text = f"{several} {ratio} ({_named(rows, mask)}): bits beside nats, by their size"
         out.append(Check("mixed_units", text, "bring all losses to one unit: 1 bit is 0.6931 nats", "error"))
         score = np.where(mask, 0.0, score)
     odd = (np.abs(score) > SCORES) & (np.abs(left - middle) > LEAST)
@@ -89,7 +88,7 @@ def _odd(rows: Rows) -> list[Check]:
 
 def _in_bits(left: Array, score: Array) -> tuple[Mask, str] | None:
     """Return the rows that lie apart from the rest by the ratio of bits to nats, and which way; None without any."""
-    for sign, text in ((1.0, "are 1.44 times the others"), (-1.0, "are 0.69 times the others")):
+    for sign, text in ((1.0, "1.44 times the others"), (-1.0, "0.69 times the others")):
         mask = (np.abs(left - sign * BITS) < NEAR) & (np.abs(score) > SCORES)
         if mask.any() and mask.sum() < 0.5 * len(left):
             return mask, text

@@ -219,7 +219,7 @@ def _resampled(flops: Array, best: Array, drawn: Array) -> list[Check]:
     out, lost = [], np.isnan(drawn[..., 0]).mean(axis=0)
     bad = lost > MANY_UNDEFINED
     if bad.any():
-        shares = ", ".join(f"{100 * s:.2g} % at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
+        shares = ", ".join(f"{human.percent(s)} at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
         advice = "there is no interval where 5 % are reached: widen the sizes of these budgets or add seeds"
         out.append(Check("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
     if len(flops) < 3 or not (noise := within(drawn[..., 0])):

@@ -6,21 +6,18 @@ does not know is charged by the clocks of its attempts. Jobs with GPUs are count
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from study import ledger
 from study.executors import query
-from study.files import read_json, tail
-from study.hang import read_beat
-from study.layout import AttemptFolder, RunFolder, StudyFolder
+from study.files import read_json
+from study.last_sign import last_sign
+from study.layout import RunFolder, StudyFolder
 from study.observe import PointStatus
 from study.point import Point
 from study.resources import Shape
@@ -324,32 +321,11 @@ def _attempts(run: RunFolder, key: str, now: float) -> list[Attempted]:
                 str(job.get("job_id", "")),
                 int(job.get("restart") or 0),
                 started,
-                float(ended["ended"]) if ended else max(started, min(now, _last_sign(run, attempt, started))),
+                float(ended["ended"]) if ended else max(started, min(now, last_sign(run, attempt, started))),
                 None if ended is None else str(ended.get("state")),
             )
         )
     return found
-
-
-def _last_sign(run: RunFolder, attempt: AttemptFolder, started: float) -> float:
-    """Return when an attempt without an ending last said something, by the times that it wrote [seconds since 1970].
-
-    Files' own times are no clock: copying, restoring and purging change them. A later attempt's records do not count.
-    """
-    beats = (read_beat(path) for path in attempt.path.glob("beat.*"))
-    said = [beat.time for beat in beats if beat is not None]
-    if any(said):
-        return max(said)
-    job = read_json(run.attempt(int(attempt.path.name) + 1).job) or {}
-    until = float(job.get("started") or math.inf)
-    return max((at for at in _recorded(run) if started <= at < until), default=started)
-
-
-def _recorded(run: RunFolder) -> Iterator[float]:
-    """Yield the times of the last records of a run's metrics [seconds since 1970]."""
-    for line in tail(run.metrics, 1 << 16).splitlines():
-        with suppress(ValueError, TypeError, KeyError):
-            yield float(json.loads(line)["time"])
 
 
 def _within(one: Attempted, run: Charge) -> bool:

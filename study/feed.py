@@ -166,7 +166,9 @@ def feed(
     if out:
         _cancel_late(folder, [key for part in decided.parts for key in part.keys], outside)
     if singles:
-        outside.say(f"submitted {out:,} points as {singles:,} single jobs: SLURM takes no arrays here")
+        outside.say(
+            f"submitted {counted(out, 'point')} as {counted(singles, 'single job')}: SLURM takes no arrays here"
+        )
     left = len(state.waiting) - out
     _note(folder, outside, why, left)
     if left and out:
@@ -217,7 +219,7 @@ def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -
     request = Request(slurm.batch_name(folder.name), shape, jobs, part.keys, part.asked.code, part.throttle)
     sent = send(folder, request, outside, patient=patient)
     if part.array and not sent.full:
-        outside.say(f"submitted {len(part.keys):,} points as job array {sent.job_id} ({request.name})")
+        outside.say(f"submitted {counted(len(part.keys), 'point')} as job array {sent.job_id} ({request.name})")
     return sent.full
 
 

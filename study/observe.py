@@ -18,6 +18,7 @@ from study.executors import query
 from study.files import RunLock, last_lines, read_json, tail
 from study.freeze import load_points
 from study.hang import read_beat, slow_rank
+from study.last_sign import last_sign
 from study.layout import ATTEMPTS, JOB, OUTCOME, RunFolder, StudyFolder
 from study.point import Point
 from study.policy import ENDED_BADLY
@@ -315,7 +316,7 @@ def _describe(
         tokens=tokens,
         budget_tokens=point.tokens,
         loss=loss,
-        seconds=_seconds(attempt),
+        seconds=_seconds(folder.run(point.key), attempt, standing.state),
         error=error,
         kind=_told_by(error) if standing.kind == "unknown" else standing.kind,
         headline=_headline(seen, error) if standing.state == "failed" else "",
@@ -372,13 +373,15 @@ def job_log(folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:
     return folder.jobs / f"{batch.job(batch.task(key))}_0_log.out"
 
 
-def _seconds(attempt: Attempt | None) -> float | None:
-    """Return how long the latest attempt has run, or ran."""
+def _seconds(run: RunFolder, attempt: Attempt | None, state: str) -> float | None:
+    """Return how long the latest attempt has run, or ran: until it last said something, if it was killed outright."""
     if attempt is None or "started" not in attempt.job:
         return None
     if attempt.ended is not None:
         return float(attempt.ended.get("seconds") or 0.0)
-    return max(0.0, time.time() - float(attempt.job["started"]))
+    started = float(attempt.job["started"])
+    until = time.time() if state == "running" else last_sign(run, run.attempt(attempt.number), started)
+    return max(0.0, until - started)
 
 
 def _subfolders(path: Path) -> set[str]:

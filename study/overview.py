@@ -118,7 +118,10 @@ def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
 def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
     """Return what points wait for that are wanted and not yet submitted, and what sends them."""
     whys = Counter(s.why for s in statuses if s.state == "waiting")
-    said = [f"{count:,} wait: {why or 'for room'}" for why, count in whys.most_common(SHOWN_KEYS)]
+    said = [
+        f"{count:,} {'waits' if count == 1 else 'wait'}: {why or 'for room'}"
+        for why, count in whys.most_common(SHOWN_KEYS)
+    ]
     lines = [line for text in said for line in textwrap.wrap(text, WIDTH, subsequent_indent="    ")]
     return [*lines, "jobs that end send them, and any status or watch"] if lines else []
 

@@ -14,6 +14,7 @@ from study.observe import Observer
 from study.plan import Plan
 from study.resources import Shape
 from study.sizing import Sized, in_words
+from study.units import counted
 
 ESTIMATES = 5
 """Arrays that SLURM is asked about: each is a request to the controller."""
@@ -63,8 +64,8 @@ def asked(sized: Sequence[Sized]) -> str:
 def described(shape: Shape) -> str:
     """Return a shape in words: 2 nodes x 8 GPUs, 64 cores, 240 GB, 2 h."""
     nodes = f"{shape.nodes} nodes x " if shape.nodes > 1 else ""
-    parts = [f"{shape.job_gpus_per_node} GPUs"] if shape.job_gpus_per_node else []
-    parts.append(f"{shape.tasks_per_node * shape.job_cpus_per_task} cores")
+    parts = [counted(shape.job_gpus_per_node, "GPU")] if shape.job_gpus_per_node else []
+    parts.append(counted(shape.tasks_per_node * shape.job_cpus_per_task, "core"))
     parts += [f"{shape.job_mem_gb:g} GB"] if shape.job_mem_gb else []
     return nodes + ", ".join([*parts, f"{shape.time_minutes} min"])
 

@@ -33,6 +33,9 @@ class Domain(Protocol):
     def holds(self, value: Setting) -> bool:
         """Say whether a value is in the domain."""
 
+    def allowed(self) -> str:
+        """Return its values in words: numbers from 0.0001 to 0.01."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -79,6 +82,10 @@ class Interval:
         """Say whether a value is a number of the interval."""
         return isinstance(value, int | float) and self.low <= value <= self.high
 
+    def allowed(self) -> str:
+        """Return its values in words."""
+        return f"numbers from {self.low:g} to {self.high:g}"
+
 
 @dataclass(frozen=True)
 class Integers:
@@ -124,6 +131,10 @@ class Integers:
         """Say whether a value is a whole number of the range."""
         return isinstance(value, int) and self.low <= value <= self.high
 
+    def allowed(self) -> str:
+        """Return its values in words."""
+        return f"whole numbers from {self.low} to {self.high}"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -163,6 +174,10 @@ class Choice:
     def holds(self, value: Setting) -> bool:
         """Say whether a value is one of them."""
         return value in self.values
+
+    def allowed(self) -> str:
+        """Return its values in words."""
+        return f"one of {', '.join(map(str, self.values))}"
 
 
 def domain_size(domain: Domain) -> float:

@@ -17,10 +17,17 @@ ASKED = ("study", "study.sweep", "words")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     said = "put  source <(…)  of it in your shell's rc"
-    parser.add_argument("shell", choices=(*completion.SHELLS, *ASKED), metavar="{bash,zsh}", help=said)
+    parser.add_argument("shell", type=_known, metavar="{bash,zsh}", help=said)
     parser.add_argument("place", nargs="?", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     add_json(parser)
+
+
+def _known(name: str) -> str:
+    """Return a shell's name, or what its script asks by; the error names shells alone."""
+    if name in (*completion.SHELLS, *ASKED):
+        return name
+    raise argparse.ArgumentTypeError(f"{name!r} is not a shell that this writes for: {' or '.join(completion.SHELLS)}")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -45,6 +45,9 @@ def run(options: argparse.Namespace) -> int:
         print(
             f"  {made.branches} go on from another run's checkpoint: no value (NaN) before it; a replay leaves them out"
         )
+    if made.branches == rows:
+        print("  none began at the start: nothing to replay, for nobody knows what copied weights would have come to")
+        return 0
     cost = " cost=table" if "epoch_cost" in made.arrays else ""
     print(
         f"python -m sweeps.replay curves={options.out} scheduler=all workers=4{cost} startup={made.startup:.3g} "

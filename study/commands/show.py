@@ -69,10 +69,11 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
 
 
 def differences(folder: StudyFolder, point: Point) -> dict[str, dict[str, Any]]:
-    """Return the values of a point's config that are not the study's base's, as key -> {base, point}.
+    """Return the values of a point's config that are not the base's, as key -> {base, point}.
 
-    The base is what the study's latest command composed without its lists, resolved as a point is; a value of None
-    that the point derives is shown where the base cannot be resolved.
+    The base is the first config that the study's latest command composed (of a list or a design its first point; of a
+    search what its trials share), resolved as a point is; a value of None that the point derives is shown where the
+    base cannot be resolved.
     """
     defaults = load_section(folder, "run_defaults")
     if not defaults:
@@ -138,7 +139,7 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
     lines = [f"{status.key}  {state}", f"  {recognised(status.overrides)}".rstrip(), f"  {found['run']}"]
     done = f"{status.tokens:,} of {status.budget_tokens:,} tokens"
     lines.append(f"  {done}" + ("" if status.loss is None else f", loss {status.loss:.4f} nats per token"))
-    lines += ["", "differs from the study's base:" if found["differs"] else "no difference from the study's base"]
+    lines += ["", _differs(found["differs"])]
     lines += [f"  {key}: {said(v['base'])} -> {said(v['point'])}" for key, v in found["differs"].items()]
     if found["parent"]:
         lines.append(f"goes on from {found['parent']}")
@@ -155,6 +156,12 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
         hint = "" if where["link"] else f"    # while python -m study dashboard {reference(folder)} runs"
         lines += ["", f"MLflow: {address}{hint}"]
     return [line for line in lines if line is not None]
+
+
+def _differs(found: Mapping[str, Any]) -> str:
+    """Return the heading of what a point has otherwise than the base."""
+    said = "differs from {}:" if found else "no difference from {}"
+    return said.format("the first config of the study's latest command")
 
 
 def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -56,7 +56,7 @@ class Office:
         """Return the search of a study; ValueError where it has none."""
         settings = load(folder)
         if settings is None:
-            raise ValueError(f"{folder.search} does not exist: this study is no search")
+            raise ValueError(f"{folder.name} is no search: its points were all known beforehand, there are no trials")
         office = cls(folder, settings, EventLog(folder.events), Search(settings))
         office.refresh()
         return office

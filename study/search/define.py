@@ -83,7 +83,7 @@ def enqueued(config: Mapping[str, Any], space: Space) -> dict[str, Setting]:
         value = float(given) if isinstance(domain, Interval) and isinstance(given, int) else given
         flat[name] = value
         if not domain.holds(value):
-            raise ValueError(f"{name}={value} is not in {domain}: samplers know no other values")
+            raise ValueError(f"{name}={value} is outside the search: it takes {domain.allowed()}")
         condition = (space.conditions or {}).get(name)
         if condition is not None and flat.get(condition.on, condition.values[0]) not in condition.values:
             raise ValueError(f"{name}={value} means nothing where {condition.on}={flat[condition.on]}: leave it out")

@@ -41,6 +41,7 @@ from study.submit import settings as study_settings
 from study.supervise import spawn
 from study.sync_process import SyncProcess
 from study.table import rows, slots, speed
+from study.units import counted
 from sweeps.space import Condition, Domain
 from train.spec.config import RunConfig
 
@@ -306,7 +307,8 @@ def _send(folder: StudyFolder, shape: Shape, code: str, count: int, outside: Out
             f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; they work on "
             "without the others, and the same command submits these later"
         ) from error
-    return f"submitted {count} workers as {'job array' if arrays else 'jobs'} {', '.join(names)}"
+    jobs = "job array" if arrays else "jobs"
+    return f"submitted {counted(count, 'worker')} as {jobs} {', '.join(names)}"
 
 
 def _say_next(folder: StudyFolder) -> None:

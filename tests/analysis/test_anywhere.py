@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import engine, fit_law, forms, human, losses
+from analysis import engine, fit_law, flat, forms, human, losses
 from analysis.flat import Flat
 from tests.analysis import anywhere, studies
 
@@ -123,6 +123,14 @@ def test_constants_that_a_design_cannot_tell_apart_are_named_with_their_width() 
     assert abs(found.direction["ln B"]) > 0.5
     assert abs(found.direction["ln A"]) < 0.1
     assert max(found.high["B"], found.low["B"]) > 2 * min(found.high["B"], found.low["B"])
+
+
+def test_equal_laws_with_a_coefficient_beyond_any_number_are_told_by_its_exponent() -> None:
+    p = fit_law(studies.isoflop(1, noise=0.004), resamples=0).problem
+    steep, steeper = (np.array([0.6, -0.5, -0.3, alpha, 0.35]) for alpha in (90.0, 140.0))
+    found = flat._between(p, steep, steeper, 0.1)
+    assert np.isinf(found.high["A"])
+    assert found.text.startswith("along (alpha +1.00), from alpha 90")
 
 
 def test_what_decides_among_equals_moves_nothing_else() -> None:

@@ -116,6 +116,16 @@ def test_the_command_says_that_survivors_and_copies_are_what_they_are(
     assert replay([f"curves={tmp_path / 'c.npz'}", "scheduler=random", "seeds=1", "budgets=1"]) == 0
 
 
+def test_where_every_run_is_a_copy_no_replay_is_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = StudyFolder(tmp_path / "s")
+    parent = finished(study, 0.1, "running")
+    for lr in (0.2, 0.3, 0.4):
+        finished(study, lr, parent=f"{parent}@{BUDGET // 2}")
+    assert main(["export-curves", str(study.path), str(tmp_path / "c.npz")]) == 0
+    said = capsys.readouterr().out
+    assert "none began at the start: nothing to replay" in said and "sweeps.replay" not in said
+
+
 def test_a_run_that_has_not_begun_has_no_curve(tmp_path: Path) -> None:
     study = StudyFolder(tmp_path / "s")
     append_points(study, [point(resolve(replace(RunConfig(), budget=BudgetConfig(tokens=BUDGET))))])

@@ -13,8 +13,9 @@ from study import budget, cost, ledger
 from study.config import StudySection
 from study.executors.query import Answer
 from study.layout import StudyFolder
-from study.observe import PointStatus
+from study.observe import PointStatus, observe
 from study.resources import Shape
+from tests.study.execution.studies import make_study
 
 START = "2026-11-21T10:00:00"
 BEGAN = time.mktime(time.strptime(START, "%Y-%m-%dT%H:%M:%S"))
@@ -121,6 +122,16 @@ def test_quick_adds_earlier_attempts_to_what_the_status_knows(tmp_path: Path) ->
     one = cost.quick(made, {}, [status])
     assert one.used == pytest.approx(2 * 3600 / 3600)
     assert one.lost == pytest.approx(2 * 600 / 3600)
+
+
+def test_an_attempt_that_was_killed_outright_ran_until_its_last_word(tmp_path: Path) -> None:
+    made, keys = make_study(tmp_path / "s", [1])
+    run = made.run(keys[1])
+    run.attempt(1).path.mkdir(parents=True)
+    run.attempt(1).job.write_text(json.dumps({"name": "s.b", "job_id": "7_0", "started": BEGAN}))
+    run.metrics.write_text(json.dumps({"kind": "train", "step": 3, "time": BEGAN + 25, "metrics": {}}) + "\n")
+    (status,) = observe(made)
+    assert status.state != "running" and status.seconds == pytest.approx(25.0), "not until now"
 
 
 def test_jobs_without_gpus_are_counted_in_core_hours(tmp_path: Path) -> None:

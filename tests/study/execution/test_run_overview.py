@@ -102,7 +102,7 @@ def test_lines_about_time_and_cost() -> None:
     assert left_line(3700.0, running) == "time left: about 1 h 01 min (1 running, 2 waiting)"
     assert left_line(None, running).startswith("time left: cannot be told yet")
     assert left_line(0.0, []) == ""
-    assert waiting_lines(running)[0] == "1 wait: MaxSubmitJobs is 2"
+    assert waiting_lines(running)[0] == "1 waits: MaxSubmitJobs is 2"
     assert waiting_lines([]) == []
     assert max(map(len, waiting_lines([status("w", "waiting", why="no answer " * 30)]))) <= 80
     ran = [status(f"p{n}", "running", source=source) for n, source in enumerate(["other", "live", None, "frozen"])]

@@ -87,7 +87,7 @@ def test_enqueue_is_a_command_and_the_same_point_is_queued_once(
     assert "is tried next" in capsys.readouterr().out
     assert Office.of(find_study(str(study.path), tmp_path)).search.queue == [{"optim.lr": 0.003, "model.layers": 2}]
     assert main(["enqueue", str(study.path), "optim.lr=3"]) == 2
-    assert "optim.lr=3.0 is not in Interval" in capsys.readouterr().err
+    assert "optim.lr=3.0 is outside the search: it takes numbers from " in capsys.readouterr().err
 
 
 def test_a_key_that_hangs_on_another_is_in_the_point_only_where_it_exists() -> None:
@@ -158,7 +158,8 @@ def test_conditions_that_cannot_hold_are_named(line: str, said: str) -> None:
     ("point", "said"),
     [
         ({"optim": {"beta1": 0.9}}, "the search is not over it"),
-        ({"optim.lr": 1}, "is not in Interval"),
+        ({"optim.lr": 1}, "is outside the search: it takes numbers from "),
+        ({"optim.name": "lion"}, "optim.name=lion is outside the search: it takes one of adamw, muon"),
         ({"optim.name": "adamw", "optim.momentum": 0.9}, "means nothing where optim.name=adamw"),
         ({"optim.momentum": 0.9}, "also needs optim.name"),
         ({}, "no point to try"),
