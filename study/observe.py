@@ -152,7 +152,6 @@ class Observer:
         if status.state == "queued" and job is not None:
             means = queued.explain(job.reason)
             follows = means.help.format(jobs=queued.jobs([name], [name]))
-            # What an earlier attempt had says nothing of now.
             status = replace(status, job_id=name, why=means.words, reason=job.reason, next=follows)
         elif status.state == "running" and job is not None and job.state == "running":
             status = replace(status, job_id=name)  # also before its attempt has begun

@@ -123,15 +123,7 @@ def settings_of(
         raise ValueError(
             f"search.eta={search.eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)"
         )
-    parts = 20 if search.name == "pbt" else search.eta**3
-    r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
-    if search.name != "random" and not 1 <= r <= R:
-        raise ValueError(
-            f"search.min_tokens={r} is not allowed: at least 1 and at most the full training of a trial, which "
-            f"budget.tokens={config.budget.tokens} makes {R} tokens"
-        )
-    if search.name not in ("random", "pbt"):
-        r = first_rung(r, R, search.eta)
+    r = _first_look(config, R)
     for name in ("trials", "lease_seconds", "workers", "budget_flops", "budget_gpu_hours"):
         value = getattr(search, name)
         if value is not None and value <= 0:
@@ -177,6 +169,19 @@ def settings_of(
     for point in search.enqueue:
         enqueued(point, made.make_space())
     return made
+
+
+def _first_look(config: StudyConfig, R: int) -> int:
+    """Return at how many tokens trials are compared first; ValueError where that is not within their training of R."""
+    search = config.search
+    parts = 20 if search.name == "pbt" else search.eta**3
+    r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
+    if search.name != "random" and not 1 <= r <= R:
+        raise ValueError(
+            f"search.min_tokens={r} is not allowed: at least 1 and at most the full training of a trial, which "
+            f"budget.tokens={config.budget.tokens} makes {R} tokens"
+        )
+    return r if search.name in ("random", "pbt") else first_rung(r, R, search.eta)
 
 
 def check_first_rung(settings: Settings, runs: Sequence[RunConfig]) -> None:

@@ -180,11 +180,16 @@ def nothing_finished(search: Search) -> str:
     good = [t for t in trials if not t.failed and (not t.values or math.isfinite(t.value))]
     if trials and not good:
         return f"{said}: {len(trials)} of {len(trials)} failed or diverged"
+    if gone := sum(t.at >= settings.R for t in trials):
+        return (
+            f"{said} with a finite loss: {gone} came there and diverged: narrow the ranges, or give more search.trials"
+        )
     best = search.incumbent
     if next(iter(search.scheduler.candidates()), None) is not None and (settings.budget or settings.gpu_hours):
         return f"{said}: the budget bears no more{_missing(search)}"
     went = "none was among the best of enough at each rung" if best is not None else "none came to a loss"
-    return f"{said}: {went}: {what_is_enough(settings)}" if settings.scheduler in PROMOTING else f"{said}: {went}"
+    enough = what_is_enough(settings) if settings.scheduler in PROMOTING else "more search.trials carry it on"
+    return f"{said}: {went}: {enough}"
 
 
 def _missing(search: Search) -> str:
