@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+from tests.train.runs import write_config
+from train import run
+from train.checkpoint import Saver
 from train.checkpoint.staging import Staging
+from train.optim import Optimizer
+from train.spec.config import BudgetConfig, RunConfig
 
 
 class Stream:
@@ -28,3 +37,24 @@ def test_the_update_waits_for_the_copies_on_their_device(monkeypatch: pytest.Mon
     staging._stream = copying  # type: ignore[assignment]
     staging.before_update()
     assert training.waited == [copying]
+
+
+def test_every_update_of_a_run_waits_for_copies_first(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(kind: type, name: str) -> None:
+        true = getattr(kind, name)
+
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            order.append(name)
+            return true(self, *arguments, **options)
+
+        monkeypatch.setattr(kind, name, call)
+
+    noted(Saver, "before_update")
+    noted(Optimizer, "step")
+    config = replace(tiny, budget=BudgetConfig(tokens=3 * 128))
+    assert run.main(["--config", str(write_config(tmp_path / "run", config))]) == 0
+    assert order == ["before_update", "step"] * 3
