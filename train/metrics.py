@@ -78,7 +78,7 @@ class Written:
         return (-1, -1) if begun is None else (begun.to_step, begun.to_tokens)
 
     def take_in(self, record: Mapping[str, Any]) -> None:
-        """Add a record. ValueError, KeyError, TypeError or AttributeError, and nothing is added, where it is none."""
+        """Add a record; an error, and nothing is added, where it has no kind or its numbers are none."""
         number, kind, step = int(record.get("path", 0)), str(record["kind"]), int(record["step"])
         # Files of earlier versions have rollbacks that begin no path: all of their records are of the first.
         rollback = _rollback(record) if kind == ROLLBACK and number else None
@@ -184,7 +184,7 @@ def _take_in(written: Written, line: bytes) -> bool:
         return False
     try:
         written.take_in(json.loads(line))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return False
     return True
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -122,6 +124,19 @@ def test_a_file_of_the_version_before_reads_as_it_did(tmp_path: Path) -> None:
     go_back(metrics, 4, 1)
     metrics.close()
     assert [row["step"] for row in recorded.read(path, "train")] == [1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"step": "x"}, {"path": "x"}, {"path": 1, "kind": "rollback", "metrics": {"to_step": math.inf}}, {"path": [1]}],
+)
+def test_lines_whose_numbers_are_none_are_no_records(tmp_path: Path, changed: dict[str, Any]) -> None:
+    path = tmp_path / "m.jsonl"
+    rows = [{"kind": "train", "step": step, "tokens": step, "time": 1.0, "metrics": {"loss": 1.0}} for step in (1, 2)]
+    back = {"kind": "rollback", "step": 2, "path": 2, "metrics": {"to_step": 1}}
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {**rows[1], **changed}, back)))
+    assert recorded.read(path) == [rows[0], back]
+    assert recorded.read(path, "train") == rows[:1]
 
 
 @pytest.mark.parametrize(
