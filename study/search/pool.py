@@ -29,7 +29,7 @@ from study.layout import StudyFolder
 from study.plan import common, folder_of
 from study.point import Point
 from study.resources import Shape
-from study.search import jobs, outlook, view
+from study.search import jobs, outlook, queue, view
 from study.search.claims import Office, frozen
 from study.search.define import WORKERS, check_first_rung, enqueued, settings_of
 from study.search.jobs import MODULE
@@ -163,8 +163,11 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
 
 
 def watch(folder: StudyFolder) -> int:
-    """Print a line every ten seconds until the search is over; 130 after Ctrl-C, 1 where it has finished no trial."""
-    office = Office.of(folder)
+    """Print a line every ten seconds until the search is over; 130 after Ctrl-C, 1 where it has finished no trial.
+
+    Why SLURM does not start its jobs is said once, and again where that changes.
+    """
+    office, noted = Office.of(folder), list[str]()
     with Stop() as stop:
         shown = 0.0
         while not office.search.over and not office.search.stopped and not stop.requests:
@@ -172,6 +175,8 @@ def watch(folder: StudyFolder) -> int:
                 shown = time.monotonic()
                 jobs.advance_quietly(folder)
                 terminal.show(view.line(office.look().search))
+                if noted != (noted := queue.lines(folder)) and noted:
+                    terminal.show("\n".join(noted))
             time.sleep(TICK_SECONDS)
             office.refresh()
     terminal.show(view.text(office.look().search, folder, time.time()))

@@ -12,7 +12,7 @@ from study.__main__ import main
 from study.executors.query import Job, View
 from study.layout import StudyFolder
 from study.observe import Look
-from study.search import queue
+from study.search import pool, queue
 from study.search.claims import Office
 from tests.study.search.searches import make_search
 
@@ -60,3 +60,21 @@ def test_status_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(queue, "lines", lambda folder: ["7 queued: held by its owner"])
     main(["status", str(folder.path)])
     assert "7 queued: held by its owner" in capsys.readouterr().out
+
+
+def test_watch_says_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, looks = make_search(tmp_path / "s"), iter(range(4))
+
+    def rest(seconds: float) -> None:
+        if next(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr("study.search.pool.time.sleep", rest)
+    monkeypatch.setattr(queue, "lines", lambda folder: ["7 queued: held by its owner"])
+    with pytest.raises(KeyboardInterrupt):
+        pool.watch(folder)
+    said = capsys.readouterr().out
+    assert said.count("7 queued: held by its owner") == 1 and said.count("0/12 trials") == 4
