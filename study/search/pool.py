@@ -86,10 +86,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         check_first_rung(wanted, [point.config for point in corners])
     count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
     print(view.plan_text(wanted, folder, count, config.cluster.executor))
-    found, said = _outlook(wanted, folder, config, corners, count)
-    if begun is None or not Office.of(folder).search.trials:  # else what it has reached counts as well
-        outlook.refuse_the_hopeless(wanted, found)
-    for line in said:
+    for line in _outlook(wanted, folder, config, corners, count):
         print(line)
     if config.dry_run:
         if not _local(config):
@@ -349,14 +346,20 @@ def _begin(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
 
 def _outlook(
     wanted: Settings, folder: StudyFolder, config: StudyConfig, corners: Sequence[Point], count: int
-) -> tuple[outlook.Outlook, list[str]]:
-    """Return what a search will come to, and that in words."""
+) -> list[str]:
+    """Return what a search will come to, in words; ValueError where no trial can be trained to the end.
+
+    Of one that has begun how far it is: what it has reached counts as well.
+    """
+    if load(folder) is not None and (there := Office.of(folder).search).trials:
+        return [f"  begun: {view.line(there)}; what is left:  python -m study status {reference(folder)}"]
     made = rows(corners, {})
     tokens = [row.flops / row.tokens for row in made]
     found = outlook.outlook(wanted, tokens, count)
+    outlook.refuse_the_hopeless(wanted, found)
     fast = speed(folder, corners[-1].config, config.cluster)
     rate = sum(row.own for row in made) / sum(fast.seconds(row) for row in made)
-    return found, outlook.lines(wanted, found, rate, fast.why)
+    return outlook.lines(wanted, found, rate, fast.why)
 
 
 def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:

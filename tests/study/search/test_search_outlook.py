@@ -185,6 +185,8 @@ def test_a_search_that_has_begun_goes_on_where_a_new_one_would_be_refused(
     study.search.write_text(json.dumps({**said, "r": 100}))  # as an earlier version let one begin
     advance(study, 6, lose=0.0)
     assert main([*words, "search.min_tokens=100", "search.trials=27", "-m", RATE]) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "begun: " in said and "/27 trials" in said and "python -m study status t" in said
     assert dry("study.name=other", "search=asha_promotion", "search.min_tokens=100", "search.trials=27") == 2
     assert "before the end of the first optimizer step" in capsys.readouterr().err
 
