@@ -121,7 +121,7 @@ def _edits(node: ast.AST, source: str, offsets: _Offsets) -> Iterator[_Edit]:
     elif isinstance(node, ast.If | ast.While | ast.IfExp):
         begin, end = offsets.of(node.test)
         yield _Edit(begin, end, f"not ({source[begin:end]})")
-    elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+    elif isinstance(node, ast.Return) and node.value is not None and not _says_no(node.value):
         yield _Edit(*offsets.of(node.value), "None")
     elif isinstance(node, ast.AugAssign | ast.Continue | ast.Break) or (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
@@ -150,8 +150,9 @@ def _constant(node: ast.Constant, offsets: _Offsets) -> Iterator[_Edit]:
             yield _Edit(*offsets.of(node), "0")
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _says_no(node: ast.expr) -> bool:
+    """Say whether None in its place would be the same, or as false: False itself becomes True."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _compiles(source: str) -> bool:

@@ -43,7 +43,8 @@ ANALYSIS = tuple(f"tests/analysis/test_{name}.py" for name in (
     "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
 ))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
-    "asha_auto", "branch_designs", "isoflop_design", "pbt", "pbt_bandit", "replay", "samplers", "schedulers",
+    "asha_auto", "branch_designs", "densities", "isoflop_design", "pbt", "pbt_bandit", "replay", "rungs", "samplers",
+    "schedulers", "space",
 ))  # fmt: skip
 RUN = (
     "again",
@@ -61,7 +62,20 @@ RUN = (
 )
 STUDY = (
     *(f"tests/study/execution/test_run_{name}.py" for name in RUN),
-    *(f"tests/study/test_{name}.py" for name in ("hostile", "lineage", "point", "sweep_table", "terminal")),
+    *(
+        f"tests/study/test_{name}.py"
+        for name in (
+            "hostile",
+            "lineage",
+            "names",
+            "outcomes",
+            "point",
+            "selection",
+            "sweep_table",
+            "terminal",
+            "units",
+        )
+    ),
     *(f"tests/study/search/test_search_{name}.py" for name in ("retrying", "outlook", "shown")),
 )
 TESTS: dict[str, tuple[str, ...]] = {

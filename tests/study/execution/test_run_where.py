@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from study.point import Point
-from study.where import Condition, matching, parse
+from study.where import Condition, flat, matching, parse, said
 from train.spec.config import BudgetConfig, ModelConfig, RunConfig
 
 
@@ -52,7 +52,7 @@ def test_the_words_of_a_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "part"),
     [
         ("width", "is not a condition: write model.width=512"),
         ("model.width=", "is not a condition"),
@@ -65,7 +65,60 @@ def test_the_words_of_a_condition() -> None:
         ("model.position<rope", "is text: only = and != compare it"),
     ],
 )
-def test_what_cannot_be_chosen_is_said(text: str, said: str) -> None:
+def test_what_cannot_be_chosen_is_said(text: str, part: str) -> None:
     with pytest.raises(ValueError, match="--where") as caught:
         matching(POINTS, [parse(text)])
-    assert said in str(caught.value)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), (True, "true"), (False, "false"), ([1, None], "[1,null]"), (("a",), "[a]"), (3e-4, "0.0003"),
+     (2.0, "2"), (7, "7"), ("rope", "rope")],
+)  # fmt: skip
+def test_values_are_said_as_they_are_typed(value: object, text: str) -> None:
+    assert said(value) == text
+
+
+def test_lists_are_met_whole_or_by_one_of_their_items() -> None:
+    assert flat({"a": {"b": {"c": 1}, "d": 2}, "e": 3}) == {"a.b.c": 1, "a.d": 2, "e": 3}
+    layers = ((3, 4), (3, 5), (2, 4))
+    points = {
+        point.key: replace(point, config=replace(point.config, parallel=replace(point.config.parallel, pp_layers=each)))
+        for point, each in zip(POINTS.values(), layers, strict=True)
+    }
+    assert matching(points, [parse("parallel.pp_layers=3")]) == {"w64-s1", "w128-s2"}
+    assert matching(points, [parse("parallel.pp_layers!=3")]) == {"w512-s3"}
+    assert matching(points, [parse("parallel.pp_layers=5,2")]) == {"w128-s2", "w512-s3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("model.window=64", "no point has that: model.window is 32, null"),
+        ("optim.lr=1", "no point has that: optim.lr is 0.0001, 0.0003, 0.001"),
+        ("model.tied_embeddings>1", "no point has that: model.tied_embeddings is false, true"),
+        ("model.window>many", "model.window is a number, 'many' is not"),
+        ("model.qqqqqqqq=1", "python -m study.sweep --help lists every key"),
+        ("modle.widht=1", "did you mean model.width"),
+        ("zzzzzzzzzzzzzz.widht=1", "did you mean model.width"),
+        ("seed=1.5,x", "seed is a number, 'x' is not"),
+    ],
+)
+def test_more_of_what_cannot_be_chosen(text: str, part: str) -> None:
+    with pytest.raises(ValueError, match="--where") as caught:
+        matching(POINTS, [parse(text)])
+    assert part in str(caught.value)
+
+
+def test_at_most_eight_values_are_listed_by_size() -> None:
+    points = {p.key: p for p in (make(64, 1e-3, seed) for seed in range(20, 9, -1))}
+    with pytest.raises(ValueError, match=r"seed is 10, 11, 12, 13, 14, 15, 16, 17 and 3 more$"):
+        matching(points, [parse("seed=1")])
+    eight = dict(list(points.items())[:8])
+    with pytest.raises(ValueError, match=r"seed is 13, 14, 15, 16, 17, 18, 19, 20$"):
+        matching(eight, [parse("seed=1")])
+
+
+def test_no_points_meet_any_condition() -> None:
+    assert matching({}, [parse("any.thing=1")]) == set()
