@@ -16,6 +16,7 @@ from study.observe import Observer, PointStatus
 from study.point import Point
 from study.resources import Shape
 from study.submission import load_section
+from study.units import counted
 from train.spec.read import read
 
 KEYS = {cost.GPU: "gpu_hours", cost.CORE: "core_hours"}
@@ -57,7 +58,7 @@ class Balance:
         """Return why it is refused and what would fit."""
         some = int(self.left / self.each) if self.each else 0
         return (
-            f"{self}: {self.jobs:,} jobs with their time limits ask {self.asked:.4g}: "
+            f"{self}: {counted(self.jobs, 'job')}, up to the time limit, would ask {self.asked:.4g}: "
             f"{f'{some:,} of them would fit' if some else 'not one of them fits'}; ask for fewer points, a shorter "
             f"cluster.time_minutes (cluster.auto=[time] sizes it), or a larger study.{KEYS[self.unit]}"
         )

@@ -26,6 +26,7 @@ from study.policy import ENDED_BADLY
 from study.progress import Display, JsonLines, Pace, closing, display
 from study.submission import reference
 from study.sync_process import SyncProcess
+from study.units import counted
 
 TICK_SECONDS = 0.25
 MAX_TICK_SECONDS = 5.0
@@ -238,7 +239,9 @@ def _watch(
             if controller is None or not busy or told > 1:
                 return statuses
             controller.stop(statuses)
-            shown.say(f"stopping: waiting for the checkpoints of {busy} runs (Ctrl-C again to leave at once)")
+            shown.say(
+                f"stopping: waiting for the checkpoints of {counted(busy, 'run')} (Ctrl-C again to leave at once)"
+            )
         if stop.requests and controller is not None and not controller.busy(statuses):
             return observer.statuses()
         # A run has its outcome a moment before its job has written how the attempt ended.

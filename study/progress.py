@@ -44,7 +44,7 @@ class Summary:
         parts = [f"{self.counts.get('completed', 0)}/{self.total} done", *others]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.3f} ({self.loss_of})")
-        if self.left is not None:
+        if self.left:
             parts.append(f"about {duration(self.left)} left")
         return f"[{duration(self.elapsed)}] {stage}: " + ", ".join(parts)
 

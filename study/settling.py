@@ -147,7 +147,9 @@ def after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outs
     if batch.job_id is not None:
         return batch.job_id
     if batch.abandoned is not None:
-        raise ValueError(f"{error}: nothing was submitted: give the command again") from error
+        raise ValueError(
+            f"{error}: nothing was submitted: give the command again, with other cluster.* if sbatch refuses these"
+        ) from error
     raise ValueError(f"{error}: it is not known whether {name} was submitted: give the command again later") from error
 
 

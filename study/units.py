@@ -18,12 +18,13 @@ def duration(seconds: float) -> str:
 
 
 def estimate(seconds: float) -> str:
-    """Return a duration that is estimated to two digits, for more would be made up: 8 s, 3 min, 2.5 h, 4.1 d."""
+    """Return a duration that is estimated to two digits, for more would be made up: 8 s, 2.5 h, 4.1 d, 160 years."""
     for limit, size, unit in ((100, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             value = seconds / size
             return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{seconds / 86400:.3g} d"
+    days = seconds / 86400
+    return f"{days:.3g} d" if days < 1000 else f"{float(f'{days / 365.25:.2g}'):,.0f} years"
 
 
 def human(count: float) -> str:

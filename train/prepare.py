@@ -98,8 +98,13 @@ def report(target: Path, manifest: Manifest, seconds: float | None) -> list[str]
         f"{manifest.bytes_per_token:.2f} bytes/token, fingerprint {manifest.fingerprint}"
     ]
     if manifest.skipped_counts:
+        named = (
+            "named"
+            if sum(manifest.skipped_counts.values()) == len(manifest.skipped)
+            else f"the first {len(manifest.skipped)} are named"
+        )
         counts = ", ".join(f"{count:,} {why}" for why, count in manifest.skipped_counts.items())
-        lines.append(f"left out: {counts} (the first {len(manifest.skipped)} are in {target / 'manifest.json'})")
+        lines.append(f"left out: {counts} ({named} in {target / 'manifest.json'})")
     if manifest.skipped_counts.get("broken"):
         first = manifest.skipped[0]
         lines.append(f"broken documents: {manifest.skipped_counts['broken']}, the first is {first.file}: {first.why}")

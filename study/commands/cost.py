@@ -9,6 +9,7 @@ from study import budget, cost
 from study.commands import add_json, add_study, emit
 from study.observe import Observer
 from study.submission import find_study
+from study.units import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 def text(name: str, one: cost.Cost) -> str:
     """Return the cost as a small table, and where its figures come from."""
     again = one.runs - one.jobs
-    head = f"{name}: {one.jobs:,} jobs that ran" + (f", {again:,} times anew after a requeue" if again else "")
+    head = f"{name}: {counted(one.jobs, 'job')} that ran" + (f", {again:,} times anew after a requeue" if again else "")
     lines = [head, *(_line(word, value, one) for word, value in _rows(one))]
     if one.clocks == one.jobs and one.jobs:
         lines.append("by the attempts' own clocks: time before an attempt began is not in it")

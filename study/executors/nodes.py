@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from study.executors import limit_answers, limits, query
 from study.resources import Shape
+from study.units import counted
 
 SINFO = ("sinfo", "--noheader", "--exact", "--all", "--format=%P|%D|%c|%m|%G|%f|%l|%s")
 
@@ -111,7 +112,8 @@ def _too_large(shape: Shape, there: tuple[Nodes, ...], where: str) -> str | None
     what = " and ".join(parts) or f"{gpus} GPUs, {cores} cores and {memory:g} GB on one node{packed}"
     return (
         f"a job would ask {what}, more than any node of {where} has, so it could never start: the largest has "
-        f"{largest.gpus} GPUs, {largest.cores} cores and {largest.mem_gb:g} GB: {_fitting(shape, largest)}"
+        f"{counted(largest.gpus, 'GPU')}, {counted(largest.cores, 'core')} and "
+        f"{largest.mem_gb:.3g} GB: {_fitting(shape, largest)}"
     )
 
 
@@ -145,8 +147,8 @@ def _too_long(shape: Shape, there: tuple[Nodes, ...], where: str) -> str | None:
     if shape.time_minutes <= most:
         return None
     return (
-        f"cluster.time_minutes={shape.time_minutes} is beyond the {most} minutes that {where} allows, so the job could "
-        f"never start: cluster.time_minutes={most} would fit, and a run that reaches it is resumed"
+        f"cluster.time_minutes={shape.time_minutes} is beyond the {counted(most, 'minute')} that {where} allows, "
+        f"so the job could never start: cluster.time_minutes={most} would fit, and a run that reaches it is resumed"
     )
 
 

@@ -32,6 +32,10 @@ def text(shown: object, width: int = 160) -> str:
     return out.getvalue()
 
 
+def test_an_estimate_of_years_is_told_in_years() -> None:
+    assert [estimate(s) for s in (9000, 354_000, 5.2e9, 4e11)] == ["2.5 h", "4.1 d", "160 years", "13,000 years"]
+
+
 def test_a_row_has_the_exact_counts() -> None:
     (point,) = points(1)
     (row,) = rows([point], {point.key: "completed"})

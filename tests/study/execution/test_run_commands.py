@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,8 @@ def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
     assert summary.share == pytest.approx(0.625)
     assert summary.left == pytest.approx(30.0)
     assert summary.line("train") == "[30 s] train: 1/2 done, 1 running, loss 2.000 (a), about 30 s left"
+    over = replace(summary, counts={"completed": 1, "interrupted": 1}, left=0.0)
+    assert over.line("train").endswith("1 interrupted, loss 2.000 (a)"), "nothing goes on: no time is left"
 
 
 def test_the_panel_shows_each_running_point_on_a_line_of_its_own() -> None:
