@@ -148,14 +148,14 @@ def main() -> None:
     parser.add_argument(
         "--stake", type=float, default=0.2, help="what a probe earns selection before anything is known"
     )
-    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--families", nargs="*", choices=FAMILIES, default=list(FAMILIES))
     options = parser.parse_args()
     print(
         f"mean regret over random search's, {options.draws} draws, {options.workers} workers, stake {options.stake:g}"
     )
     head = "".join(f"  {f'ASHA {b}R':>9} {f'guard {b}R':>12}  kept" for b in BUDGETS)
     print(f"{'quality':8} {'correlation':22}{head}")
-    names = [(name, quality) for quality in QUALITIES for name in options.families.split(",")]
+    names = [(name, quality) for quality in QUALITIES for name in options.families]
     with ProcessPoolExecutor(options.processes) as pool:
         rest = [pool.submit(_row, *name, options.draws, options.workers, options.stake) for name in names]
         for row in rest:
