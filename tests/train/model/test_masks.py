@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from benchmarks.long_attention import Largest
 from train.model import masks
 from train.model.masks import BLOCK, blocks, dense, make_masks, mask_of
 from train.model.transformer import Transformer
@@ -20,21 +19,6 @@ from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model
 
 CPU = torch.device("cpu")
-
-
-class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the bytes of the largest tensor that is made."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                self.size = max(self.size, tensor.untyped_storage().nbytes())
-        return out
 
 
 def largest(length: int, **changes: Any) -> int:
