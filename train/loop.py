@@ -76,7 +76,7 @@ class Loop:
             self._stand_at(*found)
         self._take_up()
         if found is not None:
-            self.recorder.miss(self.progress)
+            self.recorder.miss(self.progress, found[1].get("recorded"))
         self.recorder.went_to(self.progress)
         self.started -= self.progress.seconds["total"]
 
@@ -297,7 +297,8 @@ class Loop:
 
     def _notes(self) -> Notes:
         carried = precision.noted(self.setup.scaler, self.setup.history)
-        return {"monitor": self.monitor.state(), **carried, "data": self._data_state()}
+        told = {"monitor": self.monitor.state(), "recorded": self.recorder.recorded()}
+        return {**told, **carried, "data": self._data_state()}
 
     def _data_state(self) -> dict[str, dict[str, int]]:
         """Return where each source of the training rows stands; empty for rows that have no sources."""

@@ -59,15 +59,20 @@ class Recorder:
         if self._file is not None:
             self._file.path = path
 
-    def miss(self, progress: Progress) -> None:
+    def recorded(self) -> int:
+        """Return the last step whose training is recorded on this path, as a checkpoint notes it; -1: none."""
+        return -1 if self._file is None else self._file.written.reached(self._file.path, "train")[0]
+
+    def miss(self, progress: Progress, noted: int | None) -> None:
         """Say and record which records are lost that the checkpoint of `progress` is beyond: no step writes them again.
 
-        A file loses its end where a disk does, or somebody cuts it: checkpoints are saved after their metrics.
+        A file loses its end where a disk does, or somebody cuts it: checkpoints are saved after their metrics. noted:
+        what `recorded` was then; None where the checkpoint does not say, and `runtime.log_steps` was what it is now.
         """
         if self._file is None or progress.step == progress.inherited_steps:
             return
         held, path, every = self._file.written, self._file.path, self._setup.config.runtime.log_steps
-        due = progress.step - progress.step % every
+        due = progress.step - progress.step % every if noted is None else noted
         step, _ = held.reached(path, "train")
         _, evaluated = held.reached(path, "validation")
         lost = due > max(step, progress.inherited_steps)

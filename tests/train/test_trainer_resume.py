@@ -7,16 +7,17 @@ import json
 import shutil
 import signal
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.train.faults import BRAKE
 from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
 from tests.warm import Started
 from train import run, saving
-from train.checkpoint import save
+from train.checkpoint import newest, save
 from train.signals import StopFlag
 from train.spec.config import RunConfig
 
@@ -208,3 +209,19 @@ def test_records_that_were_lost_below_the_checkpoint_are_said_to_be_missing(
     assert told["step"] == 8 and told["metrics"] == {"from_step": first, "to_step": 8}
     finish(start(config))
     assert sum(record["kind"] == "missing" for record in records(folder)) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 1), (5, 2), (1, 5)])
+def test_a_run_that_goes_on_writing_more_often_has_lost_nothing(
+    tmp_path: Path, tiny: RunConfig, before: int, after: int
+) -> None:
+    folder = tmp_path / "run"
+    config = write_config(folder, with_runtime(tiny, log_steps=before))
+    assert run.main(["--config", str(config), "--until", "1024"]) == 0
+    config.write_text(yaml.safe_dump(asdict(with_runtime(tiny, log_steps=after))))
+    assert run.main(["--config", str(config), "--until", "1536"]) == 0
+    assert "missing" not in {record["kind"] for record in records(folder)}
+    found = newest(folder / "checkpoints")
+    assert found is not None
+    steps = [record["step"] for record in records(folder) if record["kind"] == "train"]
+    assert found.manifest["notes"]["recorded"] == steps[-1] == 12 - 12 % after
