@@ -59,7 +59,7 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
 
     rows = used(frame)
     fits, failed = [], {}
-    for name in dict.fromkeys(resolve(form) for form in forms):
+    for name in dict.fromkeys(resolve(form, key="forms") for form in forms):
         try:
             fits.append(fit_law(rows, form=name, loss=loss, **given))
         except ValueError as error:

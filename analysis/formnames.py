@@ -20,10 +20,10 @@ CURVES = "multi_power"
 """The law of learning curves: it is not in FORMS, since it takes the curves' schedules."""
 
 
-def resolve(text: str, curves: bool = False) -> str:
+def resolve(text: str, curves: bool = False, key: str = "form") -> str:
     """Return the name in analysis.forms.FORMS of what a person wrote; ValueError lists the laws.
 
-    With `curves`, the law of learning curves is a law too.
+    With `curves`, the law of learning curves is a law too. `key` is the argument that errors name.
 
     >>> resolve("Muennighoff"), resolve("E + A/N^alpha + B/D^beta")
     ('repeats', 'chinchilla')
@@ -42,8 +42,8 @@ def resolve(text: str, curves: bool = False) -> str:
             return CURVES
         raise ValueError(f"form={text} is a law of learning curves: python -m analysis.fit form=multi_power fits it")
     if plain in GONE:
-        raise ValueError(f"form={text} is not known: {GONE[plain]}")
+        raise ValueError(f"{key}={text} is not known: {GONE[plain]}")
     near = difflib.get_close_matches(plain, [*FORMS, *ALIASES], n=1, cutoff=0.6)
-    hint = f"; did you mean form={ALIASES.get(near[0], near[0])}?" if near else "."
+    hint = f"; did you mean {key}={ALIASES.get(near[0], near[0])}?" if near else "."
     laws = "; ".join(f"{name}: {form.text}" for name, form in FORMS.items())
-    raise ValueError(f"form={text} is not known{hint} The laws are {laws}")
+    raise ValueError(f"{key}={text} is not known{hint} The laws are {laws}")

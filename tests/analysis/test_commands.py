@@ -80,6 +80,16 @@ def test_the_law_that_made_the_runs_ranks_first(tmp_path: Path, capsys: pytest.C
     assert "repeats" in capsys.readouterr().out
 
 
+def test_a_law_that_compare_does_not_know_is_named_with_its_own_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from analysis.compare import main
+
+    studies.isoflop(noise=0.004).to_csv(tmp_path / "a.csv", index=False)
+    assert main([f"runs={tmp_path / 'a.csv'}", "forms=chinchila"]) == 2
+    assert "forms=chinchila is not known; did you mean forms=chinchilla?" in capsys.readouterr().err
+
+
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
