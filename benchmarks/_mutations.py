@@ -118,7 +118,7 @@ def _edits(node: ast.AST, source: str, offsets: _Offsets) -> Iterator[_Edit]:
         yield _Edit(*offsets.of(node), source[begin:end])
     elif isinstance(node, ast.Constant):
         yield from _constant(node, offsets)
-    elif isinstance(node, ast.If | ast.While | ast.IfExp):
+    elif isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.UnaryOp):
         begin, end = offsets.of(node.test)
         yield _Edit(begin, end, f"not ({source[begin:end]})")
     elif isinstance(node, ast.Return) and node.value is not None and not _says_no(node.value):

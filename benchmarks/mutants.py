@@ -39,7 +39,8 @@ OPTIM = (
     "tests/train/spec/test_recipe.py",
 )
 ANALYSIS = tuple(f"tests/analysis/test_{name}.py" for name in (
-    "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms", "frame", "human", "intervals", "law",
+    "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms",
+    "formulas", "frame", "human", "intervals", "law",
     "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
 ))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (

@@ -3,7 +3,9 @@
 import json
 from dataclasses import asdict, replace
 
-from study.point import canonical, key_of, point
+import pytest
+
+from study.point import Point, canonical, key_of, point
 from train.spec.config import BudgetConfig, DataConfig, ParallelConfig, RunConfig, RuntimeConfig
 from train.spec.resolve import resolve
 
@@ -31,3 +33,21 @@ def test_the_key_survives_a_trip_through_json_in_any_order() -> None:
     assert key_of(shuffled) == key_of(config)
     assert canonical(shuffled) == canonical(config)
     assert len(key_of(config)) == 12
+
+
+def test_the_canonical_text_is_sorted_and_compact_and_says_nothing_of_where_texts_lie() -> None:
+    text = canonical(
+        {
+            "seed": 1,
+            "data": {"vocab_size": 7, "source": "/a", "sources": [{"name": "x", "source": "/b", "weight": 2.0}]},
+        }
+    )
+    assert text.startswith('{"data":{') and text.endswith(',"seed":1}')
+    assert '"sources":[{"name":"x","weight":2.0}]' in text and "/a" not in text and "/b" not in text
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical({"seed": float("nan"), "data": {}})
+
+
+def test_what_a_point_says_of_its_config() -> None:
+    assert point(resolved()).tokens == 2**20
+    assert Point("k", RunConfig()).tokens == 0

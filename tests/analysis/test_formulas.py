@@ -1,0 +1,174 @@
+"""Each law is its paper's equation, written out here in natural units, at the constants that people quote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, log
+
+import numpy as np
+import pytest
+
+from analysis import losses
+from analysis.bootstrap import cluster_weights, percentile
+from analysis.forms import FORMS
+from tests.analysis.test_forms import LAWS, RANGES
+
+Equation = Callable[[dict[str, float], dict[str, float]], float]
+
+
+def _surface(c: dict[str, float], n: float, d: float) -> float:
+    return float(c["E"] + c["A"] / n ** c["alpha"] + c["B"] / d ** c["beta"])
+
+
+def _broken(c: dict[str, float], x: dict[str, float]) -> float:
+    """Caballero et al. 2022, eq. 1."""
+    at = x["flops"]
+    return float(c["a"] + c["b"] * at ** -c["c0"] * (1 + (at / c["d"]) ** (1 / c["f"])) ** (-c["c1"] * c["f"]))
+
+
+def _effective(c: dict[str, float], x: dict[str, float]) -> float:
+    """Kumar et al. 2024, eq. 9."""
+    size = x["params"]
+    for gamma, bits in (("gamma_w", "bits_weights"), ("gamma_a", "bits_activations"), ("gamma_kv", "bits_cache")):
+        size *= 1 - exp(-x[bits] / c[gamma])
+    return size
+
+
+def _overtrained(c: dict[str, float], x: dict[str, float]) -> float:
+    """Gadre et al. 2024, eq. 4."""
+    many = x["tokens"] / x["params"]
+    return float(c["E"] + (c["a"] * many ** c["eta"] + c["b"] * many ** -c["eta"]) * x["flops"] ** -c["eta"])
+
+
+def _kaplan(c: dict[str, float], x: dict[str, float]) -> float:
+    """Kaplan et al. 2020, eq. 1.5."""
+    size = (c["N_c"] / x["params"]) ** (c["alpha_N"] / c["alpha_D"])
+    return float((size + c["D_c"] / x["tokens"]) ** c["alpha_D"])
+
+
+def _experts(c: dict[str, float], x: dict[str, float]) -> float:
+    """Ludziejewski et al. 2025, eq. 5."""
+    n, d, e = x["params_active"], x["tokens"], x["experts"]
+    size = c["A"] * e ** c["delta"] * n ** -(c["alpha"] + c["gamma"] * log(e))
+    return float(c["E"] + size + c["B"] * e ** c["omega"] * d ** -(c["beta"] + c["zeta"] * log(e)))
+
+
+def _repeats(c: dict[str, float], x: dict[str, float]) -> float:
+    """Muennighoff et al. 2023, eq. 5 and 6."""
+    unique = min(x["unique_tokens"], x["tokens"])
+    again = x["tokens"] / unique - 1
+    data = unique * (1 + c["R_D"] * (1 - exp(-again / c["R_D"])))
+    best = (c["alpha"] * c["A"] / (c["beta"] * c["B"]) * unique ** c["beta"]) ** (1 / c["alpha"])
+    useful = min(x["params"], best)
+    size = useful * (1 + c["R_N"] * (1 - exp(-(x["params"] / useful - 1) / c["R_N"])))
+    return _surface(c, size, data)
+
+
+EQUATIONS: dict[str, Equation] = {
+    "chinchilla": lambda c, x: _surface(c, x["params"], x["tokens"]),
+    "chinchilla_no_floor": lambda c, x: c["A"] / x["params"] ** c["alpha"] + c["B"] / x["tokens"] ** c["beta"],
+    "chinchilla_tied": lambda c, x: c["E"] + c["A"] / x["params"] ** c["alpha"] + c["B"] / x["tokens"] ** c["alpha"],
+    "compute": lambda c, x: c["L_inf"] + c["a"] * x["flops"] ** -c["alpha"],
+    "frontier": lambda c, x: c["L_inf"] + c["a"] * x["flops"] ** -c["alpha"],
+    "frontier_no_floor": lambda c, x: c["a"] * x["flops"] ** -c["alpha"],
+    "kaplan": _kaplan,
+    "overtraining": _overtrained,
+    "repeats": _repeats,
+    "broken": _broken,
+    "learning_rate": lambda c, x: c["c"] * x["params"] ** c["p"] * x["tokens"] ** c["q"],
+    "learning_rate_compute": lambda c, x: c["c"] * x["flops"] ** c["p"],
+    "batch": lambda c, x: c["c"] * x["tokens"] ** c["r"],
+    "batch_compute": lambda c, x: c["c"] * x["flops"] ** c["r"],
+    "critical_batch_of_loss": lambda c, x: c["B_star"] * x["loss"] ** c["r"],
+    "critical_batch": lambda c, x: c["S_min"] * (1 + c["B_crit"] / x["batch_tokens"]),
+    "precision": lambda c, x: _surface(c, _effective(c, x), x["tokens"]),
+    "moe": _experts,
+    "downstream": lambda c, x: c["eps"] - c["k"] * exp(-c["gamma"] * x["loss"]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EQUATIONS))
+def test_a_law_is_its_papers_equation(name: str) -> None:
+    form, constants = FORMS[name], LAWS[name]
+    random = np.random.default_rng(5)
+    inputs = {n: np.exp(random.uniform(log(RANGES[n][0]), log(RANGES[n][1]), 12)) for n in form.inputs}
+    if "unique_tokens" in inputs:
+        inputs["unique_tokens"] = np.minimum(inputs["unique_tokens"], inputs["tokens"] / 3)
+        inputs["params"][:6] = 1e10  # more than their unique tokens are worth
+    logs = np.log(np.stack([inputs[n] for n in form.inputs]))
+    centres = form.centre(logs)
+    theta = form.internal(np.array([[constants[n] for n in form.names]]), centres)
+    found = np.exp(form.log_value(theta, logs - centres[:, None])[0])
+    expected = [EQUATIONS[name](constants, {n: float(v[i]) for n, v in inputs.items()}) for i in range(12)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+RESIDUALS = np.array([[-0.7, -0.2, -0.05, 0.02, 0.11, 0.4]])
+LOSSES: dict[str, losses.Loss] = {
+    "huber": losses.Huber(0.1), "squared": losses.Squared(), "l1": losses.Absolute(0.05),
+    "student_t": losses.StudentT(3.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_second_derivatives_of_a_loss_are_the_slopes_of_its_first(name: str, weighted: bool) -> None:
+    loss = LOSSES[name]
+    weights = np.array([[1.0, 2.0, 0.5, 1.0, 3.0, 1.0]]) if weighted else None
+    size, step = RESIDUALS.shape[1], 1e-5
+    moved = [RESIDUALS + side * step * np.eye(size)[i] for i in range(size) for side in (1.0, -1.0)]
+    values, pulls = (np.concatenate(part) for part in zip(*(loss.summed(r, weights) for r in moved), strict=True))
+    gradient = (values[::2] - values[1::2]) / (2 * step)
+    np.testing.assert_allclose(loss.summed(RESIDUALS, weights)[1][0], gradient, rtol=1e-5, atol=1e-7)
+    own, shared = loss.bend(RESIDUALS, weights)
+    hessian = np.diag(own[0]) - (0.0 if shared is None else np.outer(shared[0], shared[0]))
+    np.testing.assert_allclose(hessian, (pulls[::2] - pulls[1::2]) / (2 * step), rtol=1e-4, atol=1e-4)
+
+
+def test_likelihoods_are_those_of_their_distributions() -> None:
+    from scipy.stats import laplace, norm, t
+
+    r = RESIDUALS[0]
+    n, squared = len(r), float(0.5 * (r**2).sum())
+    assert losses.Squared().llf_of(squared, n) == pytest.approx(norm.logpdf(r, scale=np.sqrt((r**2).mean())).sum())
+    total = float(np.abs(r).sum())
+    assert losses.Absolute().llf_of(total, n) == pytest.approx(laplace.logpdf(r, scale=total / n).sum())
+    loss = losses.StudentT(3.0)
+    scale = t.fit(r, fdf=3.0, floc=0.0)[2]
+    objective = float(loss.summed(RESIDUALS, None)[0][0])
+    assert loss.llf_of(objective, n) == pytest.approx(t.logpdf(r, 3.0, scale=scale).sum(), rel=1e-6)
+    wide = losses.Huber(100.0)
+    assert wide.llf_of(float(wide.summed(RESIDUALS, None)[0][0]), n) == pytest.approx(
+        losses.Squared().llf_of(squared, n), rel=1e-6
+    ), "a Huber loss that is quadratic everywhere is the normal one"
+
+
+@pytest.mark.parametrize(
+    ("name", "middle"), [("squared", float(RESIDUALS.mean())), ("l1", -0.015), ("huber", None), ("student_t", None)]
+)
+def test_the_location_of_a_loss_is_where_its_pulls_balance(name: str, middle: float | None) -> None:
+    loss = losses.named(name) if name == "l1" else LOSSES[name]
+    found = losses.location(loss, RESIDUALS[0])
+    assert abs(float(loss.summed(RESIDUALS - found, None)[1].sum())) < 1e-6
+    assert middle is None or found == pytest.approx(middle, abs=1e-3)
+
+
+def test_a_percentile_interval_counts_what_is_not_finite_at_both_ends() -> None:
+    draws = np.arange(1.0, 100.0)
+    assert percentile(draws, 0.9) == pytest.approx((5.0, 95.0))
+    assert percentile(np.append(draws, np.full(2, np.nan)), 0.9) == pytest.approx(
+        tuple(np.quantile(draws, [(0.05 - 1 / 101) * 101 / 99, 1 - (0.05 - 1 / 101) * 101 / 99], method="weibull"))
+    )
+    assert percentile(np.append(draws, np.full(12, np.nan)), 0.9) is None
+    assert percentile(np.array([1.0]), 0.9) is None
+    assert percentile(np.array([1.0, 2.0]), 0.9) == (1.0, 2.0)
+    assert percentile(np.array([]), 0.9) is None
+
+
+def test_whole_groups_are_drawn_as_many_as_there_are() -> None:
+    groups = np.array([0, 0, 1, 2, 2, 2])
+    weights = cluster_weights(groups, 400, 0)
+    assert weights.shape == (400, 6)
+    assert (weights[:, 0] == weights[:, 1]).all() and (weights[:, 3] == weights[:, 5]).all()
+    assert (weights[:, [0, 2, 3]].sum(axis=1) == 3).all()
+    assert weights.mean(axis=0) == pytest.approx(np.ones(6), abs=0.15)
