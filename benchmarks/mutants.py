@@ -40,7 +40,7 @@ OPTIM = (
 )
 ANALYSIS = tuple(f"tests/analysis/test_{name}.py" for name in (
     "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms",
-    "formulas", "frame", "human", "intervals", "law",
+    "formulas", "frame", "human", "intervals", "law", "newton",
     "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
 ))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (

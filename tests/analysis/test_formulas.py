@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis import losses
-from analysis.bootstrap import cluster_weights, percentile
+from analysis.bootstrap import choose, cluster_weights, percentile
 from analysis.forms import FORMS
 from tests.analysis.test_forms import LAWS, RANGES
 
@@ -89,7 +89,7 @@ EQUATIONS: dict[str, Equation] = {
 
 @pytest.mark.parametrize("name", sorted(EQUATIONS))
 def test_a_law_is_its_papers_equation(name: str) -> None:
-    form, constants = FORMS[name], LAWS[name]
+    form, constants = FORMS[name], {**LAWS[name], **({"f": 0.7} if name == "broken" else {})}
     random = np.random.default_rng(5)
     inputs = {n: np.exp(random.uniform(log(RANGES[n][0]), log(RANGES[n][1]), 12)) for n in form.inputs}
     if "unique_tokens" in inputs:
@@ -172,3 +172,28 @@ def test_whole_groups_are_drawn_as_many_as_there_are() -> None:
     assert (weights[:, 0] == weights[:, 1]).all() and (weights[:, 3] == weights[:, 5]).all()
     assert (weights[:, [0, 2, 3]].sum(axis=1) == 3).all()
     assert weights.mean(axis=0) == pytest.approx(np.ones(6), abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("rows", "runs", "sizes", "by", "shared"),
+    [
+        (30, 30, 30, "residuals", ""), (99, 99, 99, "residuals", ""), (100, 100, 100, "runs", ""),
+        (30, 30, 6, "residuals", "sizes"), (120, 120, 40, "sizes", ""), (90, 90, 30, "sizes", ""),
+        (90, 90, 29, "residuals", "sizes"), (30, 10, 10, "residuals", "runs"), (30, 20, 20, "residuals", "runs"),
+        (30, 30, 20, "residuals", "sizes"), (30, 30, 21, "residuals", ""), (400, 40, 40, "runs", ""),
+        (30, 21, 21, "residuals", ""),
+    ],
+)  # fmt: skip
+def test_which_scheme_rows_ask_for(rows: int, runs: int, sizes: int, by: str, shared: str) -> None:
+    every = np.arange(rows)
+    plan = choose(every % sizes, every % runs)
+    assert (plan.by, plan.shared) == (by, shared)
+    assert plan.text.startswith("residual bootstrap" if by == "residuals" else "percentile bootstrap")
+
+
+@pytest.mark.parametrize("by", ["sizes", "runs", "rows"])
+def test_whole_groups_are_drawn_from_eight_on(by: str) -> None:
+    eight, seven = np.arange(8), np.arange(7)
+    assert choose(eight, eight, by).by == by
+    with pytest.raises(ValueError, match="at least 8 are needed"):
+        choose(seven, seven, by)

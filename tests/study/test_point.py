@@ -39,7 +39,7 @@ def test_the_canonical_text_is_sorted_and_compact_and_says_nothing_of_where_text
     text = canonical(
         {
             "seed": 1,
-            "data": {"vocab_size": 7, "source": "/a", "sources": [{"name": "x", "source": "/b", "weight": 2.0}]},
+            "data": {"vocab_size": 7, "source": "/a", "sources": [{"weight": 2.0, "source": "/b", "name": "x"}]},
         }
     )
     assert text.startswith('{"data":{') and text.endswith(',"seed":1}')
