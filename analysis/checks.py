@@ -22,6 +22,8 @@ LEAST_MISFIT = 5e-4
 """Errors of whole budgets below this, 0.05 %, are less than what seeds do, however small the scatter."""
 ASSUMED = ("", "given", "6ND")
 """FLOP rules that say nothing about attention; any other counts it and need not be 6 N D."""
+FAR = 10.0
+"""FLOPs further from 6 N D than this factor, either way, are no other count: units differ."""
 
 
 def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", waiting: int = 0) -> list[Check]:
@@ -37,7 +39,7 @@ def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", wa
     if counts:
         total = sum(counts.values())
         text = f"{total} of {total + len(rows)} runs were not used ({', '.join(f'{n} {c}' for c, n in counts.items())})"
-        out.append(Check("rows_dropped", text, "see rows_dropped for each run's reason", "note"))
+        out.append(Check("rows_dropped", text, "see rows_dropped in fit.json for each run's reason", "note"))
     if counts["mid_schedule"]:
         text = f"{counts['mid_schedule']} runs had not finished their learning-rate schedule"
         advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"
@@ -50,6 +52,12 @@ def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", wa
         if flop_rule not in ASSUMED:
             text, level = f"FLOPs by {flop_rule} differ from 6 N D by {between}, as they should", "note"
             advice = "the exact count is used everywhere; results that assume 6 N D cannot be compared with these"
+        elif max(ratio.max(), 1 / ratio.min()) > FAR:
+            text = f"FLOPs are {ratio.min():.3g} to {ratio.max():.3g} times 6 N D"
+            advice = (
+                "no count of parameters differs by so much: see that params, tokens and flops have one unit in all "
+                "rows (columns=params:size_m*1e6)"
+            )
         out.append(Check("flops_not_6nd", text, advice, level))
     if (np.bincount(rows.budget) < 3).all():
         text = "no budget has three runs: the runs do not form isoFLOP groups"

@@ -16,6 +16,7 @@ from analysis import recorded
 from study.files import read_json
 from study.freeze import load_points
 from study.layout import StudyFolder
+from study.units import counted
 from train.spec.lineage import parse
 
 MLFLOW_METRICS = ("validation_loss", "tokens", "rollback_to_step")
@@ -114,7 +115,9 @@ def table(curves: Iterable[Curve]) -> Exported:
     left = Counter(_why_not(curve, budget) for curve in every if curve not in kept)
     if len(kept) < 3:
         said = ", ".join(f"{count} {why}" for why, count in left.items())
-        raise ValueError(f"{len(kept)} whole curves of one budget are too few to replay ({said}): at least 3")
+        raise ValueError(
+            f"{counted(len(kept), 'whole curve')} of one budget: too few to replay ({said}), at least 3 are needed"
+        )
     columns = _columns(kept, budget)
     losses = np.array([_row(curve, columns) for curve in kept])
     names = sorted({name for c in kept for name in c.settings if len({repr(o.settings.get(name)) for o in kept}) > 1})

@@ -109,7 +109,7 @@ def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
     """Return when the study will have ended, in one line; nothing where nothing is under way."""
     running = sum(s.state == "running" for s in statuses)
     waiting = sum(s.state in ("queued", "waiting", "pending") for s in statuses)
-    if seconds == 0.0:
+    if seconds == 0.0 or not running + waiting:
         return ""
     text = "time left: " + ("cannot be told yet" if seconds is None else f"about {duration(seconds)}")
     return text + f" ({running:,} running, {waiting:,} waiting)"

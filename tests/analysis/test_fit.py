@@ -32,6 +32,14 @@ def codes(found: results.Fit) -> set[str]:
     return {check.code for check in found.checks}
 
 
+def test_params_in_two_units_are_told_by_their_flops(tmp_path: Path) -> None:
+    table = studies.isoflop(0, noise=0.002)
+    table.loc[::3, "params"] /= 1e6
+    said = next(c for c in run(tmp_path, table).checks if c.code == "flops_not_6nd")
+    assert said.message == "FLOPs are 1 to 1e+06 times 6 N D"
+    assert "have one unit in all rows" in said.advice
+
+
 def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
