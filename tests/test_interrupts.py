@@ -222,10 +222,10 @@ while not told:
 time.sleep(0.3)
 """
 WAITS = """
-import sys
+import os, sys
 from study import corpus
 try:
-    corpus._wait_for([sys.executable, "-c", *sys.argv[1:]])
+    corpus._wait_for([sys.executable, "-c", *sys.argv[1:]], os.environ)
 except KeyboardInterrupt:
     sys.exit(130)
 """
