@@ -141,8 +141,8 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
     for found, at in zip(fit._predicted(theta, points)[0], (2.2256440890, 2.2269634075), strict=True):
         yield Anchor(name, f"check point {at}", float(found), at, 1e-9)
     draws = fit.draws["R_D"].to_numpy()
-    # The anchor is a quantile of 400 draws; from seed to seed of ours such a quantile scatters by 0.55 around 5.1.
-    yield Anchor(name, "R_D bootstrap, low", float(np.quantile(draws, 0.025)), 6.4, 3 * 0.55)
+    # The anchor is a quantile of 400 draws, which scatter by about 0.55 from seed to seed; 2,000 of ours give about 5.
+    yield relative(name, "R_D bootstrap, low", float(np.quantile(draws, 0.025)), 6.4, 0.15)
     yield Anchor(
         name, "R_D bootstrap, high (log10)", min(99.0, float(np.log10(np.quantile(draws, 0.975)))), 10.0, np.inf
     )
