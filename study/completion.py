@@ -107,6 +107,8 @@ def _positional(before: Sequence[str], parser: argparse.ArgumentParser, runs: Pa
     action = wanted[min(len(given), len(wanted) - 1)]
     if action.dest == "study":
         return studies(runs)
+    if action.dest == "shell":
+        return SHELLS
     if action.dest == "points":
         return points(runs / given[0])
     return tuple(map(str, action.choices or ()))
