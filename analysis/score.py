@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import arguments, human, source
 from analysis.arguments import Key
 from analysis.plain import to_json
+from analysis.results import BacktestRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,23 +34,10 @@ FEWEST_SIDED = 5
 
 
 @dataclass(frozen=True)
-class Line:
-    """A run that the fit has not seen: its size, tokens, compute, the law's loss and its own; signed relative error."""
-
-    key: str
-    params: float
-    tokens: float
-    flops: float
-    predicted: float
-    observed: float
-    relative_error: float
-
-
-@dataclass(frozen=True)
 class Score:
     """Errors on unseen runs, by falling compute; `seen` rows were left out, `factor` is the farthest extrapolation."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BacktestRun, ...]
     seen: int
     mean_abs_relative_error: float
     mean_relative_error: float
@@ -79,7 +67,7 @@ def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> 
     names = ("params", "tokens", "flops", "predicted", "loss")
     columns = [new["key"].astype(str), *(new[name].astype(float) for name in names)]
     lines = tuple(
-        Line(k, n, d, c, said, seen, said / seen - 1.0) for k, n, d, c, said, seen in zip(*columns, strict=True)
+        BacktestRun(k, n, d, c, said, seen, said / seen - 1.0) for k, n, d, c, said, seen in zip(*columns, strict=True)
     )
     errors = np.array([line.relative_error for line in lines])
     largest = fit.runs.largest_flops or math.nan

@@ -15,10 +15,7 @@ PRINT_SECONDS = 2.0
 def say(text: str) -> None:
     """Print a line at once. A reader that went away, or a full disk under a log, does not end a training run."""
     with contextlib.suppress(OSError):
-        try:
-            print(text, flush=True)
-        except BrokenPipeError:  # what is left in the buffer would make Python's exit code 120
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(text, flush=True)
 
 
 def let_go() -> None:
