@@ -250,7 +250,7 @@ def _caption(fit: Fit, drawn: Path) -> str:
         known = f"no interval: {growth.reason}" if between == human.MISSING else between
         parts.append(
             f"The line is the recommended law's path, by {sentences.by(to_json(plan))}: with ten times the compute the "
-            f"best model is {human.factor(10**growth.exponent)} larger, N* grows as "
+            f"best model is {human.factor(10**growth.exponent)} larger, its N* grows as "
             f"C^{human.number(growth.exponent, 2)} ({known})"
         )
     elif drawn.line is not None and plan is not None:

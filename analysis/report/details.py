@@ -63,7 +63,7 @@ def constants(fit: Fit) -> Html:
     return join(
         tag("ul", *laws),
         table(head, rows, ["", "nowrap", "number", ""], "fitted constants") if rows else "",
-        "" if is_alone(fit) else tag("p", _references(fit), class_="quiet"),
+        "" if is_alone(fit) else tag("p", maths.prose(_references(fit)), class_="quiet"),
     )
 
 
@@ -171,11 +171,11 @@ def method(fit: Fit) -> Html:
     """Return how it was done: everything that another group needs to repeat it."""
     beside = (("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier))
     items: list[tuple[str, str]] = [
-        ("form", fit.form),
+        ("form", maths.prose(fit.form)),
         ("loss function", fit.loss_function),
         ("objective", human.number(fit.objective, 6)),
         ("optimizer", _optimizer(fit.optimizer or fit.fits.surface.optimizer)),
-        *((name, f"{b.form}; {b.loss_function}") for name, b in beside if b.form),
+        *((name, maths.prose(f"{b.form}; {b.loss_function}")) for name, b in beside if b.form),
         ("intervals", f"{human.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
         ("seed", str(fit.seed)),
         ("fitted to", f"{summary.used(fit)}; {fit.runs.completed} completed"),
@@ -197,7 +197,7 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
     if found is not None and not found.identified:
         side = {"upper": "at most", "lower": "at least"}.get(found.side or "")
         known = "" if side is None or found.limit is None else f", {side} {human.number(found.limit)}"
-        why = join(tag("b", f"not identified{known}", class_="unknown"), f". {_sentence(found.reason)}")
+        why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", maths.prose(_sentence(found.reason)))
         return [title, maths.symbol(name), tag("span", human.number(value), class_="quiet"), why]
     shown, bounds = human.estimate(value, block.intervals.get(name))
     return [title, maths.symbol(name), shown, f"no interval: {_why(fit)}" if bounds == human.MISSING else bounds]

@@ -10,6 +10,7 @@ from analysis.report.markup import Html, join, tag
 from analysis.results import Block
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|\s+|.")
+_RAISED = re.compile(r"\^(-?)([A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?)")
 _SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η"}
 
 
@@ -42,6 +43,21 @@ def law(form: str, values: Mapping[str, str], unknown: frozenset[str] = frozense
             parts.append(tag("sup", *raised))
             raised = None
     return join(*parts)
+
+
+def prose(text: str) -> Html:
+    """Return a sentence with the exponents in it raised: N* grows as C^0.51, D^-beta.
+
+    >>> print(prose("N* grows as C^0.51 (0.49 to 0.53), B/D^beta"))
+    N* grows as C<sup>0.51</sup> (0.49 to 0.53), B/D<sup>β</sup>
+    """
+    parts: list[str] = []
+    end = 0
+    for found in _RAISED.finditer(text):
+        sign, word = found[1].replace("-", "−"), found[2]
+        parts += [text[end : found.start()], tag("sup", join(sign, word if word[0].isdigit() else symbol(word)))]
+        end = found.end()
+    return join(*parts, text[end:])
 
 
 def block_law(block: Block, reference_flops: float | None = None) -> Html:

@@ -9,7 +9,7 @@ from analysis import human
 from analysis.figures import canvas
 from analysis.figures.canvas import Figure
 from analysis.figures.data import Row
-from analysis.report import alone, answer, details
+from analysis.report import alone, answer, details, maths
 from analysis.report.markup import Html, join, tag
 from analysis.results import Fit
 
@@ -71,7 +71,7 @@ def _figure(figure: Figure) -> Html:
         tag("h2", figure.title),
         tag(
             "figure",
-            tag("figcaption", figure.caption, class_="caption"),
+            tag("figcaption", maths.prose(figure.caption), class_="caption"),
             tag("div", *panels, class_="panels"),
             class_="single" if len(panels) == 1 else None,
         ),

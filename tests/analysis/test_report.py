@@ -208,6 +208,20 @@ def test_laws_are_written_as_maths() -> None:
     assert 'class="unknown"' in text
 
 
+def test_exponents_are_raised_wherever_the_page_has_them() -> None:
+    fit, rows = results.load(FIT), read_rows(DATA / "runs.csv")
+    reason = "the runs are said as well without B/D^beta"
+    surface = replace(fit.fits.surface, identified={**fit.fits.surface.identified, "B": Identified(False, reason)})
+    text = page(replace(fit, fits=replace(fit.fits, surface=surface)), rows, figures(fit, rows))
+    caption = next(f.caption for f in figures(fit, rows) if f.name == "frontier")
+    power = re.search(r"its N\* grows as C\^(0\.\d+)", caption)
+    assert power is not None
+    assert f"its N* grows as C<sup>{power[1]}</sup>" in text
+    assert "as well without B/D<sup>β</sup>" in text
+    assert "N* grows as C<sup>a</sup>, D* as C<sup>b</sup>" in text
+    assert "^" not in Page(text).text
+
+
 def empty(fit: Fit) -> Fit:
     """The fit of a study in which nothing could be fitted."""
     no: dict[str, Any] = {

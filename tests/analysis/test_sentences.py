@@ -153,7 +153,7 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      rf"tokens\. The optimal size grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\), the tokens as C(?P<b>{NUM}) "
      rf"\((?P<b_ends>{SPAN})\), by the (?P<by>\w+)\.", words),
     (rf"The line is the recommended law's path, by the (?P<by>\w+): with ten times the compute the best model is "
-     rf"(?P<n10>{FAR}) larger, N\* grows as C\^(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
+     rf"(?P<n10>{FAR}) larger, its N\* grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
      rf"budgets, by their parabolas)?; the star is the proposal for (?P<budget>{FLOPS})\.",
      lambda fit: {**words(fit), "budget": human.flops(plan(fit, "budget_flops"))}),
     (rf"Fitted on (?P<trained>\d+) smaller budgets, the law was asked for (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
@@ -184,7 +184,7 @@ FREE = (
     r"N in parameters.*", r"parameters N.*error is predicted over observed.*",
     r"surface: L\(N, D\) = .*", r"valleys: .*", r"frontier: .*", r"envelope: .*",  # forms without numbers of a fit
     r"L\(N, D\) = .*",  # held against the terminal's line below
-    r"a and b: N\* grows as C\^a.*",
+    r"a and b: N\* grows as Ca.*",
 )  # fmt: skip
 """Sentences whose numbers are no result, or are held elsewhere."""
 
