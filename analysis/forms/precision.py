@@ -11,7 +11,7 @@ from analysis.forms.base import Array, Expression, product
 from analysis.forms.dual import Dual, exp, log, logaddexp
 from analysis.forms.powers import SURFACE
 
-REFERENCE = "Kumar et al. 2024, arXiv 2411.04330, eq. 9"
+PAPER = "Kumar et al. 2024, arXiv 2411.04330"
 BITS = {"gamma_w": "bits_weights", "gamma_a": "bits_activations", "gamma_kv": "bits_cache"}
 HARDENED = {"C_w": "bits_weights", "C_a": "bits_activations", "C_kv": "bits_cache"}
 NO_FEWER = 1e-12
@@ -19,11 +19,16 @@ NO_FEWER = 1e-12
 
 
 class Precision(Expression):
-    """E + A/N_eff^alpha + B/D^beta with N_eff = N (1-e^(-P_w/gamma_w)) (1-e^(-P_a/gamma_a)) (1-e^(-P_kv/gamma_kv))."""
+    """E + A/N_eff^alpha + B/D^beta with N_eff = N (1-e^(-P_w/gamma_w)) (1-e^(-P_a/gamma_a)) (1-e^(-P_kv/gamma_kv)).
+
+    The paper's own numbers (table 2, appendix K) are of factors 1 - e^(n_i - P_i/gamma_i): with offsets n_i, which its
+    equations leave out. That is this law of bits less n_i gamma_i; only so have its numbers the optimum of 7 bits that
+    the paper finds. Fitted to bits as they are this law has no offsets, as the equations are printed.
+    """
 
     name: ClassVar[str] = "precision"
     text: ClassVar[str] = "E + A/N_eff^alpha + B/D^beta, N_eff = N prod_i (1 - exp(-P_i/gamma_i))"
-    reference: ClassVar[str] = REFERENCE
+    reference: ClassVar[str] = f"{PAPER}, eq. 3 and 4"
     names: ClassVar[tuple[str, ...]] = ("E", "A", "B", "alpha", "beta", *BITS)
     inputs: ClassVar[tuple[str, ...]] = ("params", "tokens", *BITS.values())
     positive: ClassVar[tuple[str, ...]] = ("E", "A", "B", *BITS)
@@ -39,18 +44,20 @@ class Precision(Expression):
 
 
 class PrecisionAfter(Expression):
-    """Precision's law plus what quantising to P_post bits after training adds: delta of Kumar et al. 2024, section 5.
+    """Precision's law plus what quantising to P_post bits after training adds: eq. 9 and 11 of Kumar et al. 2024.
 
     delta = G e^(-P_post/gamma_post) D^g_D/N_eff^g_N prod_i (1 - e^(-C_i (P_i - P_post))): more tokens make it larger,
     and weights, activations and caches that were trained in few bits P_i are hardened against it. What was trained in
-    P_post bits or fewer loses nothing. At many bits of training it is eq. 2, G D^g_D/N^g_N e^(-P_post/gamma_post).
+    P_post bits loses nothing, as the paper defines it; of fewer bits it does not speak, and nothing is lost either. At
+    many bits of training it is eq. 2, G D^g_D/N^g_N e^(-P_post/gamma_post). The paper's C_T, gamma_D, gamma_N and its
+    offset b (table 2) are G = C_T e^b, g_D, g_N.
     """
 
     name: ClassVar[str] = "precision_after"
     text: ClassVar[str] = (
         Precision.text + " + G D^g_D/N_eff^g_N exp(-P_post/gamma_post) prod_i (1 - exp(-C_i (P_i - P_post)))"
     )
-    reference: ClassVar[str] = "Kumar et al. 2024, arXiv 2411.04330, section 5 and eq. 2"
+    reference: ClassVar[str] = f"{PAPER}, eq. 9 and 11"
     names: ClassVar[tuple[str, ...]] = (*Precision.names, "G", "g_D", "g_N", "gamma_post", *HARDENED)
     inputs: ClassVar[tuple[str, ...]] = (*Precision.inputs, "bits_after")
     positive: ClassVar[tuple[str, ...]] = (*Precision.positive, "G", "gamma_post", *HARDENED)

@@ -103,7 +103,7 @@ def test_a_law_without_noise_is_found_by_its_own_starts(name: str) -> None:
 
 
 def test_quantisation_after_training_is_the_papers() -> None:
-    """Kumar et al. 2024, section 5: each number by hand, at 1e9 parameters and 1e11 tokens."""
+    """Kumar et al. 2024, eq. 9 and 11: each number by hand, at 1e9 parameters and 1e11 tokens."""
     form = FORMS["precision_after"]
     c = LAWS["precision_after"]
 
