@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -148,16 +148,26 @@ def _by_compute(rows: Rows) -> Index:
     return np.asarray(order * count // max(len(rows), 1), dtype=np.int64)
 
 
-def outlook(plan: Recommendation | None, test: Backtest | None, why: str = "", level: str = "error") -> list[Check]:
-    """Return findings about the recommendation and the backtest; `why` there is none of the first, how bad."""
+def outlook(
+    plan: Recommendation | None,
+    test: Backtest | None,
+    why: str = "",
+    level: str = "error",
+    sizes: Mapping[str, float] | None = None,
+) -> list[Check]:
+    """Return findings about the recommendation and the backtest.
+
+    `why` there is no recommendation, and how bad that is; `sizes` are N* at its budget by approach.
+    """
     out = []
     if plan is None:
         advice = "finish or add runs" if level == "error" else "form=chinchilla, or approach=2, recommends one"
         out.append(Check("no_recommendation", why or "no approach can recommend a size", advice, level))
     elif plan.disagreement is not None and plan.disagreement > 1.5:
-        sizes = ", ".join(f"{name} {human.count(p.params)}" for name, p in plan.by_approach.items())
         text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g}"
-        text += f" ({sizes})" if len(plan.by_approach) > 1 else ""
+        if sizes:
+            least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+            text += f" ({least} {human.count(sizes[least])}, {most} {human.count(sizes[most])})"
         out.append(Check("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
     if plan is not None and plan.extrapolation_factor > 30:
         text = f"the budget is {plan.extrapolation_factor:.3g} times the largest run"
@@ -188,10 +198,11 @@ def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
     if plan is not None and plan.loss and ends is not None:
         low, high = (end / plan.loss - 1.0 for end in ends)
         # Observed over predicted is where the truth of the backtest lies, relative to what it had foreseen.
-        if not low <= 1.0 / (1.0 + test.relative_error) - 1.0 <= high:
+        beyond = 1.0 / (1.0 + test.relative_error) - 1.0
+        if not low <= beyond <= high:
             text = (
-                f"the backtest is {100 * test.relative_error:+.1f} % off, more than the loss's interval allows "
-                f"({100 * low:+.1f} to {100 * high:+.1f} %)"
+                f"the held-out loss lies {100 * beyond:+.1f} % from its prediction, where the forecast's interval "
+                f"reaches from {100 * low:+.1f} to {100 * high:+.1f} %"
             )
             out.append(Check("interval_short", text, "trust the forecast to the backtest's error, not to its interval"))
     return out

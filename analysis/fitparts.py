@@ -89,7 +89,8 @@ class Parts:
         top = self._top(law, envelope, valleys)
         beside, found = self._approaches(), self._evidence()
         plan = recommend.compared(self.plan, beside.get("approaches", ()))
-        outlook = checks.outlook(plan, self.test, self.why, "note" if self._no_size else "error")
+        sizes = recommend.sizes(plan, beside.get("approaches", ())) if plan else None
+        outlook = checks.outlook(plan, self.test, self.why, "note" if self._no_size else "error", sizes)
         if top is self.block:
             outlook += checks.choices(found.get("sensitivity", ()), top.intervals.get("a"))
         own = () if top is self.block or top is valleys else self.block.checks

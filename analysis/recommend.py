@@ -202,9 +202,15 @@ def compared(plan: Recommendation | None, lines: Sequence[Mapping[str, Any]]) ->
     """Return the recommendation with its disagreement over all approaches that give an N* at its budget."""
     if plan is None:
         return None
-    found = [line.get("params") for line in lines]
-    sizes = [p.params for p in plan.by_approach.values()] + [float(n) for n in found if n is not None]
-    return dataclasses.replace(plan, disagreement=max(sizes) / min(sizes) if len(sizes) > 1 else None)
+    found = list(sizes(plan, lines).values())
+    return dataclasses.replace(plan, disagreement=max(found) / min(found) if len(found) > 1 else None)
+
+
+def sizes(plan: Recommendation, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return N* at the recommendation's budget by approach: its own ones, then those of the table of approaches."""
+    own = {name: p.params for name, p in plan.by_approach.items()}
+    table = {str(line["approach"]): line.get("params") for line in lines}
+    return own | {name: float(n) for name, n in table.items() if n is not None}
 
 
 def by_other_law(

@@ -200,12 +200,16 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
         why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", maths.prose(_sentence(found.reason)))
         return [title, maths.symbol(name), tag("span", human.number(value), class_="quiet"), why]
     shown, bounds = human.estimate(value, block.intervals.get(name))
-    return [title, maths.symbol(name), shown, f"no interval: {_why(fit)}" if bounds == human.MISSING else bounds]
+    return [title, maths.symbol(name), shown, f"no interval: {_why(fit, name)}" if bounds == human.MISSING else bounds]
 
 
-def _why(fit: Fit) -> str:
+def _why(fit: Fit, name: str) -> str:
     """Return why a constant that is identified has no interval."""
-    return "resamples=0" if not fit.resamples else "the constant is held, or resamples have no finite value of it"
+    if not fit.resamples:
+        return "resamples=0"
+    law = (fit.record or {}).get("law") or {}
+    held = (law.get("constraints") or {}).get(name)
+    return f"held at {held}" if held is not None else "more than one in twenty resamples have no finite value of it"
 
 
 def _references(fit: Fit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from analysis import approaches, backtest, checks, engine, evidence, frame, suspects
 from analysis.approaches import side_by_side
 from analysis.law import fit_law
-from analysis.results import Block, Choice
+from analysis.results import Backtest, Block, Choice, Recommendation
 from tests.analysis import studies
 
 NATS = "nats per token"
@@ -186,6 +187,22 @@ def test_a_bias_on_one_side_is_said() -> None:
     said = next(check for check in checks.outlook(None, found) if check.code == "backtest_bias")
     assert said.level == "warning"
     assert said.message.startswith("the backtest misses on one side: all 5 held-out runs too high, +")
+
+
+def test_the_outlook_names_the_ends_of_a_disagreement_and_what_the_interval_would_allow() -> None:
+    plan = Recommendation(
+        approach="surface", budget_flops=1e13, params=1e6, tokens=1e6, tokens_per_param=1.0, loss=2.0,
+        intervals={"loss": (1.8, 2.1)}, extrapolation_factor=10.0, by_approach={}, disagreement=2.5,
+    )  # fmt: skip
+    test = Backtest(1e12, (1e11,), 10.0, "surface", 1.84, 2.0, -0.08, {})
+    sizes = {"valleys": 1.5e6, "surface": 1e6, "2 akima": 2.5e6}
+    said = {check.code: check.message for check in checks.outlook(plan, test, sizes=sizes)}
+    assert said["disagreement"] == "the approaches disagree on N* by a factor of 2.5 (surface 1M, 2 akima 2.5M)"
+    # 2.0 is 8.7 % above the predicted 1.84; the forecast of 2.0 allows for 1.8 to 2.1.
+    assert said["interval_short"] == (
+        "the held-out loss lies +8.7 % from its prediction, where the forecast's interval reaches from -10.0 to +5.0 %"
+    )
+    assert "interval_short" not in {check.code for check in checks.outlook(plan, replace(test, relative_error=0.08))}
 
 
 def test_a_wide_range_over_choices_is_a_warning() -> None:
