@@ -22,6 +22,8 @@ LEAST_MISFIT = 5e-4
 """Errors of whole budgets below this, 0.05 %, are less than what seeds do, however small the scatter."""
 ASSUMED = ("", "given", "6ND")
 """FLOP rules that say nothing about attention; any other counts it and need not be 6 N D."""
+UNUSABLE, SHOWN = ("missing", "not_positive", "not_a_number"), 5
+"""What is wrong with the cells of rows that are named, up to so many."""
 FAR = 10.0
 """FLOPs further from 6 N D than this factor, either way, are no other count: units differ."""
 
@@ -35,11 +37,20 @@ def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", wa
     if waiting:
         text = f"{waiting} points of the study have not started"
         out.append(Check("not_started", text, "the laws rest on part of the design: fit again when they are done"))
-    counts = Counter(d.code for d in dropped)
+    lost = tuple(dropped)
+    counts = Counter(d.code for d in lost)
     if counts:
         total = sum(counts.values())
         text = f"{total} of {total + len(rows)} runs were not used ({', '.join(f'{n} {c}' for c, n in counts.items())})"
         out.append(Check("rows_dropped", text, "see rows_dropped in fit.json for each run's reason", "note"))
+    cells = [d for d in lost if d.code in UNUSABLE]
+    if cells:
+        named = "; ".join(f"{d.key}: {d.reason}" for d in cells[:SHOWN]) + ("; ..." if len(cells) > SHOWN else "")
+        text = f"{human.counted(len(cells), 'row')} cannot be used ({named})"
+        advice = (
+            "fill in or mend these cells; runs that diverged for their size or rate bias the law towards the others"
+        )
+        out.append(Check("unusable_rows", text, advice))
     if counts["mid_schedule"]:
         text = f"{counts['mid_schedule']} runs had not finished their learning-rate schedule"
         advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"

@@ -16,6 +16,7 @@ from analysis import learning
 from analysis.filerows import from_csv
 from analysis.rows import Index, Rows, rows
 from analysis.studyruns import from_mlflow, from_runs
+from analysis.suspects import SHOWN, beyond_gap
 from analysis.tidy import (
     BITS_PER_BYTE,
     COLUMNS,
@@ -31,6 +32,8 @@ from analysis.tidy import (
 
 OTHER_UNITS = 1000.0
 """FLOPs further than this factor from 6 N D are no other way of counting: sparse models stay below a hundred."""
+OTHER_COUNTS = 300.0
+"""Rows whose FLOPs over 6 N D lie in two groups this far apart are not counted in one unit."""
 
 __all__ = [
     "BITS_PER_BYTE", "COLUMNS", "LOSS_UNIT", "OPTIONAL", "PARAMS_KINDS", "REQUIRED", "best", "checkpoints", "from_csv",
@@ -112,13 +115,34 @@ def _rows(frame: pd.DataFrame, mask: pd.Series[bool]) -> Rows:
 def _refuse_units(good: pd.DataFrame) -> None:
     """Raise ValueError where FLOPs and 6 N D are so far apart that one of the three is in millions or the like."""
     named = {name: good[name].to_numpy(dtype=np.float64) for name in ("params", "tokens", "flops")}
-    ratio = float(np.median(named["flops"] / (6.0 * named["params"] * named["tokens"])))
+    each = named["flops"] / (6.0 * named["params"] * named["tokens"])
+    _refuse_mixed(good, each)
+    ratio = float(np.median(each))
     if 1.0 / OTHER_UNITS < ratio < OTHER_UNITS or not np.isfinite(ratio):
         return
     held = ", ".join(f"{name} {np.median(values):.4g}" for name, values in named.items())
     raise ValueError(
         f"flops are {ratio:.2g} times 6 x params x tokens (medians: {held}): one of them is in other units. Counts are "
         "needed: columns=params:COLUMN*1e6 for millions, tokens:COLUMN*1e9 for billions, flops:COLUMN*1e15 for PFLOPs"
+    )
+
+
+def _refuse_mixed(good: pd.DataFrame, ratio: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    """Raise ValueError, with the rows' names, where FLOPs over 6 N D fall into two groups that no count explains."""
+    below = beyond_gap(np.log(ratio), float(np.log(OTHER_COUNTS)))
+    if below is None:
+        return
+    off = max((below, ~below), key=lambda mask: float(np.abs(np.log(ratio[mask])).mean()))
+    where = np.flatnonzero(off)
+    rows = ", ".join(
+        f"{good['key'].iloc[i]} with params {good['params'].iloc[i]:.4g}, tokens {good['tokens'].iloc[i]:.4g}"
+        for i in where[:SHOWN]
+    )
+    there, elsewhere = (float(np.exp(np.log(ratio[mask]).mean())) for mask in (off, ~off))
+    raise ValueError(
+        f"{len(where)} of {len(good)} rows have one of params, tokens and flops in other units than the rest: flops "
+        f"are {there:.2g} times 6 x params x tokens there, and {elsewhere:.2g} times elsewhere "
+        f"({rows}{', ...' if len(where) > SHOWN else ''}). Write counts in every row, or leave these out (where=)"
     )
 
 

@@ -50,8 +50,8 @@ def count(value: object, digits: int = 3) -> str:
 
 
 def counted(value: int, noun: str) -> str:
-    """Return so many of something: 1 run, 5 runs."""
-    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
+    """Return so many of something: 1 run, 5 runs, 3 losses."""
+    return f"{value} {noun}" if value == 1 else f"{value} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def scientific(value: object, digits: int = 2) -> str:

@@ -6,6 +6,8 @@ before the fit, against a smooth curve through the others, and named.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from analysis import human
@@ -26,14 +28,44 @@ FLOOR = 2e-3
 """The least scatter in ln loss that runs are taken to have."""
 FEWEST = 8
 SHOWN = 8
+FITTED = 20_000
+"""Rows that the smooth curve is fitted to, at most."""
+HALF, NEAREST = 0.5, 5
+"""What is at most 1 and below this share of what it ought to be, by so many of its neighbours, is no loss."""
+OTHER_COUNTS = 1000.0
+"""Sizes (or tokens) of one study leave no gap as wide as this factor."""
+TWO_UNITS, FAR_LESS = 0.03, 4.0
+"""Mean residual from which on two units are looked for, and by how much two curves have to leave less than one."""
 
 
 def findings(rows: Rows, unit: str) -> list[Check]:
     """Return findings about losses that cannot be what they are said to be, with the rows' names."""
-    wrong = _accuracies(rows) or _perplexities(rows, unit)
+    wrong = _shares(rows) or _accuracies(rows) or _perplexities(rows, unit) or _counts(rows)
     if wrong:
         return wrong
     return [*_odd(rows), *_copies(rows)]
+
+
+def _shares(rows: Rows) -> list[Check]:
+    """Return the rows at or below 1 that lie far below the rows above 1 that are nearest in size and tokens.
+
+    No law falls faster than with the root of N D: what falls faster by half, for most of the nearest, is no loss.
+    """
+    low = rows.loss <= 1.0
+    if low.all() or not low.any():
+        return []
+    places = np.log(np.stack((rows.params, rows.tokens), axis=1))
+    near = _nearest(places[~low], places[low])
+    further = np.maximum(places[low][:, None] - places[~low][near], 0.0).sum(axis=2)
+    bound = np.median(np.log(HALF * rows.loss[~low])[near] - 0.5 * further, axis=1)
+    wrong = np.zeros(len(rows), dtype=bool)
+    wrong[np.flatnonzero(low)] = np.log(rows.loss[low]) < bound
+    if not wrong.any():
+        return []
+    several = human.counted(int(wrong.sum()), "loss") + (" are" if wrong.sum() > 1 else " is")
+    text = f"{several} at most 1 and below half of what runs near by in size and tokens have ({_named(rows, wrong)}): "
+    text += "they look like accuracies or error rates"
+    return [Check("not_a_loss", text, "give the losses of these runs, or leave them out (where=)", "error")]
 
 
 def _accuracies(rows: Rows) -> list[Check]:
@@ -45,8 +77,34 @@ def _accuracies(rows: Rows) -> list[Check]:
         return []
     shares = float(rows.loss.max()) <= 1.0
     text = f"the loss rises with compute (rank correlation {rises:.2f})"
-    text += ", and every one is a share of 1: these look like accuracies" if shares else ": this is no loss"
+    named = _named(rows, np.ones(len(rows), dtype=bool))
+    text += f", and every one is a share of 1: these look like accuracies ({named})" if shares else ": this is no loss"
     return [Check("not_a_loss", text, "map the column of the loss (columns=loss:COLUMN)", "error")]
+
+
+def _counts(rows: Rows) -> list[Check]:
+    """Return the rows whose size or tokens are of another order than all others: in millions beside counts."""
+    for name in ("params", "tokens"):
+        logs = np.log(rows.column(name))
+        apart = beyond_gap(logs, np.log(OTHER_COUNTS))
+        if apart is None:
+            continue
+        named = ", ".join(f"{rows.keys[i]} {rows.column(name)[i]:.4g}" for i in np.flatnonzero(apart)[:SHOWN])
+        more = ", ..." if apart.sum() > SHOWN else ""
+        gap = np.exp(logs[~apart].min() - logs[apart].max())
+        text = f"{human.counted(int(apart.sum()), 'row')} of {len(rows)} have {name} at least {human.number(gap, 2)} "
+        text += f"times below all others ({named}{more}): in millions or billions beside counts, by their size"
+        return [Check("mixed_units", text, f"write {name} as counts in every row", "error")]
+    return []
+
+
+def beyond_gap(logs: Array, least: float) -> Mask | None:
+    """Return the values (n,) below the widest gap among them, where that is at least so wide; None where none is."""
+    ordered = np.sort(logs)
+    gaps = np.diff(ordered)
+    if not len(gaps) or gaps.max() < least:
+        return None
+    return np.asarray(logs <= ordered[int(np.argmax(gaps))])
 
 
 def _perplexities(rows: Rows, unit: str) -> list[Check]:
@@ -63,21 +121,24 @@ def _odd(rows: Rows) -> list[Check]:
     """Return the rows in another unit and the outliers, by what is left of ln loss around a smooth curve."""
     if len(rows) < FEWEST:
         return []
-    left = _residuals(rows)
-    middle = float(np.median(left))
-    spread = max(1.4826 * float(np.median(np.abs(left - middle))), FLOOR)
-    score = (left - middle) / spread
+    design, y = _design(rows), np.log(rows.loss)
+    left, score = _scored(y - design @ _robust(design, y))
     out = []
-    bits = _in_bits(left - middle, score)
-    if bits is not None:
-        mask, ratio = bits
-        several = human.counted(int(mask.sum()), "loss") + (" are" if mask.sum() > 1 else " is")
-        text = f"{several} {ratio} ({_named(rows, mask)}): bits beside nats, by their size"
+    mask = _mixture(design, y) if float(np.abs(left).mean()) > TWO_UNITS else None
+    mask = _in_bits(left, score, design[:, 1:3]) if mask is None else mask
+    if mask is not None:
+        as_one = y - np.where(mask, BITS, 0.0)  # a few rows that the first curve leaned towards
+        mask = y - design @ _robust(design, as_one) > 0.5 * BITS
+        few = mask if mask.sum() <= 0.5 * len(rows) else ~mask
+        ratio = "1.44" if few is mask else "0.69"
+        several = human.counted(int(few.sum()), "loss") + (" are" if few.sum() > 1 else " is")
+        text = f"{several} {ratio} times the others ({_named(rows, few)}): bits beside nats, by their size"
         out.append(Check("mixed_units", text, "bring all losses to one unit: 1 bit is 0.6931 nats", "error"))
-        score = np.where(mask, 0.0, score)
-    odd = (np.abs(score) > SCORES) & (np.abs(left - middle) > LEAST)
+        as_one = y - np.where(mask, BITS, 0.0)
+        left, score = _scored(as_one - design @ _robust(design, as_one))
+    odd = (np.abs(score) > SCORES) & (np.abs(left) > LEAST)
     if odd.any():
-        far = 100.0 * np.expm1(left - middle)
+        far = 100.0 * np.expm1(left)
         ordered = np.flatnonzero(odd)[np.argsort(-np.abs(far[odd]), kind="stable")]
         named = ", ".join(f"{rows.keys[i]} {far[i]:+.1f} %" for i in ordered[:SHOWN])
         more = ", ..." if len(ordered) > SHOWN else ""
@@ -86,30 +147,106 @@ def _odd(rows: Rows) -> list[Check]:
     return out
 
 
-def _in_bits(left: Array, score: Array) -> tuple[Mask, str] | None:
-    """Return the rows that lie apart from the rest by the ratio of bits to nats, and which way; None without any."""
-    for sign, text in ((1.0, "1.44 times the others"), (-1.0, "0.69 times the others")):
-        mask = (np.abs(left - sign * BITS) < NEAR) & (np.abs(score) > SCORES)
-        if mask.any() and mask.sum() < 0.5 * len(left):
-            return mask, text
+def _scored(left: Array) -> tuple[Array, Array]:
+    """Return residuals less their median, and the same in robust standard deviations."""
+    left = left - float(np.median(left))
+    spread = max(1.4826 * float(np.median(np.abs(left))), FLOOR)
+    return left, left / spread
+
+
+def _in_bits(left: Array, score: Array, places: Array) -> Mask | None:
+    """Return the rows in bits where a few lie apart from the rest by the ratio of bits to nats; None without any.
+
+    They do so from their neighbours too, where the curve does not hold, and few others lie as far from the curve by
+    another ratio: those would be a curve that does not hold, or runs that went wrong.
+    """
+    far = (np.abs(score) > SCORES) & (np.abs(left) > 0.5 * BITS)
+    for sign in (1.0, -1.0):
+        mask = far & (np.abs(left - sign * BITS) < NEAR)
+        if not mask.any() or mask.sum() >= 0.5 * len(left):
+            continue
+        local = left[mask] - np.median(left[~mask][_nearest(places[~mask], places[mask])], axis=1)
+        close = np.abs(local - sign * BITS) < NEAR
+        mask[np.flatnonzero(mask)[~close]] = False
+        if mask.sum() > (far & ~mask).sum():
+            return np.asarray(mask if sign > 0 else ~mask)
     return None
 
 
-def _residuals(rows: Rows) -> Array:
-    """Return what is left of ln loss around a robust plane or, with enough runs, quadratic in ln N and ln D."""
+def _nearest(places: Array, at: Array) -> Index:
+    """Return the numbers (m, NEAREST or fewer) of the `places` (n, 2) nearest to each of `at` (m, 2)."""
+    from scipy.spatial import cKDTree
+
+    count = min(NEAREST, len(places))
+    return np.asarray(cKDTree(places).query(at, k=[*range(1, count + 1)])[1], dtype=np.int64)
+
+
+def _mixture(design: Array, y: Array) -> Mask | None:
+    """Return the rows in bits where so many are that no curve goes through the others; None where none are.
+
+    A curve and the same curve in bits above it are fitted to rows that are assigned to the nearer one, from starts that
+    part the rows by what is left of one curve, by size, by tokens and by their order. Two units are seen where that
+    leaves far less than one curve does, and every row is near its own.
+    """
+    some = np.arange(len(y)) if len(y) <= FITTED else np.linspace(0, len(y) - 1, FITTED).astype(np.int64)
+    basis, _ = np.linalg.qr(design[some])
+    seen = y[some]
+
+    def around(mask: Mask) -> Array:
+        values = seen - np.where(mask, BITS, 0.0)
+        return np.asarray(values - basis @ (basis.T @ values))
+
+    best, least = None, np.inf
+    one = around(np.zeros(len(seen), dtype=bool))
+    for start in _parted(one, design[some]):
+        mask = start
+        for _ in range(30):
+            above = around(mask) + np.where(mask, BITS, 0.0) > 0.5 * BITS
+            if (above == mask).all():
+                break
+            mask = above
+        left = float(np.abs(around(mask)).mean())
+        if 0 < mask.sum() < len(mask) and left < least:
+            best, least = mask, left
+    if best is None or least * FAR_LESS > float(np.abs(one).mean()):
+        return None
+    as_one = seen - np.where(best, BITS, 0.0)
+    rest = y - design @ _robust(design[some], as_one)
+    mask = rest > 0.5 * BITS
+    near = np.abs(rest - np.where(mask, BITS, 0.0)) < NEAR
+    return np.asarray(mask) if near.mean() > 0.9 else None
+
+
+def _parted(left: Array, design: Array) -> Iterator[Mask]:
+    """Yield rows as parted at five places by what is left of one curve, by size and by tokens, both ways."""
+    for values in (left, design[:, 1], design[:, 2], np.arange(len(left), dtype=np.float64)):
+        for share in (0.5, 0.35, 0.65, 0.2, 0.8):
+            mask = values > np.quantile(values, share)
+            yield np.asarray(mask)
+            yield np.asarray(~mask)
+
+
+def _design(rows: Rows) -> Array:
+    """Return the columns of a plane or, with enough runs, of a quadratic in ln N and ln D."""
     n, d = (np.log(v) - np.log(v).mean() for v in (rows.params, rows.tokens))
     columns = [np.ones_like(n), n, d]
     if len(rows) >= 3 * FEWEST:
         columns += [n * n, d * d, n * d]
-    design, y = np.stack(columns, axis=1), np.log(rows.loss)
+    return np.stack(columns, axis=1)
+
+
+def _robust(design: Array, y: Array) -> Array:
+    """Return the coefficients of least absolute residuals; of very many rows, of some that are evenly spaced."""
+    if len(y) > FITTED:
+        some = np.linspace(0, len(y) - 1, FITTED).astype(np.int64)
+        design, y = design[some], y[some]
     weights = np.ones(len(y))
-    left = y - y.mean()
+    found: Array = np.zeros(design.shape[1])
     for _ in range(40):  # least absolute values by reweighting: a few wrong rows do not bend the curve
         root = np.sqrt(weights)
-        found = np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0]
-        left = y - design @ found
-        weights = 1.0 / np.maximum(np.abs(left), 1e-4)
-    return np.asarray(left)
+        found = np.asarray(np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0], dtype=np.float64)
+        weights = 1.0 / np.maximum(np.abs(y - design @ found), 1e-4)
+    return found
 
 
 def _copies(rows: Rows) -> list[Check]:

@@ -90,13 +90,26 @@ def judge(row: Mapping[str, Any], need: Sequence[str] = REQUIRED, checkpoint: st
     if str(row["state"]).lower() not in DONE:
         state = str(row["state"]) or "unknown"
         return state, f"the run is {state}: it has no final loss"
+    absent = [name for name in need if _absent(row[name])]
+    if absent:
+        return (
+            "missing",
+            f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} empty or NaN: not run, or diverged",
+        )
     bad = [name for name in need if not _positive(row[name])]
     if bad:
-        return "not_positive", f"{', '.join(bad)} must be positive numbers, found {', '.join(str(row[n]) for n in bad)}"
+        return (
+            "not_positive",
+            f"{', '.join(bad)} must be positive and finite, found {', '.join(str(row[n]) for n in bad)}",
+        )
     if str(row["schedule_complete"]) in ("False", "0", "0.0", "false"):
         reason = "the learning-rate schedule was not finished, which biases the loss upwards"
         return "mid_schedule", f"{checkpoint}: {reason}" if checkpoint else reason
     return "", ""
+
+
+def _absent(value: Any) -> bool:
+    return value is None or empty(value)
 
 
 def _positive(value: Any) -> bool:

@@ -52,7 +52,7 @@ def test_every_row_that_cannot_be_used_is_listed_with_its_reason(tmp_path: Path)
     found = frame.from_csv(written(tmp_path / "a.csv", "\n".join(lines) + "\n")).set_index("key")
     codes = dict(found["drop_code"])
     assert codes == {
-        "row1": "", "row2": "", "row3": "duplicate", "row4": "not_a_number", "row5": "not_positive",
+        "row1": "", "row2": "", "row3": "duplicate", "row4": "not_a_number", "row5": "missing",
         "row6": "not_positive",
     }  # fmt: skip
     assert "'oops'" in str(found.loc["row4", "drop_reason"])

@@ -158,7 +158,7 @@ def test_mid_schedule_and_unreadable_rows_are_listed(tmp_path: Path) -> None:
     table.to_csv(tmp_path / "a.csv", index=False)
     found = frame.from_csv(tmp_path / "a.csv").set_index("key")
     codes = found.loc[["row1", "row2", "row3", "row4"], "drop_code"].tolist()
-    assert codes == ["mid_schedule", "not_positive", "not_positive", ""]
+    assert codes == ["mid_schedule", "missing", "not_positive", ""]
     assert "loss" in str(found.loc["row2", "drop_reason"])
     assert "tokens" in str(found.loc["row3", "drop_reason"])
 

@@ -215,3 +215,85 @@ def test_a_wide_range_over_choices_is_a_warning() -> None:
     assert checks.choices(lines(0.5, 0.52, 0.55), (0.51, 0.53)) == []
     assert checks.choices(lines(0.4, 0.52, 0.55), (0.35, 0.58)) == [], "the interval holds them"
     assert approaches.FEWEST_MINIMA == 3
+
+
+def in_bits(table: pd.DataFrame, rows: Any) -> pd.DataFrame:
+    return table.assign(loss=table["loss"] * np.where(rows, 1 / np.log(2), 1.0))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.6, 0.8])
+def test_many_losses_in_bits_are_named_too(share: float) -> None:
+    """Where no curve goes through the others any more: once half of the rows in bits gave no finding."""
+    table = thirty(0.01)
+    for seed in range(3):
+        rows = np.random.default_rng(seed).permutation(len(table)) < share * len(table)
+        found = codes(in_bits(table, rows))
+        assert set(found) == {"mixed_units"}
+        few = np.flatnonzero(rows if share <= 0.5 else ~rows)
+        assert f"{len(few)} losses are {'1.44' if share <= 0.5 else '0.69'} times the others" in found["mixed_units"]
+        assert all(f"r{i} " in found["mixed_units"] for i in few[: suspects.SHOWN])
+
+
+@pytest.mark.parametrize("column", ["params", "tokens"])
+def test_the_larger_half_in_bits_is_named(column: str) -> None:
+    table = thirty()
+    rows = table[column] > table[column].median()
+    assert set(codes(in_bits(table, rows))) == {"mixed_units"}
+
+
+def test_curves_that_do_not_hold_are_not_bits() -> None:
+    """Scatter and losses near that of guessing lie anywhere from a curve, not at the ratio of bits to nats alone."""
+    n, d = (x.ravel() for x in np.meshgrid(np.geomspace(1e4, 1e9, 9), np.geomspace(1e5, 1e12, 20), indexing="ij"))
+    steep = pd.DataFrame({"params": n, "tokens": d, "flops": 6 * n * d, "loss": 60 / n**0.33 + 110 / d**0.3})
+    assert "mixed_units" not in codes(steep)
+    assert "not_a_loss" not in codes(steep), "losses fall below 1 by themselves there"
+    wild = thirty(0.15)
+    assert "mixed_units" not in codes(wild)
+
+
+def test_rows_of_accuracies_are_named() -> None:
+    table = thirty()
+    for rows in ([4], [0, 11, 29], list(range(0, 30, 2))):
+        mixed = table.copy()
+        mixed.loc[rows, "loss"] = 1.0 / mixed.loc[rows, "loss"]
+        found = codes(mixed)
+        assert set(found) == {"not_a_loss"}
+        several = f"{len(rows)} loss{'es are' if len(rows) > 1 else ' is'} at most 1"
+        assert found["not_a_loss"].startswith(several)
+        assert all(f"r{i} " in found["not_a_loss"] for i in rows[: suspects.SHOWN])
+    assert "(r0 " in codes(table.assign(loss=1.0 / table["loss"]))["not_a_loss"]
+
+
+@pytest.mark.parametrize("column", ["params", "tokens"])
+def test_rows_in_millions_are_named_and_are_no_bits(column: str, tmp_path: Path) -> None:
+    table = thirty().drop(columns="flops_budget")
+    rows = np.arange(30) % 2 == 0
+    mixed = table.assign(**{column: table[column] / np.where(rows, 1e6, 1.0)})
+    mixed.to_csv(tmp_path / "t.csv", index=False)
+    message = r"15 of 30 rows have one of params.*flops are 1e\+06 times.*\(row\d+ with params"
+    with pytest.raises(ValueError, match=message):
+        frame.used(frame.from_csv(tmp_path / "t.csv"))
+    mixed.drop(columns="flops").to_csv(tmp_path / "u.csv", index=False)
+    few = frame.used(frame.from_csv(tmp_path / "u.csv", flop_rule="6ND"))
+    found = suspects.findings(few, NATS)
+    assert [check.code for check in found] == ["mixed_units"]
+    assert f"15 rows of 30 have {column} at least" in found[0].message
+    assert "bits" not in found[0].message
+
+
+def test_rows_without_a_loss_are_named_and_not_called_negative(tmp_path: Path) -> None:
+    table = thirty()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    for i, cell in ((3, ""), (7, "NaN"), (9, "-1"), (12, "diverged")):
+        lines[i] = ",".join([*lines[i].split(",")[:-1], cell])
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    read = frame.from_csv(tmp_path / "t.csv")
+    lost = read[~read["used"]].set_index("key")["drop_code"].to_dict()
+    assert lost == {"row3": "missing", "row7": "missing", "row9": "not_positive", "row12": "not_a_number"}
+    from analysis.fitparts import dropped
+
+    said = {check.code: check for check in checks.data(frame.used(read), dropped(read))}
+    assert said["unusable_rows"].level == "warning"
+    for name in ("row3: loss is empty or NaN", "row9: loss must be positive", "row12: loss is 'diverged'"):
+        assert name in said["unusable_rows"].message
