@@ -13,8 +13,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +141,14 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
     for found, at in zip(fit._predicted(theta, points)[0], (2.2256440890, 2.2269634075), strict=True):
         yield Anchor(name, f"check point {at}", float(found), at, 1e-9)
     draws = fit.draws["R_D"].to_numpy()
-    # The anchor is a quantile of 400 draws, which scatter by about 0.55 from seed to seed; 2,000 of ours give about 5.
-    yield relative(name, "R_D bootstrap, low", float(np.quantile(draws, 0.025)), 6.4, 0.15)
+    # 6.4 is of searches from one start, as 400 resamples were fitted: a quarter of them ends above its lowest minimum.
+    # On a grid, which misses none, the low end is 4.6 to 4.7; the tolerance is what 2,000 draws scatter by.
+    weights = bootstrap.cluster_weights(np.arange(len(fit.data)), 2000, 1)
+    once = engine.fit_many(fit.problem, replace(fit.point, minima=None), weights=weights)
+    once_low = float(np.quantile(fit.form.natural(once.theta, fit.problem.centres)[:, 5], 0.025))
+    yield relative(name, "R_D bootstrap, low, one start a resample", once_low, 6.4, 0.15)
+    low = float(np.quantile(_on_a_grid(runs, fixed, weights), 0.025))
+    yield relative(name, "R_D bootstrap, low, as on a grid", float(np.quantile(draws, 0.025)), low, 0.1)
     yield Anchor(
         name, "R_D bootstrap, high (log10)", min(99.0, float(np.log10(np.quantile(draws, 0.975)))), 10.0, np.inf
     )
@@ -151,6 +157,27 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
     several = seeds[seeds.groupby("cfg")["cfg"].transform("size") >= 5]
     noise = _pooled(several)
     yield relative(name, "seed noise, nats", noise, 0.00194, 0.01)
+
+
+def _on_a_grid(runs: pd.DataFrame, held: Mapping[str, float], weights: Any) -> Any:
+    """Return R_D (R,) of each resample's lowest objective on a grid of R_D and R_N: no search that misses a minimum."""
+    size, tokens, unique, loss = (runs[c].to_numpy(float) for c in ("params", "tokens", "unique_tokens", "loss"))
+    unique = np.minimum(unique, tokens)
+    useful = np.minimum(size, (held["A"] / held["B"]) ** (1 / held["alpha"]) * unique)
+
+    def worth(base: Any, ratio: Any, decay: Any) -> Any:
+        return base * (1 - decay * np.expm1(-(ratio - 1) / decay))
+
+    decays, others = np.geomspace(0.5, 1e11, 420), np.geomspace(0.02, 1e4, 260)[:, None]
+    by_size = held["A"] / worth(useful, size / useful, others) ** held["alpha"]
+    best, at = np.full(len(weights), np.inf), np.zeros(len(weights))
+    for decay in decays:
+        by_tokens = held["B"] / worth(unique, tokens / unique, decay) ** held["beta"]
+        residual = np.log(held["E"] + by_size + by_tokens) - np.log(loss)
+        pull = np.clip(residual, -1e-3, 1e-3)
+        lowest = (weights @ (pull * (residual - 0.5 * pull)).T).min(axis=1)
+        at, best = np.where(lowest < best, decay, at), np.minimum(best, lowest)
+    return at
 
 
 def _pooled(frame: pd.DataFrame) -> float:
