@@ -88,6 +88,7 @@ class Ledger:
     waiting: keys that are wanted and not in a batch yet, in the order in which they are to be submitted. ends: bad ends
     of each point since somebody last asked to try it again; history: all there ever were. excluded: nodes that the
     latest submission left out, with why. code: the version that later units of a search run, where it is frozen.
+    refused: keys that SLURM took no job for, for good, with its words, until they are wanted again.
     """
 
     batches: Mapping[str, Batch] = field(default_factory=dict)
@@ -99,6 +100,7 @@ class Ledger:
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     ever_excluded: frozenset[str] = frozenset()
     code: str | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unclear(self) -> bool:
@@ -173,6 +175,7 @@ class _Folding:
         self.excluded: Mapping[str, str] = {}
         self.ever_excluded: set[str] = set()
         self.code: str | None = None
+        self.refused: dict[str, str] = {}
 
     def want(self, event: Event) -> None:
         asked = Waiting(
@@ -187,6 +190,7 @@ class _Folding:
             self.current.pop(key, None)
             self.waiting.pop(key, None)  # it goes to the end of the queue
             self.waiting[key] = self.wanted[key] = asked
+            self.refused.pop(key, None)
 
     def intend(self, event: Event) -> None:
         batch = _batch(event)
@@ -194,6 +198,7 @@ class _Folding:
         for key in batch.keys:
             self.current[key] = batch.name
             self.waiting.pop(key, None)
+            self.refused.pop(key, None)
 
     def settle(self, event: Event) -> None:
         """A batch was submitted, or never will be: then its keys wait again, unless the scheduler refused for good."""
@@ -205,6 +210,8 @@ class _Folding:
         for key in batch.keys:
             if self.current.get(key) == batch.name:
                 del self.current[key]
+                if event.get("final"):
+                    self.refused[key] = str(event["why"])
                 if key in self.wanted and not event.get("final") and key not in self.cancelled:
                     self.waiting[key] = replace(self.wanted[key], why=str(event["why"]))
 
@@ -212,14 +219,18 @@ class _Folding:
         for key in event["keys"]:
             self.waiting.pop(key, None)
             self.wanted.pop(key, None)
+            self.refused.pop(key, None)
         if event["event"] == "cancelled":
             self.cancelled.update(event["keys"])
+        else:
+            self.refused.update(dict.fromkeys(event["keys"], str(event.get("why", ""))))
 
     def retry(self, event: Event) -> None:
         self.cancelled.difference_update(event["keys"])
         for key in event["keys"]:
             self.current.pop(key, None)
             self.ends.pop(key, None)
+            self.refused.pop(key, None)
 
     def end(self, event: Event) -> None:
         end = _end(event)
@@ -238,6 +249,7 @@ class _Folding:
             self.waiting,
             frozenset(self.ever_excluded),
             self.code,
+            self.refused,
         )
 
 

@@ -197,6 +197,7 @@ def gather(
         waiting=_why_waiting(state.waiting.get(key), no_room),
         again=_decided(state, key, attempt),
         owned=owned,
+        refused=state.refused.get(key),
     )
     return seen, outcome
 

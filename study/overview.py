@@ -14,7 +14,7 @@ from study.cost import Cost
 from study.executors.query import ALIVE
 from study.observe import PointStatus
 from study.point import Point
-from study.standing import RESUMABLE, STATES
+from study.standing import REFUSED, RESUMABLE, STATES
 from study.terminal import WIDTH, cut
 from study.units import counted, duration, recognised
 
@@ -126,6 +126,16 @@ def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
     return [*lines, "jobs that end send them, and any status or watch"] if lines else []
 
 
+def refused_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return which points SLURM refused for good, and in which words: nothing submits them by itself."""
+    whys = Counter(s.why for s in statuses if _is_refused(s))
+    return [line for why, count in whys.most_common(SHOWN_KEYS) for line in _folded(f"{count:,} pending: {why}")]
+
+
+def _is_refused(status: PointStatus) -> bool:
+    return status.state == "pending" and status.why.startswith(REFUSED)
+
+
 def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
     """Return why SLURM has not started what is queued, and what helps where that does not pass as the queue moves on.
 
@@ -141,8 +151,8 @@ def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
         means = queued.explain(reason)
         if means.kind != queued.ORDINARY:
             mine = [s.job_id for s in group if s.job_id]
-            # What runs as well: no command that is shown may end it.
-            others = [s.job_id for s in lives if s.job_id and (s.state, s.reason) != ("queued", reason)]
+            # No command that is shown may end what runs, or say of a whole array what is meant of a task.
+            others = [s.job_id for s in statuses if s.job_id and (s.state, s.reason) != ("queued", reason)]
             helps = means.help.format(jobs=queued.jobs(mine, others))
             lines += _folded(f"{len(group):,} queued: {means.words}") + _folded(f"    {helps}")
     if lines and stands_still(statuses):
@@ -209,9 +219,10 @@ def unlike(statuses: Sequence[PointStatus], most: int) -> list[PointStatus]:
 def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] = ()) -> str:
     """Return the command to give next, with what it does; nothing where there is nothing to do.
 
-    `called` names the study in a command. ended: kinds of the bad ends (study.classify) of what could be tried again.
+    `called` names the study in a command. ended: kinds of the bad ends (study.classify) of what could be tried again,
+    and REFUSED where SLURM took no job for a point.
     """
-    if set(ended) == {"bad_config"}:
+    if set(ended) - {REFUSED} == {"bad_config"}:
         return (
             f"python -m study logs {called} KEY    # says what cannot be: it fails again until that is changed;\n"
             "change it and give the study's command again, under another study.name if only runtime.* changes"
@@ -224,13 +235,15 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
     if counts.get("running") or counts.get("queued") or counts.get("waiting"):
         return f"python -m study watch {called}    # live, until all have ended"
     if counts.get("pending"):
-        return "pending: give the study's command again, and they are submitted"
+        change = "change what SLURM refused, " if REFUSED in ended else ""
+        return f"pending: {change}give the study's command again, and they are submitted"
     return ""
 
 
 def bad_ends(statuses: Sequence[PointStatus]) -> set[str]:
-    """Return the kinds of end of the points that could be tried again."""
-    return {status.kind for status in statuses if status.state == "failed" or status.state in RESUMABLE}
+    """Return the kinds of end of the points that could be tried again, and REFUSED where SLURM took no job for one."""
+    kinds = {status.kind for status in statuses if status.state == "failed" or status.state in RESUMABLE}
+    return kinds | ({REFUSED} if any(map(_is_refused, statuses)) else set())
 
 
 def heading(name: str, counts: Mapping[str, int], total: int) -> str:

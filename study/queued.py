@@ -83,12 +83,21 @@ def explain(reason: str) -> Queued:
 
 
 def jobs(ids: Iterable[str], others: Iterable[str] = ()) -> str:
-    """Return job ids as scontrol and scancel take them: an array by its own id, unless `others` are of it as well."""
-    wanted, kept = sorted(set(ids)), {one.partition("_")[0] for one in others}
+    """Return job ids as scontrol and scancel take them.
+
+    An array by its own id where all of its tasks are meant, as far as these and `others` tell: they count from 0.
+    """
+    wanted = sorted(set(ids))
+    kept = {one.partition("_")[0] for one in set(others).difference(wanted)}
     arrays: dict[str, list[int]] = {}
     for one in wanted:
         array, _, task = one.partition("_")
         arrays.setdefault(array, []).extend([int(task)] if task.isdigit() else [])
-    return " ".join(
-        array if not tasks or array not in kept else f"'{array}_[{compress(tasks)}]'" for array, tasks in arrays.items()
-    )
+    return " ".join(_one(array, tasks, array not in kept) for array, tasks in arrays.items())
+
+
+def _one(array: str, tasks: Sequence[int], alone: bool) -> str:
+    """Return the name of some tasks of an array, or of a job without any; alone: no others of it are known."""
+    if not tasks or (alone and sorted(tasks) == list(range(len(tasks)))):
+        return array
+    return f"{array}_{tasks[0]}" if len(tasks) == 1 else f"'{array}_[{compress(tasks)}]'"

@@ -82,7 +82,7 @@ def send(folder: StudyFolder, request: Request, outside: Outside, *, patient: bo
     text = request.script(folder)  # what cannot be rendered leaves no intent
     ledger.extend(folder, [request.intent()])
     try:
-        job_id = slurm.submit(folder, request.name, text, outside.runner)
+        job_id = slurm.submit(folder, request.name, text, outside.runner, shape=request.shape)
     except slurm.SchedulerError as error:
         if error.full:
             ledger.append(folder, "abandoned", name=request.name, why=str(error))

@@ -28,6 +28,8 @@ STATES = (
 ENDED = frozenset({"completed", "diverged", "failed", "interrupted", "time_limit", "cancelled"})
 SAYS = "SLURM says"
 """How the reason of a standing begins that is SLURM's word alone."""
+REFUSED = "refused by SLURM"
+"""How the reason of a point begins that waits for a command with other settings."""
 RESUMABLE = frozenset({"interrupted", "time_limit"})
 """States that a point leaves by submitting it again: its run carries on from the newest checkpoint."""
 
@@ -54,7 +56,8 @@ class Evidence:
     told from here). job: SLURM's view (None: it did not say). problem: why the scheduler's view is incomplete.
     queue_complete: squeue answered in full, so that a job that it does not name neither waits nor runs. waiting: why it
     is in the ledger and not submitted yet (None: it is not). again: it was decided that it goes on by itself. owned:
-    whether another attempt still has the run that the latest job left to it (None: no job did).
+    whether another attempt still has the run that the latest job left to it (None: no job did). refused: in which words
+    SLURM took no job for it, for good (None: it did not).
     """
 
     batch: Batch | None = None
@@ -68,6 +71,7 @@ class Evidence:
     waiting: str | None = None
     again: bool = False
     owned: bool | None = None
+    refused: str | None = None
 
 
 NEVER_BEGAN = "it never began: its parent's job did not succeed"
@@ -99,7 +103,9 @@ def judge(seen: Evidence) -> Standing:
 
 
 def _waiting(seen: Evidence) -> Standing:
-    return Standing("cancelled") if seen.cancelled else Standing("pending")
+    if seen.cancelled:
+        return Standing("cancelled")
+    return Standing("pending", "" if seen.refused is None else f"{REFUSED}: {seen.refused}")
 
 
 def _local(seen: Evidence, mine: Attempt | None) -> Standing:

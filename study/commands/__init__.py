@@ -39,6 +39,8 @@ COMMANDS = {
 
 FORMAT = 1
 """Version of every command's JSON: within it fields are added, never renamed, removed or given another meaning."""
+DEFAULT_RUNS = Path("runs")
+"""Where studies lie unless --runs says otherwise; before the first study it is not there."""
 
 EXIT_CODES = """\
 exit codes: 0 all well; 1 it worked, and something needs a look (a point failed, a check did not pass);
@@ -64,7 +66,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where studies lie."""
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all studies")
+    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, metavar="DIR", help="folder of all studies")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from study import ledger, terminal
 from study.commands import add_json, add_selection, add_study, emit, given_points
@@ -31,23 +34,58 @@ def run(options: argparse.Namespace) -> int:
     observer = Observer(folder)
     observer.refresh()
     chosen = [s for s in selected(options, observer.statuses(), observer.points, DEFAULT_STATES) if not s.ended]
-    keys = {status.key for status in chosen}
-    stopped = 0
+    done = Done()
     if chosen:
         ledger.append(folder, "cancelled", keys=[status.key for status in chosen])
         # Looked at anew: one that began meanwhile has either read the ledger since or is seen to run.
-        stopped = terminate([s for s in observer.statuses() if s.key in keys and s.state == "running"], observer)
-        stopped += _cancel_jobs(observer, chosen)
+        fresh = {status.key: status for status in observer.statuses()}
+        now = [fresh[s.key] if fresh[s.key].state == "running" else s for s in chosen]
+        running = [status for status in now if status.state == "running"]
+        told = terminate(running, observer) + len(_on_slurm(observer, running))
+        _cancel_jobs(observer, chosen)
+        done = what_was_done(now, told)
     again = f"python -m study retry {reference(folder)} --state cancelled"
     if options.json:
-        emit("cancel", folder, {"cancelled": [s.key for s in chosen], "told_to_stop": stopped, "next": again})
+        emit("cancel", folder, {"cancelled": [s.key for s in chosen], **asdict(done), "next": again})
     elif not chosen:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
     else:
-        points = counted(len(chosen), "point")
-        terminal.show(f"{folder.name}: {points} cancelled, {stopped} of them told to stop; their checkpoints stay")
+        terminal.show(f"{folder.name}: {counted(len(chosen), 'point')} cancelled: {in_words(done)}")
         terminal.show(f"{again}    # carries on with them")
     return 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How many points were told to stop, left SLURM's queue, are not started, and of how many nobody knows if they run.
+
+    Of those of unknown state the jobs that SLURM has are cancelled too.
+    """
+
+    told_to_stop: int = 0
+    taken_from_queue: int = 0
+    not_started: int = 0
+    unknown: int = 0
+
+
+def what_was_done(points: Sequence[PointStatus], told: int) -> Done:
+    """Return what was done to points in these states, of which so many that run were told to stop. Pure.
+
+    One that ran and could not be told has ended meanwhile.
+    """
+    counts = Counter(point.state for point in points)
+    return Done(told, counts["queued"], counts["waiting"] + counts["pending"], counts["unknown"])
+
+
+def in_words(done: Done) -> str:
+    """Return what was done to each kind of points; what there is none of is not named."""
+    said = (
+        (done.told_to_stop, "told to stop, after a checkpoint"),
+        (done.taken_from_queue, "taken out of SLURM's queue"),
+        (done.not_started, "not started"),
+        (done.unknown, "of unknown state: what SLURM has of it is cancelled, what runs elsewhere is not reached"),
+    )
+    return "; ".join(f"{count:,} {words}" for count, words in said if count) or "they had ended by then"
 
 
 def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
@@ -63,13 +101,16 @@ def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
     return 0
 
 
-def _cancel_jobs(observer: Observer, chosen: list[PointStatus]) -> int:
+def _on_slurm(observer: Observer, points: Sequence[PointStatus]) -> list[str]:
+    """Return the keys of the points that are in a job that SLURM has."""
+    batches = {status.key: observer.known.batch(status.key) for status in points}
+    return [key for key, b in batches.items() if b is not None and b.executor == "slurm" and b.job_id is not None]
+
+
+def _cancel_jobs(observer: Observer, chosen: Sequence[PointStatus]) -> None:
     """Cancel the jobs in which no point is wanted any more; a packed job that goes on tells its points itself."""
-    batches = {status.key: observer.known.batch(status.key) for status in chosen}
-    keys = [key for key, b in batches.items() if b is not None and b.executor == "slurm" and b.job_id is not None]
-    indices = observer.known.unwanted_jobs(keys)
+    indices = observer.known.unwanted_jobs(_on_slurm(observer, chosen))
     if indices:
         from study.executors import slurm
 
         slurm.cancel(indices)
-    return len(keys)

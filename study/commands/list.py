@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study import overview, terminal
-from study.commands import add_json, add_runs, emit
+from study.commands import DEFAULT_RUNS, add_json, add_runs, emit
 from study.executors import query
 from study.layout import StudyFolder
 from study.observe import Observer
@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show every study, the latest first; 1 if one of them cannot be read."""
+    if options.runs != DEFAULT_RUNS and not options.runs.is_dir():
+        raise ValueError(f"--runs {options.runs}: there is no such folder")
     found = entries(options.runs)
     if options.json:
         emit("list", None, {"runs": str(options.runs.absolute()), "studies": [dataclasses.asdict(e) for e in found]})

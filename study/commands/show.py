@@ -150,12 +150,19 @@ def as_text(folder: StudyFolder, status: PointStatus, found: Mapping[str, Any]) 
     lines += [*(f"  | {line}" for line in status.error[-6:])]
     where = found["mlflow"]
     if where is None and load_submission(folder).tracking.enabled:
-        lines += ["", f"MLflow has not got it yet: python -m study sync {reference(folder)}"]
+        lines += ["", _not_in_mlflow(folder, bool(found["attempts"]))]
     elif where is not None:
         address = where["link"] or f"http://127.0.0.1:5000/{where['page']}"
         hint = "" if where["link"] else f"    # while python -m study dashboard {reference(folder)} runs"
         lines += ["", f"MLflow: {address}{hint}"]
     return [line for line in lines if line is not None]
+
+
+def _not_in_mlflow(folder: StudyFolder, begun: bool) -> str:
+    """Return why MLflow does not show a point: it has a run from its first attempt on, once that was sent."""
+    if not begun:
+        return "MLflow shows a point from its first attempt on"
+    return f"MLflow has not got it yet: python -m study sync {reference(folder)}"
 
 
 def _differs(found: Mapping[str, Any]) -> str:

@@ -105,6 +105,7 @@ def as_text(
     spent = cost.quick(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []
     after += slow_lines(statuses) + overview.queued_lines(statuses) + overview.waiting_lines(statuses)
+    after += overview.refused_lines(statuses)
     after += overview.code_lines(statuses)
     after += [line for line in [overview.left_line(overview.seconds_left(statuses, points), statuses)] if line]
     action = overview.next_action(counts, reference(folder), overview.bad_ends(statuses))

@@ -17,7 +17,7 @@ from typing import Any
 from submitit.slurm.slurm import _make_sbatch_string
 
 from study import code_version, frozen
-from study.executors import limits, query
+from study.executors import limits, query, refusal
 from study.files import write_atomic
 from study.layout import StudyFolder
 from study.resources import Shape
@@ -121,8 +121,13 @@ def render(
     )
 
 
-def submit(folder: StudyFolder, name: str, script: str, runner: query.Runner = query.run) -> str:
-    """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SchedulerError."""
+def submit(
+    folder: StudyFolder, name: str, script: str, runner: query.Runner = query.run, *, shape: Shape | None = None
+) -> str:
+    """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SchedulerError.
+
+    shape: what it asks for, so that a refusal names the key that it is about.
+    """
     folder.jobs.mkdir(parents=True, exist_ok=True)
     path = folder.jobs / f"{name}.sh"
     write_atomic(path, script)
@@ -136,7 +141,10 @@ def submit(folder: StudyFolder, name: str, script: str, runner: query.Runner = q
         )
     said = _last_line(answer.error or answer.out)
     full = limits.is_limit(answer.error)
-    raise SchedulerError(f"sbatch failed: {said}", ambiguous=not (full or refused(answer.error)), full=full)
+    no = not full and refusal.refused(answer.error)
+    keys = refusal.blamed(answer.error, shape) if no and shape is not None else ""
+    what = f": {keys}: change it and give the command again" if keys else ""
+    raise SchedulerError(f"sbatch failed: {said}{what}", ambiguous=not (full or no), full=full)
 
 
 def cancel(indices: Mapping[str, Iterable[int]], runner: query.Runner = query.run) -> None:
@@ -145,20 +153,6 @@ def cancel(indices: Mapping[str, Iterable[int]], runner: query.Runner = query.ru
     answer = runner(["scancel", *ids])
     if answer.code != 0:
         raise SchedulerError(f"scancel failed: {answer.error or 'no answer'}", True)
-
-
-def refused(said: str) -> bool:
-    """Whether sbatch's words mean that SLURM said no, rather than that nobody knows."""
-    unsure = (
-        "timed out",
-        "Unable to contact",
-        "Connection",
-        "communication",
-        "Zero Bytes",
-        "Slurm temporarily",
-        "busy",
-    )
-    return "error" in said and not any(word.lower() in said.lower() for word in unsure)
 
 
 def _import_path(copy: Path | None) -> list[str]:

@@ -58,6 +58,24 @@ def test_cancel_retry_and_a_new_intent() -> None:
     assert ledger.fold([*events, event("retry", keys=["b"]), intent("two", "b")]).cancelled == {"a"}
 
 
+@pytest.mark.parametrize(
+    "after",
+    [intent("two", "a"), event("waiting", keys=["a"]), event("retry", keys=["a"]), event("cancelled", keys=["a"])],
+)
+def test_a_key_is_refused_until_it_is_wanted_anew(after: dict[str, Any]) -> None:
+    refused = [
+        intent("one", "a"),
+        event("waiting", keys=["b"]),
+        event("abandoned", name="one", why="no such option", final=True),
+        event("refused", keys=["b"], why="no such option"),
+    ]
+    assert ledger.fold(refused).refused == {"a": "no such option", "b": "no such option"}
+    assert ledger.fold([*refused, after]).refused == {"b": "no such option"}
+    assert ledger.fold([intent("one", "a"), event("abandoned", name="one", why="timed out")]).refused == {}
+    later = [intent("one", "a"), intent("two", "a"), event("abandoned", name="one", why="no", final=True)]
+    assert ledger.fold(later).refused == {}, "of a batch that it belongs to no more"
+
+
 def test_events_of_a_later_version_are_passed_over() -> None:
     assert ledger.fold([intent("one", "a"), event("packed", name="one")]) == ledger.fold([intent("one", "a")])
 

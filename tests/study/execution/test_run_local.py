@@ -217,7 +217,7 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
     first = _running(study)[0]
     done = study_command("cancel", study.path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "2 points cancelled, 1 of them told to stop" in done.stdout or first == quick
+    assert "2 points cancelled: 1 told to stop, after a checkpoint; 1 not started" in done.stdout or first == quick
     said, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, said
     assert states(study)[slow] == "cancelled"

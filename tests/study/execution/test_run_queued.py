@@ -62,7 +62,15 @@ def test_squeue_says_why_a_job_waits_also_where_accounting_knows_it() -> None:
 def test_ids_as_scontrol_takes_them() -> None:
     assert jobs(["7_0", "7_1"]) == "7"
     assert jobs(["7_0", "7_1", "9"], others=["7_2"]) == "'7_[0-1]' 9"
-    assert jobs(["7_3"], others=["8_1"]) == "7"
+    assert jobs(["7_0"], others=["8_1"]) == "7"
+    assert jobs(["13_2"]) == "13_2", "tasks count from 0: there were others"
+    assert jobs(["13_2", "13_4"]) == "'13_[2,4]'"
+    assert jobs(["13_0"], others=["13_1"]) == "13_0"
+
+
+def test_of_an_array_whose_other_tasks_have_ended_the_held_one_is_released() -> None:
+    held, done = point("c", reason="JobHeldUser", job_id="13_0"), point("a", "completed", job_id="13_1")
+    assert queued_lines([held, done])[1].strip() == "scontrol release 13_0"
 
 
 def test_a_study_that_stands_still_says_so_and_what_helps() -> None:
@@ -76,13 +84,13 @@ def test_a_study_that_stands_still_says_so_and_what_helps() -> None:
 def test_no_command_that_is_shown_ends_what_runs() -> None:
     never = point("a", reason="QOSMaxWallDurationPerJobLimit", job_id="7_0")
     lines = queued_lines([never, point("b", "running", job_id="7_1"), point("c", "completed", job_id="7_2")])
-    assert any("scancel '7_[0]'" in line for line in lines)
+    assert any("scancel 7_0" in line for line in lines)
 
 
 def test_a_study_that_moves_does_not() -> None:
     held, next_in_line = point("a", reason="JobHeldUser"), point("b", reason="Priority", job_id="7_1")
     assert not stands_still([held, next_in_line]) and not stands_still([held, point("b", "running")])
     lines = queued_lines([held, next_in_line])
-    assert lines[1].strip() == "scontrol release '7_[0]'" and not any("stands still" in line for line in lines)
+    assert lines[1].strip() == "scontrol release 7_0" and not any("stands still" in line for line in lines)
     assert queued_lines([next_in_line]) == [] and queued_lines([]) == []
     assert not stands_still([point("c", "completed")])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from study.config import ClusterConfig
-from study.executors import query, slurm
+from study.executors import query, refusal, slurm
 from study.executors.query import Answer
 from study.layout import StudyFolder
 from study.preview import scripts
@@ -130,11 +130,38 @@ def test_jobs_that_submit_each_other_import_from_the_same_folders_for_ever() -> 
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False),
         ("sbatch: error: Unable to contact slurm controller (connect failure)", False),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", False),
+        ("sbatch: unrecognized option '--nam=x'\nTry \"sbatch --help\" for more information", True),
+        ("sbatch: option '--comment' requires an argument\nTry \"sbatch --help\" for more information", True),
+        ("sbatch: error: slurmctld is busy", False),
+        ("sbatch: slow", False),
         ("", False),
     ],
 )
 def test_a_refusal_is_told_from_a_silence(said: str, no: bool) -> None:
-    assert slurm.refused(said) is no
+    assert refusal.refused(said) is no
+
+
+@pytest.mark.parametrize(
+    ("said", "keys"),
+    [
+        ("sbatch: unrecognized option '--nam=x'", "cluster.sbatch={nam: x}"),
+        ("sbatch: error: Invalid --mail-type specification", "cluster.sbatch={mail-type: never}"),
+        ("sbatch: error: Invalid --mail specification", ""),
+        ("Batch job submission failed: Invalid partition name specified", "cluster.partition=gpuu"),
+        ("Invalid account or account/partition combination specified", "cluster.partition=gpuu, cluster.account=me"),
+        ("Batch job submission failed: Invalid qos specification", ""),  # none was asked for: none can be wrong
+        ("Memory specification can not be satisfied", "cluster.mem_gb=4.0"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "cluster.time_minutes=60"),
+        ("Batch job submission failed: Invalid generic resource (gres) specification", "cluster.gpus_per_node=2"),
+        ("More processors requested than permitted", "cluster.tasks_per_node=1, cluster.cpus_per_task=1"),
+        ("Batch job submission failed: Unspecified error", ""),
+    ],
+)
+def test_a_refusal_names_the_keys_that_it_is_about(said: str, keys: str) -> None:
+    asked = Shape(
+        partition="gpuu", account="me", mem_gb=4.0, gpus_per_node=2, sbatch=(("mail-type", "never"), ("nam", "x"))
+    )
+    assert refusal.blamed(said, asked) == keys
 
 
 def test_names_are_unique_and_safe_for_slurm() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ case $mode in
   full) echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
     echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy" >&2; exit 1;;
   refuse) echo "sbatch: error: Batch job submission failed: Invalid partition name specified" >&2; exit 1;;
+  option) echo "sbatch: unrecognized option '--nam=x'" >&2
+    echo 'Try "sbatch --help" for more information' >&2; exit 255;;
   lost) echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1;;
   kill-before) kill -9 $(cat {folder}/submitter); exit 1;;
 esac
@@ -121,6 +124,25 @@ def test_a_refusal_is_told_in_slurms_words_and_can_be_put_right(tools: Path, tmp
     submit(study, keys)
     assert len(submitted(tools)) == 1
     assert live(study) == {keys[1]: "1"}
+
+
+def test_an_option_that_there_is_not_is_named_and_its_points_say_so(
+    tools: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    (tools / "mode").write_text("option")
+    wrong = replace(CLUSTER, sbatch={"nam": "x"})
+    with pytest.raises(ValueError, match=r"unrecognized option '--nam=x': cluster\.sbatch=\{nam: x\}: change it"):
+        start(study, list(keys.values()), wrong, outside([]))
+    assert {status.state for status in observe(study)} == {"pending"}
+    assert main(["status", str(study.path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 pending: refused by SLURM: sbatch failed: sbatch: unrecognized option '--nam=x'" in said
+    assert "cluster.sbatch={nam: x}" in said and "change what SLURM refused" in said
+    assert submitted(tools) == [], "and nobody has tried it again"
+    (tools / "mode").write_text("good")
+    submit(study, keys)
+    assert set(live(study).values()) == {"1"} and ledger.read(study).refused == {}
 
 
 def test_a_refusal_for_a_limit_is_no_failure(tools: Path, tmp_path: Path) -> None:
