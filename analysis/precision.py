@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = read(options.folder)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2
     table = markdown(rows(runs))
     (options.folder / "precision.svg").write_text(figure(runs), encoding="utf-8")
     (options.folder / "precision.md").write_text(f"{table}\n![losses](precision.svg)\n", encoding="utf-8")

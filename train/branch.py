@@ -12,22 +12,25 @@ import math
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from train.checkpoint.layout import Checkpoint, newest, pin
 from train.schedule import branch_decay_fraction
 from train.spec.config import RunConfig
+from train.spec.interrupts import WRONG, guarded
 from train.spec.later import filled, is_frozen
 from train.spec.read import read
 from train.spec.resolve import resolve
 from train.spec.yamlfile import dump, read_mapping
 
+if TYPE_CHECKING:
+    from train.checkpoint.layout import Checkpoint
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     options = _parser().parse_args(arguments)
+    from train.checkpoint.layout import newest, pin  # loads torch
+
     try:
         parent = read_mapping(options.parent / "config.yaml")
         found = newest(options.parent / "checkpoints", before=options.before_step)
@@ -36,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = branch(_with(parent, options.set or []), found, None if options.same else options.tokens)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return WRONG
     pin(found.folder)  # its run would remove it in time
     options.out.mkdir(parents=True, exist_ok=True)
     place = options.out / "config.yaml"
@@ -79,6 +82,8 @@ def branch(parent: RunConfig, found: Checkpoint, tokens: int | None) -> RunConfi
 
 def _with(mapping: dict[str, Any], assignments: list[str]) -> RunConfig:
     """Return the config of a mapping with `section.key=value` assignments applied, resolved."""
+    import yaml
+
     mapping = filled(mapping) if is_frozen(mapping) else mapping
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -102,6 +107,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
     sys.exit(guarded(main, "train.branch"))

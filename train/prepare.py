@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.spec.config import DataConfig
+from train.spec.interrupts import INTERRUPTED, WRONG, guarded
 from train.spec.manifest import Manifest, folder, read_manifest, verify
 from train.spec.read import read, unknown_key
 
@@ -20,17 +21,16 @@ _LINE_SECONDS = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 done, 1 an error of the user's input, which is on stderr."""
+    """Run the command and return its exit code: 0 done; 2 for what the user can put right, which is on stderr.
+
+    1: a file is not what its manifest says (--verify), or the system did not let it be read or written.
+    """
     options = _parser().parse_args(arguments)
     display = Display(sys.stderr)
     try:
         config, root = configured(options.config, options.set or [], options.root)
         if options.verify:
-            target = folder(config, root)
-            manifest = verify(target, display.show)
-            display.end()
-            print(f"{target}: every file is what the manifest says ({manifest.fingerprint})")
-            return 0
+            return _verified(folder(config, root), display)
         from train.data.prepare import prepare
 
         target = prepare(config, root, display.show, force=options.force, workers=options.workers)
@@ -40,11 +40,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         display.end()
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return WRONG if isinstance(error, ValueError) else 1
     except KeyboardInterrupt:
         display.end()
         print("interrupted: nothing was left behind, start it again any time", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+    return 0
+
+
+def _verified(target: Path, display: Display) -> int:
+    """Compare the files of a prepared folder with its manifest, and say what was found."""
+    try:
+        manifest = verify(target, display.show)
+    except ValueError as error:
+        display.end()
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    display.end()
+    print(f"{target}: every file is what the manifest says ({manifest.fingerprint})")
     return 0
 
 
@@ -170,6 +183,4 @@ def _millions(count: int) -> str:
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
     sys.exit(guarded(main, "train.prepare"))

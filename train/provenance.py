@@ -11,10 +11,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from train.checkpoint.layout import newest
 from train.progress import batch_sequences
 from train.schedule import batch_tokens
 from train.spec.config import RunConfig
+from train.spec.interrupts import WRONG, guarded
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(describe(config, options.step, *found, options.rows)))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return WRONG
     return 0
 
 
@@ -76,6 +76,8 @@ def beginning(folder: Path) -> Place:
 
     ValueError where it left one, and the checkpoint, of an earlier version, does not say at which step and row.
     """
+    from train.checkpoint.layout import newest
+
     found = newest(folder / "checkpoints")
     progress = {} if found is None else found.progress
     step, tokens, row = (progress.get(f"inherited{what}", 0) for what in ("_steps", "", "_sequences"))
@@ -89,6 +91,8 @@ def beginning(folder: Path) -> Place:
 
 def rollbacks(folder: Path) -> list[tuple[int, int, int]]:
     """Return the rollbacks of the run in a folder, by its newest checkpoint."""
+    from train.checkpoint.layout import newest
+
     found = newest(folder / "checkpoints")
     notes = {} if found is None else found.manifest.get("notes", {})
     return [(a, b, c) for a, b, c in notes.get("monitor", {}).get("went_back", [])]
@@ -136,6 +140,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
     sys.exit(guarded(main, "train.provenance"))

@@ -75,5 +75,5 @@ def test_the_command_writes_table_and_figure(study: Path, capsys: pytest.Capture
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 1
+    assert main([str(tmp_path)]) == 2
     assert "no runs" in capsys.readouterr().err

@@ -9,14 +9,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from train.spec.interrupts import WRONG, guarded
+
 COMMANDS = {"export": ({"run", "out"}, {"dtype", "step"}), "import": ({"source", "out"}, set[str]())}
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line; return 0, or 1 after saying what is wrong with it."""
+    """Run the command line; return 0, or 2 after saying what is wrong with it."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
-        return 0 if arguments else 1
+        return 0 if arguments else WRONG
     try:
         command, given = arguments[0], _given(arguments)
         from train.hub.convert import export, take_in
@@ -31,7 +33,7 @@ def main(arguments: list[str]) -> int:
             print(take_in(Path(given["source"]), Path(given["out"])))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return WRONG
     return 0
 
 
@@ -52,6 +54,4 @@ def _given(arguments: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    from train.spec.interrupts import guarded
-
     sys.exit(guarded(lambda: main(sys.argv[1:]), "train.hub"))

@@ -14,6 +14,9 @@ from typing import Any
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells give it: 128 + SIGINT."""
 
+WRONG = 2
+"""Exit code for what the user can put right, which a line on stderr says: as argparse gives it."""
+
 _AGAIN_SECONDS = 0.01
 
 

@@ -62,9 +62,9 @@ def test_broken_documents_are_on_the_terminal(texts: Path, tmp_path: Path) -> No
     assert (tmp_path / "there" / "x-bpe290" / "manifest.json").exists()
 
 
-def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+def test_an_error_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     found = _run("--set", "data.source=nowhere", folder=tmp_path)
-    assert (found.returncode, found.stdout) == (1, "")
+    assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr.splitlines()[-1].startswith("error: data.source=nowhere: there is no such folder")
     assert "Traceback" not in found.stderr
 

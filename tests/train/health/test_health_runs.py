@@ -354,7 +354,7 @@ def test_the_documents_of_a_step_are_named(tmp_path: Path, tiny: RunConfig, caps
     out = capsys.readouterr().out
     assert "step 3: rows 16 to 23" in out
     assert out.count(" tokens\n") >= 2
-    assert provenance.main(["--config", str(config), "--step", "31"]) == 1
+    assert provenance.main(["--config", str(config), "--step", "31"]) == 2
     assert "steps 1 to 30" in capsys.readouterr().err
 
 

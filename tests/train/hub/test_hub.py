@@ -242,7 +242,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_commands(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert words in capsys.readouterr().err
 
 
