@@ -44,8 +44,8 @@ ANALYSIS = tuple(f"tests/analysis/test_{name}.py" for name in (
     "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
 ))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
-    "asha_auto", "branch_designs", "densities", "isoflop_design", "pbt", "pbt_bandit", "replay", "rungs", "samplers",
-    "schedulers", "space",
+    "asha_auto", "branch_designs", "densities", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit", "pbt_decisions",
+    "replay", "rungs", "samplers", "schedulers", "space",
 ))  # fmt: skip
 RUN = (
     "again",

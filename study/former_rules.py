@@ -7,7 +7,7 @@ with, unless the command names one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,13 @@ class FormerRule:
         return f"{self.name}={'null' if self.former is None else self.former}"
 
     def began(self, defaults: Mapping[str, Any]) -> bool:
-        """Say whether a study of these defaults was begun by it."""
+        """Say whether a study of these defaults was begun by it, also where it says nothing of its first config."""
         section = defaults.get(self.section) or {}
-        return bool(section) and section.get(self.key, self.former) == self.former and self.concerns(section)
+        return bool(section) and section.get(self.key, self.former) == self.former
+
+    def says_something(self, configs: Iterable[Mapping[str, Any]]) -> bool:
+        """Say whether one of these composed configs is another by it."""
+        return any(self.concerns(config.get(self.section) or {}) for config in configs)
 
 
 RULES = (
@@ -68,12 +72,13 @@ RULES = (
 
 
 def carried_on(plain: Mapping[str, Any], lines: Sequence[str]) -> tuple[FormerRule, ...]:
-    """Return the rules of the study that a composed config names which it would lose; none where none is needed.
+    """Return the rules of the study that a composed config names which the command does not name itself.
 
-    lines: the overrides of the command.
+    lines: the overrides of the command. All of its configs take them, so that the study remembers them also where they
+    say nothing of the first one.
     """
     named = {_name(line) for line in lines}
-    asked = [rule for rule in RULES if rule.name not in named and rule.concerns(plain.get(rule.section) or {})]
+    asked = [rule for rule in RULES if rule.name not in named]
     folder = StudyFolder(Path(plain["paths"]["runs"]).expanduser().absolute() / str(plain["study"]["name"]))
     if not asked or not folder.points.exists():
         return ()

@@ -110,7 +110,7 @@ class StudySweeper(Sweeper):
         if search is not None:
             return search
         jobs = combinations(parsed)
-        kept = self._rules_of_the_study(jobs[0])
+        kept = self._rules_of_the_study(jobs)
         jobs = expand([(*job, *kept) for job in jobs], self._composer)
         return [self._launcher.launch(jobs, initial_job_idx=0)]
 
@@ -125,19 +125,24 @@ class StudySweeper(Sweeper):
         from study.search.pool import start
 
         space, conditions, fixed = domains(parsed)
-        fixed += self._rules_of_the_study(fixed)
+        fixed += self._rules_of_the_study([fixed])
         code = start(self._composer.compose(fixed), space, conditions)
         if code != 0:
             raise SystemExit(code)
         return [[]]
 
-    def _rules_of_the_study(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """Return the overrides by which a study of an earlier version goes on as it began, after saying so."""
+    def _rules_of_the_study(self, jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        """Return the overrides by which a study of an earlier version goes on as it began, after saying so.
+
+        jobs: the override list of each point. What is said is said where a rule makes one of them another.
+        """
         assert self._composer is not None
-        plain = self._composer.plain(overrides)
-        kept = former_rules.carried_on(plain, overrides)
+        plain = self._composer.plain(jobs[0])
+        kept = former_rules.carried_on(plain, jobs[0])
+        configs = [self._composer.plain(job) for job in jobs] if kept else []
         for rule in kept:
-            print(former_rules.in_words(str(plain["study"]["name"]), rule))
+            if rule.says_something(configs):
+                print(former_rules.in_words(str(plain["study"]["name"]), rule))
         return tuple(rule.override for rule in kept)
 
 

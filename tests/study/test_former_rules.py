@@ -61,6 +61,26 @@ def test_a_study_whose_init_std_was_that_of_every_width_goes_on_so(
     assert {point.config.model.init_std_at for point in after} == {"base"}
 
 
+@pytest.mark.parametrize("rates", ["0.01,null", "null,0.01"])
+def test_a_rule_that_says_something_of_a_later_point_only_goes_on_too(
+    rates: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [*(word for word in COMMAND if not word.startswith("model.width")), f"optim.lr={rates}"]
+    assert main(["study.name=mixed", "optim.lr_rule=null", *command]) == 0
+    folder = StudyFolder(here / "runs" / "mixed")
+    for path, key in ((folder.points, '"lr_rule":null,'), (folder.study, "    lr_rule: null\n")):
+        path.write_text(path.read_text().replace(key, ""))
+    given = [*(word for word in command if not word.startswith("optim.lr=")), "optim.lr=0.01"]
+    capfd.readouterr()
+    assert main(["study.name=mixed", *given]) == 0
+    said = capfd.readouterr().out
+    assert "0 new, 2 already" in said and "begun by a version" not in said, "nothing follows from it here"
+    for _ in range(2):  # and it was not forgotten by that
+        assert main(["study.name=mixed", *command]) == 0
+        said = " ".join(capfd.readouterr().out.split())
+        assert "0 new, 4 already" in said and "Study mixed was begun by a version whose rule" in said
+
+
 def rates(folder: StudyFolder) -> list[tuple[float, int, int, int]]:
     """Learning rate, N with and without the head, D of each point."""
     found = []
