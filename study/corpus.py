@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from study.config import ClusterConfig
 from study.executors.local import job_environment
 from study.executors.query import clean_environment
+from study.files import has_ended
+from study.resources import Shape
 from train.spec.config import DataConfig, RunConfig
 from train.spec.manifest import FILE, Manifest, folder, read_manifest, settings_of
 
@@ -24,6 +28,15 @@ _TOLD_SECONDS = 1.0
 Told twice it might be disturbed while it cleans up.
 """
 Say = Callable[[str], None]
+SCRATCH = ".prepare-"
+"""How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
+LEFT_SECONDS = 7 * 86_400.0
+NOT_FOR_PREPARING = frozenset({
+    "batch", "export-file", "get-user-env", "gid", "ignore-pbs", "kill-on-invalid-dep", "nodefile", "parsable", "uid",
+    "begin", "deadline", "hold", "input", "cpus-per-gpu", "mem-per-gpu", "ntasks-per-core", "ntasks-per-gpu",
+    "ntasks-per-socket", "tres-per-task",
+})  # fmt: skip
+"""Options of sbatch that srun does not know, that are about when a run starts, its ranks, its input or its GPUs."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +137,8 @@ def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
     from train.spec.yamlfile import dump
 
     Path(corpus.root).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=corpus.root, prefix=".prepare-") as scratch:  # where nodes see it, too
-        file = Path(scratch) / "data.yaml"
+    with _scratch(Path(corpus.root)) as scratch:
+        file = scratch / "data.yaml"
         file.write_text(dump({"data": asdict(corpus.data)}))
         words = ["-m", "train.prepare", "--config", str(file.absolute()), "--root", corpus.root]
         command, environment = [sys.executable, *words], job_environment(os.environ)
@@ -141,21 +154,57 @@ def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
         raise SystemExit(code)
 
 
+@contextmanager
+def _scratch(root: Path) -> Iterator[Path]:
+    """Give a folder of this process's own in the data root, where nodes see it, too; what the dead left there goes."""
+    prefix = f"{SCRATCH}{os.uname().nodename}-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir=root, prefix=prefix) as name:
+        mine = Path(name)
+        for other in root.glob(f"{SCRATCH}*"):
+            if other != mine and _is_left(other, mine):
+                shutil.rmtree(other, ignore_errors=True)
+        yield mine
+
+
+def _is_left(other: Path, mine: Path) -> bool:
+    """Whether nobody prepares data with this folder any more: its process is dead, or it is older by a week."""
+    host, pid = [*other.name.removeprefix(SCRATCH).rsplit("-", 2), ""][:2]
+    try:
+        age = mine.stat().st_mtime - other.stat().st_mtime  # both by the clock of the file system
+    except OSError:
+        return False
+    return has_ended(host, pid) or age > LEFT_SECONDS
+
+
 def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:
-    """Return the command that runs Python with these words as a job of one process, with a run's cores and no GPU."""
+    """Return the command that runs Python with these words as a job of one process, with a run's cores and no GPU.
+
+    Of cluster.sbatch it takes what is not about GPUs, ranks, when to start, or of sbatch alone.
+    """
     asked = {
         "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
         "constraint": cluster.constraint, "exclude": cluster.exclude, "reservation": cluster.reservation,
         "mem": None if cluster.mem_gb is None else f"{round(cluster.mem_gb * 1024)}M",
-        "container-image": cluster.container_image, "container-mounts": cluster.container_mounts,
+        "container-image": cluster.container_image, "container-mounts": cluster.container_mounts, "nice": cluster.nice,
     }  # fmt: skip
     python = shlex.join([*cluster.prefix, cluster.python or sys.executable, *words])
     return [
         *("srun", "--job-name=prepare-data", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cluster.cpus_per_task}"),
         *(f"--time={cluster.time_minutes}", "--export=ALL", "--quit-on-interrupt"),
         *(f"--{name}={value}" for name, value in asked.items() if value is not None),
+        *(f"--{name}={value}" if value else f"--{name}" for name, value in _further(cluster)),
         *("bash", "-c", "\n".join([*cluster.setup, f"exec {python}"])),
     ]
+
+
+def _further(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """Yield the options of cluster.sbatch that such a job takes, with their values; a flag has ''."""
+    for name, value in Shape.of(cluster).sbatch:
+        if name == "gres":
+            other = [part for part in value.split(",") if not part.removeprefix("gres/").startswith("gpu")]
+            yield from [(name, ",".join(other))] if other else []
+        elif name not in NOT_FOR_PREPARING and not name.startswith("gpu"):
+            yield name, value
 
 
 def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -172,7 +172,7 @@ def locked(path: Path, timeout: float = -1) -> Iterator[Callable[[], bool]]:
 
 def held_by(path: Path, holder: Sequence[str]) -> str:
     """Return who has a lock (host and process number, where they are known) and what a person can do about it."""
-    if len(holder) < 2 or _has_ended(holder[0], holder[1]):  # what is written there is of an earlier holder
+    if len(holder) < 2 or has_ended(holder[0], holder[1]):  # what is written there is of an earlier holder
         return f"{path} is held by another process: try again when that has ended"
     host, pid = holder[0], holder[1]
     here = f"kill {pid}" if host == os.uname().nodename else f"kill {pid} on {host}"
@@ -182,7 +182,7 @@ def held_by(path: Path, holder: Sequence[str]) -> str:
     )
 
 
-def _has_ended(host: str, pid: str) -> bool:
+def has_ended(host: str, pid: str) -> bool:
     """Whether a process of this machine is known to be no more."""
     if host != os.uname().nodename or not pid.isdigit():
         return False

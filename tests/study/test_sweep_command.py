@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -421,6 +423,14 @@ def test_data_is_prepared_in_a_job_where_runs_are_jobs() -> None:
     assert not any("gpu" in word or "account" in word for word in command)
     script = "module load python\nexec apptainer exec 'an image.sif' python3 -m train.prepare --root 'da ta'"
     assert command[-3:] == ["bash", "-c", script]
+    further = {"comment": "night", "wckey": "w", "gres": "gpu:2,lscratch:5", "contiguous": True, "gpu-bind": "none",
+               "gpus": 4, "mem-per-gpu": "4G", "hold": True, "begin": "16:00", "get-user-env": True}  # fmt: skip
+    given = corpus.srun_command(["x"], replace(cluster, sbatch=further, nice=5))
+    assert set(given) - set(corpus.srun_command(["x"], cluster)) == {
+        *("--comment=night", "--wckey=w", "--gres=lscratch:5", "--contiguous", "--nice=5")
+    }
+    assert given[-3] == "bash", "what is run comes last"
+    assert not any("gres" in word for word in corpus.srun_command(["x"], replace(cluster, sbatch={"gres": "gpu:1"})))
     assert not corpus.in_job(ClusterConfig())
     assert not corpus.in_job(ClusterConfig(executor="slurm", prepare="here"))
 
@@ -438,6 +448,32 @@ def test_data_is_prepared_in_a_job_of_its_own_also_from_within_one(
     seen = (tmp_path / "seen").read_text().splitlines()
     assert "SLURM_CONF=/etc/slurm.conf" in seen and not any("SLURM_JOB_ID" in line for line in seen)
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_what_a_killed_command_left_of_preparing_data_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    wanted = corpus.Corpus(DataConfig(name="d"), str(tmp_path / "data"))
+    monkeypatch.setattr(corpus, "_wait_for", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    child = os.fork()
+    if child == 0:
+        corpus.prepare(wanted, ClusterConfig())
+        os._exit(0)
+    os.waitpid(child, 0)
+    (left,) = (tmp_path / "data").iterdir()
+    assert left.name.startswith(f".prepare-{os.uname().nodename}-{child}-")
+    others = {
+        name: tmp_path / "data" / f".prepare-{name}" for name in (f"a-host-{child}-x", f"a-host-{child}-y", "old")
+    }
+    others["mine"] = tmp_path / "data" / f".prepare-{os.uname().nodename}-{os.getpid()}-x"
+    for folder in others.values():
+        folder.mkdir()
+    os.utime(others[f"a-host-{child}-y"], (0, 0))
+    monkeypatch.setattr(corpus, "_wait_for", lambda *_: 0)
+    corpus.prepare(wanted, ClusterConfig())
+    kept = {others[f"a-host-{child}-x"], others["old"], others["mine"]}
+    assert set((tmp_path / "data").iterdir()) == kept, "of others nobody here knows whether they live"
 
 
 def test_options_and_overrides_stand_in_any_order() -> None:

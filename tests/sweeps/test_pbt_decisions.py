@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.events import Ended, Reported, Started, Unit
-from sweeps.schedulers import pbt
+from sweeps.events import Ended, Reported, Setting, Started, Unit
+from sweeps.schedulers import pb2, pbt
 from sweeps.schedulers.pbt import Copy, PopulationBased, Rules
 from sweeps.space import Choice, Interval, Space
 
@@ -242,10 +242,41 @@ def test_asked_twice_between_events_it_draws_once(monkeypatch: pytest.MonkeyPatc
         run(scheduler, trial, (5, float(trial)))
     asked = []
     real = scheduler._newly_varied
-    monkeypatch.setattr(scheduler, "_newly_varied", lambda *who: asked.append(who) or real(*who))
+
+    def watched(member: int, donor: int) -> dict[str, Setting] | None:
+        asked.append((member, donor))
+        return real(member, donor)
+
+    monkeypatch.setattr(scheduler, "_newly_varied", watched)
     first = scheduler._varied(4, 0)
     assert scheduler._varied(4, 0) == first and asked == [(4, 0)]
     scheduler._varied(4, 1)
     scheduler.apply(Reported(3, 5, 3.0))
     scheduler._varied(4, 1)
     assert asked == [(4, 0), (4, 1), (4, 1)]
+
+
+@pytest.mark.parametrize("gained", [None, {"lr": 0.77}])
+def test_with_pb2_a_copy_has_what_is_chosen_by_gain_where_that_can_be(
+    gained: dict[str, Setting] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = population(6, explore="pb2")
+    for trial in range(6):
+        run(scheduler, trial, (5, float(trial)), config={"lr": 0.2 + 0.1 * trial})
+    scheduler.apply(Started(Unit(3, 10)))
+    scheduler.apply(Started(Unit(2, 10)))
+    scheduler.apply(Ended(2, "lost"))
+    asked: list[Any] = []
+
+    def chosen(*given: Any, **named: Any) -> dict[str, Setting] | None:
+        asked.append((given, named))
+        return gained
+
+    monkeypatch.setattr(pb2, "chosen", chosen)
+    found = scheduler._varied(5, 0)
+    (((space, config, now, seen, under_way), named),) = asked
+    assert (space, now, seen) == (LR, 1.0, scheduler.seen)
+    assert [one.config for one in under_way] == [{"lr": pytest.approx(0.4)}, {"lr": 0.5}], "running or lost, in order"
+    assert all(one.begun == 1.0 and math.isnan(one.gain) for one in under_way)
+    assert named["taken"] == [{"lr": 0.2}]
+    assert found == (config if gained is None else gained)
