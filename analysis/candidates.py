@@ -66,15 +66,15 @@ def family(frame: pd.DataFrame, kind: str, reach: float) -> tuple[Size, ...]:
     if np.abs((layers * _block(width) + table * width) / params - 1).max() > 0.01:
         return ran
     step = int(np.gcd.reduce(width.astype(np.int64)))
-    most = int(np.sqrt(max(reach, float(params.max())) / max(1.0, float(layers.min())) / 4)) + step
+    limit = max(reach, float(params.max()))
+    most = int(np.sqrt(limit / 12))  # a block has 12 w^2 parameters or more
     made = {(size.width, size.layers): size for size in ran}
     order = np.argsort(width)
     aspect = float(width[order][-1] / layers[order][-1])
     for w in range(step * max(1, int(width.min() * 0.7) // step), most + 1, step):
-        deep = np.interp(w, width[order], layers[order]) if w <= width.max() else max(w / aspect, layers[order][-1])
-        d = max(1, round(float(deep)))
+        d = round(float(np.interp(w, width[order], layers[order]) if w < width.max() else w / aspect))
         n = float(d * _block(np.array([w]))[0] + table * w)
-        if n <= max(reach, float(params.max())):
+        if n <= limit:
             made.setdefault((w, d), Size(n, w, d))
     return tuple(sorted(made.values(), key=lambda size: size.params))
 

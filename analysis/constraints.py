@@ -101,10 +101,11 @@ def solved(rows: Array, rights: Array, prefer: list[int], text: str) -> Constrai
     width, pivots = rows.shape[1], []
     order = [*prefer, *(i for i in range(width) if i not in prefer)]
     for r in range(len(table)):
+        # Constants that earlier rows were solved for are exactly 0 here.
         scale = np.abs(table[r, :-1]).max()
-        choice = next((i for i in order if i not in pivots and abs(table[r, i]) > 1e-9 * max(scale, 1e-30)), None)
-        if choice is None or scale < 1e-12:
+        if scale < 1e-12:
             raise ValueError(f"{text}: these constraints contradict or repeat each other; leave one out")
+        choice = next(i for i in order if abs(table[r, i]) > 1e-9 * scale)
         table[r] /= table[r, choice]
         for other in range(len(table)):
             if other != r:

@@ -9,6 +9,8 @@ from analysis.engine import PointFit, Problem, residuals
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+LEAST = 1e-100
+"""The least mean slope of psi: with all residuals in the tails there is none, and a variance is huge, but a number."""
 
 
 def delta(p: Problem, point: PointFit) -> Array:
@@ -19,7 +21,7 @@ def delta(p: Problem, point: PointFit) -> Array:
     """
     slopes, psi, steepness = _pieces(p, point)
     n, q = slopes.shape
-    middle = float((psi**2).sum()) / max(n - q, 1) / max(steepness**2, 1e-300)  # all residuals in the tails: no slope
+    middle = float((psi**2).sum()) / max(n - q, 1) / steepness**2
     return _expanded(p, _inverse(slopes.T @ slopes) * middle)
 
 
@@ -52,7 +54,7 @@ def _pieces(p: Problem, point: PointFit) -> tuple[Array, Array, float]:
     width = 1.06 * spread * residual.size**-0.2
     # A loss that fits its own scale keeps it: both ends are looked at beside the residuals as they are.
     upper, lower = (_pull_at(p, residual, residual + side * width) for side in (1.0, -1.0))
-    return slopes, psi, max(float((upper - lower).mean()) / (2 * width), 1e-300)
+    return slopes, psi, max(float((upper - lower).mean()) / (2 * width), LEAST)
 
 
 def _pull_at(p: Problem, residual: Array, at: Array) -> Array:

@@ -1,8 +1,9 @@
 """Small changes of a module's source that a test should notice: one at a time, as text, so that a person can read them.
 
 Comparisons, arithmetic, `and` and `or`, `not`, conditions, numbers, returned values, defaults of arguments, and
-statements that only act. Not changed: docstrings, annotations, the texts of errors, what `raise` and `assert` say, and
-what a class body of a dataclass calls (help texts).
+statements that only act. Not changed: docstrings, annotations, the texts of errors, what `raise` and `assert` say, what
+a class body of a dataclass calls (help texts), imports for the type checker alone, and `strict=` of `zip`, which asserts
+what holds already.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def _places(tree: ast.Module) -> dict[int, str]:
     found: dict[int, str] = {}
 
     def visit(node: ast.AST, name: str) -> None:
-        if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom) or _asserts(node):
+            found.pop(id(node), None)
             return
         inner = name
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -100,6 +102,13 @@ def _places(tree: ast.Module) -> dict[int, str]:
 
     visit(tree, "")
     return found
+
+
+def _asserts(node: ast.AST) -> bool:
+    """Say whether it holds for a reader or a type checker alone: `if TYPE_CHECKING`, `strict=` of a call."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.keyword) and node.arg == "strict" and isinstance(node.value, ast.Constant)
 
 
 def _edits(node: ast.AST, source: str, offsets: _Offsets) -> Iterator[_Edit]:

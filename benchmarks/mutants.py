@@ -38,11 +38,11 @@ OPTIM = (
     "tests/train/optim/test_optim_decay.py",
     "tests/train/spec/test_recipe.py",
 )
-ANALYSIS = tuple(f"tests/analysis/test_{name}.py" for name in (
+ANALYSIS = ("tests/analysis/exact", *(f"tests/analysis/test_{name}.py" for name in (
     "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms",
     "formulas", "frame", "human", "intervals", "law", "newton",
     "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
-))  # fmt: skip
+)))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
     "asha_auto", "branch_designs", "densities", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit", "pbt_decisions",
     "replay", "rungs", "samplers", "schedulers", "space",

@@ -1,0 +1,138 @@
+"""Priors: the published figures where they belong, and the highest posterior against a general optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from analysis import engine, losses, priors
+from analysis.forms import FORMS, SURFACE
+from tests.analysis import studies
+
+
+def problem(form: str = "chinchilla", noise: float = 0.01, **options: Any) -> engine.Problem:
+    table = studies.isoflop(3, noise=noise).assign(unique_tokens=1e6)
+    law = FORMS[form]
+    columns = [table[name].to_numpy(dtype=float) for name in law.inputs]
+    return engine.problem(law, columns, table["loss"].to_numpy(), losses.Squared(), **options)
+
+
+def of_constants(p: engine.Problem, given: priors.Prior) -> dict[str, tuple[float, float]]:
+    """Return mean and standard deviation of each constant (its log where positive) under a prior."""
+    matrix, offset = p.form.link(p.centres)
+    covariance = matrix @ given.root @ given.root.T @ matrix.T
+    off = covariance - np.diag(np.diag(covariance))
+    assert np.abs(off).max() < 1e-9, "the prior holds each constant by itself"
+    means = matrix @ given.middle + offset
+    return dict(zip(p.form.names, zip(means.tolist(), np.sqrt(np.diag(covariance)).tolist(), strict=True), strict=True))
+
+
+def test_the_surface_knows_its_exponents_and_its_floor() -> None:
+    p = problem()
+    around = SURFACE.internal(np.array([[1.5, 80.0, 200.0, 0.5, 0.2]]), p.centres)[0]
+    found = priors.prior(p, around)
+    assert found.told
+    lowest = float(np.exp(p.y.min()))
+    want = {
+        "E": (np.log(0.65 * lowest), 0.3), "A": (np.log(80.0), 3.0), "B": (np.log(200.0), 3.0), "alpha": (0.34, 0.06),
+        "beta": (0.32, 0.06),
+    }  # fmt: skip
+    for name, pair in of_constants(p, found).items():
+        assert pair == pytest.approx(want[name]), name
+
+
+def test_half_lives_of_repeats_are_known_widely() -> None:
+    p = problem("repeats")
+    found = of_constants(p, priors.prior(p, np.zeros(7)))
+    assert {name: found[name] for name in ("R_D", "R_N")} == {
+        "R_D": pytest.approx((2.7, 1.5)), "R_N": pytest.approx((1.7, 1.5))
+    }  # fmt: skip
+    assert found["alpha"] == pytest.approx((0.34, 0.06))
+
+
+def test_over_training_has_half_the_exponent() -> None:
+    form = FORMS["overtraining"]
+    table = studies.isoflop(3)
+    columns = [np.full(20, 20.0) if name not in table else table[name].to_numpy(dtype=float) for name in form.inputs]
+    p = engine.problem(form, columns, table["loss"].to_numpy(), losses.Squared())
+    found = of_constants(p, priors.prior(p, np.zeros(len(form.names))))
+    assert found["eta"] == pytest.approx((0.165, 0.03))
+
+
+def test_of_other_laws_nothing_is_known() -> None:
+    p, around = problem("kaplan"), np.arange(4.0)
+    found = priors.prior(p, around)
+    assert not found.told
+    assert found.middle is around
+    np.testing.assert_array_equal(found.root, 3.0 * np.eye(4))
+    assert priors.most_likely(p, around, found) is around
+
+
+def test_precision_and_penalty_of_a_gaussian() -> None:
+    root = np.array([[2.0, 0.0], [1.0, 0.5]])
+    given = priors.Prior(np.array([1.0, -1.0]), root, True)
+    inverse = np.linalg.inv(root @ root.T)
+    np.testing.assert_allclose(given.precision, inverse)
+    gap = np.array([0.3, 2.0]) - given.middle
+    assert given.penalty(np.array([0.3, 2.0])) == pytest.approx(0.5 * gap @ inverse @ gap)
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "width", "error"),
+    [
+        (0.0, 5, 5, 0.01),  # nothing seen: the guess
+        (0.0, 4, 5, 0.01),
+        (0.0003, 5, 5, np.sqrt((0.0003 + 0.0003) / 3)),
+        (0.0097, 12, 5, np.sqrt((0.0097 + 0.0003) / 10)),
+    ],
+)
+def test_an_error_before_and_after_runs_show_it(total: float, count: int, width: int, error: float) -> None:
+    assert priors.misfit(total, count, width) == pytest.approx(error)
+
+
+@pytest.mark.parametrize("form", ["chinchilla", "repeats"])
+def test_the_most_likely_law_is_the_maximum_of_the_posterior(form: str) -> None:
+    p = problem(form)
+    fitted = engine.fit_point(p, 8).theta
+    given = priors.prior(p, fitted)
+    found = priors.most_likely(p, fitted, given)
+    gap = p.form.log_value(found[None], p.x)[0] - p.y
+    scale = priors.misfit(float((gap**2).sum()), 20, len(found))
+
+    def minus_log(theta: np.ndarray) -> float:
+        misses = (p.form.log_value(theta[None], p.x)[0] - p.y) / scale
+        return 0.5 * float((misses**2).sum()) + given.penalty(theta)
+
+    best = optimize.minimize(minus_log, found, method="BFGS", options={"gtol": 1e-9})
+    assert minus_log(found) - float(best.fun) < 1e-3
+    assert minus_log(fitted) > minus_log(found) + 0.01, "the fit alone is another law"
+    assert minus_log(fitted) == pytest.approx(minus_log(fitted))
+
+
+def test_a_law_with_held_constants_is_left_as_it_is() -> None:
+    p = problem(fix={"E": 1.9})
+    theta = engine.fit_point(p).theta
+    assert priors.most_likely(p, theta, priors.prior(p, theta)) is theta
+
+
+def test_starts_at_which_the_law_has_no_number_still_lead_somewhere() -> None:
+    p = problem()
+    given = priors.prior(p, engine.fit_point(p).theta)
+    wild = np.array([800.0, 0.0, 0.0, 400.0, -400.0])
+    found = priors.most_likely(p, wild, given)
+    assert np.isfinite(found).all()
+
+
+def test_the_prior_in_words() -> None:
+    assert priors.words("chinchilla", 2.0) == ("alpha 0.34 +- 0.06, beta 0.32 +- 0.06, E 1.3 within a factor of 1.35")
+    assert priors.words("repeats", 3.0) == (
+        "alpha 0.34 +- 0.06, beta 0.32 +- 0.06, ln R_D 2.7 +- 1.5, ln R_N 1.7 +- 1.5, E 1.95 within a factor of 1.35"
+    )
+    assert "eta 0.165 +- 0.03" in priors.words("overtraining", 2.0)
+    assert priors.words("kaplan", 2.0) == ""
+    tied = priors.words("chinchilla_tied", 2.0)
+    assert tied.endswith("E 1.3 within a factor of 1.35")
+    assert tied.startswith("alpha 0.34 +- 0.06")
