@@ -2,8 +2,8 @@
 
 Comparisons, arithmetic, `and` and `or`, `not`, conditions, numbers, returned values, defaults of arguments, and
 statements that only act. Not changed: docstrings, annotations, the texts of errors, what `raise` and `assert` say, what
-a class body of a dataclass calls (help texts), imports for the type checker alone, and `strict=` of `zip`, which asserts
-what holds already.
+a class body of a dataclass calls (help texts), imports for the type checker alone, and the `strict=` of `zip`, which
+asserts what holds already.
 """
 
 from __future__ import annotations

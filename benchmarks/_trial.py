@@ -21,7 +21,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 OF_OTHERS = (
     "hypothesis", "numpy", "pytest", "yaml", "torch", "torch.distributed.tensor", "torch.optim", "scipy.optimize",
-    "scipy.stats", "scipy.special", "scipy.linalg", "pandas", "matplotlib.figure", "statsmodels.api", "submitit", "hydra", "optuna",
+    "scipy.stats", "scipy.special", "scipy.linalg", "pandas", "matplotlib.figure", "statsmodels.api", "submitit",
+    "hydra", "optuna",
 )  # fmt: skip
 """What tests import of others: imported once, before the processes are forked; one that is absent is left out."""
 

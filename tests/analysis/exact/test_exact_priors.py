@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,24 @@ def test_over_training_has_half_the_exponent() -> None:
     p = engine.problem(form, columns, table["loss"].to_numpy(), losses.Squared())
     found = of_constants(p, priors.prior(p, np.zeros(len(form.names))))
     assert found["eta"] == pytest.approx((0.165, 0.03))
+
+
+def test_a_link_with_an_offset_is_undone() -> None:
+    """The mean is that of the constants, not of what is searched: K theta + k."""
+
+    class Shifted:
+        name, names = "chinchilla", ("E", "q", "alpha")
+
+        def link(self, centres: Any) -> Any:
+            return np.array([[2.0, 0.0, 0.0], [0.0, 1.0, 5.0], [0.0, 0.0, 1.0]]), np.array([1.0, -2.0, 0.5])
+
+    p: Any = SimpleNamespace(form=Shifted(), centres=None, y=np.log([3.0, 2.0]))
+    around = np.array([0.3, 0.7, 0.1])
+    found = priors.prior(p, around)
+    matrix, offset = Shifted().link(None)
+    np.testing.assert_allclose(matrix @ found.middle + offset, [np.log(1.3), 0.7 + 0.5 - 2.0, 0.34])
+    covariance = matrix @ found.root @ found.root.T @ matrix.T
+    np.testing.assert_allclose(covariance, np.diag([0.3, 3.0, 0.06]) ** 2, atol=1e-12)
 
 
 def test_of_other_laws_nothing_is_known() -> None:
