@@ -40,7 +40,7 @@ test: .venv/ready-dev
 
 # KERNEL:THREADS; what the tests compare with is the same under all of them, the published anchors included.
 KERNELS ?= Haswell:1 Prescott:2 Zen:2
-NUMERIC := $(addprefix tests/analysis/test_,$(addsuffix .py,engine law forms valleys approaches))
+NUMERIC := $(addprefix tests/analysis/test_,$(addsuffix .py,engine law forms valleys approaches ties))
 
 kernels: .venv/ready-dev
 	@for setting in $(KERNELS); do echo "== $$setting"; \

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import arguments, engine, frontier, human, recommend, source, valleys
+from analysis import arguments, engine, frontier, human, recommend, source, ties, valleys
 from analysis.arguments import Key
 from analysis.cost import cost
 from analysis.forms import FORMS, Form
@@ -146,7 +146,7 @@ def _by_law(law: _Law, train: Rows, test: Rows, _: float) -> tuple[Array | None,
     if found is None:
         return None, None
     predicted = law.predicted(*found, test)
-    return predicted, float(predicted[np.argmin(test.loss)])
+    return predicted, float(predicted[ties.lowest(test.loss, test.params)])
 
 
 def _observed(test: Rows) -> tuple[float, float]:
@@ -154,7 +154,7 @@ def _observed(test: Rows) -> tuple[float, float]:
     held = valleys.fit(test, resamples=0, seed=0)
     if len(held.loss) == 1:
         return float(held.loss[0]), float(held.flops[0])
-    best = int(np.argmin(test.loss))
+    best = ties.lowest(test.loss, test.params)
     return float(test.loss[best]), float(test.flops[best])
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis import engine, priors
+from analysis import engine, priors, ties
 from analysis.bfgs import Array
 from analysis.forms import Form
 
@@ -235,7 +235,7 @@ def _greedy(state: _State, costs: Array, budget: float, count: int, power: float
         if not free.any():
             break
         value = np.where(free, state.drops() / costs**power, -np.inf)
-        pick, before = int(np.argmax(value)), state.variance()
+        pick, before = ties.lowest(-value), state.variance()
         if value[pick] <= 0.0:
             break
         state.observe(pick)

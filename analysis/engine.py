@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import newton
+from analysis import newton, ties
 from analysis.bfgs import Array, Evaluate, Index, Minimum, minimise
 from analysis.constraints import FREE, Constraint, constraint
 from analysis.forms import Form
@@ -36,7 +36,7 @@ NEAR = 1e-5
 RIVAL, RIVALS = 0.02, 4
 TIE = 1e-3
 """Pull of the sum of squares beside the objective's own largest, at a residual as large as the target's whole range."""
-EQUAL = 1e-9
+EQUAL = ties.EQUAL
 """Minima whose objectives differ by less than this share are equal."""
 METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
 

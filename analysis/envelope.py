@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import bootstrap, isoflop, observations
+from analysis import bootstrap, isoflop, observations, ties
 from analysis.results import Check, PowerLaw
 from analysis.rows import Rows
 
@@ -137,7 +137,8 @@ def _picked(losses: Array, sizes: Array, hull: Array | None = None) -> NDArray[n
     With `hull`, the ln FLOPs (G,), also where the lowest loss does not lie on the lower convex hull.
     """
     there = np.isfinite(losses)
-    best = np.argmin(losses, axis=0)
+    order = np.argsort(sizes, kind="stable")
+    best = order[ties.lowest_rows(losses[order])]  # of equal losses that of the smaller model
     smallest = np.where(there, sizes[:, None], np.inf).min(axis=0)
     largest = np.where(there, sizes[:, None], -np.inf).max(axis=0)
     inside = (sizes[best] > smallest + 1e-9) & (sizes[best] < largest - 1e-9)
@@ -155,7 +156,8 @@ def _on_hull(x: Array, y: Array) -> NDArray[np.bool_]:
     for i in np.flatnonzero(np.isfinite(y)):
         while len(corners) >= 2:
             a, b = corners[-2], corners[-1]
-            if (x[b] - x[a]) * (y[i] - y[a]) - (y[b] - y[a]) * (x[i] - x[a]) > 0:
+            chord = y[a] + (y[i] - y[a]) * (x[b] - x[a]) / (x[i] - x[a])
+            if chord - y[b] > ties.EQUAL:  # on a straight stretch rounding would say which points are corners
                 break
             corners.pop()
         corners.append(int(i))

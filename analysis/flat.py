@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import engine, human
+from analysis import engine, human, ties
 from analysis.engine import PointFit, Problem
 from analysis.profile import along
 
@@ -93,7 +93,7 @@ def _axes(p: Problem, z: Array) -> tuple[Array, Array, Array]:
 
 def _valley(p: Problem, point: PointFit, axis: Array) -> Flat | None:
     """Return the ends of a valley without slope: its leading constant is held at values, all else fitted anew."""
-    leading = int(np.argmax(np.abs(axis)))
+    leading = ties.lowest(-np.abs(axis))
     number = leading if p.constraint.matrix is None else p.constraint.free[leading]
     form, log = p.form, p.form.logs[number]
     best = float(point.constants[number])
@@ -170,7 +170,7 @@ def _between(p: Problem, first: Array, last: Array, moved: float) -> Flat:
         gap = ends[1] - ends[0]
     gap[~np.isfinite(gap)] = 0.0  # a coefficient beyond any number: its exponent tells the direction
     gap /= max(float(np.linalg.norm(gap)), 1e-300)
-    if gap[np.argmax(np.abs(gap))] < 0:
+    if gap[ties.lowest(-np.abs(gap))] < 0:
         gap, low, high = -gap, high, low
     names = [f"ln {name}" if log else name for name, log in zip(form.names, form.logs, strict=True)]
     first_end, last_end = (dict(zip(form.names, map(float, v), strict=True)) for v in (low, high))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, engine, errors, human, valleys
+from analysis import bootstrap, engine, errors, human, ties, valleys
 from analysis.forms import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
 from analysis.results import Frontier, FrontierPoint, Identified
 from analysis.rows import Array, Rows
@@ -38,7 +38,7 @@ def fit(rows: Rows, found: ValleyFit) -> FrontierFit | Frontier:
     flops, loss, drawn, what = found.flops, found.loss, found.draw_loss, "minima of the valleys"
     if len(flops) < 2:
         lowest = [np.flatnonzero(rows.budget == g) for g in range(len(rows.labels))]
-        best = [group[np.argmin(rows.loss[group])] for group in lowest if len(group) >= 2]
+        best = [group[ties.lowest(rows.loss[group], rows.params[group])] for group in lowest if len(group) >= 2]
         flops, loss = rows.flops[best], rows.loss[best]
         drawn, what = np.empty((0, len(flops))), "lowest loss of each budget"
     points = tuple(FrontierPoint(float(c), float(v)) for c, v in zip(flops, loss, strict=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import human, observations
+from analysis import human, observations, ties
 from analysis.law import fit_law
 from analysis.results import Check
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from analysis.lawfit import LawFit
 
 Array = NDArray[np.float64]
+LEVEL = 1e-9
+"""Curvatures below this share (of the loss, or of the other curvature) have their sign from rounding."""
 LEAST_SWEPT = 3
 """Levels of a setting that make a sweep, and that a parabola needs."""
 
@@ -201,11 +203,11 @@ def _envelope(logs: Array, loss: Array, window: float) -> tuple[Array, float, in
         if int(near.sum()) < LEAST_SWEPT:
             text = f"{int(near.sum())} levels within {100 * window:g} % of the lowest; {LEAST_SWEPT} are needed"
             return lost, np.nan, points, "too_few", text
-        if np.argmin(lowest) in (0, len(levels) - 1):
+        if ties.lowest(lowest) in (0, len(levels) - 1):
             return lost, np.nan, points, "edge", "the lowest loss is on the edge of the sweep"
         middle = float(levels[near].mean())
         c2, c1, c0 = np.polyfit(levels[near] - middle, lowest[near], 2)
-        if c2 <= 0:
+        if c2 * np.ptp(levels[near]) ** 2 <= LEVEL * lowest.min():
             return lost, np.nan, points, "saddle", "the parabola has no minimum: noise, or too narrow a sweep"
         at[axis] = middle - c1 / (2 * c2)
         if not levels[0] <= at[axis] <= levels[-1]:
@@ -219,7 +221,7 @@ def _best(logs: Array, loss: Array, window: float, method: str, least: int) -> t
     lost = np.full(2, np.nan)
     low, high = logs.min(axis=0), logs.max(axis=0)
     if method == "minimum":
-        at = logs[np.argmin(loss)]
+        at = logs[ties.lowest(loss, logs[:, 0], logs[:, 1])]
         return at, float(loss.min()), len(loss), "minimum", ""
     near = loss <= loss.min() * (1.0 + window)
     points = int(near.sum())
@@ -236,7 +238,8 @@ def _best(logs: Array, loss: Array, window: float, method: str, least: int) -> t
     design = np.stack((np.ones_like(x), x, y, x * x, x * y, y * y), axis=1)
     c = np.linalg.lstsq(design, loss[near], rcond=None)[0]
     curve = np.array([[2 * c[3], c[4]], [c[4], 2 * c[5]]])
-    if np.linalg.matrix_rank(design) < 6 or np.linalg.eigvalsh(curve)[0] <= 0:
+    bend = np.linalg.eigvalsh(curve)
+    if np.linalg.matrix_rank(design) < 6 or bend[0] <= LEVEL * abs(bend[1]):
         return lost, np.nan, points, "saddle", "the quadratic has no minimum: noise, or too narrow a sweep"
     step = -np.linalg.solve(curve, c[1:3])
     at = step + middle

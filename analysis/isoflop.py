@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import human, observations
+from analysis import human, observations, ties
 from analysis.results import PowerLaw
 from analysis.rows import SAME_BUDGET, Rows, clusters
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 METHODS = ("parabola", "akima", "surface")
 PER_GAP = 25
+FLAT = 1e-10
+"""A valley less deep than this in ln loss has the sign of its curvature from rounding."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> p
     `runs` has params, tokens, flops, loss and, optionally, flops_budget (the nominal budget); runs belong to one budget
     where their exact FLOPs agree to 1 %. "parabola" is ln loss over ln N, on the `nearest` sizes to the lowest where
     given; "akima" the spline through all of them; "surface" a quadratic in ln N and ln C through a budget and its
-    neighbours. Where `status` is not "minimum" (edge, inverted, too_few) the optimum is NaN, with the reason.
+    neighbours. Where `status` is not "minimum" (edge, inverted, flat, too_few) the optimum is NaN, with the reason.
 
     Examples
     --------
@@ -144,11 +146,13 @@ def _optimum(
     else:
         rows = np.arange(len(budget.params))
         if nearest is not None:
-            lowest = budget.params[np.argmin(budget.loss)]
-            rows = np.sort(np.argsort(np.abs(budget.params - lowest), kind="stable")[:nearest])
+            best = budget.params[ties.lowest(budget.loss, budget.params)]
+            rows = np.sort(np.argsort(np.abs(budget.params - best), kind="stable")[:nearest])
         curve, slope, level = (
             float(c) for c in np.polyfit(budget.params[rows] - budget.params.mean(), budget.loss[rows], 2)
         )
+    if abs(curve) * (0.5 * (high - low)) ** 2 <= FLAT:
+        return (*lost, "flat", "the loss does not depend on the size here")
     if curve <= 0:
         return (*lost, "inverted", "the parabola opens downwards")
     at = -slope / (2 * curve)
@@ -164,7 +168,7 @@ def _akima(budget: _Budget, sizes: Array, first: NDArray[np.int64]) -> tuple[flo
 
     grid = np.unique(np.concatenate([np.linspace(a, b, PER_GAP) for a, b in itertools.pairwise(sizes)]))
     curve = Akima1DInterpolator(sizes, budget.loss[first])(grid)
-    best = int(np.argmin(curve))
+    best = ties.lowest(curve)
     if best in (0, len(grid) - 1):
         side = "smallest" if best == 0 else "largest"
         return np.nan, np.nan, np.nan, "edge", f"the lowest loss is at the {side} size"

@@ -31,7 +31,7 @@ EXAMPLES = (
 )
 KEYS = (
     *source.KEYS,
-    Key("target", "budget whose loss is to be forecast [FLOPs] (default 10 times the largest run)", None,
+    Key("target", "budget whose loss is to be forecast [FLOPs], beyond the runs (default 10 times the largest)", None,
         arguments.number),
     Key("budget", "compute for the next runs together [FLOPs] (default twice the largest run)", None, arguments.number),
     Key("largest", "compute of the largest next run [FLOPs] (default the budget, else as the largest run)", None,
@@ -124,7 +124,7 @@ def next_runs(
     frame : DataFrame
         A tidy frame of the runs done (see :mod:`analysis.frame`).
     target, budget, largest : float, optional
-        Budget to forecast, compute of all next runs and of the largest one [FLOPs].
+        Budget to forecast, above every run's compute; compute of all next runs and of the largest one [FLOPs].
     count : int
         Most runs to propose.
     power : float, optional
@@ -136,6 +136,11 @@ def next_runs(
     -------
     Next
         Runs in the order in which they were chosen.
+
+    Raises
+    ------
+    ValueError
+        The target is not beyond the runs, there are too few of them, or no candidate fits into the budget.
 
     Notes
     -----
@@ -154,6 +159,12 @@ def next_runs(
 
     rows = used(frame)
     top = float(rows.flops.max())
+    if target is not None and target <= top:
+        raise ValueError(
+            f"target={target:g}: runs reach {human.scientific(top, 3)} FLOPs already, and next runs are chosen for a "
+            f"forecast beyond them; give target= above that (default {human.scientific(10 * top, 3)}), or ask "
+            f"python -m analysis.plan budget={target:g} what the law says there"
+        )
     setting = _setting(frame, rows, form, target or 10 * top, largest or budget or top)
     found, candidates, aims = setting.posterior, setting.candidates, setting.aims
     from analysis import design, priors

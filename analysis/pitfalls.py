@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import drawchecks, human, observations
+from analysis import drawchecks, human, observations, ties
 from analysis.forms import Form
 from analysis.results import Check
 from analysis.rows import SAME_SIZE, clusters
@@ -265,7 +265,7 @@ def _on_edge(extra: Mapping[str, Array], name: str) -> list[Check]:
         if len(np.unique(values)) < 3:
             continue
         swept += 1
-        best = values[np.argmin(extra["loss"][rows])]
+        best = values[ties.lowest(extra["loss"][rows], values)]
         edges += bool(best <= values.min() * EDGE or best >= values.max() / EDGE)
     if not edges:
         return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, errors, human, identified
+from analysis import bootstrap, errors, human, identified, ties
 from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
 from analysis.rows import Array, Mask, Rows
 
@@ -117,7 +117,7 @@ def parabola(rows: Rows, mask: Mask) -> Parabola:
     """Return the regression of one budget, on the sizes within a factor of WINDOW of the best one."""
     index = np.flatnonzero(mask)
     logs = np.log(rows.params[index])
-    near = np.abs(logs - logs[np.argmin(rows.loss[index])]) <= np.log(WINDOW) * (1 + 1e-9)
+    near = np.abs(logs - logs[ties.lowest(rows.loss[index], logs)]) <= np.log(WINDOW) * (1 + 1e-9)
     if len(np.unique(rows.size[index[near]])) >= 4:
         index, logs = index[near], logs[near]
     center = float(logs.mean())

@@ -33,7 +33,7 @@ class Broken(Expression):
         centre = x["flops"].mean(keepdims=True)
         found = COMPUTE.candidates(x["flops"][None] - centre[:, None], y)
         assert found.scores is not None
-        few = found.theta[np.argsort(found.scores)[:9:4]] @ COMPUTE.link(centre)[0].T
+        few = found.theta[np.argsort(found.scores, kind="stable")[:9:4]] @ COMPUTE.link(centre)[0].T
         which, place, width, turn = product(
             np.arange(len(few)),
             np.quantile(x["flops"], [0.2, 0.4, 0.6, 0.8]),

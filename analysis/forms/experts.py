@@ -35,7 +35,7 @@ class Experts(Expression):
         centres, middle = logs.mean(axis=1), x["experts"].mean()
         found = SURFACE.candidates(logs - centres[:, None], y)
         assert found.scores is not None
-        few = found.theta[np.argsort(found.scores)[:60:10]] @ SURFACE.link(centres)[0].T
+        few = found.theta[np.argsort(found.scores, kind="stable")[:60:10]] @ SURFACE.link(centres)[0].T
         which, delta, omega = product(np.arange(len(few)), (-0.3, -0.1, 0.0, 0.1), (-0.1, 0.0, 0.1))
         E, A, B, alpha, beta = few[which.astype(int)].T
         none = np.zeros_like(delta)

@@ -63,7 +63,7 @@ class Farseer(Expression):
         centres = logs.mean(axis=1)
         found = SURFACE.candidates(logs - centres[:, None], y)
         assert found.scores is not None
-        best = found.theta[np.argsort(found.scores)[:1]]
+        best = found.theta[np.argsort(found.scores, kind="stable")[:1]]
         E, A, B, alpha, beta = SURFACE.natural(best, centres)[0]
         level = np.log(E + A * np.exp(-alpha * n))
         spread = float(np.ptp(n))

@@ -44,7 +44,7 @@ class Repeats(Expression):
         found = SURFACE.candidates(logs - centres[:, None], y[rows])
         assert found.scores is not None
         matrix, _ = SURFACE.link(centres)
-        few = found.theta[np.argsort(found.scores)[:60:20]] @ matrix.T
+        few = found.theta[np.argsort(found.scores, kind="stable")[:60:20]] @ matrix.T
         which, more_data, more_size = product(
             np.arange(len(few)), np.geomspace(1.0, 1e3, 10), np.geomspace(0.5, 1e2, 8)
         )

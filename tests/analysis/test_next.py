@@ -147,6 +147,19 @@ def test_the_forecast_names_the_priors_that_it_uses() -> None:
     assert "prior" not in upcoming.text(free, "nats per token")
 
 
+def test_a_target_that_the_runs_have_reached_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Next runs are chosen for a forecast: what was run already needs none."""
+    table = frame.from_csv(Path("docs/example-runs.csv"))
+    top = float(table["flops"].max())
+    for target in (top, 0.01 * top):
+        with pytest.raises(ValueError, match=r"reach .* FLOPs already.*give target= above that.*plan budget="):
+            upcoming.next_runs(table, target=target, count=1)
+    asked = ["runs=docs/example-runs.csv", "target=1", "simulate=0"]
+    assert upcoming.main(asked) == 2
+    assert "target=1: runs reach" in capsys.readouterr().err
+    assert upcoming.next_runs(table, target=1.5 * top, count=1).target == pytest.approx(1.5 * top)
+
+
 def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
     studies.isoflop(4, noise=0.003).to_csv(tmp_path / "a.csv", index=False)
     runs = frame.from_csv(tmp_path / "a.csv")
