@@ -13,6 +13,8 @@ from analysis.forms.base import Array, Expression, product
 from analysis.forms.dual import Dual, exp, expm1, log, log1p
 
 Index = NDArray[np.int64]
+NO_CHANGE = np.array([[0.0], [1.0], [0.0]])
+"""A change of nothing, which is every observation's first: `np.add.reduceat` knows of no empty sums."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +49,9 @@ class Schedules:
                 seen = start <= total[step]
                 sums.append(total[step])
                 first.append(done)
-                pairs.append(np.stack((change[seen], rate[seen], total[step] - start[seen])))
-                done += int(seen.sum())
+                own = np.stack((change[seen], rate[seen], total[step] - start[seen]))
+                pairs.append(np.concatenate((NO_CHANGE, own), axis=1))
+                done += pairs[-1].shape[1]
         change, rate, since = np.concatenate(pairs, axis=1)
         return Schedules(np.log(sums), change, np.log(rate), since, np.array(first, dtype=np.int64))
 
