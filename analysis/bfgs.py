@@ -56,17 +56,15 @@ class _State:
             setattr(self, f.name, getattr(self, f.name)[mask])
 
 
-def minimise(
-    restrict: Restrict, start: Array, metric: Array, tolerance: Array, *, fixed: tuple[int, ...] = (), rounds: int = 500
-) -> Minimum:
+def minimise(restrict: Restrict, start: Array, metric: Array, tolerance: Array, *, rounds: int = 500) -> Minimum:
     """Minimise row by row from `start` (R, p).
 
     `restrict(index)` returns the function for these rows; `metric` is a first inverse Hessian (p, p); a row is done
-    when no gradient entry exceeds its `tolerance` (R,), or when no step lowers it; `fixed` entries do not move.
+    when no gradient entry exceeds its `tolerance` (R,), or when no step lowers it.
     """
     count, width = start.shape
     index = np.arange(count)
-    evaluate = _holding(restrict(index), fixed)
+    evaluate = restrict(index)
     value, gradient = evaluate(start)
     zeros = np.zeros(count)
     state = _State(
@@ -84,23 +82,10 @@ def minimise(
             state.keep(~finished)
             if not len(state.index):
                 break
-            evaluate = _holding(restrict(state.index), fixed)
+            evaluate = restrict(state.index)
         _advance(state, evaluate)
         used += 1
     return Minimum(done.theta, done.value, done.gradient, done.metric, used)
-
-
-def _holding(evaluate: Evaluate, fixed: tuple[int, ...]) -> Evaluate:
-    """Return `evaluate` with no gradient along the fixed entries, so that these never move."""
-    if not fixed:
-        return evaluate
-
-    def held(theta: Array) -> tuple[Array, Array]:
-        value, gradient = evaluate(theta)
-        gradient[:, list(fixed)] = 0.0
-        return value, gradient
-
-    return held
 
 
 def _turn(state: _State, rows: Index) -> None:
@@ -108,8 +93,7 @@ def _turn(state: _State, rows: Index) -> None:
     direction = -np.einsum("rij,rj->ri", state.metric[rows], state.gradient[rows])
     direction[state.gradient[rows] == 0.0] = 0.0
     # No log-constant moves by more than e^2 in one step: far out the laws are flat and a start would be lost there.
-    largest = np.abs(direction).max(axis=1, initial=0.0)
-    direction *= np.minimum(1.0, LONGEST / np.maximum(largest, 1e-300))[:, None]
+    direction *= (LONGEST / np.abs(direction).max(axis=1, initial=LONGEST))[:, None]
     state.direction[rows] = direction
     state.slope[rows] = np.einsum("ri,ri->r", direction, state.gradient[rows])
     state.step[rows], state.low[rows], state.high[rows], state.trials[rows] = 1.0, 0.0, np.inf, 0
@@ -125,8 +109,7 @@ def _advance(state: _State, evaluate: Evaluate) -> None:
     state.low[too_steep] = state.step[too_steep]
     state.trials += 1
     accept = ~too_high & ~(too_steep & (state.trials <= 12))
-    bounded = np.isfinite(state.high)
-    middle = np.where(bounded, 0.5 * (state.low + np.where(bounded, state.high, 0.0)), 2.0 * state.step)
+    middle = np.where(np.isfinite(state.high), 0.5 * (state.low + state.high), 2.0 * state.step)
     state.step = np.where(accept, state.step, middle)
     rows = np.flatnonzero(accept)
     if len(rows):
@@ -152,7 +135,7 @@ def _update(state: _State, rows: Index, s: Array, y: Array) -> None:
 
 def _finished(state: _State, tolerance: Array) -> Mask:
     """Return which rows are done; a stuck row first tries again along the plain gradient, a few times."""
-    steepest = np.abs(state.gradient).max(axis=1)
+    steepest = np.abs(state.gradient).max(axis=1, initial=0.0)
     # What a step would still gain is below the rounding of the value: nothing more can be measured.
     rounding = (-state.slope <= 2e-15 * np.abs(state.value)) & (steepest <= 1e3 * tolerance)
     small = (steepest <= tolerance) | rounding
@@ -171,4 +154,4 @@ def _store(done: Minimum, state: _State, mask: Mask) -> None:
     """Keep the rows that are done."""
     rows = state.index[mask]
     done.theta[rows], done.value[rows] = state.theta[mask], state.value[mask]
-    done.gradient[rows], done.metric[rows] = np.abs(state.gradient[mask]).max(axis=1), state.metric[mask]
+    done.gradient[rows], done.metric[rows] = np.abs(state.gradient[mask]).max(axis=1, initial=0.0), state.metric[mask]

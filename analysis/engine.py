@@ -177,11 +177,10 @@ def solve(
     metric: Array | None = None,
     weights: Array | None = None,
     y: Array | None = None,
-    fixed: tuple[int, ...] = (),
     tolerance: float = 1e-9,
     held: Constraint | None = None,
 ) -> Minimum:
-    """Minimise from every row of `starts` (R, p); `weights` and `y` are (R, n), `fixed` constants stay.
+    """Minimise from every row of `starts` (R, p); `weights` and `y` are (R, n).
 
     `held` takes the place of the problem's constraint, also with another one for each row.
     """
@@ -198,7 +197,7 @@ def solve(
         rows = held if whole else held.take(index)
         return lambda point: evaluate(p, point, w, target, rows)
 
-    found = minimise(restrict, z, metric, tolerance * p.loss.scale * total, fixed=fixed)
+    found = minimise(restrict, z, metric, tolerance * p.loss.scale * total)
     return replace(found, theta=held.expand(found.theta))
 
 
@@ -218,7 +217,7 @@ def curvature(
     slopes, pull = np.nan_to_num(slopes, posinf=0.0, neginf=0.0), np.nan_to_num(np.abs(pull), posinf=0.0)
     hessian = np.einsum("rnp,rn,rnq->rpq", slopes, np.maximum(pull, 1e-3 * pull.max(axis=1, keepdims=True)), slopes)
     size = np.sqrt(np.maximum(np.einsum("rpp->rp", hessian), 1e-30))
-    size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True))
+    size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True, initial=0.0))
     scaled = hessian / (size[:, :, None] * size[:, None, :]) + 1e-6 * np.eye(z.shape[1])
     return np.asarray(np.linalg.inv(scaled) / (size[:, :, None] * size[:, None, :]))
 

@@ -229,7 +229,7 @@ class StudentT:
         """
         square = np.maximum(residual * residual, 1e-30)
         total = w.sum(axis=1)
-        u = 0.5 * np.log(np.maximum((w * np.minimum(square, 1.0)).sum(axis=1) / total, 1e-30)) - 0.5
+        u = 0.5 * np.log((w * square).sum(axis=1) / total)
         for _ in range(60):
             ratio = square / (self.df * np.exp(2.0 * u)[:, None] + square)
             excess = (self.df + 1.0) * (w * ratio).sum(axis=1) - total

@@ -64,7 +64,7 @@ def _steps(hessian: Array, gradient: Array) -> tuple[Array, Array]:
     inverse = np.where(values > FLAT * values.max(axis=1, keepdims=True), 1.0 / np.maximum(values, 1e-300), 0.0)
     full = np.einsum("rpk,rk,rqk->rpq", axes, inverse, axes) / (size[:, :, None] * size[:, None, :])
     step = -np.einsum("rpq,rq->rp", full, gradient)
-    step *= np.minimum(1.0, WIDE / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
+    step *= (WIDE / np.abs(step).max(axis=1, initial=WIDE))[:, None]
     return step, full
 
 
