@@ -5,7 +5,8 @@ module (TESTS) those that enter the changed function are run, the quickest first
 test notices survives, and is printed, unless `benchmarks/mutants_equivalent.txt` says why it changes nothing that
 counts. MODULE: a file or folder (all of TESTS if none). `--sample 30` takes that many mutants of each file, at random;
 `--share 3/8` every eighth mutant from the third on, for several machines; `--seconds` ends it cleanly with what it has;
-`--out` keeps the answers, and goes on where it stopped.
+`--out` keeps the answers, and goes on where it stopped. `--tests` asks other tests than TESTS says; `--list` prints the
+mutants and tries none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import platform
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.pool import Pool
@@ -164,13 +165,17 @@ def main() -> None:
     os.chdir(ROOT)
     stop = time.monotonic() + options.seconds
     made = {path: mutants(Path(path).read_text(encoding="utf-8")) for path in wanted(options.modules)}
+    if options.list:
+        print("\n".join(f"{path}: {mutant}" for path, found in made.items() for mutant in found))
+        return
+    tests = {path: tuple(options.tests) or TESTS[path] for path in made}
     jobs = taken(made, options.sample, options.seed, options.share)
     answers = _kept(options.out)
     preload()
     with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=20) as pool:
-        known = _known(made, options.reach, pool)
+        known = _known(tests, options.reach, pool)
         trials = [
-            _trial(path, mutant, known, options.each, stop)
+            _trial(path, mutant, chosen(known, tests[path], path, mutant.line, options.each), stop)
             for path, mutant in jobs
             if (path, str(mutant)) not in answers
         ]
@@ -195,6 +200,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to end with what there is")
     parser.add_argument("--each", type=float, default=20.0, help="seconds of tests that a mutant is worth at most")
     parser.add_argument("--reach", type=Path, help="file of what each test enters; written if it is not there")
+    parser.add_argument("--tests", nargs="+", default=(), help="files or folders of tests that are asked instead")
+    parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument("--out", type=Path, help="file of answers (JSON lines), which is gone on with")
     return parser.parse_args()
 
@@ -210,9 +217,9 @@ def taken(made: dict[str, list[Mutant]], sample: int | None, seed: str, share: s
     return [(path, mutant) for _, path, mutant in rounds][first - 1 :: of]
 
 
-def _known(made: Iterable[str], kept: Path | None, pool: Pool) -> list[Reach]:
-    """Return what the tests of these files reach, from a file if there is one; a word on those that are left out."""
-    files = sorted({str(file) for path in made for named in TESTS[path] for file in _test_files(Path(named))})
+def _known(tests: Mapping[str, Iterable[str]], kept: Path | None, pool: Pool) -> list[Reach]:
+    """Return what the files' tests reach, from a file if there is one; a word on those that are left out."""
+    files = sorted({str(file) for own in tests.values() for named in own for file in _test_files(Path(named))})
     known = [Reach(**one) for one in json.loads(kept.read_text("utf-8"))] if kept is not None and kept.exists() else []
     have = {one.test.partition("::")[0] for one in known}
     missing = [file for file in files if file not in have]
@@ -229,8 +236,7 @@ def _test_files(named: Path) -> list[Path]:
     return sorted(named.glob("**/test_*.py")) if named.is_dir() else [named]
 
 
-def _trial(path: str, mutant: Mutant, known: Sequence[Reach], each: float, stop: float) -> Trial:
-    tests = chosen(known, TESTS[path], path, mutant.line, each)
+def _trial(path: str, mutant: Mutant, tests: Sequence[Reach], stop: float) -> Trial:
     return Trial(path, mutant, by_file(tests), GRACE_SECONDS + 10.0 * sum(one.seconds for one in tests), stop)
 
 

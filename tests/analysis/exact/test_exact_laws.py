@@ -1,0 +1,210 @@
+"""Every law beside its formula as the paper writes it, in plain numbers; their links, quantities and constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import exp
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.forms import FORMS, SURFACE
+from analysis.forms.base import Form, Linked
+from analysis.forms.powers import SumOfPowers
+from tests.analysis.test_forms import LAWS, design
+
+Numbers = Mapping[str, Any]
+
+
+def repeats(c: Numbers, i: Numbers) -> Any:
+    """Muennighoff et al. 2023, eq. 5 and 6."""
+    unique = min(i["unique_tokens"], i["tokens"])
+    g = (c["alpha"] * c["A"] / (c["beta"] * c["B"])) ** (1 / (c["alpha"] + c["beta"]))
+    best = (unique * g) ** (c["beta"] / c["alpha"]) * g
+    useful = min(i["params"], best)
+    size = useful + useful * c["R_N"] * (1 - exp(-(i["params"] / useful - 1) / c["R_N"]))
+    data = unique + unique * c["R_D"] * (1 - exp(-(i["tokens"] / unique - 1) / c["R_D"]))
+    return c["E"] + c["A"] / size ** c["alpha"] + c["B"] / data ** c["beta"]
+
+
+def effective(c: Numbers, i: Numbers) -> Any:
+    out = i["params"]
+    for gamma, bits in (("gamma_w", "bits_weights"), ("gamma_a", "bits_activations"), ("gamma_kv", "bits_cache")):
+        out *= 1 - exp(-i[bits] / c[gamma])
+    return out
+
+
+def precision(c: Numbers, i: Numbers) -> Any:
+    return c["E"] + c["A"] / effective(c, i) ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"]
+
+
+def precision_after(c: Numbers, i: Numbers) -> Any:
+    after = c["G"] * i["tokens"] ** c["g_D"] / effective(c, i) ** c["g_N"] * exp(-i["bits_after"] / c["gamma_post"])
+    for rate, bits in (("C_w", "bits_weights"), ("C_a", "bits_activations"), ("C_kv", "bits_cache")):
+        after *= 1 - exp(-c[rate] * max(i[bits] - i["bits_after"], 1e-12))
+    return precision(c, i) + after
+
+
+FORMULAS: dict[str, Callable[[Any, Any], float]] = {
+    "chinchilla": lambda c, i: c["E"] + c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"],
+    "chinchilla_tied": lambda c, i: c["E"] + c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["alpha"],
+    "chinchilla_no_floor": lambda c, i: c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"],
+    "chinchilla_interaction": lambda c, i: (
+        c["E"] + c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"]
+        + c["G"] / (i["params"] ** c["gamma"] * i["tokens"] ** c["delta"])
+    ),
+    "compute": lambda c, i: c["L_inf"] + c["a"] * i["flops"] ** -c["alpha"],
+    "frontier": lambda c, i: c["L_inf"] + c["a"] * i["flops"] ** -c["alpha"],
+    "frontier_no_floor": lambda c, i: c["a"] * i["flops"] ** -c["alpha"],
+    "kaplan": lambda c, i: (
+        (c["N_c"] / i["params"]) ** (c["alpha_N"] / c["alpha_D"]) + c["D_c"] / i["tokens"]
+    ) ** c["alpha_D"],
+    "kaplan_floor": lambda c, i: (
+        c["E"] + ((c["N_c"] / i["params"]) ** (c["alpha_N"] / c["alpha_D"]) + c["D_c"] / i["tokens"]) ** c["alpha_D"]
+    ),
+    "farseer": lambda c, i: (
+        exp(c["s"] * i["params"] ** c["q"] + c["S"])
+        + exp(c["B"] * i["params"] ** c["b"] + c["Q"]) * i["tokens"] ** -exp(c["A"] * i["params"] ** c["a"] + c["F"])
+    ),
+    "overtraining": lambda c, i: (
+        c["E"] + (c["a"] * (i["tokens"] / i["params"]) ** c["eta"] + c["b"] * (i["tokens"] / i["params"]) ** -c["eta"])
+        * i["flops"] ** -c["eta"]
+    ),
+    "repeats": repeats,
+    "broken": lambda c, i: (
+        c["a"] + c["b"] * i["flops"] ** -c["c0"] * (1 + (i["flops"] / c["d"]) ** (1 / c["f"])) ** (-c["c1"] * c["f"])
+    ),
+    "learning_rate": lambda c, i: c["c"] * i["params"] ** c["p"] * i["tokens"] ** c["q"],
+    "learning_rate_compute": lambda c, i: c["c"] * i["flops"] ** c["p"],
+    "batch": lambda c, i: c["c"] * i["tokens"] ** c["r"],
+    "batch_compute": lambda c, i: c["c"] * i["flops"] ** c["r"],
+    "critical_batch_of_loss": lambda c, i: c["B_star"] * i["loss"] ** c["r"],
+    "critical_batch": lambda c, i: c["S_min"] * (1 + c["B_crit"] / i["batch_tokens"]),
+    "precision": precision,
+    "precision_after": precision_after,
+    "moe": lambda c, i: (
+        c["E"]
+        + c["A"] * i["experts"] ** c["delta"] * i["params_active"] ** -(c["alpha"] + c["gamma"] * np.log(i["experts"]))
+        + c["B"] * i["experts"] ** c["omega"] * i["tokens"] ** -(c["beta"] + c["zeta"] * np.log(i["experts"]))
+    ),
+    "downstream": lambda c, i: c["eps"] - c["k"] * exp(-c["gamma"] * i["loss"]),
+}  # fmt: skip
+
+
+def test_every_law_has_its_formula_here() -> None:
+    assert set(FORMULAS) == set(FORMS)
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_a_law_is_its_formula(name: str) -> None:
+    form, law = FORMS[name], LAWS[name]
+    logs = np.log(np.stack(design(form, 12, seed=4)))
+    centres = form.centre(logs)
+    assert centres.shape == (len(form.inputs),)
+    columns = [dict(zip(form.inputs, np.exp(row), strict=True)) for row in logs.T]
+    expected = [FORMULAS[name](law, column) for column in columns]
+    given = np.array([[law[constant] for constant in form.names]])
+    theta = form.internal(given, centres)
+    np.testing.assert_allclose(np.exp(form.log_value(theta, logs - centres[:, None]))[0], expected, rtol=1e-9)
+    np.testing.assert_allclose(form.natural(theta, centres), given, rtol=1e-9)
+    if hasattr(form, "formula"):  # rows of constants may have inputs of their own
+        two = np.stack((logs, logs[:, ::-1]), axis=1)
+        values = np.exp(form.log_value(np.repeat(theta, 2, axis=0), two - centres[:, None, None]))
+        np.testing.assert_allclose(values, [expected, expected[::-1]], rtol=1e-9)
+
+
+def positive(form: Form) -> set[str]:
+    return {name for name, log in zip(form.names, form.logs, strict=True) if log}
+
+
+def test_which_constants_are_positive() -> None:
+    known = {name: positive(form) for name, form in FORMS.items()}
+    assert known["chinchilla"] == known["moe"] == {"E", "A", "B"}
+    assert known["chinchilla_no_floor"] == {"A", "B"}
+    assert known["chinchilla_interaction"] == {"E", "A", "B", "G"}
+    assert known["kaplan"] == {"N_c", "D_c", "alpha_N", "alpha_D"}
+    assert known["farseer"] == set()
+    assert known["broken"] == {"a", "b", "d", "f"}
+    assert known["learning_rate"] == {"c"}
+
+
+def test_optimal_exponents_follow_and_can_be_held() -> None:
+    found = SURFACE.derived(np.array([[1.7, 400.0, 900.0, 0.3, 0.5], [1.7, 400.0, 900.0, 0.6, 0.2]]))
+    np.testing.assert_allclose(found["a"], [0.625, 0.25])
+    np.testing.assert_allclose(found["b"], [0.375, 0.75])
+    assert SURFACE.equation("a", 0.625) == ({"beta": 0.375, "alpha": -0.625}, 0.0)
+    assert SURFACE.equation("b", 0.625) == ({"beta": 0.625, "alpha": -0.375}, 0.0)
+    for form, name in (
+        (SURFACE, "c"),
+        (FORMS["chinchilla_tied"], "a"),
+        (FORMS["compute"], "a"),
+        (FORMS["kaplan"], "a"),
+    ):
+        assert form.equation(name, 0.5) is None
+    assert FORMS["compute"].derived(np.ones((1, 3))) == {}
+    assert FORMS["kaplan"].derived(np.ones((1, 4))) == {}
+
+
+def test_constants_at_their_bound_are_very_small_ones() -> None:
+    theta = SURFACE.internal(np.array([[0.0, 2.0, 3.0, 0.5, 0.4]]), np.zeros(2))
+    np.testing.assert_allclose(theta, [[np.log(1e-300), np.log(2.0), np.log(3.0), 0.5, 0.4]])
+    assert SURFACE.assemble(np.array([[0.5, 0.4]]), np.array([[0.0, 2.0, 3.0]]))[0, 0] == np.log(1e-300)
+
+
+def test_an_affine_link_is_undone() -> None:
+    """A link with an offset, which no law here has: theta = 2 ln c + 1."""
+
+    class Shifted(Linked):
+        logs = (True, False)
+
+        def link(self, centres: Any) -> tuple[Any, Any]:
+            return np.array([[0.5, 0.0], [0.0, 4.0]]), np.array([-0.5, 3.0])
+
+    form: Any = Shifted()
+    theta = np.array([[1.0, 2.0], [3.0, -1.0]])
+    np.testing.assert_allclose(form.natural(theta, np.zeros(1)), [[1.0, 11.0], [np.e, -1.0]])
+    np.testing.assert_allclose(form.internal(form.natural(theta, np.zeros(1)), np.zeros(1)), theta)
+
+
+def test_a_sum_of_nothing_has_a_logarithm() -> None:
+    form = SumOfPowers("", "", "", (("a", (("flops", "alpha"),)),))
+    for value in (form.log_value(np.array([[-800.0, 0.1]]), np.zeros((1, 2))),
+                  form.log_value_and_pull(np.array([[-800.0, 0.1]]), np.zeros((1, 2)))[0]):  # fmt: skip
+        np.testing.assert_array_equal(value, np.full((1, 2), np.log(1e-300)))
+    assert form.names == ("a", "alpha")
+    assert form.exponents == 1
+    np.testing.assert_array_equal(form.jacobian(np.array([[-800.0, 0.1]]), np.ones((1, 2))), 0.0)
+
+
+def test_farseers_constants_are_held_about_the_centre() -> None:
+    """At the centre of ln N, s N^q + S is S' and its slope by ln N is s'."""
+    form = FORMS["farseer"]
+    law = np.array([[LAWS["farseer"][name] for name in form.names]])
+    theta = form.internal(law, np.array([20.0, 0.0]))[0]
+    for i in (0, 3, 6):
+        c, q, level = law[0, i : i + 3]
+        assert theta[i + 2] == pytest.approx(c * np.exp(20.0 * q) + level, rel=1e-12)
+        assert theta[i] == pytest.approx(c * q * np.exp(20.0 * q), rel=1e-12)
+    matrix, offset = form.link(np.array([20.0, 0.0]))
+    held = [name for name, row in zip(form.names, matrix, strict=True) if np.isfinite(row).all()]
+    assert held == ["q", "b", "a"]
+    for name in held:
+        i = form.names.index(name)
+        np.testing.assert_array_equal(matrix[i], np.eye(9)[i])
+    np.testing.assert_array_equal(offset, np.zeros(9))
+
+
+def test_terms_are_read_as_they_are_written() -> None:
+    assert SURFACE.names == ("E", "A", "B", "alpha", "beta")
+    assert SURFACE.inputs == ("params", "tokens")
+    assert FORMS["chinchilla_interaction"].names == ("E", "A", "B", "G", "alpha", "beta", "gamma", "delta")
+    assert FORMS["chinchilla_tied"].names == ("E", "A", "B", "alpha")
+    matrix, offset = SURFACE.link(np.array([10.0, 20.0]))
+    expected = np.eye(5)
+    expected[1, 3], expected[2, 4] = 10.0, 20.0
+    np.testing.assert_array_equal(matrix, expected)
+    np.testing.assert_array_equal(offset, np.zeros(5))
+    matrix, offset = FORMS["learning_rate"].link(np.array([10.0, 20.0]))
+    np.testing.assert_array_equal(matrix, [[1.0, -10.0, -20.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_array_equal(offset, np.zeros(3))
