@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import envelope, forms, human, isoflop, observations, pitfalls, recommend, valleys
-from analysis.forms import Form
 from analysis.law import fit_law
 from analysis.results import Interval, PowerLaw
 from analysis.rows import Rows, rows
@@ -56,13 +55,14 @@ def side_by_side(
     table = runs if isinstance(runs, Rows) else _rows(runs)
     at = float(table.flops.max()) if budget is None else float(budget)
     curves = (runs if "run" in _names(runs) else table) if checkpoints is None else checkpoints
-    form = forms.named(options.get("form", "chinchilla")) if law is None else law.form
-    third = SURFACE if form.name == "chinchilla" else f"3 {form.name}"
+    form = options.get("form", "chinchilla") if law is None else law.form
+    own = forms.named(form).name
+    third = SURFACE if own == "chinchilla" else f"3 {own}"
     calls: dict[str, Callable[[], dict[str, Any]]] = {
         "1 envelope": lambda: _envelope(curves, at, resamples, seed, False),
         "1 hull": lambda: _envelope(curves, at, resamples, seed, True),
         **{f"2 {name}": _isoflop_call(table, name, at) for name in isoflop.METHODS},
-        third: lambda: _law(table, at, form, law, {"resamples": resamples, "seed": seed, **options, "form": form}),
+        third: lambda: _law(table, at, law, {"resamples": resamples, "seed": seed, **options, "form": form}),
     }
     lines = []
     for name, call in calls.items():
@@ -145,8 +145,9 @@ def _from_laws(size: PowerLaw, tokens: PowerLaw, budget: float) -> dict[str, Any
     return _row(size.exponent, size.exponent_interval, tokens.exponent, n=n, d=d, points=size.points)
 
 
-def _law(table: Rows, budget: float, form: Form, law: LawFit | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def _law(table: Rows, budget: float, law: LawFit | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return approach 3; ValueError where the rows do not hold the law, or do not identify the exponent of N*."""
+    form = forms.named(options["form"])
     sizes = len(np.unique(table.size))
     if len(table) < len(form.names) + 1 or sizes < FEWEST_SIZES:
         raise ValueError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, envelope, isoflop
+from analysis import approaches, envelope, fit_law, isoflop
+from analysis.forms import SURFACE
 from tests.analysis import studies
 
 KEYS = ["group", "dataset", "hparams", "warmup", "decay", "param_count", "split"]
@@ -118,3 +120,16 @@ def test_the_hull_of_curves_follows_the_law_with_fewer_points() -> None:
     bump = (x - 0.5) ** 2
     bump[4] += 0.2
     assert list(np.flatnonzero(~envelope._on_hull(x, bump))) == [4]
+
+
+def test_laws_of_ones_own_stand_beside_the_others() -> None:
+    """A form that has no name among FORMS, given with its fit or as an option."""
+    table = studies.isoflop(0, noise=0.001)
+    mine = replace(SURFACE, name="mine")
+    named: Any = approaches.side_by_side(table, resamples=0, law=fit_law(table, mine, loss="squared", resamples=0))
+    assert named.index[-1] == "3 mine"
+    assert named["reason"].iloc[-1] == ""
+    few: Any = approaches.side_by_side(table.head(5), resamples=0, form=mine)
+    assert few["reason"].iloc[-1].startswith("5 runs")
+    with pytest.raises(ValueError, match="form='theirs' is not known"):
+        approaches.side_by_side(table, resamples=0, form="theirs")
