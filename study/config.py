@@ -60,6 +60,10 @@ class SearchConfig:
     seed: int = key(0, "seed of the trials that are drawn")
     quantile: float = key(0.2, "pbt: share of members at the bottom that copy, and at the top that are copied")
     resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")
+    stake: float = key(
+        0.125,
+        "asha_guarded: share of the resource that selects; the rest trains trials to the end that nobody selects",
+    )
     explore: str = key(
         "perturb",
         "pbt: what a copy varies; perturb: as above; pb2: real numbers by what settings have gained so far (bandit)",

@@ -12,6 +12,7 @@ from study.config import StudyConfig
 from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
 from sweeps.events import Setting
 from sweeps.rungs import first_rung
+from sweeps.schedulers.asha_guarded import STAKE
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
 from train.spec.config import RunConfig
 
@@ -133,6 +134,15 @@ def settings_of(
             f"search.explore={search.explore} says what members of a population vary: it needs search=pbt, and "
             f"search.name is {search.name}"
         )
+    if not 0 < search.stake < 1:
+        raise ValueError(
+            f"search.stake={search.stake} is not allowed: a share of the resource, above 0 and below 1 (0.125 is usual)"
+        )
+    if search.stake != STAKE and search.name != "asha_guarded":
+        raise ValueError(
+            f"search.stake={search.stake} is what asha_guarded selects with: it needs search=asha_guarded, and "
+            f"search.name is {search.name}"
+        )
     if search.shape == "jobs" and config.cluster.executor != "slurm":
         raise ValueError(
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
@@ -155,6 +165,7 @@ def settings_of(
         base=base,
         quantile=search.quantile,
         resample=search.resample,
+        stake=search.stake,
         burn_in=search.burn_in_tokens,
         explore=search.explore,
         gpu_hours=search.budget_gpu_hours,

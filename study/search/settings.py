@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from study.files import read_json, write_atomic
@@ -15,7 +16,7 @@ from sweeps.samplers.models import MODELS, Modelled
 from sweeps.samplers.sampler import RandomDraws, Sampler
 from sweeps.samplers.spread import Grid, Sobol
 from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_guarded import STAKE, AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
 from sweeps.schedulers.full import FullRuns
@@ -63,6 +64,7 @@ class Settings:
     devices: int = 1
     shape: str = "pool"
     workers: int = 4
+    stake: float = STAKE
 
     def make_scheduler(self) -> Scheduler:
         """Return the scheduler, before any event."""
@@ -75,7 +77,7 @@ class Settings:
             "asha": AshaAuto,
             "asha_promotion": AshaPromotion,
             "asha_stopping": AshaStopping,
-            "asha_guarded": AshaGuarded,
+            "asha_guarded": partial(AshaGuarded, stake=self.stake),
             "hyperband": Hyperband,
         }
         return kinds[self.scheduler](self.r, self.R, self.eta, limit=self.trials)

@@ -193,12 +193,11 @@ def _rungs(search: Search) -> list[str]:
 def _guard(guard: AshaGuarded) -> str:
     """Return what the guard's next decision rests on."""
     seen = guard.evidence()
-    contradicted = "less than its stake" if seen.odds < 1 else "its stake"
-    gets = "more than its stake" if seen.odds >= seen.needed else contradicted
+    why = f"the odds are below {seen.needed:g}" if seen.share == 0 else f"nothing below odds of {seen.needed:g}"
     return (
         f"odds that early places tell the final order: {seen.odds:.3g} to 1, by {counted(seen.finished, 'trial')} "
-        f"trained to the end, {seen.probes} of them unselected; selection gets {gets} ({seen.rate:.2g} tokens for each "
-        f"of a probe's; more than the stake from {seen.needed:g} to 1), so far {seen.given:,} of {seen.allowed:,.0f}"
+        f"trained to the end, {seen.probes} of them unselected; selection gets {seen.share:.3g} of the tokens ({why}), "
+        f"so far {seen.given:,}; probes have earned it {seen.allowed:,.0f}"
     )
 
 

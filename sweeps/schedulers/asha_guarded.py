@@ -1,14 +1,14 @@
-"""ASHA that hedges: most of the resource goes to trials that nobody selects, until these show that early losses tell.
+"""ASHA with a stake: it selects with a fixed share of the resource, the rest trains trials that nobody selects.
 
 On real curves of large models successive halving can be worse than random search: where the order at a rung is not
-that at the end, it keeps the wrong trials and never sees the right ones. Nothing in a rung shows that; only trials do
-that were trained to the end whatever their early losses.
+that at the end, it keeps the wrong trials and never sees the right ones. Trials trained to the end whatever their early
+losses insure against that, and no evidence makes up for them: what they may find shows in no trial seen before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sweeps.events import Event, Reported, Started, Unit
@@ -16,53 +16,47 @@ from sweeps.evidence import Odds
 from sweeps.rungs import Rung, crossed
 from sweeps.schedulers.asha_promotion import AshaPromotion
 
+STAKE = 0.125
+DOUBT = 0.5
+"""Odds below which early places contradict the final order: then selection gets nothing until they rise again."""
+ROUNDING = 1e-9
+"""Sevenths of a training, seven times, are one."""
+
 
 @dataclass(frozen=True)
 class Evidence:
     """What a guard's next decision rests on.
 
     odds: of early places telling the final order against not, by `finished` trials, `probes` of which nobody selected;
-    needed: odds from which selection gets more than its first stake; rate: what selection earns for each unit of a
-    probe's resource; given, allowed: what selection was given, and what it may be given [resource].
+    needed: odds below which selection gets nothing; share: of all resource that selection gets now; given, allowed:
+    what selection was given, and what the probes have earned for it [resource].
     """
 
     odds: float
     needed: float
     finished: int
     probes: int
-    rate: float
+    share: float
     given: int
     allowed: float
 
 
 class AshaGuarded(AshaPromotion):
-    """Promotion ASHA among some of the trials; all others are probes, which nobody selects.
+    """Promotion ASHA with `stake` of the resource, among trials of its own; all others are probes.
 
-    A probe is trained to the end, rung by rung, unless it diverges. It earns selection resource: `stake` times its own
-    at first, stake · odds once the odds (:class:`sweeps.evidence.Odds`) are `proof` or more, at most `most` times its
-    own; stake · odds² while they are below 1, so that what is contradicted ends. Selection is given what was earned in
-    whole trainings R, one worker for each, so that the probes on the others end when those of random search would.
-    A trial's early place is the worst, over the rungs below R, of the shares of unselected trials that are better.
+    A probe is trained to the end, rung by rung, unless it diverges. Where no trial may be started any more, those that
+    selection has paused become probes, by their numbers. Selection holds one worker in 1 / stake. With fewer workers
+    it has one for whole trainings R that probes have earned, stake / (1 - stake) for each unit of their resource, so
+    that the others end when random search's trials would.
     """
 
-    def __init__(
-        self,
-        r: int,
-        R: int,
-        eta: int = 3,
-        *,
-        limit: int | None = None,
-        stake: float = 0.2,
-        proof: float = 5.0,
-        most: float = 9.0,
-    ) -> None:
+    def __init__(self, r: int, R: int, eta: int = 3, *, limit: int | None = None, stake: float = STAKE) -> None:
         super().__init__(r, R, eta, limit=limit)
-        if not 0 < stake <= most or proof < 1:
+        if not 0 < stake < 1:
             raise ValueError(
-                f"stake={stake}, proof={proof}, most={most}: a stake above 0, a proof of at least 1 and a `most` of at "
-                "least the stake are needed"
+                f"stake={stake} is not allowed: selection gets a share of the resource, above 0 and below 1"
             )
-        self.stake, self.proof, self.most = stake, proof, most
+        self.stake = stake
         self.contest = [Rung(level) for level in self.levels]
         self.unselected = [Rung(level) for level in self.levels]
         self.probes: dict[int, float] = {}
@@ -70,25 +64,21 @@ class AshaGuarded(AshaPromotion):
         self.finished: dict[int, float] = {}
         self.odds = Odds()
         self.given = 0
-        self.extra = 0.0
 
     @property
-    def rate(self) -> float:
-        """What selection earns for each unit of a probe's resource now."""
-        odds = self.odds.value
-        if odds < self.proof:
-            return self.stake * min(1.0, odds**2)
-        return min(self.stake * odds, self.most)
+    def share(self) -> float:
+        """The share of the resource that selection gets now."""
+        return self.stake if self.odds.value >= DOUBT else 0.0
 
     @property
     def allowed(self) -> float:
-        """What selection has earned so far [resource]."""
-        return self.extra + sum(rate * self._length(trial) for trial, rate in self.probes.items())
+        """What the probes have earned for selection so far, those that run included [resource]."""
+        return sum(rate * self._length(trial) for trial, rate in self.probes.items())
 
     def evidence(self) -> Evidence:
         """Return what the next decision rests on."""
         probes = sum(trial in self.probes for trial in self.finished)
-        return Evidence(self.odds.value, self.proof, len(self.finished), probes, self.rate, self.given, self.allowed)
+        return Evidence(self.odds.value, DOUBT, len(self.finished), probes, self.share, self.given, self.allowed)
 
     def apply(self, event: Event) -> None:
         """Take notice of an event."""
@@ -105,27 +95,33 @@ class AshaGuarded(AshaPromotion):
                 super().apply(event)
 
     def candidates(self) -> Iterator[Unit]:
-        """Yield what was lost, then the units of selection and of probes: selection's first while it is due."""
+        """Yield what was lost, then probes that wait, selection's units while they are due, a new probe, all others."""
         yield from self.trials.resumed()
-        first, second = self._probing(), self._selecting()
-        if self._is_due():
-            first, second = second, first
-        yield from first
-        yield from second
+        yield from self._waiting(self.probes)
+        yield from self._due()
+        fresh = next(self.trials.fresh(self.levels[0]), None)
+        if fresh is not None:
+            yield Unit(fresh.trial, fresh.until, probe=True)
+        else:
+            yield from self._waiting(sorted(self.selected - self.probes.keys()))
+        yield from self._selecting()
 
-    def _is_due(self) -> bool:
-        """Say whether one more worker may select: for each there is a training's resource that was earned."""
-        R = self.levels[-1]
-        held = [unit for unit in self.trials.running.values() if not unit.probe]
-        ended = self.given - sum(unit.until - self.trials.at[unit.trial] for unit in held)
-        return len(held) * R < math.floor(self.allowed / R) * R - ended
+    def _due(self) -> Iterator[Unit]:
+        """Yield selection's units if it may hold one more worker, else those that fit what has been earned for one."""
+        running = self.trials.running.values()
+        held = sum(not unit.probe for unit in running)
+        if held + 1 <= self.share * (len(running) + 1) + ROUNDING:
+            yield from self._selecting()
+        elif held == 0 and self.share > 0:
+            R = self.levels[-1]
+            left = math.floor(self.allowed / R + ROUNDING) * R - self.given
+            yield from (unit for unit in self._selecting() if unit.until - self.trials.at.get(unit.trial, 0) <= left)
 
     def _start(self, unit: Unit) -> None:
-        at, new = self.trials.at.get(unit.trial, 0), unit.trial not in self.trials.at
+        at = self.trials.at.get(unit.trial, 0)
         if unit.probe:
-            if new:
-                self.probes[unit.trial] = min(self.rate, self.stake)
-            self.extra += max(0.0, self.rate - self.stake) * (unit.until - at)
+            rate = 0.0 if unit.trial in self.selected else self.share / (1 - self.stake)
+            self.probes.setdefault(unit.trial, rate)
         else:
             self.probes.pop(unit.trial, None)
             self.selected.add(unit.trial)
@@ -139,7 +135,7 @@ class AshaGuarded(AshaPromotion):
         for k in passed:
             if trial in self.selected:
                 self.contest[k].record(trial, value)
-            if k == 0 or trial in self.probes:
+            if k == 0 or (trial in self.probes and trial not in self.selected):
                 self.unselected[k].record(trial, value)
         last = len(self.levels) - 1
         if last in passed and last > 0 and trial not in self.finished:
@@ -173,25 +169,9 @@ class AshaGuarded(AshaPromotion):
                 yield Unit(trial, self.levels[k + 1])
         yield from self.trials.fresh(self.levels[0])
 
-    def _probing(self) -> Iterator[Unit]:
-        """Yield the next units of the probes that wait, the first begun first, then a new probe.
-
-        Where no trial may be started any more and the odds are against selection, what that has paused goes on.
-        """
-        for trial in self.probes:
-            if self._waits(trial):
-                yield Unit(trial, self._next(trial), probe=True)
-        fresh = next(self.trials.fresh(self.levels[0]), None)
-        if fresh is not None:
-            yield Unit(fresh.trial, fresh.until, probe=True)
-        elif self.odds.value < 1:  # what was left lying by their early values may be the best there is
-            for trial in sorted(self.selected):
-                if self._waits(trial):
-                    yield Unit(trial, self._next(trial), probe=True)
-
-    def _waits(self, trial: int) -> bool:
-        at_end = self.trials.at[trial] >= self.levels[-1]
-        return not at_end and trial not in self.trials.running and not self._is_over(trial)
-
-    def _next(self, trial: int) -> int:
-        return next(level for level in self.levels if level > self.trials.at[trial])
+    def _waiting(self, trials: Iterable[int]) -> Iterator[Unit]:
+        """Yield the next units of those trials that are neither over nor out."""
+        for trial in trials:
+            at = self.trials.at[trial]
+            if at < self.levels[-1] and trial not in self.trials.running and not self._is_over(trial):
+                yield Unit(trial, next(level for level in self.levels if level > at), probe=True)
