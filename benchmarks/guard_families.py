@@ -2,7 +2,8 @@
 
 `python -m benchmarks.guard_families --draws 500 --processes 32`. Each draw is a table of its own: 400 configurations,
 81 epochs. Given is the mean regret of promotion ASHA and of the guard over that of random search at 10 and 32 full
-trainings on 8 workers, its standard error, and the share of promotion's gain that the guard keeps.
+trainings, its standard error, and the share of promotion's gain that the guard keeps. The families of this file were
+there while the guard was made; those of `_guard_held_out` were written down after it.
 """
 
 from __future__ import annotations
@@ -10,25 +11,37 @@ from __future__ import annotations
 import argparse
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._guard_held_out import CONFIGURATIONS, HELD_OUT, R
 from sweeps.correlation import mean_ranks
 from sweeps.replay.simulate import Cluster, replay
-from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_guarded import STAKE, AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.full import FullRuns
 from sweeps.schedulers.scheduler import Scheduler
 
 Floats = NDArray[np.float64]
-R, CONFIGURATIONS = 81, 400
+Workload = Callable[[np.random.Generator], Floats]
 RUNGS = (1, 3, 9, 27, 54)
-BUDGETS = (10, 32)
+PART = 25
+"""Draws of one task."""
 QUALITIES = ("uniform", "light", "heavy", "few")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compared: on how many workers, with which stake, at which budgets [full trainings]."""
+
+    workers: int
+    stake: float
+    budgets: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -111,55 +124,104 @@ def _quality(name: str, places: Floats) -> Floats:
     return np.where(places < 0.02, places, 1 + 0.2 * places)
 
 
-def regrets(name: str, quality: str, seed: int, workers: int, stake: float) -> list[list[float]]:
-    """Return the regrets of random search, promotion and the guard at each of the budgets, of one draw."""
-    random = np.random.default_rng([seed, zlib.crc32(f"{name} {quality}".encode())])
-    table = curves(FAMILIES[name], quality, random)
+def workloads(names: Sequence[str]) -> Mapping[str, Workload]:
+    """Return the families in each quality and the held-out workloads, those whose names have one of `names` in them."""
+    families = {
+        f"{quality:8} {name}": partial(curves, family, quality)
+        for quality in QUALITIES
+        for name, family in FAMILIES.items()
+    }
+    every: Mapping[str, Workload] = {**families, **{f"held out {name}": table for name, table in HELD_OUT.items()}}
+    return {name: table for name, table in every.items() if not names or any(part in name for part in names)}
+
+
+def regrets(name: str, seeds: range, setting: Setting) -> Floats:
+    """Return the regrets (draws, 3, budgets) of random search, promotion and the guard."""
+    return np.array([_regrets(name, seed, setting) for seed in seeds])
+
+
+def _regrets(name: str, seed: int, setting: Setting) -> list[list[float]]:
+    random = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    table = workloads([name])[name](random)
+    best, limit = float(np.nanmin(table)), len(table)
     schedulers: tuple[Scheduler, ...] = (
-        FullRuns(R, limit=CONFIGURATIONS),
-        AshaPromotion(1, R, limit=CONFIGURATIONS),
-        AshaGuarded(1, R, limit=CONFIGURATIONS, stake=stake),
+        FullRuns(R, limit=limit),
+        AshaPromotion(1, R, limit=limit),
+        AshaGuarded(1, R, limit=limit, stake=setting.stake),
     )
     found = []
     for one in schedulers:
-        run = replay(one, table, lambda trial: trial, max(BUDGETS) * R / workers, cluster=Cluster(workers))
-        found.append([run.best_seen(table, budget * R / workers) - float(table.min()) for budget in BUDGETS])
+        end = max(setting.budgets) * R / setting.workers
+        run = replay(one, table, lambda trial: trial, end, cluster=Cluster(setting.workers))
+        found.append([run.best_seen(table, budget * R / setting.workers) - best for budget in setting.budgets])
     return found
 
 
-def _row(name: str, quality: str, draws: int, workers: int, stake: float) -> str:
-    found = np.array([regrets(name, quality, seed, workers, stake) for seed in range(draws)])
-    cells = [f"{quality:8} {name:22}"]
-    for k in range(len(BUDGETS)):
-        random, promotion, guard = (found[:, scheduler, k] for scheduler in range(3))
-        ratio = guard.mean() / random.mean()
-        error = np.std(guard - ratio * random) / random.mean() / math.sqrt(draws)
-        gain = random.mean() - promotion.mean()
-        kept = f"{(random.mean() - guard.mean()) / gain:5.2f}" if gain > 0.1 * random.mean() else "    -"
-        cells.append(f"{promotion.mean() / random.mean():9.2f} {f'{ratio:.2f} ({error:.2f})':>12} {kept}")
+def _row(name: str, found: Floats, budgets: Sequence[int]) -> str:
+    cells = [f"{name:36}"]
+    for k in range(len(budgets)):
+        random, promotion, _ = (found[:, scheduler, k] for scheduler in range(3))
+        ratio, error = _ratio(found, k)
+        kept = _kept(found, k)
+        said = "    -" if math.isnan(kept) else f"{kept:5.2f}"
+        cells.append(f"{promotion.mean() / random.mean():9.2f} {f'{ratio:.2f} ({error:.2f})':>12} {said}")
     return "  ".join(cells)
+
+
+def _ratio(found: Floats, k: int) -> tuple[float, float]:
+    """Return the guard's mean regret over random search's at a budget, and its standard error."""
+    random, _, guard = (found[:, scheduler, k] for scheduler in range(3))
+    ratio = float(guard.mean() / random.mean())
+    return ratio, float(np.std(guard - ratio * random) / random.mean() / math.sqrt(len(found)))
+
+
+def _kept(found: Floats, k: int) -> float:
+    """Return the share of promotion's gain over random search that the guard has; NaN where that is below a tenth."""
+    random, promotion, guard = (float(found[:, scheduler, k].mean()) for scheduler in range(3))
+    return (random - guard) / (random - promotion) if random - promotion > 0.1 * random else math.nan
+
+
+def _summary(rows: Mapping[str, Floats], budgets: Sequence[int]) -> str:
+    lines = []
+    for k, budget in enumerate(budgets):
+        ratios = {name: _ratio(found, k) for name, found in rows.items()}
+        over = sorted(
+            (name for name, (ratio, error) in ratios.items() if ratio - 2 * error > 1.2), key=ratios.__getitem__
+        )
+        told = "; ".join(f"{' '.join(name.split())} {ratios[name][0]:.2f}" for name in reversed(over))
+        within = sum(ratio <= 1.2 for ratio, _ in ratios.values())
+        lines.append(
+            f"{budget} trainings: {within} of {len(rows)} at most 1.2, {len(over)} above it by more than two standard "
+            f"errors{': ' if over else ''}{told}"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument(
-        "--stake", type=float, default=0.2, help="what a probe earns selection before anything is known"
-    )
-    parser.add_argument("--families", nargs="*", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--workers", type=int, nargs="*", default=[8])
+    parser.add_argument("--budgets", type=int, nargs="*", default=[10, 32], help="[full trainings]")
+    parser.add_argument("--stake", type=float, default=STAKE, help="share of the resource that selects")
+    parser.add_argument("--names", nargs="*", default=[], help="parts of the names of workloads; none: all")
     options = parser.parse_args()
-    print(
-        f"mean regret over random search's, {options.draws} draws, {options.workers} workers, stake {options.stake:g}"
-    )
-    head = "".join(f"  {f'ASHA {b}R':>9} {f'guard {b}R':>12}  kept" for b in BUDGETS)
-    print(f"{'quality':8} {'correlation':22}{head}")
-    names = [(name, quality) for quality in QUALITIES for name in options.families]
+    budgets = tuple(options.budgets)
+    parts = [range(first, min(first + PART, options.draws)) for first in range(0, options.draws, PART)]
     with ProcessPoolExecutor(options.processes) as pool:
-        rest = [pool.submit(_row, *name, options.draws, options.workers, options.stake) for name in names]
-        for row in rest:
-            print(row.result(), flush=True)
+        for workers in options.workers:
+            setting = Setting(workers, options.stake, budgets)
+            print(
+                f"mean regret over random search's, {options.draws} draws, {workers} workers, stake {options.stake:g}\n"
+                f"{'workload':36}" + "".join(f"  {f'ASHA {b}R':>9} {f'guard {b}R':>12}  kept" for b in budgets)
+            )
+            names = workloads(options.names)
+            waited = {name: [pool.submit(regrets, name, part, setting) for part in parts] for name in names}
+            rows = {}
+            for name, pending in waited.items():
+                rows[name] = np.concatenate([part.result() for part in pending])
+                print(_row(name, rows[name], budgets), flush=True)
+            print(_summary(rows, budgets) + "\n", flush=True)
 
 
 if __name__ == "__main__":
