@@ -114,11 +114,14 @@ def test_draws_are_fitted_one_by_one_and_a_minimum_that_is_missing_has_no_weight
     point = engine.fit_point(p)
     drawn = np.stack((law(FLOPS, 1.9, 0.6, 0.2), law(FLOPS, 2.1, 0.45, 0.22), law(FLOPS), law(FLOPS), law(FLOPS)))
     drawn[1, 2] = np.nan
+    drawn[2] = law(FLOPS, 1.95, 0.55, 0.19)
     drawn[2, 0] = -1.0
     drawn[3, :2] = np.nan  # three are left for three constants
     drawn[4, :3] = np.nan
     found = frontier._draws(p, point, drawn)
-    np.testing.assert_allclose(found[:4], [[1.9, 0.6, 0.2], [2.1, 0.45, 0.22], [2, 0.5, 0.2], [2, 0.5, 0.2]], rtol=2e-3)
+    np.testing.assert_allclose(
+        found[:4], [[1.9, 0.6, 0.2], [2.1, 0.45, 0.22], [1.95, 0.55, 0.19], [2, 0.5, 0.2]], rtol=2e-3
+    )
     assert np.isnan(found[4]).all()
     assert frontier._draws(p, point, np.empty((0, 5))).shape == (0, 3)
 
@@ -157,6 +160,11 @@ def test_noise_that_explains_the_scatter_is_not_added_again() -> None:
     away = frontier._scattered(p, point, zeros)
     assert (away[::3] == 0).all()
     assert (away[1::3] != zeros[1::3]).mean() > 0.99, "draws without a minimum say nothing of the noise"
+    one = engine.problem(FRONTIER, (FLOPS[:4],), law(FLOPS[:4]) * np.exp([0.1, -0.1, 0.1, -0.1]), engine.Squared())
+    flat = np.tile(law(FLOPS[:4]), (5, 1))
+    assert (frontier._scattered(one, engine.fit_point(one), flat) != flat).any(), (
+        "four points leave one degree of freedom"
+    )
     four = engine.problem(FRONTIER_NO_FLOOR, (FLOPS[:2],), law(FLOPS[:2]), engine.Squared())
     exact = engine.fit_point(four)
     same = np.ones((3, 2))
@@ -179,6 +187,9 @@ def test_what_the_draws_say_of_the_constants() -> None:
         assert found.intervals[name] == bootstrap.interval(good[:, i], found.params[name], logs=True)
         assert found.identified[name].identified
         assert found.identified[name].reason == ""
+    doubled = good * [2.0, 1.0, 1.0]  # beyond the estimate, and mirrored in logs
+    assert judged(doubled).intervals["L_inf"] == bootstrap.interval(doubled[:, 0], 2.0, logs=True)
+    assert judged(doubled).intervals["L_inf"] != bootstrap.interval(doubled[:, 0], 2.0, logs=False)
     bare = judged(good, FRONTIER_NO_FLOOR)
     assert set(bare.intervals) == {"a", "alpha"}
     assert all(v.identified for v in bare.identified.values())

@@ -121,9 +121,23 @@ def test_the_bias_is_taken_out() -> None:
     first, check = found.attrs["checks"]
     assert first == "before"
     assert "5 rows in mid-schedule were corrected by -2.0" in check.message
+    assert "the rest scatters by 0.0" in check.message
     assert "1 lie too far and stay out" in check.message
     assert given.loc[25, "drop_code"] == "mid_schedule", "the given frame stays as it is"
     assert given.attrs["checks"] == ("before",)
+
+
+def test_a_bias_that_grows_with_size_goes_by_size() -> None:
+    given = frame(20, 10, bias=0.0)
+    grown = 0.02 + 0.004 * np.log(given["params"] / 1e6)
+    found = schedule.corrected(given.assign(loss=given["loss"] * np.exp(np.where(given["used"], 0.0, grown))))
+    np.testing.assert_allclose(found["loss"], given["loss"], rtol=2e-4)
+
+
+def test_losses_below_one_are_losses() -> None:
+    given = frame(12, 4)
+    found = schedule.corrected(given.assign(loss=0.2 * given["loss"]))
+    assert found["used"].all()
 
 
 @pytest.mark.parametrize(("finished", "unfinished"), [(8, 4), (8, 5), (9, 4)])
