@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, envelope, evidence, fit_law, frame
+from analysis import approaches, envelope, evidence, frame
 from analysis.forms import SURFACE
-from analysis.results import Block
+from analysis.results import Block, Check
 from analysis.surface import FEWEST, Surface
 from tests.analysis import studies
 
@@ -70,13 +70,41 @@ def test_a_law_that_the_rows_do_not_hold_is_not_possible(tmp_path: Any) -> None:
     many = tidy(studies.isoflop(0).assign(loss=2.0), tmp_path)
     with pytest.raises(ValueError, match="every row has the same loss"):
         evidence.law(many, frame.used(many), asked)
-    enough = tidy(studies.isoflop(0, noise=0.002), tmp_path)
-    block, record, found = evidence.law_and_fit(enough, None, {**asked, "form": "kaplan"})
-    assert found is not None
-    assert block.status == "ok"
-    assert block.checks == found.check()
-    assert record["interval"] == found.interval_method
-    assert set(record) == {"interval", "law"}
+
+
+CHECKED = (Check("code", "message", "advice"),)
+
+
+class Stub:
+    """What a fit hands on, without one: it keeps the rows and the options that were asked."""
+
+    def __init__(self, runs: Any, form: str, asked: Any) -> None:
+        self.runs, self.form, self.asked, self.point = runs, form, asked, "point"
+        self.interval_method = "by hand"
+        self.draws = pd.DataFrame([[1.0, 2.0, 3.0, 4.0, 5.0, 0.5]], columns=["beta", "alpha", "B", "A", "E", "a"])
+
+    def block(self) -> Block:
+        params = {"beta": 0.3, "E": 1.7, "A": 400.0, "B": 900.0, "alpha": 0.34}
+        return Block(form="x", approach="law", loss_function="", params=params)
+
+    def check(self) -> Any:
+        return CHECKED
+
+    def record(self) -> Any:
+        return {"k": np.float64(1.0)}
+
+
+def test_a_law_comes_with_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(evidence, "fitted", Stub)
+    table = tidy(studies.isoflop(0), tmp_path)
+    for held in (None, frame.used(table)):
+        block, record, found = evidence.law_and_fit(table, held, {**PLAIN, "form": "kaplan"})
+        assert isinstance(found, Stub)
+        assert found.form == "kaplan"
+        assert (found.runs is held) == (held is not None)
+        assert block.checks == CHECKED
+        assert record == {"interval": "by hand", "law": {"k": 1.0}}
+        assert evidence.law(table, held, {**PLAIN, "form": "kaplan"}) == (block, record)
 
 
 def test_columns_that_say_nothing_are_left_out(tmp_path: Any) -> None:
@@ -90,28 +118,31 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Any) -> None:
 
 
 def surface_of(table: pd.DataFrame, **asked: Any) -> Any:
-    held = approaches._rows(table)
-    return evidence.surface(held, {**PLAIN, "resamples": 0, **asked})
+    return evidence.surface(approaches._rows(table), {**PLAIN, **asked})
 
 
-def test_a_surface_needs_six_runs_of_three_sizes() -> None:
+def test_a_surface_needs_six_runs_of_three_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "fitted", Stub)
     assert FEWEST == 6
     table = studies.isoflop(0, noise=0.001)
     six = table.iloc[[0, 4, 7, 11, 15, 18]]
     found, fit = surface_of(six)
     assert isinstance(found, Surface)
-    assert fit is not None
+    assert fit.form == "chinchilla"
+    assert (found.block.approach, found.block.checks) == ("surface", CHECKED)
+    assert found.point is fit.point
+    assert found.constants.tolist() == [1.7, 400.0, 900.0, 0.34, 0.3]
+    assert found.draws.tolist() == [[5.0, 4.0, 3.0, 2.0, 1.0]], "in the order E, A, B, alpha, beta"
     found, fit = surface_of(six.iloc[:5])
     assert isinstance(found, Block)
     assert fit is None
     assert found.reason == "5 runs of 5 sizes; 5 constants need at least 6 runs of 3 sizes"
     assert (found.status, found.approach, found.form) == ("not possible", "surface", SURFACE.text)
+    assert found.loss_function == "huber"
 
     def sized(*sizes: float) -> pd.DataFrame:
         out = table.assign(params=np.resize(sizes, 20), tokens=np.repeat(np.geomspace(1e6, 1e8, 10), 2))
-        return out.assign(
-            flops=6 * out["params"] * out["tokens"], loss=studies.loss(studies.LAW, out["params"], out["tokens"]),
-        ).drop(columns="flops_budget")  # fmt: skip
+        return out.drop(columns="flops_budget")
 
     assert surface_of(sized(1e5, 2e5))[0].reason.startswith("20 runs of 2 sizes; ")
     assert isinstance(surface_of(sized(1e5, 2e5, 4e5))[0], Surface)
@@ -119,22 +150,22 @@ def test_a_surface_needs_six_runs_of_three_sizes() -> None:
         surface_of(table.assign(unique_tokens=table["tokens"] / 2))
 
 
-def test_the_surface_beside_a_law_of_repeats_rests_on_new_tokens() -> None:
+def test_the_surface_beside_a_law_of_repeats_rests_on_new_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "fitted", Stub)
     table = studies.isoflop(0, noise=0.001)
-    seen = table["tokens"] / np.where(np.arange(20) % 2, 1.0, 1.0099)
-    repeated = seen.where(np.arange(20) < 12, table["tokens"] / 3)
+    seen: Any = table["tokens"] / np.where(np.arange(20) % 2, 1.0, 1.0099)
+    repeated: Any = seen.where(np.arange(20) < 12, table["tokens"] / 3)
     found, fit = surface_of(table.assign(unique_tokens=repeated), form="repeats")
     assert isinstance(found, Surface)
-    assert fit is not None
-    assert fit.nobs == 12
-    (check,) = [c for c in found.block.checks if c.code == "single_epoch"]
+    assert len(fit.runs) == 12
+    first, check = found.block.checks
+    assert first is CHECKED[0]
+    assert check.code == "single_epoch"
     assert check.message == "the surface beside the law rests on 12 of 20 runs: those of one epoch or less"
     assert check.level == "note"
     assert found.block.approach == "surface"
-    np.testing.assert_allclose(found.constants, fit.params)
-    assert found.draws.shape == (0, 5)
     whole, _ = surface_of(table, form="repeats")
-    assert "single_epoch" not in {c.code for c in whole.block.checks}
+    assert len(whole.block.checks) == 1
     few, _ = surface_of(table.assign(unique_tokens=table["tokens"] / 3), form="repeats")
     assert few.reason.startswith("0 runs of new tokens of 0 sizes; ")
     with pytest.raises(ValueError, match="more tokens than are unique"):
@@ -207,29 +238,34 @@ def test_the_envelope_as_a_block(tmp_path: Any) -> None:
     assert (block.status, laws) == ("not possible", {})
 
 
-def test_approaches_of_several_forms_stand_once(tmp_path: Any) -> None:
-    table = tidy(
-        studies.isoflop(
-            0, law=(1.7, 400.0, 900.0, 0.34, 0.3), budgets=(1e17, 1e18, 1e19, 1e20), ratios=(10, 30, 90, 270, 810)
-        ),
-        tmp_path,
-    )
-    held = frame.used(table)
-    fits: Any = {"chinchilla": fit_law(held, resamples=0), "kaplan": fit_law(held, "kaplan", resamples=0)}
-    asked = {**PLAIN, "resamples": 0}
-    found = evidence.approaches(table, held, 1e21, asked, fits)
-    assert [line["approach"] for line in found] == [
-        "1 envelope", "1 hull", "2 parabola", "2 akima", "2 surface", "3 surface", "3 kaplan",
+def test_approaches_of_several_forms_stand_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def beside(held: Any, budget: float, *, checkpoints: Any, law: Any, form: str, **options: Any) -> pd.DataFrame:
+        asked.append((len(held), budget, checkpoints, law, form, options["loss"]))
+        names = ["1 envelope", "1 hull", "2 parabola", f"3 {form}"]
+        reasons = ["", "none", "", ""]
+        return pd.DataFrame({"a": np.float64(len(asked)), "reason": reasons}, pd.Index(names, name="approach"))
+
+    monkeypatch.setattr(approaches, "side_by_side", beside)
+    table = tidy(studies.isoflop(0), tmp_path)
+    fits: Any = {"chinchilla": "first", "kaplan": "second", "farseer": None}
+    found = evidence.approaches(table, frame.used(table), 1e21, PLAIN, fits)
+    assert [(line["approach"], line["a"]) for line in found] == [
+        ("1 envelope", 1.0), ("1 hull", 1.0), ("2 parabola", 1.0), ("3 chinchilla", 1.0), ("3 kaplan", 2.0),
+        ("3 farseer", 3.0),
     ]  # fmt: skip
-    assert [line["reason"][:18] for line in found[:2]] == ["no learning curves"] * 2
+    assert [line["reason"][:18] for line in found] == ["no learning curves"] * 2 + [""] * 4
     assert {line["note"] for line in found} == {""}
-    assert found[-2]["a"] == pytest.approx(float(fits["chinchilla"].derived["a"]))
-    assert found[2]["params"] > 0
+    assert asked == [(20, 1e21, None, law, form, "huber") for form, law in fits.items()]
     run = tidy(curves(), tmp_path)
-    lines = evidence.approaches(run, frame.used(run), 1e15, asked, {"chinchilla": None})
-    assert [line["note"] for line in lines[:3]] == ["losses before the schedules ended"] * 2 + [""]
-    assert lines[0]["reason"] == ""
-    assert lines[0]["points"] > 0
+    lines = evidence.approaches(run, frame.used(run), 1e15, PLAIN, {"chinchilla": None})
+    assert [line["note"] for line in lines] == ["losses before the schedules ended", "", "", ""]
+    assert [line["reason"] for line in lines] == ["", "none", "", ""]
+    assert len(asked[-1][2]) == 98
+    single = tidy(curves().assign(run=np.arange(98)), tmp_path)
+    evidence.approaches(single, frame.used(single), 1e15, PLAIN, {"chinchilla": None})
+    assert asked[-1][2] is None
 
 
 def test_few_resamples_are_enough_beside_a_fit(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bootstrap, comparison, fit_law, prediction
+from analysis import bootstrap, comparison, fit_law, losses, prediction
 from analysis.lawfit import LawFit
 from analysis.prediction import Prediction, predicted
 from tests.analysis import studies
@@ -33,7 +33,7 @@ def test_a_table_is_the_hull_over_forms() -> None:
             "mean", "mean_se", "mean_ci_lower", "mean_ci_upper", "obs_ci_lower", "obs_ci_upper"
         ]  # fmt: skip
         for i in range(2):
-            ends = [bootstrap.interval(draws[:, i], 3.0, level) or () for draws in (*means, *obs)]
+            ends = [bootstrap.interval(draws[:, i], 3.0, level) or (np.nan, np.nan) for draws in (*means, *obs)]
             assert table["mean"][i] == 3.0
             assert table["mean_ci_lower"][i] == min(ends[0][0], ends[1][0])
             assert table["mean_ci_upper"][i] == max(ends[0][1], ends[1][1])
@@ -113,6 +113,19 @@ def test_without_resamples_the_covariance_gives_the_draws() -> None:
     np.testing.assert_allclose(mean.std(axis=0), want, rtol=0.1)
     np.testing.assert_allclose(mean.mean(axis=0), bare.predict(AT), rtol=1e-3)
     assert prediction._drawn(fit(), AT)[0].shape == (24, 2)
+
+
+def test_residuals_are_centred_before_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "location", lambda loss, residual: 0.05)
+    mean, obs = prediction._drawn(fit(resamples=0), AT)
+    assert np.median(np.log(obs / mean)) == pytest.approx(-0.05 * np.sqrt(20 / 15), rel=0.05)
+
+
+def test_far_losses_are_refused_for_each_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(prediction, "refuse_far", lambda form, data, at: seen.append((form.name, at.tolist())))
+    predicted(fit(), AT, (fit("chinchilla_tied"),))
+    assert seen == [(name, [AT["params"], AT["tokens"]]) for name in ("chinchilla", "chinchilla_tied")]
 
 
 @pytest.mark.parametrize("plain", [False, True])

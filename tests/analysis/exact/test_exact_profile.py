@@ -13,6 +13,7 @@ from analysis import engine, losses, profile
 from analysis.constraints import constraint
 from analysis.forms import FORMS, SURFACE
 from analysis.profile import Profile, _Path
+from analysis.results import Identified
 from tests.analysis import studies
 
 TABLE = studies.isoflop(2, noise=0.002, budgets=(1e12, 1e13, 1e14, 1e15))
@@ -37,12 +38,12 @@ def literal(closed_low: bool, closed_high: bool) -> Profile:
 
 
 def test_verdicts_by_the_sides_that_close() -> None:
-    assert literal(True, True).identified == profile.Identified(True)
-    assert literal(False, False).identified == profile.Identified(False, "the law fits as well with any x")
-    assert literal(False, True).identified == profile.Identified(
+    assert literal(True, True).identified == Identified(True)
+    assert literal(False, False).identified == Identified(False, "the law fits as well with any x")
+    assert literal(False, True).identified == Identified(
         False, "the profile of x is flat down to the search's limit", "upper", 2.0
     )
-    assert literal(True, False).identified == profile.Identified(
+    assert literal(True, False).identified == Identified(
         False, "the profile of x is flat up to the search's limit", "lower", 1.0
     )
 
@@ -167,7 +168,7 @@ def test_edges_and_crossings_by_hand() -> None:
     assert one.middle == 3
     assert (one.edge(3.0, 1), one.edge(3.0, -1)) == (4, 2)
     assert profile._crossing(one, 3.0, 1) == (4.5, True)
-    assert profile._crossing(one, 3.0, -1) == (pytest.approx(2 - 1 / 3), True)
+    assert profile._crossing(one, 3.0, -1) == pytest.approx((2 - 1 / 3, True))
     assert (one.edge(4.0, 1), one.edge(5.0, -1)) == (5, 1), "a value on the level is accepted"
     assert profile._crossing(one, 20.0, 1) == (6.0, False)
     assert profile._crossing(one, 20.0, -1) == (0.0, False)

@@ -107,7 +107,7 @@ def test_the_path_ends_in_the_recommendation_itself() -> None:
     end = found.path[-1]
     assert (end.flops, end.params, end.tokens, end.loss, end.intervals) == (1e20, 1e10, 2e9, 2.01, {"loss": None})
     assert all(p.flops < 0.999e20 for p in found.path[:-1])
-    assert found.growth == {"params": "growth"}
+    assert list(found.growth) == ["params"]
     assert seen == [(PLAN, found.path)]
     beyond = frontierpath.with_path(PLAN, proposal, 1e21, grow)
     assert [p.flops for p in beyond.path] == [1e20], "runs above the budget are no way to it"
