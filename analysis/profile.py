@@ -166,7 +166,7 @@ def _followed(p: Problem, point: PointFit, held: Constraint, middle: int) -> tup
     count = len(held.offset)
     found = engine.solve(p, np.repeat(point.theta[None], count, axis=0), held=held, tolerance=1e-7)
     theta, value = found.theta, found.value
-    inner = np.where(np.arange(count) < middle, np.arange(count) + 1, np.arange(count) - 1).clip(0, count - 1)
+    inner = np.where(np.arange(count) < middle, np.arange(count) + 1, np.arange(count) - 1).clip(0)
     for _ in range(2):
         again = engine.solve(p, theta[inner], held=held, tolerance=1e-7)
         better = again.value < value

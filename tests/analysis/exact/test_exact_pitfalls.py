@@ -34,7 +34,8 @@ def test_a_target_that_never_changes_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("share", "refused"),
-    [([1.0, 1.0, 1.0], 0), ([1.009, 1.0, 0.5], 0), ([1.011, 1.0, 1.0], 1), ([3.0, 1.2, 1.0], 2), ([np.nan, 3.0, 1.0], 1),
+    [([1.0, 1.0, 1.0], 0), ([1.009, 1.0, 0.5], 0), ([1.011, 1.0, 1.0], 1), ([3.0, 1.2, 1.0], 2),
+     ([np.nan, 3.0, 1.0], 1),
      ([-1.0, 1.0, 1.0], 0)],
 )  # fmt: skip
 def test_repeated_tokens_are_refused(share: Any, refused: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,8 @@ def test_values_of_constants_and_of_what_follows() -> None:
     theta = POINT.theta[None]
     E, A, _, alpha, beta = POINT.constants
     assert profile._value(P, theta, "E")[0] == pytest.approx(np.log(E))
+    small = SURFACE.internal(np.array([[0.5, 60.0, 110.0, 0.3, 0.3]]), P.centres)
+    assert profile._value(P, small, "E")[0] == pytest.approx(np.log(0.5))
     assert profile._value(P, theta, "A")[0] == pytest.approx(np.log(A))
     assert profile._value(P, theta, "alpha")[0] == pytest.approx(alpha)
     assert profile._value(P, theta, "a")[0] == pytest.approx(beta / (alpha + beta))
@@ -173,6 +176,7 @@ def test_edges_and_crossings_by_hand() -> None:
     assert profile._crossing(one, 20.0, 1) == (6.0, False)
     assert profile._crossing(one, 20.0, -1) == (0.0, False)
     assert profile._crossing(one, 9.0, 1) == (6.0, False)
+    assert profile._crossing(path([9, 2, 2, 1, 9, 9, 9]), 3.0, -1) == pytest.approx((1 - 1 / 7, True))
     second = path([9, 9, 9, 1, 9, 2, 9])
     assert second.edge(3.0, 1) == 5, "a second basin counts as well"
     second = path([9, 2, 9, 1, 9, 9, 9])
@@ -200,6 +204,49 @@ def test_levels_in_closed_form() -> None:
     tied, _ = fitted(tie={"beta": "alpha"})
     assert profile._cut(tied, 0.1) == pytest.approx(20 * np.log1p(stats.f.ppf(0.9, 1, 16) / 16))
     assert profile._level(P, POINT, 0.05, 0.0) > 0.0
+
+
+class Solver:
+    """In place of the engine: it keeps what it starts from, and gives back objectives one list after another."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values, self.starts, self.tolerances = list(values), [], []  # type: ignore[var-annotated]
+
+    def __call__(self, p: Any, theta: Any, *, held: Any, tolerance: float) -> Any:
+        self.starts.append(np.array(theta)[:, 0].tolist())
+        self.tolerances.append(tolerance)
+        number = len(self.starts)
+        value = np.array(self.values[min(number, len(self.values)) - 1], dtype=float)
+        return SimpleNamespace(theta=np.arange(float(len(theta)))[:, None] + 10 * number + np.zeros(5), value=value)
+
+
+@pytest.mark.parametrize(("middle", "inner"), [(2, [1, 2, 1, 2, 3]), (0, [0, 0, 1, 2, 3]), (4, [1, 2, 3, 4, 3])])
+def test_each_value_starts_again_from_its_inner_neighbour(
+    middle: int, inner: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: Any = SimpleNamespace(offset=np.zeros((5, 5)))
+    best = float(POINT.theta[0])
+    for values, calls in (
+        (([5, 5, 5, 5, 5], [5, 5, 5, 5, 5]), 2),  # no better: it ends
+        (([5, 5, 5, 5, 5], [5, 4, 6, 5, 5], [5, 5, 5, 5, 3], [0] * 5), 3),  # twice at most
+    ):
+        solver = Solver(*values)
+        monkeypatch.setattr(engine, "solve", solver)
+        theta, value = profile._followed(P, POINT, held, middle)
+        assert len(solver.starts) == calls
+        assert solver.tolerances == [1e-7] * calls
+        assert solver.starts[0] == [best] * 5
+        assert solver.starts[1] == [10.0 + i for i in inner]
+    assert value.tolist() == [5, 4, 5, 5, 3]
+    assert theta[:, 0].tolist() == [10, 21, 12, 13, 34]
+    solver = Solver([1.0] * 8)
+    monkeypatch.setattr(engine, "solve", solver)
+    monkeypatch.setattr(profile, "_holding", lambda p, name, at: None)
+    one = _Path(np.arange(3.0), np.arange(3.0)[:, None] * np.ones(5), np.array([1.0, 1.0, 9.0]), 0.0)
+    found = profile._refined(P, "x", one, 2.0)
+    assert (solver.starts, solver.tolerances) == ([[1.0] * 8], [1e-7])
+    np.testing.assert_allclose(found.at, [0, 1, *(1 + np.arange(1, 9) / 9), 2])
+    assert found.best == 0.0
 
 
 def test_eight_more_values_between_the_last_accepted_and_the_first_rejected() -> None:
