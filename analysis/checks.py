@@ -155,7 +155,7 @@ def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
 def _by_compute(rows: Rows) -> Index:
     """Return groups of about four runs each, at most five, by rising compute."""
     order = np.argsort(np.argsort(rows.flops, kind="stable"), kind="stable")
-    count = max(1, min(5, len(rows) // 4))
+    count = min(5, len(rows) // 4)
     return np.asarray(order * count // max(len(rows), 1), dtype=np.int64)
 
 

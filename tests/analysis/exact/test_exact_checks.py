@@ -231,6 +231,16 @@ def test_a_surface_that_misses_whole_budgets_by_the_f_test() -> None:
         assert (checks._budget_errors(block(), bent(shifts, noise)) is not None) == said
 
 
+def test_what_counts_is_how_budgets_differ_from_each_other() -> None:
+    wiggle = stats.norm.ppf((np.arange(5) + 0.5) / 5)
+    unit = float((wiggle**2).sum()) * 4 / 16
+    cut = float(stats.f.ppf(0.99, 3, 16))
+    shifts = np.array([0.03, 0.01, 0.01, 0.03])
+    for factor, said in ((0.95, True), (1.05, False)):
+        noise = float(np.sqrt(5 * 4e-4 / 3 / cut / unit)) * factor
+        assert (checks._budget_errors(block(), bent(shifts, noise)) is not None) == said
+
+
 def test_errors_of_budgets_below_what_seeds_do_are_none() -> None:
     for size, said in ((4.9e-4, False), (5.1e-4, True)):
         assert (checks._budget_errors(block(), bent([size, -size, size, -size], 1e-7)) is not None) == said

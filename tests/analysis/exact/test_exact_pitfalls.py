@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import observations, pitfalls
+from analysis import drawchecks, observations, pitfalls
 from analysis.forms import FORMS, SURFACE
 from analysis.results import Basin, Identified, Optimizer
 
@@ -30,6 +30,18 @@ def test_a_target_that_never_changes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"every row has the same loss, 2\.5: no law follows; map another column"):
         pitfalls.refuse(SURFACE, read(loss=[2.5] * 3))
     pitfalls.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0])))
+    with pytest.raises(ValueError, match="every row has the same loss"):
+        pitfalls.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0, 1])))
+
+
+def test_columns_are_those_of_the_fit_or_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawchecks, "findings", lambda fit: ["draws"])
+    monkeypatch.setattr(pitfalls, "_lack_of_fit", lambda fit: ["misfit"])
+    monkeypatch.setattr(pitfalls, "columns", lambda extra: [sorted(extra)])
+    found: Any = pitfalls.findings(fit(data=SimpleNamespace(extra={"own": 1})))
+    assert found == ("draws", "misfit", ["own"])
+    found = pitfalls.findings(fit(data=None), {"params": N, "tokens": D, "loss": [3.0, 2.5, 2.0], "lr": N})
+    assert found == ("draws", "misfit", ["loss", "lr", "params", "tokens"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,227 @@
+"""Backtests: which budgets are held out and fitted, and errors by hand."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import backtest, engine, frontier, valleys
+from analysis.forms import FORMS, SURFACE
+from analysis.results import Cut
+from analysis.rows import Rows
+from tests.analysis import studies
+
+LAW = (1.7, 400.0, 900.0, 0.34, 0.28)
+RATIOS = (10, 30, 90, 270, 810)
+
+
+def rows(*budgets: float, ratios: Any = RATIOS, noise: float = 0.0) -> Rows:
+    return studies.as_rows(studies.isoflop(0, law=LAW, budgets=budgets, ratios=ratios, noise=noise))
+
+
+FOUR = rows(1e17, 1e18, 1e19, 1e20, noise=0.001)
+
+
+def test_an_exact_law_is_foreseen_exactly() -> None:
+    exact = rows(1e17, 1e18, 1e19, 1e20)
+    found = backtest.backtest(exact, engine.Squared())
+    assert found is not None
+    assert found.held_out_budget == 1e20
+    assert found.train_budgets == pytest.approx((1e17, 1e18, 1e19))
+    assert found.extrapolation_factor == pytest.approx(10.0)
+    assert found.approach == "surface"
+    assert set(found.by_approach) == {"surface", "valleys"}
+    for run, n, d, loss in zip(found.runs, exact.params[-5:], exact.tokens[-5:], exact.loss[-5:], strict=True):
+        assert (run.params, run.tokens, run.observed) == (n, d, loss)
+        assert run.predicted == pytest.approx(loss, rel=1e-5)
+    held = valleys.fit(exact.take(exact.budget == 3), resamples=0, seed=0)
+    assert found.observed == pytest.approx(float(held.loss[0]))
+    size = (0.34 * 400 / (0.28 * 900)) ** (1 / 0.62) * (1e20 / 6) ** (0.28 / 0.62)
+    assert found.predicted == pytest.approx(studies.loss(LAW, size, 1e20 / 6 / size), rel=1e-5)
+    assert found.relative_error == pytest.approx(found.predicted / found.observed - 1)
+    assert (found.recommended_factor, found.covers) == (None, True)
+
+
+def test_errors_are_predicted_over_observed() -> None:
+    found = backtest.backtest(FOUR, engine.Squared())
+    assert found is not None
+    errors = np.array([run.predicted / run.observed - 1 for run in found.runs])
+    np.testing.assert_allclose([run.relative_error for run in found.runs], errors)
+    assert found.mean_abs_relative_error == pytest.approx(np.abs(errors).mean())
+    assert found.mean_relative_error == pytest.approx(errors.mean())
+    assert found.one_sided == bool((errors > 0).all() or (errors < 0).all())
+    below = FOUR.take(FOUR.budget <= 2)
+    p = engine.problem(SURFACE, (below.params, below.tokens), below.loss, engine.Squared())
+    theta = engine.fit_point(p).theta
+    top = FOUR.take(FOUR.budget == 3)
+    x = np.log(np.stack((top.params, top.tokens))) - p.centres[:, None]
+    predicted = np.exp(SURFACE.log_value(theta[None], x)[0])
+    np.testing.assert_allclose([run.predicted for run in found.runs], predicted, rtol=1e-6)
+    assert [run.key for run in found.runs] == list(top.keys)
+    law = frontier.fit(below, valleys.fit(below, resamples=0, seed=0))
+    assert isinstance(law, frontier.FrontierFit)
+    held = valleys.fit(top, resamples=0, seed=0)
+    assert found.by_approach["valleys"].predicted == pytest.approx(law.predict(float(held.flops[0]))[0])
+
+
+@pytest.mark.parametrize(("shift", "sided"), [([0.02] * 5, True), ([-0.02] * 5, True), ([0.02] * 4 + [-0.02], False)])
+def test_misses_on_one_side(shift: list[float], sided: bool) -> None:
+    moved = replace(FOUR, loss=FOUR.loss * np.exp(np.where(FOUR.budget == 3, np.resize(shift, 20), 0.0)))
+    found = backtest.backtest(moved, engine.Squared())
+    assert found is not None
+    assert found.one_sided == sided
+    keep = (FOUR.budget < 3) | (np.arange(20) % 5 < 4)
+    four = backtest.backtest(moved.take(keep), engine.Squared())
+    assert four is not None
+    assert len(four.runs) == 4
+    assert not four.one_sided, "four runs are too few to say so"
+
+
+def test_three_budgets_of_two_runs_are_needed() -> None:
+    assert backtest.backtest(rows(1e18, 1e19), engine.Squared()) is None
+    three = backtest.backtest(rows(1e18, 1e19, 1e20), engine.Squared())
+    assert three is not None
+    assert len(three.train_budgets) == 2
+    single = FOUR.take((FOUR.budget < 3) | (np.arange(20) == 17))
+    found = backtest.backtest(single, engine.Squared())
+    assert found is not None
+    assert found.held_out_budget == pytest.approx(1e19), "of a single run nothing is held out"
+    pair = FOUR.take((FOUR.budget < 3) | np.isin(np.arange(20), (16, 18)))
+    found = backtest.backtest(pair, engine.Squared())
+    assert found is not None
+    assert found.held_out_budget == pytest.approx(1e20)
+    assert found.observed == FOUR.loss[[16, 18]].min(), "two runs have no valley: the lowest"
+
+
+def test_budgets_near_the_largest_test_nothing() -> None:
+    assert backtest.backtest(rows(1e20, 1.2e20, 1.45e20, 1.7e20), engine.Squared()) is None
+    found = backtest.backtest(rows(1e18, 1e19, 7e19, 1e20), engine.Squared())
+    assert found is not None
+    assert found.extrapolation_factor == pytest.approx(10.0)
+    found = backtest.backtest(rows(1e18, 1e19, 6.6e19, 1e20), engine.Squared())
+    assert found is not None
+    assert found.extrapolation_factor == pytest.approx(1 / 0.66)
+
+
+SIX = rows(1e15, 1e16, 1e17, 1e18, 1e19, 1e20, noise=0.0005)
+
+
+@pytest.mark.parametrize(
+    ("factor", "far", "covers"),
+    [
+        (None, 10.0, True), (10.0, 10.0, True), (12.0, 10.0, True), (13.0, 100.0, True), (100.0, 100.0, True),
+        (1200.0, 1000.0, True), (1e4, 1e4, True), (1e6, 1e4, False),
+    ],
+)  # fmt: skip
+def test_a_test_reaches_as_far_as_the_recommendation(factor: float | None, far: float, covers: bool) -> None:
+    found = backtest.backtest(SIX, engine.Squared(), factor=factor)
+    assert found is not None
+    assert found.extrapolation_factor == pytest.approx(far)
+    assert (found.recommended_factor, found.covers) == (factor, covers)
+
+
+def test_tests_are_ordered_by_runs_then_by_reach() -> None:
+    order = backtest._order
+    assert order(10.0, None, 8) < order(10.0, None, 7)
+    assert order(10.0, None, 20) < order(100.0, None, 20)
+    assert order(8.0, 10.0, 20) < order(9.0, 10.0, 20) < order(7.9, 10.0, 20) < order(5.0, 10.0, 20)
+    assert order(7.9, 10.0, 8) < order(8.0, 10.0, 7)
+    assert order(8.0, 10.0, 8)[0] is False
+    assert order(8.0, 10.0, 7)[0] is True
+
+
+def test_few_runs_are_fitted_by_the_frontier_alone() -> None:
+    sizes = rows(1e18, 1e19, 1e20, ratios=(10, 90))
+    assert backtest.backtest(sizes, engine.Squared()) is not None
+    found = backtest.backtest(sizes, engine.Squared())
+    assert found is not None
+    assert (found.approach, found.runs) == ("valleys", ())
+    assert (found.mean_abs_relative_error, found.mean_relative_error, found.one_sided) == (None, None, False)
+    assert found.predicted == found.by_approach["valleys"].predicted
+
+
+def test_another_law_is_judged_at_the_best_run() -> None:
+    found = backtest.backtest(FOUR, engine.Squared(), "kaplan_floor")
+    assert found is not None
+    assert found.approach == "law"
+    assert set(found.by_approach) == {"law", "valleys"}
+    best = min(found.runs, key=lambda run: run.observed)
+    assert found.predicted == best.predicted
+    fixed = backtest.backtest(FOUR, engine.Squared(), fix={"alpha": 0.2}, tie={"beta": "alpha"})
+    free = backtest.backtest(FOUR, engine.Squared())
+    assert fixed is not None
+    assert free is not None
+    assert abs(fixed.runs[0].relative_error) > abs(free.runs[0].relative_error)
+
+
+def test_rolling_cuts_by_hand() -> None:
+    found = backtest.rolling(SIX, engine.Squared())
+    assert [(round(np.log10(cut.flops)), cut.rows) for cut in found] == [(16, 10), (17, 15), (18, 20), (19, 25)]
+    for cut in found:
+        below, above = SIX.take(SIX.flops <= cut.flops), SIX.take(SIX.flops > cut.flops)
+        p = engine.problem(SURFACE, (below.params, below.tokens), below.loss, engine.Squared())
+        point = engine.fit_point(p)
+        x = np.log(np.stack((above.params, above.tokens))) - p.centres[:, None]
+        errors = np.exp(SURFACE.log_value(point.theta[None], x)[0]) / above.loss - 1
+        order = np.argsort(above.flops, kind="stable")
+        np.testing.assert_allclose([c for c, _ in cut.runs], above.flops[order])
+        np.testing.assert_allclose([e for _, e in cut.runs], errors[order], atol=1e-9)
+        assert cut.mean_abs_relative_error == pytest.approx(np.abs(errors).mean(), rel=1e-5)
+        alpha, beta = point.constants[3:]
+        assert cut.a == pytest.approx(beta / (alpha + beta))
+    two = backtest.rolling(SIX, engine.Squared(), most=2)
+    assert [cut.rows for cut in two] == [25], "of the first and the last the first has too few runs"
+    kaplan = backtest.rolling(SIX, engine.Squared(), form="chinchilla_no_floor")
+    assert len(kaplan) == 4
+    for one in (backtest.backtest, backtest.rolling):
+        given = inspect.signature(one).parameters
+        assert given["form"].default == "chinchilla"
+    assert inspect.signature(backtest.rolling).parameters["most"].default == 8
+
+
+def test_cuts_need_runs_below_and_room_above() -> None:
+    law = backtest._Law(SURFACE, engine.Squared(), {}, {})
+    assert backtest._cut(FOUR, 1e20, law) is None, "nothing above"
+    assert backtest._cut(FOUR, 1e17, law) is None, "five runs below"
+    assert backtest._cut(FOUR, 1.01e18, law) is not None
+    near = rows(1e18, 1e19, 1e20, 1.45e20)
+    assert backtest._cut(near, 1.01e20, law) is None
+    assert backtest._cut(rows(1e18, 1e19, 1e20, 1.53e20), 1.01e20, law) is not None
+    eight = rows(1e17, 1e18, 1e19, ratios=(10, 30, 90, 270))
+    assert backtest._cut(eight, 1.01e18, law) is not None
+    seven = eight.take(np.arange(12) != 2)
+    assert backtest._cut(seven, 1.01e18, law) is None
+    farseer = backtest._Law(FORMS["farseer"], engine.Squared(), {}, {})
+    assert backtest._cut(FOUR, 1.01e18, farseer) is None, "nine constants need eleven runs"
+    assert backtest._cut(FOUR, 1.01e19, farseer) is not None
+
+
+def test_runs_without_budgets_are_cut_at_quantiles() -> None:
+    generator = np.random.default_rng(0)
+    flops = np.exp(np.linspace(np.log(1e17), np.log(1e20), 40))
+    ratio = np.exp(generator.uniform(np.log(10), np.log(800), 40))
+    params = np.sqrt(flops / 6 / ratio)
+    table = pd.DataFrame({"params": params, "tokens": flops / 6 / params, "flops": flops})
+    cloud = studies.as_rows(table.assign(loss=studies.loss(LAW, table["params"], table["tokens"])))
+    found = backtest.rolling(cloud, engine.Squared(), most=4)
+    quantiles = np.quantile(flops, np.linspace(0.3, 1.0, 5))[:-1]
+    want = [flops[flops <= q * 1.01].max() for q in quantiles]
+    np.testing.assert_allclose([cut.flops for cut in found], want)
+
+
+def test_the_table_of_cuts() -> None:
+    def cut(a: float | None) -> Cut:
+        return Cut(1e18, 12, a, 0.0123, ((2e18, 0.01), (1e19, -0.025)))
+
+    lines = backtest.text([cut(0.5), cut(0.531), cut(None)]).splitlines()
+    assert " ".join(lines[0].split()) == "fitted up to runs exponent a factor runs above mean |error| largest run"
+    assert lines[1].split() == ["1e18", "FLOPs", "12", "0.500", "10x", "2", "1.2", "%", "-2.50", "%"]
+    assert lines[3].split()[3] == "-"
+    assert lines[-1] == "a lies between 0.500 and 0.531 over the cuts: it drifts, so extrapolate with care"
+    assert backtest.text([cut(0.5), cut(0.519)]).splitlines()[-1] == "a lies between 0.500 and 0.519 over the cuts"
+    assert len(backtest.text([cut(0.5)]).splitlines()) == 2

@@ -1,0 +1,164 @@
+"""Other choices of the analysis: which rows and options each of them is, by literal tables and a stand-in fit."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import bootstrap
+from analysis.forms import FORMS, SURFACE
+from tests.analysis import studies
+
+sensitivity: Any = importlib.import_module("analysis.sensitivity")
+BASE = {"loss": "huber", "delta": 1e-3}
+
+
+def columns(count: int = 12, **more: Any) -> dict[str, Any]:
+    """Return a table whose highest losses are its first rows, and whose FLOPs rise."""
+    steps = np.arange(1.0, count + 1)
+    return {
+        "params": 1e6 * steps, "tokens": 1e8 + 0 * steps, "flops": 1e15 * steps, "loss": 5.0 - 0.1 * steps, **more,
+    }  # fmt: skip
+
+
+def choices(table: Any, base: Any = None, form: Any = SURFACE) -> dict[tuple[str, str], tuple[Any, Any]]:
+    return {(c, o): (t, changed) for c, o, t, changed in sensitivity._choices(table, form, base or BASE)}
+
+
+@pytest.mark.parametrize(
+    ("count", "dropped"), [(4, []), (5, [1]), (20, [1]), (21, [1, 5]), (41, [1, 5, 10]), (81, [1, 5, 10, 20])]
+)
+def test_the_highest_losses_are_left_out_up_to_a_quarter(count: int, dropped: list[int]) -> None:
+    found = choices(columns(count))
+    assert [o for c, o in found if c == "outliers"] == [f"without the {k} highest" for k in dropped]
+    for k in dropped:
+        table, changed = found["outliers", f"without the {k} highest"]
+        assert table["loss"].tolist() == columns(count)["loss"][k:].tolist()
+        assert table["params"].tolist() == columns(count)["params"][k:].tolist()
+        assert changed == {}
+    assert next(iter(found)) == ("none", "as fitted")
+    assert found["none", "as fitted"][1] == {}
+
+
+def test_rows_that_are_left_keep_their_order() -> None:
+    table = columns(8, loss=np.array([1.0, 9.0, 2.0, 3.0, 8.0, 4.0, 5.0, 6.0]))
+    assert choices(table)["outliers", "without the 1 highest"][0]["loss"].tolist() == [1, 2, 3, 8, 4, 5, 6]
+
+
+def test_other_loss_functions() -> None:
+    def losses(**base: Any) -> dict[str, Any]:
+        found = choices(columns(), {**BASE, **base})
+        return {option: changed for (choice, option), (_, changed) in found.items() if choice == "loss function"}
+
+    every = losses(loss="own")
+    assert every == {
+        **{f"huber, delta {d:g}": {"loss": "huber", "delta": d} for d in (1e-4, 1e-3, 1e-2, 1e-1)},
+        "squared": {"loss": "squared"}, "l1": {"loss": "l1"}, "student_t": {"loss": "student_t"},
+    }  # fmt: skip
+    assert set(every) - set(losses()) == {"huber, delta 0.001"}
+    assert set(every) - set(losses(delta=0.1)) == {"huber, delta 0.1"}
+    assert set(every) - set(losses(loss="squared")) == {"squared"}
+
+
+def test_other_counts_of_parameters() -> None:
+    def counts(form: Any = SURFACE, **more: Any) -> list[str]:
+        return [o for c, o in choices(columns(**more), form=form) if c == "parameter count"]
+
+    other = np.arange(2.0, 14.0)
+    assert counts(params_total=other, params_no_embed=other) == ["params_total", "params_no_embed"]
+    assert counts(params_matmul=other, params_non_embedding=other) == ["params_matmul", "params_non_embedding"]
+    counted, _ = choices(columns(params_total=other))["parameter count", "params_total"]
+    assert counted["params"].tolist() == other.tolist()
+    assert counts(params_total=other - 2) == [], "a row has none"
+    assert counts(params_total=np.where(other > 5, other, np.nan)) == []
+    assert counts(FORMS["compute"], params_total=other) == []
+
+
+def test_ranges_of_compute() -> None:
+    found = choices(columns(9))
+    ranges = {o: t["flops"].tolist() for (c, o), (t, _) in found.items() if c == "compute range"}
+    assert list(ranges) == [
+        "up to 3e+15 FLOPs", "up to 5e+15 FLOPs", "up to 7e+15 FLOPs", "from 3e+15 FLOPs", "from 5e+15 FLOPs",
+    ]  # fmt: skip
+    assert [len(v) for v in ranges.values()] == [3, 5, 7, 6, 4]
+    bare = columns(9)
+    del bare["flops"]
+    assert not [1 for c, _ in choices(bare) if c == "compute range"]
+
+
+def test_ways_of_choosing_the_rate() -> None:
+    table = {
+        "params": np.repeat([1e6, 2e6], 3), "tokens": np.full(6, 1e8), "lr": np.array([1.0, 2.0, 4.0, 1.0, 2.0, 8.0]),
+        "loss": np.array([3.0, 2.5, 2.7, 2.2, 2.4, 2.1]), "flops": np.ones(6),
+    }  # fmt: skip
+    found = {o: t["loss"].tolist() for (c, o), (t, _) in choices(table).items() if c == "learning rate"}
+    assert found == {
+        "best of each setting": [2.5, 2.1], "1 everywhere": [3.0, 2.2], "2 everywhere": [2.5, 2.4],
+        "4 everywhere": [2.7],
+    }  # fmt: skip
+    assert sensitivity._common(np.array([3.0, 1.0, 3.0, 2.0, 2.0, 2.0, 5.0])) == [2.0, 3.0, 1.0]
+    apart = {**table, "tokens": np.arange(1.0, 7.0)}
+    assert not [1 for c, _ in choices(apart) if c == "learning rate"], "no setting has two"
+    for name in ("lr", "params", "tokens"):
+        assert sensitivity._selections({k: v for k, v in table.items() if k != name}, SURFACE) == []
+    assert sensitivity._selections(table, FORMS["learning_rate"]) == []
+    near = {**table, "params": np.array([1e6, 1e6 * (1 + 3e-7), 1e6 * (1 + 3e-6), 2e6, 2e6, 2e6])}
+    assert sensitivity._best_rates(near).tolist() == [1, 2, 5]
+
+
+def test_columns_that_choices_act_on() -> None:
+    runs = studies.isoflop(0).assign(params_total=1.0, lr=0.1, name="x", run=np.arange(20) // 2)
+    found = sensitivity.table_of(runs, SURFACE)
+    assert {"params", "tokens", "loss", "flops", "params_total", "lr", "size_group", "run"} <= set(found)
+    assert "name" not in found
+    assert found["run"].tolist() == [float(i // 2) for i in range(20)]
+    assert len(np.unique(found["size_group"])) == len(np.unique(np.round(np.log(runs["params"]), 2)))
+
+
+def stand_in(asked: list[Any]) -> Any:
+    def fit_law(table: Any, law: Any, **options: Any) -> Any:
+        asked.append((len(table["loss"]), options))
+        if options["loss"] == "l1":
+            raise ValueError("too few")
+        value = float(np.mean(table["loss"]))
+        draws = pd.DataFrame({"a": value + np.linspace(-1, 1, 41), "E": 0.0})
+        return SimpleNamespace(params={"E": 1.0}, derived={"a": value}, draws=draws, nobs=len(table["loss"]))
+
+    return fit_law
+
+
+def test_a_line_for_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(sensitivity, "fit_law", stand_in(asked))
+    runs = studies.isoflop(0)
+    out = sensitivity.sensitivity(runs, resamples=5, seed=3, fix={"E": 1.0})
+    assert list(out.columns) == ["choice", "option", "value", "low", "high", "shift", "nobs"]
+    first = out.iloc[0]
+    mean = float(runs["loss"].mean())
+    assert first[["choice", "option", "value", "shift", "nobs"]].tolist() == ["none", "as fitted", mean, 0.0, 20]
+    ends = bootstrap.interval(mean + np.linspace(-1, 1, 41), mean)
+    assert (first["low"], first["high"]) == ends
+    np.testing.assert_allclose(out["shift"], out["value"] - mean)
+    lost = out[out["option"] == "l1"].iloc[0]
+    assert np.isnan([lost["value"], lost["low"], lost["high"], lost["shift"]]).all()
+    assert lost["nobs"] == 20
+    assert out["nobs"].tolist() == [count for count, _ in asked]
+    assert asked[0][1] == {"loss": "huber", "delta": 1e-3, "resamples": 5, "seed": 3, "fix": {"E": 1.0}}
+    bare = sensitivity.sensitivity(runs, resamples=0)
+    assert np.isnan(bare["low"]).all()
+    own = sensitivity.sensitivity(runs, quantity=lambda fit: 7.0, resamples=5)
+    assert own["value"].dropna().unique().tolist() == [7.0]
+    assert np.isnan(own["high"]).all()
+    assert sensitivity.sensitivity(runs, quantity="E", resamples=0)["value"].iloc[0] == 1.0
+    with pytest.raises(ValueError, match="quantity='c' is not one of chinchilla"):
+        sensitivity.sensitivity(runs, quantity="c", resamples=0)
+    defaults = {name: one.default for name, one in inspect.signature(sensitivity.sensitivity).parameters.items()}
+    assert {name: defaults[name] for name in ("form", "quantity", "loss", "delta", "resamples", "seed")} == {
+        "form": "chinchilla", "quantity": "a", "loss": "huber", "delta": 1e-3, "resamples": 200, "seed": 0,
+    }  # fmt: skip
