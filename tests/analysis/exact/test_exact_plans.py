@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analysis import planlaws, plans
@@ -177,6 +177,9 @@ def test_sizes_are_searched_within_ten_thousand_times_those_swept() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.floats(0.05, 30.0))
+@example(0.9)
+@example(1.1)
+@example(1e-3)
 def test_over_training_by_any_factor(factor: float) -> None:
     best = plans.training_only(TWO, DEAR, 1e21, SIZES)
     found = plans.over_trained(TWO, DEAR, 1e21, SIZES, factor)
@@ -238,7 +241,7 @@ def test_sizes_matched_to_tokens_are_solved_for_a_few_and_lie_on_lines() -> None
     same = plans._matched(law, np.full((2, 4), 22.0))
     np.testing.assert_allclose(same, np.repeat(law.matched(22.0)[:, None], 4, axis=1))
     near = plans._matched(law, np.array([[22.0, 22.1]]))
-    np.testing.assert_allclose(near[:, 1], law.matched(22.1), rtol=1e-12)
+    np.testing.assert_allclose(near, np.stack((law.matched(22.0), law.matched(22.1)), axis=1), rtol=1e-12)
 
 
 def test_limited_data_is_the_lowest_loss_of_its_budget() -> None:

@@ -282,10 +282,10 @@ def test_disagreement_over_all_approaches() -> None:
     assert plan is not None
     own = [p.params for p in plan.by_approach.values()]
     found = recommend.compared(
-        plan, [{"approach": "2", "params": 1.0}, {"approach": "1", "params": None}, {"approach": "3"}]
+        plan, [{"approach": "2", "params": 2.0}, {"approach": "1", "params": None}, {"approach": "3"}]
     )
     assert found is not None
-    assert found.disagreement == pytest.approx(max(own))
+    assert found.disagreement == pytest.approx(max(own) / 2.0)
     assert recommend.sizes(plan, [{"approach": "2", "params": 1.0}]).keys() == {"surface", "valleys", "2"}
     assert recommend.compared(None, []) is None
     one = replace(plan, by_approach={"surface": plan.by_approach["surface"]}, disagreement=9.0)
