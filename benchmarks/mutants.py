@@ -101,7 +101,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "forms/downstream", "forms/dual", "forms/experts", "forms/farseer", "forms/kaplan", "forms/multi_power",
         "forms/overtraining", "forms/powers", "forms/precision", "forms/repeats", "frontier", "identified", "isoflop",
         "law", "lawfit", "losses", "newton", "observations", "precision", "prediction", "priors", "profile", "schedule",
-        "simulation", "valleys", "backtest", "checks", "frontierpath", "pitfalls", "planlaws", "plans", "recommend", "rows", "sensitivity",
+        "simulation", "valleys",
+        "backtest", "checks", "frontierpath", "pitfalls", "planlaws", "plans", "recommend", "rows", "sensitivity",
     )},
     **{f"sweeps/{name}.py": SWEEPS for name in (
         "correlation", "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "drifting",
