@@ -87,7 +87,18 @@ def test_a_minimum_beyond_the_very_edge_is_none() -> None:
         one = isoflop._Budget(1.0, x, x, (x - bottom) ** 2)
         assert isoflop._optimum([one], 0, "parabola", None)[3] == status
     flat = isoflop._Budget(1.0, x, x, np.zeros(5))
-    assert isoflop._optimum([flat], 0, "parabola", None)[3] == "inverted"
+    assert isoflop._optimum([flat], 0, "parabola", None)[3] == "flat"
+
+
+@pytest.mark.parametrize(
+    ("curve", "status"), [(2.4e-11, "flat"), (2.6e-11, "minimum"), (-2.4e-11, "flat"), (-2.6e-11, "inverted")]
+)
+def test_a_valley_less_deep_than_rounding_is_flat(curve: float, status: str) -> None:
+    """Of sizes from -2 to 2 around the middle the valley is four times its curvature deep."""
+    x = np.linspace(-2.0, 2.0, 5)
+    found = isoflop._optimum([isoflop._Budget(1.0, x, x, curve * (x - 0.3) ** 2)], 0, "parabola", None)
+    assert found[3] == status
+    assert bool(found[4]) == (status != "minimum")
 
 
 def test_akimas_spline_is_scipys_on_a_fine_grid() -> None:
