@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from train.health.fingerprint import fingerprint
-from train.health.parts import Part, held, part_of
+from train.health.parts import Part, held, part_of, stacked
 
 
 class DesyncError(RuntimeError):
@@ -33,8 +32,7 @@ def fingerprints(named: Iterable[tuple[str, Tensor]]) -> dict[Part, int]:
     pairs = list(named)
     if not pairs:
         return {}
-    made = [fingerprint(held(tensor)) for _, tensor in pairs]
-    together = torch.stack([one.cpu() if one.device != made[0].device else one for one in made]).tolist()
+    together = stacked([fingerprint(held(tensor)) for _, tensor in pairs]).tolist()
     return {part_of(name, tensor): int(value) for (name, tensor), value in zip(pairs, together, strict=True)}
 
 

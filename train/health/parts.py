@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,11 @@ def state_of(named: Iterable[tuple[str, Tensor]], optimizer: torch.optim.Optimiz
         for key, value in optimizer.state.get(weight, {}).items():
             if isinstance(value, Tensor):
                 yield f"{name}.{key}", value
+
+
+def stacked(scalars: Sequence[Tensor]) -> Tensor:
+    """Return scalars as one tensor, where the first lies: those of offloaded weights lie elsewhere."""
+    return torch.stack([scalar.to(scalars[0].device) for scalar in scalars])
 
 
 def held(tensor: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def repeat(compute: Callable[[], Iterable[tuple[str, Tensor]]]) -> tuple[Part, .
     """Compute twice; return the parts of what came out (name, tensor) whose bits differ, in their order."""
     first = fingerprints(compute())
     second = fingerprints(compute())
-    return tuple(part for part in first.keys() | second.keys() if first.get(part) != second.get(part))
+    return tuple(part for part in first | second if first.get(part) != second.get(part))
 
 
 def differences(ranks: Sequence[Sequence[Part]]) -> list[Difference]:

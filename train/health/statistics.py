@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from train.health.parts import Part, held, part_of
+from train.health.parts import Part, held, part_of, stacked
 
 
 class Size(NamedTuple):
@@ -37,7 +37,7 @@ def measure(named: Iterable[tuple[str, Tensor]]) -> dict[Part, Size]:
     pairs = [(name, tensor, held(tensor)) for name, tensor in named]
     if not pairs:
         return {}
-    values = torch.stack([value.to(pairs[0][2].device) for _, _, own in pairs for value in _size(own)]).tolist()
+    values = stacked([value for _, _, own in pairs for value in _size(own)]).tolist()
     return {
         part_of(name, tensor): Size(values[2 * i], values[2 * i + 1], own.numel())
         for i, (name, tensor, own) in enumerate(pairs)

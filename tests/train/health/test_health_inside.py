@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from benchmarks.shard_evenness import pretended
 from train.health import probe, statistics
 from train.health.desync import Desync, compare, fingerprints, message
 from train.health.fingerprint import fingerprint
 from train.health.inspection import Watch
-from train.health.parts import Part, state_of
+from train.health.parts import Part, held, part_of, stacked, state_of
 from train.health.statistics import Measured, Size
 from train.optim import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
@@ -46,10 +52,32 @@ def test_a_fingerprint_does_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch
     assert int(fingerprint(tensor)) == whole
 
 
+def test_a_fingerprint_takes_four_million_elements_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its 64-bit copies take 32 MiB each, however large the weight is."""
+    arange, sizes = torch.arange, list[int]()
+
+    def noted(start: int, end: int, **options: Any) -> Tensor:
+        sizes.append(end - start)
+        return arange(start, end, **options)
+
+    monkeypatch.setattr(torch, "arange", noted)
+    fingerprint(torch.zeros(4194304 + 5, dtype=torch.uint8))
+    assert sizes == [4194304, 5]
+
+
+def test_a_fingerprint_is_a_sum_over_places() -> None:
+    tensor = torch.tensor([3, 0, 255], dtype=torch.uint8)
+    assert int(fingerprint(tensor)) % 2**64 == (3 * 1 + 255 * 5) * 0x9E3779B97F4A7C15 % 2**64
+
+
 @pytest.mark.parametrize(
     ("ranks", "wanted"),
     [
         ([{A: 1}, {A: 1}, {A: 1}], []),
+        ([{A: 7}, {A: 1}, {A: 1}, {A: 3}], [Desync(A, (0, 3))]),
+        ([{A: 1}, {A: 9}, {A: 9}, {A: 1}], [Desync(A, (0, 1, 2, 3))]),
+        ([{A: 9}, {A: 2}, {A: 3}], [Desync(A, (0, 1, 2))]),
+        ([{A: 5}, {A: 5}, {A: 5}, {A: 2}, {A: 2}], [Desync(A, (3, 4))]),
         ([{A: 1}, {A: 2}, {A: 1}], [Desync(A, (1,))]),
         ([{A: 1}, {A: 2}], [Desync(A, (0, 1))]),  # two hold it: nobody can say which is right
         ([{LEFT: 1}, {RIGHT: 2}, {LEFT: 1}, {RIGHT: 2}], []),  # shards differ, their copies do not
@@ -68,6 +96,67 @@ def test_the_message_names_rank_and_parameter() -> None:
     text = message([Desync(LEFT, (3,)), Desync(B, (0, 1))], 70)
     assert "after step 70" in text
     assert "a (dp_shard=0) on rank 3; b on ranks 0, 1" in text
+
+
+@pytest.mark.parametrize(
+    ("count", "listed", "more"), [(1, 1, ""), (5, 5, ""), (6, 5, "; and 1 more"), (9, 5, "; and 4 more")]
+)
+def test_the_message_lists_five_and_says_how_many_more(count: int, listed: int, more: str) -> None:
+    found = [Desync(Part(f"w{n}", ()), (n,)) for n in range(count)]
+    names = "; ".join(f"w{n} on rank {n}" for n in range(listed))
+    assert message(found, 3).startswith(f"after step 3 ranks no longer hold the same copies: {names}{more}. Go back")
+
+
+@pytest.fixture
+def grid() -> Iterator[DeviceMesh]:
+    """Rank 0 of a pretended mesh of 2 x 3."""
+    with pretended(6):
+        yield init_device_mesh("cpu", (2, 3), mesh_dim_names=("dp_shard", "tp"))
+
+
+def cut(mesh: DeviceMesh, *placements: Placement) -> DTensor:
+    return DTensor.from_local(
+        torch.ones(2, 2), mesh, placements, run_check=False, shape=torch.Size((6, 6)), stride=(6, 1)
+    )
+
+
+def test_a_part_is_named_by_the_mesh_axes_that_cut_it(grid: DeviceMesh) -> None:
+    assert part_of("w", torch.ones(3)) == Part("w", ())
+    assert part_of("w", cut(grid, Replicate(), Replicate())) == Part("w", ())
+    assert part_of("w", cut(grid, Shard(0), Replicate())) == Part("w", ("dp_shard=0",))
+    assert part_of("w", cut(grid, Replicate(), Shard(1))) == Part("w", ("tp=0",))
+    both = part_of("w", cut(grid, Shard(0), Shard(1)))
+    assert both == Part("w", ("dp_shard=0", "tp=0"))
+    assert str(both) == "w (dp_shard=0, tp=0)"
+    assert str(Part("w", ())) == "w"
+    nameless = DeviceMesh("cpu", torch.arange(6).view(2, 3))
+    assert part_of("w", cut(nameless, Shard(0), Shard(0))) == Part("w", ("0=0", "1=0"))
+
+
+def test_what_is_held_of_a_cut_tensor_is_its_own_part_without_history(grid: DeviceMesh) -> None:
+    weight = nn.Parameter(cut(grid, Shard(0), Shard(1)))
+    assert held(weight).shape == (2, 2)
+    assert not held(weight).requires_grad
+    assert not held(nn.Parameter(torch.ones(2))).requires_grad
+    assert fingerprints([("w", weight)]) == {Part("w", ("dp_shard=0", "tp=0")): int(fingerprint(torch.ones(2, 2)))}
+    assert statistics.measure([("w", weight)]) == {Part("w", ("dp_shard=0", "tp=0")): Size(4.0, 1.0, 4)}
+
+
+def test_what_lies_on_several_devices_is_read_where_the_first_lies() -> None:
+    """Moments that are offloaded lie on the CPU beside weights on the GPU."""
+    with FakeTensorMode():
+        for first, second in (("cuda", "cpu"), ("cpu", "cuda")):
+            scalars = [torch.zeros((), dtype=torch.int64, device=device) for device in (first, second, second)]
+            found = stacked(scalars)
+            assert (found.device.type, found.shape, found.dtype) == (first, (3,), torch.int64)
+    assert stacked([torch.tensor(1.5)]).tolist() == [1.5]
+    assert stacked([torch.tensor(7), torch.tensor(8)]).tolist() == [7, 8]
+
+
+def test_nothing_has_no_fingerprints() -> None:
+    assert fingerprints([]) == {}
+    two = fingerprints([("a", torch.ones(2)), ("b", torch.zeros(2))])
+    assert two == {A: int(fingerprint(torch.ones(2))), B: 0}
 
 
 def test_optimizer_state_is_compared_too() -> None:
@@ -92,6 +181,34 @@ def test_measures_are_those_of_the_whole_tensor_with_each_part_once() -> None:
     empty = statistics.measure([("e", torch.empty(0)), ("a", tensor)])
     assert empty[Part("e", ())] == Size(0.0, 0.0, 0)
     assert statistics.measure([]) == {}
+
+
+def test_each_tensor_has_its_own_measure() -> None:
+    tensors = {"a": torch.tensor([3.0, -4.0]), "b": torch.tensor([[-2.0]]), "c": torch.full((4,), 0.5)}
+    assert statistics.measure(tensors.items()) == {
+        A: Size(25.0, 4.0, 2),
+        B: Size(4.0, 2.0, 1),
+        Part("c", ()): Size(1.0, 0.5, 4),
+    }
+    tiny = torch.full((3,), 1e-3, dtype=torch.bfloat16)
+    assert statistics.measure([("a", tiny)])[A].squares == pytest.approx(3 * float(tiny[0]) ** 2, rel=1e-6)
+
+
+def test_measures_of_nothing_are_zero_and_those_of_several_parts_add_up() -> None:
+    assert statistics.together([{A: Size(0.0, 0.0, 0)}]) == {"a": Measured(0.0, 0.0)}
+    parts = [{LEFT: Size(9.0, 3.0, 1), B: Size(2.0, 1.0, 2)}, {RIGHT: Size(16.0, 2.0, 3)}]
+    assert statistics.together(parts) == {"a": Measured(2.5, 3.0), "b": Measured(1.0, 1.0)}
+    assert statistics.together([]) == {}
+    assert statistics.pooled([{"a": Size(4.0, 2.0, 1)}, {"a": Size(4.0, 2.0, 1)}]) == {"a": Measured(2.0, 2.0)}
+    assert statistics.pooled([{"a": Size(0.25, 0.5, 1)}]) == {"a": Measured(0.5, 0.5)}
+
+
+def test_measures_as_metrics() -> None:
+    measured = {"a": Measured(1.0, 2.0), "b": Measured(3.0, 4.0)}
+    wanted = {"a/weight_rms": 1.0, "a/weight_max": 2.0, "b/weight_rms": 3.0, "b/weight_max": 4.0}
+    assert statistics.values("weight", measured) == wanted
+    weights = {"a": Measured(0.5, 9.0), "b": Measured(0.0, 0.0)}
+    assert statistics.ratios(measured, weights) == {"a/update_ratio": 2.0}, "no ratio to a weight that is all zeros"
 
 
 def test_shares_of_lost_gradients_count_each_part_once() -> None:
@@ -141,6 +258,43 @@ def test_activations_are_collected_without_gradients_and_leave_no_hooks() -> Non
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_of_several_outputs_the_first_is_measured_and_what_is_no_tensor_is_not() -> None:
+    class Several(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x * 100
+
+    class Words(nn.Module):
+        def forward(self, x: Tensor) -> tuple[str, Tensor]:
+            return "no tensor", x
+
+    several, words = Several(), Words()
+
+    def forward() -> None:
+        for x in (torch.tensor([3.0, -4.0]), torch.tensor([1.0])):
+            several(x)
+            words(x)
+
+    assert statistics.activations([("several", several), ("words", words)], forward) == {"several": Size(26.0, 4.0, 3)}
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_compiler_is_not_loaded_for_a_look_at_activations(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stances: list[str] = []
+
+    def set_stance(stance: str) -> AbstractContextManager[None]:
+        stances.append(stance)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.compiler, "set_stance", set_stance)
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    if loaded:
+        monkeypatch.setitem(sys.modules, "torch._dynamo", sys.modules["torch"])
+    layer = nn.Identity()
+    found = statistics.activations([("layer", layer)], lambda: layer(torch.ones(2)))
+    assert found["layer"].elements == 2
+    assert stances == (["force_eager"] if loaded else [])
+
+
 def test_compiled_modules_are_measured_eagerly_and_not_compiled_again() -> None:
     from torch._dynamo.testing import CompileCounter
 
@@ -163,6 +317,25 @@ def test_a_repetition_that_differs_is_found() -> None:
 
     assert probe.repeat(compute) == (Part("w", ()),)
     assert probe.repeat(lambda: [("loss", torch.ones(()))]) == ()
+
+
+def test_parts_that_differ_come_in_their_order_also_those_that_came_only_once() -> None:
+    names = [f"w{n}" for n in range(9)]
+    runs = iter(
+        [[(name, torch.zeros(2)) for name in (*names, "same")], [(name, torch.ones(2)) for name in ("new", *names)]]
+    )
+
+    def compute() -> Iterable[tuple[str, Tensor]]:
+        return [*next(runs), ("equal", torch.ones(2))]
+
+    assert [part.name for part in probe.repeat(compute)] == [*names, "same", "new"]
+
+
+def test_the_message_names_three_parts_of_a_rank() -> None:
+    parts = [Part(name, ()) for name in "abcd"]
+    three, four = probe.differences([parts[:3], [], parts[::-1]])
+    assert (three.rank, four.rank) == (0, 2)
+    assert "(rank 0: a, b, c; rank 2: a, b, c, …)" in probe.message([three, four], 9)
 
 
 def test_a_rank_whose_own_loss_differs_is_named_before_those_that_it_reached() -> None:
