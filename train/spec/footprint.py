@@ -79,16 +79,18 @@ def _gathered(config: RunConfig, axes: Axes) -> int:
     if axes.fsdp == 1:
         return 0
     size = 4 if config.precision.name == "fp32" else 2
-    if config.parallel.zero < 3:
-        size += 4 if config.parallel.zero == 1 else 0
-    most = 0
-    for rank in range(axes.pp):
-        layers, block, ends = _part(config, axes, rank)
-        one = cut.fullest(block, axes.fsdp, axes.tp)
-        each = [cut.held(name, shape, axes.fsdp, axes.tp) for name, shape in ends.items()]
-        whole = layers * one + sum(each)
-        most = max(most, min(whole, 2 * one + max(each, default=0)) if config.parallel.zero == 3 else whole)
-    return size * most * axes.fsdp
+    if config.parallel.zero == 1:
+        size += 4
+    return size * axes.fsdp * max(_together(config, axes, rank) for rank in range(axes.pp))
+
+
+def _together(config: RunConfig, axes: Axes, rank: int) -> int:
+    """Return how many of a pipeline rank's weights are gathered at a time, in numbers of one shard."""
+    layers, block, ends = _part(config, axes, rank)
+    one = cut.fullest(block, axes.fsdp, axes.tp)
+    each = [cut.held(name, shape, axes.fsdp, axes.tp) for name, shape in ends.items()]
+    whole = layers * one + sum(each)
+    return min(whole, 2 * one + max(each, default=0)) if config.parallel.zero == 3 else whole
 
 
 def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, dict[str, cut.Shape], dict[str, cut.Shape]]:
@@ -104,9 +106,10 @@ def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, dict[str, cut.
 def _activations(config: RunConfig, axes: Axes, device: str) -> int:
     model, length = config.model, config.data.sequence_length
     sequences, waiting = config.parallel.micro_batch_sequences, 1.0
-    share = -(-((config.batch.tokens or 1 << 62) // length) // axes.data)
+    assert config.batch.tokens is not None, "the config is resolved"
+    share = -(-(config.batch.tokens // length) // axes.data)
     if sequences is None:
-        sequences = max(1, min(share, micro_batch_sequences(model, length, device)))
+        sequences = min(share, micro_batch_sequences(model, length, device))
     if axes.pp > 1:
         if config.parallel.micro_batch_sequences is None:
             sequences = max(1, min(sequences, share // (axes.pp * stages_per_rank(config.parallel))))
@@ -140,7 +143,7 @@ def micro_batch_sequences(model: ModelConfig, sequence_length: int, device: str)
     exist as a whole (kernels.linear_cross_entropy). On a CPU there is no more to win past `CPU_TOKENS`.
     """
     per_token = 4 * KEPT_PER_TOKEN * model.width * model.layers
-    tokens = ACTIVATION_BYTES.get(device, 1 << 30) // per_token
+    tokens = ACTIVATION_BYTES[device] // per_token
     if device == "cpu":
         tokens = min(tokens, CPU_TOKENS)
     return max(1, tokens // sequence_length)

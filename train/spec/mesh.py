@@ -157,8 +157,6 @@ def _check_tensor(config: RunConfig) -> None:
         raise ValueError("parallel.async_tp=true needs CUDA devices with peer access: not on runtime.device=cpu")
     if config.parallel.async_tp and not config.compile.blocks:
         raise ValueError("parallel.async_tp=true overlaps within compiled blocks only: set compile.blocks=true")
-    if tp == 1:
-        return
     for name, count in (
         ("model.kv_heads", kv_heads(model)),
         ("model.mlp_width", mlp_width(model)),
@@ -185,8 +183,8 @@ def _check_sharded_tensor(config: RunConfig, shape: Axes | None) -> None:
     parallel = config.parallel
     ranks = shape.fsdp if shape is not None else (parallel.dp_shard or 1) * parallel.cp
     width, tp = mlp_width(config.model), parallel.tp
-    if tp > 1 and width // tp % ranks:
-        pieces = tp * ranks
+    pieces = tp * ranks
+    if tp > 1 and width % pieces:
         raise ValueError(
             f"model.mlp_width={width} over parallel.tp={tp} leaves each rank {width // tp} hidden channels, which "
             f"dp_shard x cp = {ranks} ranks cannot share equally, as sharding within tensor parallelism has to: set "

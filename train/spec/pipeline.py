@@ -81,15 +81,13 @@ def layers_of(config: RunConfig) -> tuple[int, ...]:
     if stages == 1:
         return (layers,)
     head = _head_in_layers(config.model, config.data.vocab_size)
-    last = min(max(1, round((layers + head) / stages - head)), layers - (stages - 1))
+    last = max(1, round((layers + head) / stages - head))
     rest, more = divmod(layers - last, stages - 1)
     return (*(rest + (stage < more) for stage in range(stages - 1)), last)
 
 
 def share_of(config: RunConfig, pp: int, rank: int) -> tuple[int, bool, bool]:
     """Return what one of `pp` ranks has of the layers: how many, and whether the first and the last are among them."""
-    if pp == 1:
-        return config.model.layers, True, True
     parallel = replace(config.parallel, pp=pp)
     sizes, stages = layers_of(replace(config, parallel=parallel)), stages_of(parallel, rank)
     return sum(sizes[stage] for stage in stages), 0 in stages, len(sizes) - 1 in stages
@@ -199,4 +197,4 @@ def _head_in_layers(model: ModelConfig, vocab_size: int) -> float:
     """Return the head's matrix in units of one layer's matrices, by weights."""
     counts = params(model, vocab_size)
     head = vocab_size * model.width
-    return head / max(1.0, (counts.matmul - head) / model.layers)
+    return head / ((counts.matmul - head) / model.layers)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from train.spec.config import RunConfig
-from train.spec.counts import kv_heads, mlp_width
+from train.spec.counts import head_dim, kv_heads, mlp_width
 
 MOST_STEPS = 1024
 """The longest history of fp8: a checkpoint keeps it as text."""
@@ -20,14 +20,15 @@ def check(config: RunConfig, sharded: bool, shards: int | None = None) -> None:
     """
     _check_precision(config)
     _check_history(config)
-    _check_gather(config, sharded, shards or (config.parallel.dp_shard or 2) * config.parallel.cp)
+    alone = shards == 1 if shards is not None else config.parallel.dp_shard == config.parallel.cp == 1
+    _check_gather(config, sharded and not alone)
     _check_memory(config, sharded)
     _check_compile(config, sharded and shards is not None)
 
 
 def _check_precision(config: RunConfig) -> None:
     precision = config.precision
-    if precision.loss_scale <= 0 or math.frexp(precision.loss_scale)[0] != 0.5:
+    if math.frexp(precision.loss_scale)[0] != 0.5:  # nor is it of 0 or of a negative number
         raise ValueError(
             f"precision.loss_scale={precision.loss_scale} is not allowed: a positive power of two, so that it changes "
             "no digit of a gradient"
@@ -72,7 +73,8 @@ def _check_history(config: RunConfig) -> None:
     _refuse(f"precision.fp8_history={steps}", reasons, "fp8_history=0")
 
 
-def _check_gather(config: RunConfig, sharded: bool, shards: int) -> None:
+def _check_gather(config: RunConfig, gathered: bool) -> None:
+    """`gathered`: weights are, as far as is known: FSDP2 cuts them over more than one rank."""
     precision = config.precision
     if not precision.fp8_gather:
         return
@@ -88,7 +90,7 @@ def _check_gather(config: RunConfig, sharded: bool, shards: int) -> None:
             "their digits; use fp8_scaling=tensorwise",
         ),
         (
-            not sharded or shards == 1,
+            not gathered,
             "no weights are gathered here; use parallel=fsdp on at least two ranks (cluster.tasks_per_node=2)",
         ),
         (pp > 1, f"parallel.pp={pp} gathers weights ahead of the pass that finds their factors; use parallel.pp=1"),
@@ -115,8 +117,7 @@ def _check_fp8(config: RunConfig) -> None:
             f"precision.fp8_keep_blocks={keep} of {model.layers} blocks at each end leaves none in fp8: "
             f"use 0 to {(model.layers - 1) // 2}, or precision=bf16"
         )
-    head = model.head_dim or 0
-    rows = (model.width // max(1, head) + 2 * kv_heads(model)) * head
+    rows = model.width + 2 * kv_heads(model) * head_dim(model)
     for name, size in (
         ("model.width", model.width),
         ("model.width / parallel.tp", model.width // tp),
@@ -151,7 +152,7 @@ def _check_memory(config: RunConfig, sharded: bool) -> None:
 def _check_compile(config: RunConfig, sharded: bool) -> None:
     """`sharded`: weights are, for certain; without the number of ranks parallel.dp_shard=null may still be one."""
     compiled = config.compile
-    sharded = sharded or (config.parallel.dp_shard or 1) > 1
+    sharded = sharded or config.parallel.dp_shard not in (None, 1)
     if compiled.cuda_graphs and not compiled.blocks:
         raise ValueError("compile.cuda_graphs=true replays compiled blocks: set compile.blocks=true as well")
     if compiled.cuda_graphs and (sharded or config.parallel.tp * config.parallel.pp > 1):

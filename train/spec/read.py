@@ -46,7 +46,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def unknown_key(path: str, prefix: str, known: list[str]) -> str:
     """Return the message for an unknown key: it names the nearest valid key, else lists them all."""
-    near = difflib.get_close_matches(path.rsplit(".", 1)[-1], known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(path.rpartition(".")[2], known, cutoff=0.5)
     if near:
         return f"unknown key {path!r}: did you mean {prefix + near[0]!r}?"
     return f"unknown key {path!r}: the keys here are {', '.join(prefix + k for k in sorted(known))}"
@@ -63,8 +63,6 @@ def _value(hint: Any, value: Any, path: str) -> Any:
             return None
         raise ValueError(f"{path}=null is not allowed: it takes {_name(hint)}")
     for option in options:
-        if option is type(None):
-            continue
         if is_dataclass(option) and isinstance(option, type):
             if not isinstance(value, Mapping):
                 raise ValueError(f"{path}={value!r} is not allowed: it is a section with keys of its own")
@@ -113,6 +111,7 @@ def _name(hint: Any) -> str:
         bool: "true or false",
         type(None): "null",
         tuple: "a list in [ ]",
+        list: "a list in [ ]",
         dict: "keys with values in { }",
     }
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

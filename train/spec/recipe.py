@@ -79,10 +79,10 @@ def check_running(config: RunConfig) -> None:
     _positive("eval.sequences", evaluation.sequences)
     for name, value in (
         ("runtime.checkpoint_seconds", runtime.checkpoint_seconds),
-        ("runtime.prefetch_batches", runtime.prefetch_batches or 0),
+        ("runtime.prefetch_batches", runtime.prefetch_batches),
         ("eval.by_position", evaluation.by_position),
     ):
-        if value < 0:
+        if value is not None and value < 0:
             raise ValueError(f"{name}={value} is not allowed: it is 0 or positive")
 
 

@@ -57,6 +57,47 @@ HISTORY = {"name": "fp8", "fp8_history": 16}
             "cuda_graphs=true with sharded",
         ),
         ({"compile": {"blocks": True, "warmup_steps": 0}}, r"compile\.warmup_steps=0"),
+        ({"precision": {"loss_scale": 0.0}}, r"loss_scale=0\.0 .*power of two"),
+        ({"precision": {"loss_scale": -2.0}}, r"loss_scale=-2\.0 .*power of two"),
+        ({"precision": {"loss_scale": 3.0}}, r"loss_scale=3\.0 .*power of two"),
+        ({"precision": {"optimizer_state": "bf16"}, "optim": {"name": "sgd"}}, "optimizer_state=bf16 .*sgd"),
+        ({"precision": {"name": "fp8", "fp8_keep_blocks": -1}}, "fp8_keep_blocks=-1 of 4 blocks.*0 to 1"),
+        (
+            {"precision": {"name": "fp8", "fp8_keep_blocks": 2}, "model": {"layers": 3}},
+            "fp8_keep_blocks=2 of 3 blocks.*0 to 1,",
+        ),
+        (
+            {"precision": {"name": "fp8"}, "model": {"width": 72, "head_dim": 12, "mlp_width": 192}},
+            r"model\.width = 72 is refused.*change it to 80",
+        ),
+        (
+            {"precision": {"name": "fp8"}, "parallel": {"tp": 4}, "model": {"width": 96, "mlp_width": 192}},
+            r"model\.width / parallel\.tp = 24 is refused.*change it to 32",
+        ),
+        (
+            {"precision": {"name": "fp8"}, "model": {"head_dim": 4, "kv_heads": 1}},
+            r"rows of queries, keys and values / parallel\.tp = 72 is refused",
+        ),
+        (
+            {"precision": {"name": "fp8"}, "model": {"width": 96, "head_dim": None, "kv_heads": 1, "mlp_width": 256}},
+            r"rows of queries, keys and values / parallel\.tp = 120 is refused",  # a head of 12
+        ),
+        (
+            {"precision": {"name": "fp8"}, "parallel": {"tp": 2}, "model": {"head_dim": 4, "kv_heads": 6, "width": 96}},
+            r"rows of queries, keys and values / parallel\.tp = 72 is refused",
+        ),
+        (
+            {"precision": {"name": "fp8"}, "parallel": {"tp": 2}, "model": {"mlp_width": 176}},
+            r"model\.mlp_width / parallel\.tp = 88 is refused",
+        ),
+        ({"memory": {"budget_gib": -1.0}}, r"memory\.budget_gib=-1"),
+        *[
+            (
+                {"compile": {"cuda_graphs": True, "blocks": True}, "parallel": parallel},
+                "cuda_graphs=true with sharded weights, tensor parallelism or a pipeline",
+            )
+            for parallel in ({"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2}, {"tp": 4, "pp": 2})
+        ],
     ],
 )
 def test_refused_with_the_reason(sections: dict[str, Any], message: str) -> None:
@@ -97,6 +138,59 @@ def test_cuda_graphs_are_refused_once_it_is_known_that_weights_are_sharded() -> 
 def test_presets_run_where_they_belong(path: Path) -> None:
     made = resolve(config(precision=yaml.safe_load(path.read_text()), parallel={"dp_shard": 2}))
     mesh.check(made, world_size=2)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"precision": {"loss_scale": 1.0}},
+        {"precision": {"loss_scale": 2.0**-24}},
+        {"precision": {"loss_scale": 2.0**40, "loss_scale_steps": 1}},
+        {"precision": {"optimizer_state": "bf16"}},
+        {"precision": {"optimizer_state": "fp32"}, "optim": {"name": "sgd"}},
+        {"precision": {"name": "fp8", "fp8_keep_blocks": 1}},
+        {"precision": {"name": "fp8", "fp8_keep_blocks": 1}, "model": {"layers": 3}},
+        {"precision": {"name": "fp8", "fp8_keep_blocks": 0}, "model": {"layers": 1}},
+        {"precision": {"name": "fp8"}, "parallel": {"tp": 4}, "model": {"mlp_width": 192}},
+        {"precision": {"name": "fp8"}, "model": {"head_dim": 8, "kv_heads": 1}},
+        {"precision": {"name": "fp8"}, "model": {"head_dim": 4, "kv_heads": 2}},
+        {"precision": {"name": "bf16"}, "model": {"mlp_width": 168}},
+        {"precision": {**HISTORY, "fp8_history": 1}},
+        {"precision": {**HISTORY, "fp8_history": 1024}},
+        {"precision": HISTORY, "parallel": {"pp": 1}},
+        {"memory": {"every": 1, "budget_gib": 1e-3}},
+        {"memory": {"offload": "optimizer"}},
+        {"memory": {"checkpointing": "budget"}, "runtime": {"device": "cuda"}},
+        {"memory": {"checkpointing": "budget", "budget_gib": 1.0}, "runtime": {"device": "cpu"}},
+        {"memory": {"checkpointing": "full"}, "runtime": {"device": "cpu"}},
+        {"compile": {"cuda_graphs": True, "blocks": True}},
+        {"compile": {"cuda_graphs": True, "blocks": True}, "parallel": {"dp_shard": None, "dp_replicate": 1}},
+        {"compile": {"blocks": True}, "parallel": {"tp": 2, "pp": 2, "dp_shard": 2}},
+        {"compile": {"blocks": True, "warmup_steps": 1}},
+        {"compile": {"blocks": True, "warmup_steps": -1}},
+        {"compile": {"blocks": False, "warmup_steps": 0}},
+    ],
+)
+def test_what_can_just_be_passes(sections: dict[str, Any]) -> None:
+    check(config(**sections), sharded=False)
+
+
+def test_on_known_ranks_weights_are_gathered_from_more_than_one() -> None:
+    for dp_shard in (None, 1, 2):
+        gathering = config(precision=GATHER, parallel={"dp_shard": dp_shard, "dp_replicate": 1})
+        for shards in (2, 3):
+            check(gathering, sharded=True, shards=shards)
+        with pytest.raises(ValueError, match="no weights are gathered here"):
+            check(gathering, sharded=True, shards=1)
+        with pytest.raises(ValueError, match="no weights are gathered here"):
+            check(gathering, sharded=False, shards=2)
+    check(config(precision=GATHER, parallel={"dp_shard": 1, "cp": 2}), sharded=True)
+    check(config(precision=GATHER, parallel={"dp_shard": 2, "cp": 2}), sharded=True)
+    graphs = config(compile={"cuda_graphs": True, "blocks": True}, parallel={"dp_shard": None, "dp_replicate": 1})
+    check(graphs, sharded=False, shards=1)
+    with pytest.raises(ValueError, match="cuda_graphs=true with sharded"):
+        check(graphs, sharded=True, shards=2)
 
 
 def test_what_can_be_passes() -> None:
