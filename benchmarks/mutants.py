@@ -33,10 +33,11 @@ EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 GRACE_SECONDS = 60.0
 """A mutant that takes ten times as long as its tests do, and this long besides, never ends: it is killed."""
 SPEC = ("tests/train/spec",)
-HEALTH = tuple(f"tests/train/health/test_health_{name}.py" for name in ("decisions", "tokens", "inside"))
+HEALTH = tuple(f"tests/train/health/test_health_{name}.py" for name in ("decisions", "tokens", "inside", "monitor"))
 OPTIM = (
     "tests/train/optim/test_optim_rules.py",
     "tests/train/optim/test_optim_decay.py",
+    "tests/train/optim/test_optim_steps.py",
     "tests/train/spec/test_recipe.py",
 )
 ANALYSIS = ("tests/analysis/exact", *(f"tests/analysis/test_{name}.py" for name in (
