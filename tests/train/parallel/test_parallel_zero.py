@@ -47,7 +47,9 @@ class Messages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name()
         if name.startswith("c10d::"):
-            first = args[0][0] if isinstance(args[0], list | tuple) else args[0]
+            first = args[0]
+            while isinstance(first, list | tuple):
+                first = first[0]
             if first.numel() > 1:
                 kinds = [kind for kind in (GATHER, SUM_SHARDS, SUM_COPIES) if kind in name]
                 self.sent[kinds[0] if kinds else name] += 1
@@ -185,3 +187,16 @@ def test_micro_batches_do_not_add_up_in_bf16_between_copies(reduce: str, sums: i
     found = watched(2, folder, PrecisionConfig(name="bf16", reduce=reduce), dp_replicate=2, dp_shard=2)
     assert found.messages[SUM_COPIES] == sums * UNITS
     assert found.after[-1].gradient_shards == found.shards, "fp32, as the weights"
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_copies_of_the_first_fsdp_add_up_after_each_micro_batch(zero: int, folder: Path) -> None:
+    """It has no way of putting that message off alone; whoever compares the two has to know (train.parallel.fsdp1)."""
+    layout = parallel(zero=zero, micro_batch_sequences=1, strategy="fsdp1", dp_replicate=2, dp_shard=2)
+    cell = Cell("", layout, sequences=RANKS * MICRO_BATCHES)
+    with pretended(RANKS) as world:
+        setup = built(cell, config_of(cell, folder, cell.parallel, "cpu"), folder, world, torch.device("cpu"))
+        with Messages() as messages:
+            accumulate(setup, take(setup, 0, cell.sequences))
+    flat = BLOCKS + 1  # a flat weight for each block, and one for the rest
+    assert messages.sent[SUM_SHARDS] == messages.sent[SUM_COPIES] == MICRO_BATCHES * flat
