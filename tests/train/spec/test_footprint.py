@@ -154,6 +154,7 @@ def activations(
         ({"micro_batch_sequences": 1}, Axes(), {}, 4 * 34),
         ({"micro_batch_sequences": 3}, Axes(), {}, 3 * 4 * 34),
         ({}, Axes(), {}, 16 * 4 * 34),  # all of the batch: it fits
+        ({"pp_schedule": "gpipe", "micro_batch_sequences": 1}, Axes(), {}, 4 * 34),  # no pipeline, none wait
         ({}, Axes(), {"sequences": 64}, 64 * 4 * 34),
         ({}, Axes(), {"sequences": 64, "device": "cpu"}, 32 * 4 * 34),  # 4,096 tokens
         ({}, Axes(dp_shard=3), {}, 6 * 4 * 34),  # the largest of three shares of 16

@@ -255,6 +255,8 @@ def test_asynchronous_tensor_parallelism_is_not_for_a_cpu() -> None:
         (ParallelConfig(dp_shard=4), 4, "fsdp"),
         (ParallelConfig(), 2, "ddp"),
         (ParallelConfig(dp_replicate=2, cp=2), 4, "fsdp"),
+        (ParallelConfig(dp_shard=2, cp=2), 4, "fsdp"),
+        (ParallelConfig(cp=2, tp=2), 4, "fsdp"),
         (ParallelConfig(dp_replicate=2, tp=2), 4, "fsdp"),
         (ParallelConfig(dp_replicate=2, pp=2), 4, "fsdp"),
         (ParallelConfig(strategy="fsdp1"), 4, "fsdp1"),
