@@ -147,7 +147,9 @@ def test_sgd_by_hand(momentum: float, nesterov: bool, ahead: bool) -> None:
 def test_adamw_by_hand(ahead: bool, state_dtype: torch.dtype) -> None:
     """Loshchilov and Hutter 2019; moments in bf16 are within their eight bits of it, the first step exact."""
     named = weights()
-    optim = OptimConfig(lr=0.02, beta1=0.8, beta2=0.9, eps=1e-3, weight_decay=0.3)
+    # Decays of three kinds make three groups, one of them of a single weight.
+    optim = OptimConfig(lr=0.02, beta1=0.8, beta2=0.9, eps=1e-3, weight_decay=0.3, norm_decay=0.2)
+    decays = {"embedding.weight": 0.0, "norm.weight": 0.2}
     optimizer = make_optimizer(named.items(), MODEL, optim, state_dtype=state_dtype)
     before = {name: weight.detach().double() for name, weight in named.items()}
     moments = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in before.items()}
@@ -162,8 +164,7 @@ def test_adamw_by_hand(ahead: bool, state_dtype: torch.dtype) -> None:
             first, second = 0.8 * first + 0.2 * gradient, 0.9 * second + 0.1 * gradient**2
             moments[name] = first, second
             rate = (second / (1 - 0.9**step)).sqrt() + 1e-3
-            decay = 0.3 if weight.dim() > 1 and not name.startswith("embedding") else 0.0
-            before[name] = value * (1 - 0.02 * decay) - 0.02 * first / (1 - 0.8**step) / rate
+            before[name] = value * (1 - 0.02 * decays.get(name, 0.3)) - 0.02 * first / (1 - 0.8**step) / rate
         optimizer.update(torch.zeros(()) if ahead else None, torch.tensor(0.5))
         tolerance = 1e-5 if state_dtype is torch.float32 or step == 1 else 1e-2
         for name, weight in named.items():
