@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.overrides import TorchFunctionMode
 
 from kernels.sharding import local
 from tests.train.optim.test_optim_rules import MODEL, NAMES, contents, give_gradients, made, weights
@@ -96,6 +97,27 @@ def test_orthogonalising_is_that_of_the_paper_for_every_shape(shape: tuple[int, 
         np.testing.assert_allclose(found.view(-1, *shape[-2:]).numpy(), np.stack(wanted), rtol=1e-9, atol=1e-12)
         assert found.shape == matrix.shape
         assert found.is_contiguous()
+
+
+class Products(TorchFunctionMode):
+    """Notes the shapes of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if "matmul" in func.__name__:
+            self.shapes.append(tuple(made.shape[-2:]))
+        return made
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (2, 4, 6), (2, 6, 4), (9, 4, 6), (9, 6, 4)])
+def test_products_are_of_the_shorter_side(shape: tuple[int, ...]) -> None:
+    with Products() as products:
+        orthogonalise(torch.ones(shape), 1)
+    assert products.shapes == [(4, 4), (4, 4), (4, 6)]
 
 
 def test_a_matrix_of_zeros_stays_one_and_a_small_one_is_brought_to_size() -> None:
