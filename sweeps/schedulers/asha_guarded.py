@@ -17,10 +17,10 @@ from sweeps.rungs import Rung, crossed
 from sweeps.schedulers.asha_promotion import AshaPromotion
 
 STAKE = 0.125
-DOUBT = 0.5
-"""Odds below which early places contradict the final order: then selection gets nothing until they rise again."""
+DOUBT = 1.0
+"""Odds below which trials speak against early places: then selection gets nothing until they rise again."""
 ROUNDING = 1e-9
-"""Sevenths of a training, seven times, are one."""
+"""What sums and products of shares may be off by."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class AshaGuarded(AshaPromotion):
     @property
     def share(self) -> float:
         """The share of the resource that selection gets now."""
-        return self.stake if self.odds.value >= DOUBT else 0.0
+        return self.stake if self.odds.value >= DOUBT - ROUNDING else 0.0
 
     @property
     def allowed(self) -> float:

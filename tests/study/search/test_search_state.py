@@ -74,12 +74,12 @@ def test_the_guard_says_what_it_knows() -> None:
         finish(search, log, unit, value=random.Random(unit.trial).random() + 1e3 / unit.until)
     said = " ".join(view.text(search, make_folder()).split())
     told = view.as_json(search, make_folder())["evidence"]
-    assert told["finished"] >= 5 and told["odds"] > told["needed"] == 0.5
+    assert told["finished"] >= 5 and told["odds"] > told["needed"] == 1.0
     assert told["share"] == 0.125 and told["given"] > 0
     assert (
         f"odds that early places tell the final order: {told['odds']:.3g} to 1, by {told['finished']} trials trained "
         f"to the end, {told['probes']} of them unselected; selection gets 0.125 of the tokens (nothing below odds of "
-        f"0.5), so far {told['given']:,}; probes have earned it {told['allowed']:,.0f}" in said
+        f"1), so far {told['given']:,}; probes have earned it {told['allowed']:,.0f}" in said
     )
 
 
