@@ -85,9 +85,11 @@ def test_a_dry_run_refuses_what_the_command_refuses(
         ("search.eta=0", "search.eta=0 is not allowed"),
         ("search.min_tokens=100000", "search.min_tokens=100000 is not allowed: at least 1 and at most"),
         ("search.min_tokens=0", "search.min_tokens=0 is not allowed"),
+        ("search.stake=1.0", "search.stake=1.0 is not allowed: a share of the resource"),
+        ("search.stake=0.25", "search.stake=0.25 is what asha_guarded selects with: it needs search=asha_guarded"),
     ],
 )
-def test_rungs_that_cannot_be_are_refused_by_the_key_that_says_so(
+def test_what_a_search_cannot_be_is_refused_by_the_key_that_says_so(
     word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -16,6 +16,7 @@ from study.search.log import Record
 from study.search.settings import load, save
 from study.search.state import Search, ended, reported, started
 from sweeps.events import Unit
+from sweeps.schedulers.asha_guarded import AshaGuarded
 from tests.study.search.searches import make_search, search_settings
 
 
@@ -81,6 +82,12 @@ def test_the_guard_says_what_it_knows() -> None:
         f"to the end, {told['probes']} of them unselected; selection gets 0.125 of the tokens (nothing below odds of "
         f"1), so far {told['given']:,}; probes have earned it {told['allowed']:,.0f}" in said
     )
+
+
+def test_a_guards_stake_is_the_settings() -> None:
+    guard = search_settings(scheduler="asha_guarded", stake=0.25).make_scheduler()
+    assert isinstance(guard, AshaGuarded)
+    assert guard.stake == 0.25
 
 
 def test_a_worker_that_was_given_up_changes_nothing() -> None:
