@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from analysis import bootstrap, engine, human
 from analysis.constraints import constraint
 from analysis.forms.powers import SumOfPowers
-from analysis.profile import profile
 from analysis.results import Identified, Interval
 
 if TYPE_CHECKING:
@@ -35,10 +34,7 @@ def verdicts(fit: LawFit) -> dict[str, Identified]:
         if name in fit.held:
             found[name] = Identified(True, "held at a value")
             continue
-        try:
-            verdict = profile(fit.problem, fit.point, name, 1.0 - fit.confidence, fit._spread(name)).identified
-        except ValueError:
-            verdict = Identified(True)
+        verdict = fit.profiles[name].identified if name in fit.profiles else Identified(True)
         found[name] = _resampled(fit, name, _on_bound(fit, name, verdict))
     needless = _needless(fit)
     found |= needless
@@ -46,13 +42,17 @@ def verdicts(fit: LawFit) -> dict[str, Identified]:
         found[name] = _derived(fit, name)
         if needless:
             found[name] = Identified(False, next(iter(needless.values())).reason)
-    return {name: _finite(verdict) for name, verdict in found.items()}
+    values = {**fit.params.to_dict(), **fit.derived.to_dict()}
+    return {name: _limited(verdict, float(values[name])) for name, verdict in found.items()}
 
 
-def _finite(verdict: Identified) -> Identified:
-    """Return the verdict without a limit that is no number."""
-    known = verdict.limit is None or np.isfinite(verdict.limit)
-    return verdict if known else replace(verdict, side=None, limit=None)
+def _limited(verdict: Identified, value: float) -> Identified:
+    """Return the verdict with a limit that leaves the estimate within, none that is no number."""
+    if verdict.limit is None:
+        return verdict
+    if not np.isfinite(verdict.limit):
+        return replace(verdict, side=None, limit=None)
+    return replace(verdict, limit=(max if verdict.side == "upper" else min)(verdict.limit, value))
 
 
 def _needless(fit: LawFit) -> dict[str, Identified]:

@@ -230,8 +230,22 @@ class LawFit:
 
     def profile(self, name: str, alpha: float | None = None) -> Profile:
         """Return the profile likelihood of a constant or of a (or b): values, deviance, where it rejects."""
+        if alpha is None and name in self.profiles:
+            return self.profiles[name]
         level = 1.0 - self.confidence if alpha is None else alpha
         return profile(self.problem, self.point, name, level, self._spread(name))
+
+    @cached_property
+    def profiles(self) -> Mapping[str, Profile]:
+        """The profiles of all constants that have one, at the fit's own confidence."""
+        found = {}
+        for name in self.form.names:
+            try:
+                spread = self._spread(name)
+                found[name] = profile(self.problem, self.point, name, 1.0 - self.confidence, spread)
+            except ValueError:  # held by a constraint, or not held by the law as it is
+                continue
+        return found
 
     def predict(self, runs: Any) -> Array:
         """Return the target (n,) at runs that have the form's input columns."""

@@ -215,18 +215,20 @@ def _cut(p: Problem, alpha: float) -> float:
 
 
 def _level(p: Problem, point: PointFit, alpha: float, lowest: float | None = None) -> float:
-    """Return the objective at which the deviance reaches the cut, by bisection: it rises with the objective."""
+    """Return the objective at which the deviance reaches the cut: it rises with the objective."""
+    from scipy.optimize import brentq
+
     base = point.objective if lowest is None else lowest
-    cut = _cut(p, alpha)
-    low, high = base, base + max(abs(base), 1e-12)
+    cut, reach = _cut(p, alpha), max(abs(base), 1e-12)
     for _ in range(60):
-        if _deviance(p, point, high, base) > cut:
+        if _deviance(p, point, base + reach, base) > cut:
             break
-        high = base + 2.0 * (high - base)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if _deviance(p, point, middle, base) < cut else (low, middle)
-    return high
+        reach *= 2.0
+    else:
+        return base + reach
+    return float(
+        brentq(lambda v: _deviance(p, point, v, base) - cut, base, base + reach, xtol=1e-14 * reach, rtol=1e-14)
+    )
 
 
 def _deviance(p: Problem, point: PointFit, value: float, base: float | None = None) -> float:

@@ -385,3 +385,12 @@ def test_functions_keep_their_names_beside_the_modules_of_the_same_name() -> Non
     for name in ("compare", "sensitivity"):
         assert importlib.import_module(f"analysis.{name}").__name__ == f"analysis.{name}"
         assert callable(getattr(analysis, name))
+
+
+def test_profiles_are_followed_once_a_fit() -> None:
+    fit = fit_law(studies.isoflop(0, noise=0.004), resamples=0)
+    assert list(fit.profiles) == ["E", "A", "B", "alpha", "beta"]
+    assert all(fit.profile(name) is found for name, found in fit.profiles.items())
+    assert fit.profile("E", 0.5).high < fit.profile("E").high
+    held = fit_law(studies.isoflop(0, noise=0.004), fix={"E": 1.9}, resamples=0)
+    assert list(held.profiles) == ["A", "B", "alpha", "beta"]
