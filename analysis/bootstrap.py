@@ -100,19 +100,32 @@ def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
 
 
 def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
+    """Return errors (resamples, n) as `redrawn` ones, whose scale is drawn too: see `student_scales`."""
+    scales = student_scales(df_resid, resamples, seed)
+    return redrawn(residual, df_resid, resamples, seed, centre) * scales[:, None]
+
+
+def redrawn(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
     """Return errors (resamples, n) drawn from `residual` (n,) = observed - fitted, less their centre.
 
     `centre` is where the fit's objective has their centre (see `losses.location`); the mean, that of squares, if None.
-    The factor sqrt(n / df) undoes that a fit shrinks its residuals. That their scale is an estimate is drawn too, each
-    resample with its own chi squared, so that quantiles are those of t(df) at any confidence.
+    The factor sqrt(n / df) undoes that a fit shrinks its residuals.
+    """
+    n, generator = len(residual), np.random.default_rng(np.random.SeedSequence([seed, 2]))
+    middle = float(residual.mean()) if centre is None else centre
+    drawn = (residual - middle)[generator.integers(n, size=(resamples, n))]
+    return np.asarray(drawn * np.sqrt(n / df_resid), dtype=np.float64)
+
+
+def student_scales(df_resid: int, resamples: int, seed: int) -> Array:
+    """Return scales (resamples,) of errors over the one that residuals with `df_resid` estimate, drawn for it.
+
+    Each is of its own chi squared, so that quantiles are those of t(df) at any confidence.
     """
     from scipy.stats import chi2
 
-    n, generator = len(residual), np.random.default_rng(np.random.SeedSequence([seed, 2]))
-    picks = generator.integers(n, size=(resamples, n))
-    scale = np.sqrt(n / chi2.ppf(generator.uniform(size=(resamples, 1)), df_resid))
-    middle = float(residual.mean()) if centre is None else centre
-    return np.asarray((residual - middle)[picks] * scale, dtype=np.float64)
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+    return np.asarray(np.sqrt(df_resid / chi2.ppf(generator.uniform(size=resamples), df_resid)))
 
 
 def widening(count: int, df_resid: int, confidence: float = CONFIDENCE) -> float:
@@ -139,7 +152,10 @@ def percentile(draws: Array, confidence: float = CONFIDENCE) -> Interval | None:
 
 
 def interval(draws: Array, estimate: float, confidence: float = CONFIDENCE, logs: bool = False) -> Interval | None:
-    """Return the interval of draws (R,) around an estimate, which always lies within it.
+    """Return the interval of draws (R,) around an estimate, which lies within it whatever the draws are.
+
+    Every two-sided interval that is printed comes from here, is symmetric about its estimate, or is a profile's that
+    begins at it; limits of what is not identified are held to it (`identified.verdicts`).
 
     It is the percentile interval. Where that leaves the estimate out, resamples are biased by more than they spread,
     and which way the truth lies from the estimate is not known: then it is the hull of the percentile and the basic
@@ -152,8 +168,10 @@ def interval(draws: Array, estimate: float, confidence: float = CONFIDENCE, logs
     if low <= estimate <= high:
         return found
     if logs and min(low, estimate) > 0:
-        return min(low, estimate**2 / high), max(high, estimate**2 / low)
-    return min(low, 2.0 * estimate - high), max(high, 2.0 * estimate - low)
+        mirrored = estimate * (estimate / high), estimate * (estimate / low)
+    else:
+        mirrored = 2.0 * estimate - high, 2.0 * estimate - low
+    return min(low, estimate, mirrored[0]), max(high, estimate, mirrored[1])  # the estimate itself against rounding
 
 
 def biased(draws: Array, estimate: float, confidence: float = CONFIDENCE) -> bool:

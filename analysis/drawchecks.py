@@ -16,12 +16,17 @@ MANY_UNDEFINED = 0.01
 """A larger share of draws without a value than this is a finding."""
 FEWEST_REPEATS = 8
 """With fewer degrees of freedom than this the noise of seeds is little known."""
+WILD, MOST_WILD = 5.0, 0.25
+"""Rows so many robust deviations from the law are wild, where no more than this share of all is."""
+LEAST_NOISE = 1e-4
+"""Runs that follow the law to this, in logs, have no noise to be compared to."""
+FEWEST_JUDGED = 10
 KINDS = {"sizes": "model size", "runs": "run"}
 
 
 def findings(fit: LawFit) -> list[Check]:
     """Return the findings about a fit's resamples, and about rows that share more than its intervals hold."""
-    return [*_groups(fit), *_repeats(fit), *_undefined(fit), *_biased(fit)]
+    return [*_groups(fit), *_wild(fit), *_repeats(fit), *_undefined(fit), *_biased(fit)]
 
 
 def between_df(fit: LawFit) -> float:
@@ -46,12 +51,36 @@ def _groups(fit: LawFit) -> list[Check]:
         advice = "use cluster=auto or interval=sandwich" if not holds else f"too few to see what they share: add {name}"
         return [Check("clustered_rows", text, f"{advice}; until then intervals are lower bounds")]
     if count >= bootstrap.FEW_CLUSTERS:
-        return []
+        return _shared(fit, name, what, df) if np.isfinite(df) else []
     text = f"{fit.nobs} rows are of only {what}"
     if np.isfinite(df):
         text += f": what a {KINDS[name]}'s rows share is known from {df:.2g} degrees of freedom beside the constants"
     advice = f"intervals allow for it and are wide, or lower bounds where errors are one-sided: add {name}"
     return [Check("few_sizes" if name == "sizes" else "few_clusters", text, advice)]
+
+
+def _shared(fit: LawFit, name: str, what: str, df: float) -> list[Check]:
+    """Return that intervals hold what the rows of a group share, and how much is known of it."""
+    text = f"{fit.nobs} rows are of {what}: intervals allow for errors that a {KINDS[name]}'s rows share, of which "
+    text += f"{df:.2g} degrees of freedom tell"
+    advice = f"where rows share none they are wider than need be; more {name} narrow them"
+    return [Check("shared_errors", text, advice, "note")]
+
+
+def _wild(fit: LawFit) -> list[Check]:
+    """Return that a few rows lie far from the law, which resamples draw in numbers of their own."""
+    if fit.interval != "bootstrap" or not len(fit.thetas) or fit.nobs < FEWEST_JUDGED:
+        return []
+    left = fit.resid - float(np.median(fit.resid))
+    least = LEAST_NOISE * (float(fit.data.target.max()) if fit.problem.plain else 1.0)
+    far = np.abs(left) > WILD * max(fit.noise, least)
+    if not far.any() or far.mean() > MOST_WILD:
+        return []
+    text = f"{human.counted(int(far.sum()), 'row')} of {fit.nobs} lie more than {WILD:g} robust deviations from the law"
+    advice = (
+        "resamples draw such rows now more and now less often, so that intervals are wide: see what went wrong there"
+    )
+    return [Check("wild_rows", text, advice, "note")]
 
 
 def _repeats(fit: LawFit) -> list[Check]:

@@ -105,9 +105,14 @@ def centred(loss: losses.Loss, residual: Array) -> Array:
 
 def scales(df: float, count: int, generator: np.random.Generator) -> Array:
     """Return draws (count,) of chi squared over its `df` degrees of freedom."""
+    return scales_at(df, generator.uniform(RAREST, 1.0, count))
+
+
+def scales_at(df: float, probability: Array) -> Array:
+    """Return the quantiles of chi squared over its `df` degrees of freedom."""
     from scipy.stats import chi2
 
-    return np.asarray(chi2.ppf(generator.uniform(RAREST, 1.0, count), df) / df)
+    return np.asarray(chi2.ppf(probability, df) / df)
 
 
 def independent(around: Around, resamples: int) -> Array:
@@ -197,10 +202,10 @@ def shared(around: Around, groups: Index, resamples: int) -> Array:
     determinant = found.between_u * found.within_v - found.between_v * found.within_u
     common = np.maximum((between * found.within_v - within * found.between_v) / determinant, 0.0)
     own = np.maximum((within - found.within_u * common) / found.within_v, 0.0)
-    rest = around.residual - middles(around.residual, groups)
-    inner = tamed(around.residual, groups)
-    inner = inner - middles(inner, groups)
-    rest = centred(around.problem.loss, rest) / max(float(np.sqrt((inner**2).mean())), 1e-300)
+    # A row's own part has the shape of whole residuals: less the middle of their group, which is one of them, many
+    # would be nothing, and losses near L1, whose spread their density there decides, would be taken as far too sure.
+    size = float(np.sqrt((tamed(around.residual, groups) ** 2).mean()))
+    rest = around.residual / max(size, 1e-300)
     drawn = generator.normal(size=(half, len(count)))[:, groups] * np.sqrt(common)[:, None]
     drawn += rest[generator.integers(n, size=(half, n))] * np.sqrt(own)[:, None]
     return np.concatenate((drawn, -drawn))[:resamples]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, engine, errors, human, ties, valleys
+from analysis import bootstrap, engine, errors, human, scatter, ties
 from analysis.forms import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
 from analysis.results import Frontier, FrontierPoint, Identified
 from analysis.rows import Array, Rows
@@ -75,7 +75,7 @@ def fit(rows: Rows, found: ValleyFit) -> FrontierFit | Frontier:
 
 
 def _scattered(problem: engine.Problem, point: engine.PointFit, drawn: Array) -> Array:
-    """Return draws (R, m) of the minima's loss with their scatter around the frontier, as valleys.scattered does."""
+    """Return draws (R, m) of the minima's loss with what they scatter around the frontier by beyond their noise."""
     rest = engine.residuals(problem, point.theta[None])[0]
     df = len(rest) - len(point.theta)
     if df < 1 or not len(drawn):
@@ -83,7 +83,7 @@ def _scattered(problem: engine.Problem, point: engine.PointFit, drawn: Array) ->
     generator = np.random.default_rng(np.random.SeedSequence([0, 9]))
     whole = float((rest**2).sum()) / df / errors.scales(df, len(drawn), generator)
     with np.errstate(invalid="ignore", divide="ignore"):
-        within = valleys.within(np.log(np.where(drawn > 0, drawn, np.nan)))
+        within = float(scatter.variances(np.log(np.where(drawn > 0, drawn, np.nan))).mean())
     return np.asarray(
         drawn * np.exp(generator.normal(size=drawn.shape) * np.sqrt(np.maximum(whole - within, 0))[:, None])
     )
@@ -119,7 +119,7 @@ def _judged(block: Frontier, draws: Array, lowest: float) -> Frontier:
     }
     floor = intervals.get("L_inf")
     if floor is not None and floor[0] < 1e-3 * lowest:
-        high = float(np.nanquantile(draws[:, 0], bootstrap.CONFIDENCE))
+        high = max(float(np.nanquantile(draws[:, 0], bootstrap.CONFIDENCE)), block.params["L_inf"])
         # Draws that all lie on the bound say that the law has no floor to show, not that the floor is that low.
         limit = ("upper", high) if high >= 1e-3 * lowest else (None, None)
         reason = "resamples put L_inf on its bound 0"

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis import bootstrap, errors, human, identified, ties
+from analysis import bootstrap, human, identified, scatter, ties
 from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
 from analysis.rows import Array, Mask, Rows
+from analysis.scatter import Scatter
 
 FORM = "loss = c0 + c1 x + c2 x^2, x = ln(N) - center"
 LOSS = "squared(loss)"
@@ -41,9 +42,19 @@ class Parabola:
         return np.vander(self.x, 3, increasing=True)
 
     @property
+    def fitted(self) -> Array:
+        """The parabola at the runs."""
+        return np.asarray(self.design @ (self.inverse @ self.loss))
+
+    @property
     def residual(self) -> Array:
         """Losses minus the parabola."""
-        return np.asarray(self.loss - self.design @ (self.inverse @ self.loss))
+        return np.asarray(self.loss - self.fitted)
+
+    @property
+    def relative(self) -> Array:
+        """Residuals as shares of the budget's mean loss: of budgets of other losses they are of one size."""
+        return np.asarray(self.residual / self.loss.mean())
 
     @property
     def reach(self) -> Interval:
@@ -55,7 +66,8 @@ class Parabola:
 class ValleyFit:
     """Valleys with the draws of their minima (R, m): ln N*, ln D* and loss; NaN where a draw has no minimum.
 
-    Draws of ln N* and ln D* hold the scatter of the minima around their power law too; those of the loss do not yet.
+    Draws of ln N* and ln D* are of minima that scatter around their power law, where there are three or more of them;
+    those of the loss hold the noise within budgets alone.
     """
 
     block: Valleys
@@ -80,16 +92,17 @@ def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
     noise = _noise(parabolas)
     judged = [(p, *_status(p, noise)) for p in parabolas]
     minima = [p for p, status, _ in judged if status == "minimum"]
-    draws = _draws(parabolas, minima, resamples, seed)
+    noisy, again = _draws(parabolas, minima, resamples, seed)
+    draws = {i: again[:, i] for i in range(len(minima))}
     points = [_vertex(p, (p.inverse @ p.loss)[None]) for p in minima]
     for p, status, reason in judged:
         valleys.append(_valley(p, status, reason, draws, minima))
     valleys.sort(key=lambda v: v.flops)
     best = np.array(points).reshape(len(minima), 3)
     flops = np.array([p.flops for p in minima])
-    drawn = np.stack([draws[i] for i in range(len(minima))], axis=1) if minima else np.empty((0, 0, 3))
-    ordered = np.random.default_rng(np.random.SeedSequence([seed, 8]))
-    wider = scattered(np.log(flops), best, drawn, ordered)
+    found = scatter.scatters(np.log(flops), best, noisy) if len(minima) > 2 and resamples else ()
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 8]))
+    wider = scatter.allowed(found, best, noisy, generator) if found else again
     exponents = _exponents(flops, best, wider)
     quoted = (("a", "params"), ("b", "tokens")) if exponents else ()
     identified = {name: _identified(exponents[q], name) for name, q in quoted}
@@ -105,12 +118,12 @@ def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
         params={name: exponents[q].exponent for name, q in quoted},
         intervals={n: exponents[q].exponent_interval if identified[n].identified else None for n, q in quoted},
         identified=identified,
-        checks=(*_checks(valleys), *_far(rows, valleys), *_resampled(flops, best, drawn)),
+        checks=(*_checks(valleys), *_far(rows, valleys), *_resampled(flops, again, found)),
         rows_used=sum(len(p.keys) for p in minima),
         valleys=tuple(valleys),
         exponents=dict(exponents),
     )
-    return ValleyFit(block, flops, best[:, 0], best[:, 1], best[:, 2], wider[..., 0], wider[..., 1], drawn[..., 2])
+    return ValleyFit(block, flops, best[:, 0], best[:, 1], best[:, 2], wider[..., 0], wider[..., 1], again[..., 2])
 
 
 def parabola(rows: Rows, mask: Mask) -> Parabola:
@@ -174,46 +187,12 @@ def _lines(x: Array, draws: Array) -> tuple[Array, Array]:
     return np.asarray(mean_y - slope * mean_x), np.asarray(slope)
 
 
-def scattered(x: Array, best: Array, drawn: Array, generator: np.random.Generator) -> Array:
-    """Return draws (R, m, k) of ln N*, ln D* and loss with the scatter of ln N* and ln D* around their power laws.
-
-    Runs of a budget share their schedule, their tuning and their sizes, so that minima differ by more than the noise
-    within a budget says. The mean square around the line, over a drawn chi squared of its m - 2 degrees of freedom, is
-    the whole variance of a minimum; what it exceeds that noise by is added. Exponents then have the interval of the
-    regression (Student's t), or that of the noise where it is the wider one. Two minima show no scatter.
-    """
-    df = len(x) - 2
-    if df < 1 or not len(drawn):
-        return drawn
-    out = drawn.copy()
-    chi = errors.scales(df, len(drawn), generator)
-    away = generator.normal(size=(len(drawn), len(x)))
-    for column in (0, 1):
-        extra = np.maximum(_around_line(x, best[:, column]) / chi - within(drawn[..., column]), 0.0)
-        out[..., column] += away * np.sqrt(extra)[:, None] * (1.0 if column == 0 else -1.0)
-    return out
-
-
-def _around_line(x: Array, y: Array) -> float:
-    """Return the mean square of y (m,) around its regression on x, over m - 2."""
-    rest = y - np.polyval(np.polyfit(x - x.mean(), y, 1), x - x.mean())
-    return float((rest**2).sum()) / (len(x) - 2)
-
-
-def within(draws: Array) -> float:
-    """Return the mean variance of draws (R, m) over R, from their middle 68 %."""
-    if np.isnan(draws).all(axis=0).any():
-        return 0.0
-    low, high = np.nanquantile(draws, [0.1587, 0.8413], axis=0)
-    return float((0.25 * (high - low) ** 2).mean())
-
-
 def _exp(interval: Interval | None) -> Interval | None:
     return None if interval is None else (float(np.exp(interval[0])), float(np.exp(interval[1])))
 
 
-def _resampled(flops: Array, best: Array, drawn: Array) -> list[Check]:
-    """Return findings about minima that scatter by more than their noise, and about draws without a minimum."""
+def _resampled(flops: Array, drawn: Array, found: Sequence[Scatter]) -> list[Check]:
+    """Return findings about draws without a minimum, and about minima that scatter by more than their noise."""
     if not len(drawn):
         return []
     out, lost = [], np.isnan(drawn[..., 0]).mean(axis=0)
@@ -222,26 +201,19 @@ def _resampled(flops: Array, best: Array, drawn: Array) -> list[Check]:
         shares = ", ".join(f"{human.percent(s)} at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
         advice = "there is no interval where 5 % are reached: widen the sizes of these budgets or add seeds"
         out.append(Check("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
-    if len(flops) < 3 or not (noise := within(drawn[..., 0])):
-        return out
-    from scipy.stats import f
-
-    ratio, df = _around_line(np.log(flops), best[:, 0]) / noise, len(flops) - 2
-    if ratio > float(f.ppf(0.95, df, max(len(flops), 5))):
-        text = f"best sizes lie {np.sqrt(ratio):.2g} times as far from their power law as the runs' noise lets them"
-        advice = "tuning, schedules or sizes drift over budgets: the exponents' intervals allow for it, no other does"
-        out.append(Check("valley_scatter", text, advice))
+    if found:
+        out += scatter.beyond(found[0])
     return out
 
 
 def _noise(parabolas: Sequence[Parabola]) -> float:
-    """Return the pooled residual standard deviation of the losses; 0 without degrees of freedom."""
+    """Return the residuals' standard deviation, pooled over budgets, as a share of the loss; 0 without any freedom."""
     df = sum(max(0, len(p.keys) - 3) for p in parabolas)
-    return float(np.sqrt(sum((p.residual**2).sum() for p in parabolas) / df)) if df else 0.0
+    return float(np.sqrt(sum((p.relative**2).sum() for p in parabolas) / df)) if df else 0.0
 
 
 def _status(p: Parabola, noise: float) -> tuple[str, str]:
-    """Return whether the parabola has a minimum inside the swept sizes, else why not."""
+    """Return whether there is a minimum inside the swept sizes, else why not; `noise` is a share of the loss."""
     _, slope, curve = p.inverse @ p.loss
     low, high = p.reach
     depth = abs(curve) * (0.5 * (high - low)) ** 2
@@ -249,8 +221,9 @@ def _status(p: Parabola, noise: float) -> tuple[str, str]:
         return "flat", "the loss does not depend on the size here: there is no minimum"
     if curve <= 0:
         return "inverted", "the parabola opens downwards: noise or too narrow a range of sizes"
-    if depth < 2 * noise:
-        return "flat", f"the valley is {depth:.2g} deep, within twice the noise of {noise:.2g}: no minimum to be seen"
+    spread = noise * float(p.loss.mean())
+    if depth < 2 * spread:
+        return "flat", f"the valley is {depth:.2g} deep, within twice the noise of {spread:.2g}: no minimum to be seen"
     at = -slope / (2 * curve)
     if not low < at < high:
         side, size = ("smallest", low) if at <= low else ("largest", high)
@@ -271,22 +244,28 @@ def _vertex(p: Parabola, coefficients: Array) -> Array:
     return out[0] if len(out) == 1 else out
 
 
-def _draws(parabolas: Sequence[Parabola], minima: Sequence[Parabola], resamples: int, seed: int) -> dict[int, Array]:
-    """Return the minima (R, 3) of each valley when residuals, pooled over all budgets, are drawn anew."""
+def _draws(parabolas: Sequence[Parabola], minima: Sequence[Parabola], resamples: int, seed: int) -> tuple[Array, Array]:
+    """Return draws (R, m, 3) of the minima when residuals, pooled over all budgets, are drawn anew.
+
+    The first are at the scale that the residuals have, in the second the scale is drawn as well.
+    """
     total = sum(len(p.keys) for p in parabolas)
     df = total - 3 * len(parabolas)
-    if resamples == 0 or df <= 0:
-        return {i: np.full((max(resamples, 0), 3), np.nan) for i in range(len(minima))}
-    noise = bootstrap.residual_draws(np.concatenate([p.residual for p in parabolas]), df, resamples, seed)
-    out, begin = {}, 0
-    for p in parabolas:
-        part = noise[:, begin : begin + len(p.keys)]
-        begin += len(p.keys)
-        if any(p is m for m in minima):
-            fitted = p.design @ (p.inverse @ p.loss)
-            number = next(i for i, m in enumerate(minima) if m is p)
-            out[number] = _vertex(p, (fitted + part) @ p.inverse.T).reshape(resamples, 3)
-    return out
+    nothing = np.full((max(resamples, 0), len(minima), 3), np.nan)
+    if resamples == 0 or df <= 0 or not minima:
+        return nothing, nothing
+    residual = np.concatenate([p.relative for p in parabolas])
+    once = bootstrap.redrawn(residual, df, resamples, seed)
+    out: tuple[list[Array], list[Array]] = ([], [])
+    for noise, drawn in zip((once, bootstrap.residual_draws(residual, df, resamples, seed)), out, strict=True):
+        begin = 0
+        for p in parabolas:
+            part = noise[:, begin : begin + len(p.keys)]
+            begin += len(p.keys)
+            if any(p is m for m in minima):
+                losses = p.fitted + part * p.loss.mean()
+                drawn.append(_vertex(p, losses @ p.inverse.T).reshape(resamples, 3))
+    return np.stack(out[0], axis=1), np.stack(out[1], axis=1)
 
 
 def _valley(p: Parabola, status: str, reason: str, draws: Mapping[int, Array], minima: Sequence[Parabola]) -> Valley:
@@ -372,9 +351,7 @@ def _checks(valleys: Sequence[Valley]) -> list[Check]:
             texts = [f"budget {v.flops_budget:.3g} FLOPs is left out: {v.reason}" for v in bad]
             out += [Check(code, text, advice[status]) for text in texts]
     minima = [v for v in valleys if v.status == "minimum"]
-    if 0 < len(minima) < 3:
-        text = f"only {human.counted(len(minima), 'budget')} with a minimum"
-        out.append(Check("few_valleys", text, "run more budgets; exponents of two points have no check"))
+    out += scatter.few(len(minima))
     off = [v for v in minima if _offset(v) > 0.7]
     if off:
         labels = ", ".join(f"{v.flops_budget:.3g}" for v in off)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from analysis import bootstrap, engine, fit_law, losses, valleys
+from analysis import bootstrap, engine, errors, fit_law, losses, valleys
 from benchmarks import analysis_intervals
 from tests.analysis import studies
 
@@ -142,6 +142,77 @@ def test_an_interval_of_draws_holds_its_estimate(shift: float, spread: float, co
         low, high = bootstrap.interval(draws, estimate, confidence, logs) or (np.nan, np.nan)
         assert low <= estimate <= high
         assert bootstrap.biased(draws, estimate, confidence) == ((low, high) != bootstrap.percentile(draws, confidence))
+
+
+def test_no_estimate_lies_outside_the_interval_of_any_of_ten_thousand_sets_of_draws() -> None:
+    generator = np.random.default_rng(0)
+    size = 10.0 ** generator.uniform(-150, 150, 10_000)
+    shift, lost = 10.0 * generator.normal(size=10_000), generator.choice([0, 0, 0, 1, 5], 10_000)
+    for number in range(10_000):
+        draws = np.exp(shift[number] * generator.normal(size=21) + 3.0 * generator.normal()) * size[number]
+        draws[: lost[number]] = np.nan
+        found = bootstrap.interval(draws, float(size[number]), 0.8, logs=bool(number % 2))
+        assert found is None or found[0] <= size[number] <= found[1]
+
+
+def test_a_limit_of_what_is_not_identified_holds_the_estimate() -> None:
+    fit = fit_law(studies.isoflop(0, noise=0.003), resamples=100)
+    floor = fit.form.names.index("E")
+    natural = fit.form.natural(fit.thetas, fit.problem.centres)
+    natural[:, floor] *= 0.5
+    natural[:20, floor] = 1e-9
+    found = replace(fit, thetas=fit.form.internal(natural, fit.problem.centres))
+    assert found.identified["E"].side == "upper"
+    low, high = found.conf_int().loc["E"]
+    assert low <= fit.params["E"] <= high
+
+
+def test_what_is_drawn_of_a_groups_rows_is_not_nothing() -> None:
+    fit = fit_law(pd.DataFrame(vars_of(analysis_intervals.study("grid", 50, "normal", 5))), resamples=0)
+    assert fit.plan.shared == "sizes"
+    around = errors.Around(fit.problem, fit.point, np.arange(fit.nobs))
+    drawn = errors.shared(around, bootstrap.groups(fit.plan, fit.data.size, fit.data.run), 200)
+    near = np.abs(drawn) < 0.03 * drawn.std()
+    assert near.mean() < 0.2  # less the middle of their group, of one to three rows each, a third of them are
+
+
+def vars_of(rows: Any) -> dict[str, Any]:
+    return {name: getattr(rows, name) for name in ("params", "tokens", "flops", "loss")}
+
+
+def test_groups_that_are_enough_to_share_errors_are_a_note() -> None:
+    fit = fit_law(analysis_intervals.study("grid", 50, "normal", 5), resamples=20)
+    said = next(check for check in fit.check() if check.code == "shared_errors")
+    assert said.level == "note"
+    assert "model size's rows share" in said.message
+    lone = fit_law(analysis_intervals.study("isoflop", 50, "normal", 5), resamples=20)
+    assert "shared_errors" not in {check.code for check in lone.check()}
+
+
+def test_rows_far_from_the_law_are_a_note_about_the_width() -> None:
+    codes = [{check.code for check in fit_law(spoilt(1, few=few), resamples=20).check()} for few in (3, 0)]
+    assert ["wild_rows" in each for each in codes] == [True, False]
+
+
+def test_four_valleys_say_how_wide_that_makes_their_intervals() -> None:
+    found = [
+        valleys.fit(studies.as_rows(studies.isoflop(0, noise=0.001, budgets=SIX[:count])), resamples=40, seed=0)
+        for count in (4, 6)
+    ]
+    said = [[c for c in each.block.checks if c.code == "few_valleys"] for each in found]
+    assert [len(each) for each in said] == [1, 0]
+    assert "2 degrees of freedom" in said[0][0].message
+    assert "2.2 times as wide" in said[0][0].advice
+
+
+def test_a_table_tells_a_miss_from_chance_and_from_what_findings_say() -> None:
+    lines = [
+        analysis_intervals.Line("a", 100, 100, held, 0.0, 1.0 - held, 1.0, 0.0, finding)
+        for held, finding in ((0.95, 0.0), (0.98, 0.0), (0.85, 0.0), (0.85, 1.0))
+    ]
+    assert [line.verdict for line in lines] == ["", "chance", "MISS", "said"]
+    low, high = analysis_intervals.wilson(0.95, 500)
+    assert (low, high) == pytest.approx((0.927, 0.966), abs=1e-3)
 
 
 @given(
