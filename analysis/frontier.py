@@ -119,9 +119,9 @@ def _judged(block: Frontier, draws: Array, lowest: float) -> Frontier:
     }
     floor = intervals.get("L_inf")
     if floor is not None and floor[0] < 1e-3 * lowest:
-        high = max(float(np.nanquantile(draws[:, 0], bootstrap.CONFIDENCE)), block.params["L_inf"])
+        high = float(np.nanquantile(draws[:, 0], bootstrap.CONFIDENCE))
         # Draws that all lie on the bound say that the law has no floor to show, not that the floor is that low.
-        limit = ("upper", high) if high >= 1e-3 * lowest else (None, None)
+        limit = ("upper", max(high, block.params["L_inf"])) if high >= 1e-3 * lowest else (None, None)
         reason = "resamples put L_inf on its bound 0"
         for name in block.params:
             identified[name] = Identified(False, reason if name == "L_inf" else f"it trades with L_inf: {reason}")
