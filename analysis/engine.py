@@ -31,6 +31,8 @@ CHUNK, CELLS = 250, 4_000_000
 """Resamples that are solved at once: as many as this, and so few that resamples x rows stay below this."""
 STARTS, START_ROWS = 8, 5_000
 RESAMPLE_TOLERANCE = 1e-6
+LEVEL = 1e-7
+"""A row whose gradient, over its largest possible one, is above this has not arrived."""
 NEAR = 1e-5
 """Step of the central differences, in logs and exponents."""
 RIVAL, RIVALS = 0.02, 4
@@ -308,18 +310,23 @@ def _chosen(found: Minimum) -> int:
     return int(equal[np.flatnonzero(norm <= norm.min() * (1.0 + 1e-6))[0]])
 
 
-def polished(p: Problem, found: Minimum, again: int = 3) -> Minimum:
+def polished(
+    p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None, again: int = 3
+) -> Minimum:
     """Return the minima after further searches, with a new metric, from the rows whose gradient is not yet zero.
 
-    The long curved valleys of laws with many constants wear out a metric that was built on the way.
+    The long curved valleys of laws with many constants wear out a metric that was built on the way; and a constant that
+    falls to its bound is followed until nothing more comes of it, else where it stops would depend on rounding.
     """
-    limit = 1e-7 * p.loss.scale * p.y.size
+    total = np.full(len(found.theta), float(p.y.size)) if weights is None else weights.sum(axis=1)
+    limit = LEVEL * p.loss.scale * total
     for _ in range(again):
         rows = np.flatnonzero(found.gradient > limit)
         if not len(rows):
             break
+        w, target = (None if a is None else a[rows] for a in (weights, y))
         z = p.constraint.reduce(found.theta[rows])
-        more = solve(p, found.theta[rows], metric=curvature(p, z))
+        more = solve(p, found.theta[rows], metric=curvature(p, z, w, target), weights=w, y=target)
         better = more.value <= found.value[rows]
         for name in ("theta", "value", "gradient", "metric"):
             getattr(found, name)[rows[better]] = getattr(more, name)[better]
@@ -369,7 +376,10 @@ def fit_many(
             )
             for theta, metric in begins_at
         ]  # fmt: skip
-        return lone(p, settled(on, _lowest(found), w, target), w, target)
+        minima = settled(on, _lowest(found), w, target)
+        if (minima.gradient > LEVEL * on.loss.scale * on.y.size).any():
+            minima = settled(on, polished(on, minima, w, target), w, target)
+        return lone(p, minima, w, target)
 
     on = decided(p)
     begins_at = _rivals(start)
