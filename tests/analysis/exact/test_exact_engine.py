@@ -424,8 +424,10 @@ def test_basins_are_the_distinct_minima_the_best_first() -> None:
 def polishing(monkeypatch: pytest.MonkeyPatch, answers: list[Minimum], **given: Any) -> tuple[Minimum, list[Array]]:
     asked: list[Array] = []
 
-    def solve(p: Problem, starts: Array, metric: Array) -> Minimum:
+    def solve(p: Problem, starts: Array, metric: Array, weights: Array | None, y: Array | None) -> Minimum:
         asked.append(starts)
+        assert weights is None
+        assert y is None
         np.testing.assert_array_equal(metric, engine.curvature(p, starts))
         return answers[len(asked) - 1]
 

@@ -135,10 +135,14 @@ def test_derived_quantities_are_judged_by_their_draws() -> None:
 
 def test_limits_are_numbers() -> None:
     for limit in (np.inf, np.nan):
-        assert identified._finite(Identified(False, "why", "upper", limit)) == Identified(False, "why", None, None)
-    kept = Identified(False, "why", "upper", 2.0)
-    assert identified._finite(kept) is kept
-    assert identified._finite(KNOWN) is KNOWN
+        given = Identified(False, "why", "upper", limit)
+        assert identified._limited(given, 1.0) == Identified(False, "why", None, None)
+    assert identified._limited(KNOWN, 1.0) is KNOWN
+
+
+def test_limits_leave_the_estimate_within() -> None:
+    for side, value, want in (("upper", 1.0, 2.0), ("upper", 3.0, 3.0), ("lower", 1.0, 1.0), ("lower", 3.0, 2.0)):
+        assert identified._limited(Identified(False, "why", side, 2.0), value) == Identified(False, "why", side, want)
 
 
 @pytest.mark.parametrize(("count", "df"), [(20, 15), (240, 235), (6, 1), (6, 0)])
@@ -154,7 +158,7 @@ def test_a_term_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     needless = identified._needless(fit)
     assert set(needless) == {"B", "beta"}
     assert needless["B"].reason == "the runs are said as well without B/tokens^beta"
-    monkeypatch.setattr(identified, "profile", lambda *_: SimpleNamespace(identified=KNOWN))
+    monkeypatch.setitem(vars(fit), "profiles", {name: SimpleNamespace(identified=KNOWN) for name in fit.form.names})
     verdicts = identified.verdicts(fit)
     for name in ("B", "beta", "a", "b"):
         assert verdicts[name].reason == needless["B"].reason
