@@ -46,8 +46,8 @@ ANALYSIS = ("tests/analysis/exact", *(f"tests/analysis/test_{name}.py" for name 
     "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
 )))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
-    "asha_auto", "branch_designs", "densities", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit", "pbt_decisions",
-    "replay", "rungs", "samplers", "schedulers", "space",
+    "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",
+    "pbt_decisions", "replay", "rungs", "samplers", "schedulers", "space", "trials",
 ))  # fmt: skip
 RUN = (
     "again",

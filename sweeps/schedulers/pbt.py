@@ -203,7 +203,7 @@ class PopulationBased(Scheduler):
         """
         sound = [m for m in self.value if self.value[m] < math.inf]
         lost = {m: math.inf for m in self.value if self.value[m] == math.inf}
-        enough = max(1, len(sound) - int(len(sound) * self.rules.quantile))
+        enough = len(sound) - int(len(sound) * self.rules.quantile)
         if member in lost:
             come_to = {at for m in sound for at in self.past[m]}
         else:
