@@ -61,6 +61,7 @@ RUN = (
     "policy",
     "ranks",
     "reconcile",
+    "settling",
     "where",
 )
 STUDY = (

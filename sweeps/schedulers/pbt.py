@@ -188,8 +188,7 @@ class PopulationBased(Scheduler):
         share = max(1, int(len(ranked) * self.rules.quantile))
         if len(ranked) < 2 or member not in ranked[-share:]:
             return None
-        top = [m for m in ranked[:share] if values[m] < values[member] and self.value[m] < math.inf]
-        top = [m for m in top if self.at[m] < self.R]
+        top = [m for m in ranked[:share] if values[m] < values[member] and self.at[m] < self.R]
         if not top:
             return None
         random = np.random.default_rng([self.seed, member, self.looks[member], 0])

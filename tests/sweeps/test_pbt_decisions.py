@@ -55,6 +55,7 @@ def test_the_rules_unless_others_are_asked() -> None:
 
 def test_populations_that_can_be_and_not() -> None:
     assert population(2).members == 2
+    assert PopulationBased(LR, 2, R, Rules(5)).seed == 0
     assert population(full=5).decide() == Unit(
         0, 5, config=population(full=5).space.draw(np.random.default_rng([1, 0]))
     )

@@ -161,7 +161,7 @@ def test_the_bracket_that_was_given_least_is_served_next() -> None:
         seen.append((unit.bracket, unit.until))
         reach(scheduler, unit.trial, unit.until, 1.0 + unit.trial, unit.bracket)
     assert [bracket for bracket, _ in seen[:3]] == [0, 1, 2]
-    assert sum(scheduler.given) == sum(scheduler.trials.at.values()), "what a promoted trial has already had is not given again"
+    assert sum(scheduler.given) == sum(scheduler.trials.at.values()), "of a promoted trial what is new"
     assert max(scheduler.given) - min(scheduler.given) <= 9
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study import job, ledger
+from study import again, job, ledger
 from study.again import account_for_restart, after, certain, follow_up
 from study.attempt import Work
 from study.classify import Ending
@@ -26,6 +26,7 @@ from study.observe import Observer, PointStatus
 from study.place import Place
 from study.policy import End
 from study.settling import Outside
+from study.standing import NEVER_BEGAN
 from study.supervise import Signals
 from tests.study.execution.studies import make_study
 
@@ -405,3 +406,80 @@ def test_slurm_may_requeue_a_job_only_so_often(tmp_path: Path) -> None:
         assert (ending is None) == (number == 1)
     assert ending is not None
     assert "cap" in str(ending.why)
+
+
+def test_a_job_says_what_follows_from_its_end(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.looked.touch()
+    attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
+    said: list[str] = []
+    scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
+    after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, outside(scheduler, said))
+    (end,) = events(study, "ended")
+    assert said == [f"{key}: {end['why']}", f"{key}: job 7_0 is requeued"]
+
+
+def test_how_long_a_node_is_left_out(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.study.write_text("retry: {exclude_hours: 12}\ntracking: {enabled: false}\n")
+    attempt(study, key)
+    scheduler = Scheduler(sacct=sacct("7_0|NODE_FAIL|0:0|n1|b"), sinfo=Answer(0, "n1 down*\n"))
+    now = time.time() + 1000.4
+    world = replace(outside(scheduler), clock=lambda: now)
+    follow_up(study, look(study, scheduler), world)
+    (excluded,) = events(study, "excluded")
+    assert excluded["until"] == round(now + 12 * 3600)
+
+
+@pytest.mark.parametrize(
+    ("status", "looks"),
+    [
+        (PointStatus("k", "failed", kind="hang"), True),
+        (PointStatus("k", "time_limit", kind="time_limit"), True),
+        (PointStatus("k", "interrupted", NEVER_BEGAN), True),
+        (PointStatus("k", "interrupted"), False),
+        (PointStatus("k", "running", kind="hang"), False),
+        (PointStatus("k", "completed"), False),
+    ],
+)
+def test_only_a_bad_end_or_a_job_that_never_began_is_followed_up_in_passing(
+    status: PointStatus, looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, _ = make_study(tmp_path / "s", [1])
+    followed, said = [], list[str]()
+
+    def fails(*given: Any) -> int:
+        followed.append(given)
+        raise ValueError("the disk is away")
+
+    monkeypatch.setattr(again, "follow_up", fails)
+    statuses = [PointStatus("other", "queued"), status]
+    assert again.carry_on(Observer(study), statuses, said.append) is statuses
+    assert len(followed) == looks and said == ["the disk is away"] * looks
+
+
+def test_what_followed_is_looked_at_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, (key,) = submitted(tmp_path)
+
+    def follows(*_: Any) -> int:
+        ledger.append(study, "cancelled", keys=[key])
+        return 0
+
+    monkeypatch.setattr(again, "follow_up", follows)
+    observer = Observer(study, lambda ids: query.View())
+    assert [s.state for s in again.carry_on(observer, [PointStatus(key, "failed", kind="hang")])] == ["cancelled"]
+
+
+def test_where_nothing_of_ours_ended_badly_nothing_is_tried_again_here(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    known = ledger.read(study)
+    told = PointStatus(key, "failed", kind="hang", batch="b")
+    for status in (told, replace(told, kind=""), replace(told, state="running"), replace(told, batch=None)):
+        assert again.again_here(study, known, [status], lambda text: None) == []
+    assert ledger.read(study) == known, "a job sees to its own end"
+
+
+def test_ends_are_said_once_for_each_reason() -> None:
+    ends = [End(f"k{n}", "b", 1, "hang", (), 0.0, "again", "one") for n in range(5)]
+    assert again._said(ends[:3]) == ["k0 k1 k2: one"]
+    assert again._said([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]

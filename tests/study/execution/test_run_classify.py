@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.classify import STATES, Ending, Seen, by_slurm, by_words, classify, headline, root
+from study.classify import HELD, STATES, Ending, Seen, by_slurm, by_words, classify, headline, root
 
 TERM, KILL, USR2, SEGV, ABRT = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR2, signal.SIGSEGV, signal.SIGABRT
 
@@ -122,6 +122,9 @@ def test_the_headline_is_the_line_that_names_the_error() -> None:
         (Seen(75, [TERM]), "interrupted", 75),
         (Seen(75, [TERM], time_left=2000.0), "interrupted", 75),
         (Seen(75, [TERM], time_left=-1.0), "time_limit", 75),
+        (Seen(75, [TERM], time_left=4.99), "time_limit", 75),
+        (Seen(75, [TERM], time_left=5.0), "interrupted", 75),
+        (Seen(75, [TERM], time_left=None), "interrupted", 75),
         (Seen(75, [TERM], cancelled=True), "cancelled", 75),
         (Seen(75), "interrupted", 75),
         (Seen(75, [USR2], time_left=80.0), "time_limit", 75),
@@ -130,6 +133,10 @@ def test_the_headline_is_the_line_that_names_the_error() -> None:
         # a job of a minute, warned 15 s before: the first half of it is no time limit's
         (Seen(75, [USR2], time_left=100.0, notice=15.0), "preempted", 75),
         (Seen(75, [USR2], time_left=30.0, notice=15.0), "time_limit", 75),
+        (Seen(75, [USR2], time_left=89.9, notice=15.0), "time_limit", 75),
+        (Seen(75, [USR2], time_left=90.0, notice=15.0), "preempted", 75),
+        (Seen(75, [USR2], time_left=164.9), "time_limit", 75),
+        (Seen(75, [USR2], time_left=165.0), "preempted", 75),
         (Seen(-TERM, [TERM]), "interrupted", 75),
         (Seen(-TERM, [signal.SIGHUP]), "interrupted", 75),
         (Seen(-USR2, [USR2], time_left=10.0), "time_limit", 75),
@@ -206,3 +213,8 @@ def test_whatever_was_left_has_a_kind_and_failure_is_never_success(seen: Seen) -
     if ending.code == 0:
         assert seen.returncode in (0, 3)
         assert seen.outcome is not None
+
+
+def test_the_exit_code_of_a_job_that_found_its_run_held_is_what_accounting_is_asked_for() -> None:
+    """Jobs of earlier versions ended with it: it stays."""
+    assert HELD == 76

@@ -143,3 +143,10 @@ def test_a_worker_that_is_gone_does_not_count_as_running_once_its_lease_has_run_
     search = Office.of(study).look().search
     assert "no worker is advancing a trial: give the study's command again" in view.text(search, study)
     assert study.events.read_bytes() == before  # who looks decides nothing
+
+
+def test_an_end_that_does_not_say_what_was_saved_had_saved_nothing() -> None:
+    found = retrying.end_of({"claim": "4", "kind": "hang", "time": 2}, "k")
+    assert found is not None
+    assert (found.key, found.attempt, found.kind, found.time, found.saved) == ("k", 4, "hang", 2.0, 0)
+    assert retrying.end_of({"claim": 4, "kind": "interrupted", "time": 2}, "k") is None
