@@ -37,7 +37,7 @@ def test_a_density_of_numbers_is_the_mean_of_its_kernels() -> None:
 
 def test_where_a_density_is_nothing_it_is_a_little_more() -> None:
     kernels = Kernels(np.zeros((1, 12)), (0,) * 12)
-    assert kernels.at(np.ones((1, 12))) == pytest.approx([1e-12], rel=1e-6)
+    assert kernels.at(np.ones((1, 12))) == pytest.approx([1e-12], rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,9 @@ def test_a_density_of_categories_adds_up_to_one() -> None:
     expected = [((1 - leaves) + 3 * leaves / 2) / 4, (3 * (1 - leaves) + leaves / 2) / 4, leaves / 2]
     assert found == pytest.approx(expected) and found.sum() == pytest.approx(1.0)
     assert Kernels(np.zeros((1, 1)), (1,)).at(np.zeros((1, 1))) == pytest.approx([1.0])
+    two = Kernels(np.array([[0.0], [0.0], [1.0]]), (2,)).at(np.array([[0.0], [1.0]]))
+    leaves = 1 / 2 * 3 ** (-2 / 5)
+    assert two == pytest.approx([(2 - leaves) / 3, (1 + leaves) / 3])
 
 
 def test_numbers_are_drawn_from_truncated_normal_distributions() -> None:

@@ -281,3 +281,27 @@ def test_with_pb2_a_copy_has_what_is_chosen_by_gain_where_that_can_be(
     assert all(one.begun == 1.0 and math.isnan(one.gain) for one in under_way)
     assert named["taken"] == [{"lr": 0.2}]
     assert found == (config if gained is None else gained)
+
+
+def test_draws_depend_on_the_seed_the_member_and_its_look() -> None:
+    """A stream of its own for whom to copy, and one for what to vary: a study that goes on decides as it did."""
+    scheduler = population(5, quantile=0.4)
+    for trial in range(5):
+        run(scheduler, trial, (5, float(trial)))
+    run(scheduler, 4, (5, 4.0))
+    assert scheduler.looks[4] == 2
+    for member, look in ((3, 1), (4, 2)):
+        assert scheduler._donor(member) == [0, 1][int(np.random.default_rng([1, member, look, 0]).integers(2))]
+        varied = scheduler._explored(np.random.default_rng([1, member, look, 1]), scheduler.config[0])
+        assert scheduler._varied(member, 0) == varied
+    fresh = population(3)
+    assert fresh.decide() == Unit(0, 5, config=LR.draw(np.random.default_rng([1, 0])))
+
+
+def test_a_setting_is_drawn_anew_or_multiplied_by_either_factor() -> None:
+    scheduler = population(2, resample=0.3, factors=(0.9, 1.1))
+    random = np.random.default_rng(0)
+    found = [round(float(scheduler._explored(random, {"lr": 0.5})["lr"]), 6) for _ in range(2_000)]
+    shares = [float(np.mean(np.array(found) == value)) for value in (0.45, 0.55)]
+    assert shares == pytest.approx([0.35, 0.35], abs=0.04)
+    assert scheduler._explored(random, {})["lr"] > 0, "what the donor is without is drawn"
