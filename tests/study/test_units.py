@@ -27,6 +27,8 @@ def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None
         (0.04, "0.04 s"), (8.25, "8.2 s"), (9.9, "9.9 s"), (10, "10 s"), (99.4, "99 s"), (100, "1.7 min"),
         (600, "10 min"), (5399, "90 min"), (5400, "1.5 h"), (36000, "10 h"), (172799, "48 h"), (172800, "2 d"),
         (864000, "10 d"), (86400 * 123.4, "123 d"),
+        (86400 * 999, "999 d"), (86400 * 1000, "3 years"), (86400 * 365.25 * 164, "160 years"),
+        (86400 * 365.25 * 12_345, "12,000 years"),
     ],
 )  # fmt: skip
 def test_an_estimate_has_two_digits(seconds: float, said: str) -> None:

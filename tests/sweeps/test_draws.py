@@ -225,7 +225,8 @@ def test_sobols_points_are_scipys(trial: int) -> None:
     space = Space({"x": Interval(0.0, 1.0), "y": Interval(2.0, 4.0)})
     x, y = qmc.Sobol(2, scramble=True, rng=5).random(8)[trial]
     found = Sobol(space, 5).propose(trial, [])
-    assert found == {"x": pytest.approx(x), "y": pytest.approx(2 + 2 * y)}
+    assert found is not None
+    assert dict[str, Any](found) == {"x": pytest.approx(x), "y": pytest.approx(2 + 2 * y)}
     again = Sobol(space, 5).propose(trial, [Tried(found)])
     assert again == RandomDraws(space, 5).propose(trial, [Tried(found)]) != found
 

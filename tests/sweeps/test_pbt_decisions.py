@@ -304,4 +304,4 @@ def test_a_setting_is_drawn_anew_or_multiplied_by_either_factor() -> None:
     found = [round(float(scheduler._explored(random, {"lr": 0.5})["lr"]), 6) for _ in range(2_000)]
     shares = [float(np.mean(np.array(found) == value)) for value in (0.45, 0.55)]
     assert shares == pytest.approx([0.35, 0.35], abs=0.04)
-    assert scheduler._explored(random, {})["lr"] > 0, "what the donor is without is drawn"
+    assert LR.domains["lr"].holds(scheduler._explored(random, {})["lr"]), "what the donor is without is drawn"

@@ -76,6 +76,7 @@ def test_which_variant_decides(share: float | None, stops: bool) -> None:
 def test_who_goes_straight_on_and_who_does_not() -> None:
     auto = AshaAuto(1, 9, limit=9)
     tell(auto, Measured(1.0))
+    assert auto.decide() == Unit(0, 1)
     reach(auto, 0, 1, 1.0)
     assert auto.going == {0: Unit(0, 3)}
     reach(auto, 1, 1, 2.0)
@@ -161,6 +162,8 @@ def test_the_bracket_that_was_given_least_is_served_next() -> None:
         seen.append((unit.bracket, unit.until))
         reach(scheduler, unit.trial, unit.until, 1.0 + unit.trial, unit.bracket)
     assert [bracket for bracket, _ in seen[:3]] == [0, 1, 2]
+    assert (0, 3) in seen and (1, 9) in seen, "the best of a bracket goes on"
+    assert [each.levels for each in Hyperband(1, 27).brackets] == [(1, 3, 9, 27), (3, 9, 27), (9, 27), (27,)]
     assert sum(scheduler.given) == sum(scheduler.trials.at.values()), "of a promoted trial what is new"
     assert max(scheduler.given) - min(scheduler.given) <= 9
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,6 +141,13 @@ def test_a_submission_that_never_arrived_is_waited_out_and_given_up(study: Study
     assert world.slept == [2.0] * 5, "ten seconds after the intent"
     assert world.said == ["s.a: never reached the scheduler: its points are submitted again"]
     assert ledger.read(study).batches["s.a"].abandoned == "the scheduler does not know its name"
+
+
+def test_whoever_submits_waits_to_know_what_became_of_it(study: StudyFolder) -> None:
+    world = World(sbatch=TIMED_OUT, now=time.time())
+    with pytest.raises(ValueError, match="nothing was submitted"):
+        send(study, Request("s.a", Shape(), 1, ("a",)), world.outside)
+    assert sum(world.slept) >= 10
 
 
 @pytest.mark.parametrize("patient", [False, True])
