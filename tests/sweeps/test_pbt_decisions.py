@@ -280,6 +280,7 @@ def test_with_pb2_a_copy_has_what_is_chosen_by_gain_where_that_can_be(
     assert [one.config for one in under_way] == [{"lr": pytest.approx(0.4)}, {"lr": 0.5}], "running or lost, in order"
     assert all(one.begun == 1.0 and math.isnan(one.gain) for one in under_way)
     assert named["taken"] == [{"lr": 0.2}]
+    assert named["random"].random() == np.random.default_rng([1, 5, 1, 2]).random(), "a stream of its own"
     assert found == (config if gained is None else gained)
 
 
