@@ -124,6 +124,8 @@ def test_draws_are_fitted_one_by_one_and_a_minimum_that_is_missing_has_no_weight
     )
     assert np.isnan(found[4]).all()
     assert frontier._draws(p, point, np.empty((0, 5))).shape == (0, 3)
+    low = frontier._draws(p, point, law(FLOPS, 0.2, 0.05, 0.2)[None])
+    np.testing.assert_allclose(low, [[0.2, 0.05, 0.2]], rtol=1e-2)
 
 
 def test_padding() -> None:
