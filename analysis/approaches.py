@@ -11,6 +11,7 @@ from analysis import envelope, forms, human, isoflop, observations, pitfalls, re
 from analysis.law import fit_law
 from analysis.results import Interval, PowerLaw
 from analysis.rows import Rows, rows
+from analysis.valleychoices import Choices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,7 @@ def side_by_side(
     resamples: int = 200,
     seed: int = 0,
     law: LawFit | None = None,
+    choices: Choices = valleys.DEFAULT,
     **options: Any,
 ) -> pd.DataFrame:
     """Return one row an approach: a, its interval, b, N*, D*, tokens per parameter at `budget` [FLOPs], points, reason.
@@ -38,8 +40,8 @@ def side_by_side(
     :func:`analysis.law.fit_law` for approach 3 (form, loss, delta, fix, tie, ...); `law` is its fit where there is one
     already, whose figures then stand in the table as they stand elsewhere. An approach that is not possible, or whose
     exponent the runs do not identify, has NaN and the reason: approach 2 rests on the budgets whose valley has a
-    minimum (see :mod:`analysis.valleys`), three of them at least. `attrs["disagreement"]` is the largest ratio of N*
-    between approaches.
+    minimum (see :mod:`analysis.valleys`; `choices` are theirs), three of them at least. `attrs["disagreement"]` is the
+    largest ratio of N* between approaches.
 
     Examples
     --------
@@ -61,7 +63,7 @@ def side_by_side(
     calls: dict[str, Callable[[], dict[str, Any]]] = {
         "1 envelope": lambda: _envelope(curves, at, resamples, seed, False),
         "1 hull": lambda: _envelope(curves, at, resamples, seed, True),
-        **{f"2 {name}": _isoflop_call(table, name, at) for name in isoflop.METHODS},
+        **{f"2 {name}": _isoflop_call(table, name, at, choices) for name in isoflop.METHODS},
         third: lambda: _law(table, at, law, {"resamples": resamples, "seed": seed, **options, "form": form}),
     }
     lines = []
@@ -106,9 +108,9 @@ def _rows(runs: Any) -> Rows:
     )
 
 
-def _isoflop_call(table: Rows, method: str, budget: float) -> Callable[[], dict[str, Any]]:
+def _isoflop_call(table: Rows, method: str, budget: float, choices: Choices) -> Callable[[], dict[str, Any]]:
     def call() -> dict[str, Any]:
-        found = isoflop.optima(_with_minimum(table), method)
+        found = isoflop.optima(_with_minimum(table, choices), method)
         good = int(found["params_opt"].notna().sum())
         if good < FEWEST_MINIMA:
             raise ValueError(
@@ -121,9 +123,9 @@ def _isoflop_call(table: Rows, method: str, budget: float) -> Callable[[], dict[
     return call
 
 
-def _with_minimum(table: Rows) -> Rows:
+def _with_minimum(table: Rows, choices: Choices) -> Rows:
     """Return the rows of budgets whose valley has a minimum; ValueError says why the others are left out."""
-    judged = valleys.fit(table, resamples=0, seed=0).block.valleys
+    judged = valleys.fit(table, resamples=0, seed=0, choices=choices).block.valleys
     good = [v.flops_budget for v in judged if v.status == "minimum"]
     left = [f"{v.flops_budget:.3g} {v.status}" for v in judged if v.status != "minimum"]
     if len(good) < FEWEST_MINIMA:

@@ -19,6 +19,7 @@ from analysis.forms import FORMS, Form
 from analysis.plain import to_json
 from analysis.results import Backtest, BacktestOptimum, BacktestRun, Cut
 from analysis.rows import Array, Rows
+from analysis.valleychoices import Choices
 
 FEWEST_BUDGETS = 3
 FEWEST_RUNS, FEWEST_SIZES = 8, 3
@@ -39,25 +40,26 @@ def backtest(
     factor: float | None = None,
     fix: Mapping[str, float] | None = None,
     tie: Mapping[str, str] | None = None,
+    choices: Choices = valleys.DEFAULT,
 ) -> Backtest | None:
     """Return the prediction of the largest budget with at least two runs from budgets far enough below it.
 
     `factor` is by how much the recommendation lies beyond the runs: of the budgets that hold a fit those are taken
     that lie as far below the test, else the farthest; without it the nearest. None with fewer than three budgets, and
     where all lie within STEP of the largest. Another `form` than the surface takes its place, and constants fixed
-    (`fix`) or tied (`tie`) stay so: what is recommended by a law is judged by that law.
+    (`fix`) or tied (`tie`) stay so: what is recommended by a law is judged by that law. `choices` are the valleys'.
     """
     counts = np.bincount(rows.budget, minlength=len(rows.labels))
     budgets = np.flatnonzero(counts >= 2)
     if len(budgets) < FEWEST_BUDGETS:
         return None
     test = rows.take(rows.budget == int(budgets[-1]))
-    held = _observed(test)
+    held = _observed(test, choices)
     trains = [rows.take(rows.budget <= cut) for cut in budgets[1:-1]]
     trains = [train for train in trains if held[1] / float(train.flops.max()) >= STEP]
     ordered = sorted(trains, key=lambda train: _order(held[1] / float(train.flops.max()), factor, len(train)))
     law = _Law(FORMS[form], loss, dict(fix or {}), dict(tie or {}))
-    made = (_tested(train, test, held, law) for train in ordered)
+    made = (_tested(train, test, held, law, choices) for train in ordered)
     found = next((one for one in made if one is not None), None)
     if found is None or factor is None:
         return found
@@ -97,11 +99,11 @@ class _Law:
         return np.asarray(np.exp(self.form.log_value(point.theta[None], x)[0]))
 
 
-def _tested(train: Rows, test: Rows, held: tuple[float, float], law_of: _Law) -> Backtest | None:
+def _tested(train: Rows, test: Rows, held: tuple[float, float], law_of: _Law, choices: Choices) -> Backtest | None:
     """Return the test of one fit; None where neither the law nor the frontier can be fitted to its runs."""
     observed, flops = held
     found: dict[str, BacktestOptimum] = {}
-    law = frontier.fit(train, valleys.fit(train, resamples=0, seed=0))
+    law = frontier.fit(train, valleys.fit(train, resamples=0, seed=0, choices=choices))
     if isinstance(law, frontier.FrontierFit):
         found["valleys"] = _optimum(law.predict(flops)[0], observed)
     of = "surface" if law_of.form.name == "chinchilla" else "law"
@@ -149,9 +151,9 @@ def _by_law(law: _Law, train: Rows, test: Rows, _: float) -> tuple[Array | None,
     return predicted, float(predicted[ties.lowest(test.loss, test.params)])
 
 
-def _observed(test: Rows) -> tuple[float, float]:
+def _observed(test: Rows, choices: Choices) -> tuple[float, float]:
     """Return the loss at the held-out valley's minimum (else its lowest loss) and its exact FLOPs."""
-    held = valleys.fit(test, resamples=0, seed=0)
+    held = valleys.fit(test, resamples=0, seed=0, choices=choices)
     if len(held.loss) == 1:
         return float(held.loss[0]), float(held.flops[0])
     best = ties.lowest(test.loss, test.params)

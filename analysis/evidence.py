@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis import human
+from analysis import human, valleychoices
 from analysis.plain import to_json
 from analysis.results import Block, Check, Choice, PowerLaw, ProfileCurve
 
@@ -194,7 +194,14 @@ def approaches(
     one = curves.run is None or len(set(curves.run.tolist())) == len(curves)
     few = {"resamples": min(200, int(asked["resamples"]))}
     lines = [
-        side_by_side(rows, budget, checkpoints=None if one else curves, law=law, **(options_of(form, asked) | few))
+        side_by_side(
+            rows,
+            budget,
+            checkpoints=None if one else curves,
+            law=law,
+            choices=valleychoices.of(asked),
+            **(options_of(form, asked) | few),
+        )
         for form, law in fits.items()
     ]
     found = pd.concat([lines[0], *(table.iloc[-1:] for table in lines[1:])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analysis import arguments, source
+from analysis import arguments, source, valleychoices
 from analysis.arguments import Key
 
 PURPOSE = "From runs to scaling laws with intervals, checks, a backtest and a recommendation."
@@ -52,6 +52,7 @@ KEYS = (
         arguments.share),
     Key("optimum", "laws of learning rate and batch: how a sweep's best is found", "quadratic",
         choices=("quadratic", "envelope", "minimum")),
+    *valleychoices.KEYS,
     Key("train", "form=multi_power: the runs that are fitted, A|B|C; the others are predicted (default all)"),
     Key("resamples", "bootstrap resamples; 0: no intervals from them", 1000, arguments.resamples),
     Key("seed", "seed of the resamples", 0, arguments.whole),

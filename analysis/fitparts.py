@@ -45,7 +45,7 @@ class Parts:
     """One fit in the making: each part is computed once, in the order in which the others need it."""
 
     def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
-        from analysis import backtest, checks, evidence, frontier, recommend, surface, valleys
+        from analysis import backtest, checks, evidence, frontier, recommend, surface, valleychoices, valleys
 
         self.frame, self.rows, self.asked = frame, rows, asked
         resamples, seed = int(asked["resamples"]), int(asked["seed"])
@@ -55,14 +55,15 @@ class Parts:
         self._no_size = False
         found, self.law = evidence.surface(rows, asked)
         self.surface = found if isinstance(found, surface.Surface) else None
-        self.valleys = valleys.fit(rows, resamples=resamples, seed=seed)
+        chosen = valleychoices.of(asked)
+        self.valleys = valleys.fit(rows, resamples=resamples, seed=seed, choices=chosen)
         self.frontier = frontier.fit(rows, self.valleys)
         self.budget = float(asked["budget"] or 10.0 * float(rows.labels.max()))
         self.other, self.extra, self.other_fit = self._other_law()
         self.envelope, self.envelope_laws = _envelope(frame, asked)
         self.plan, self.why = self._recommended()
         far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
-        self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, **held(asked))
+        self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, choices=chosen, **held(asked))
         block = found.block if isinstance(found, surface.Surface) else found
         at_surface = checks.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
         said = {check.code for check in at_surface}

@@ -13,12 +13,13 @@ import numpy as np
 
 from analysis import bootstrap, human, identified, scatter, ties
 from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
-from analysis.rows import Array, Mask, Rows
+from analysis.rows import Array, Index, Mask, Rows
 from analysis.scatter import Scatter
+from analysis.valleychoices import WINDOW, Choices
 
 FORM = "loss = c0 + c1 x + c2 x^2, x = ln(N) - center"
 LOSS = "squared(loss)"
-WINDOW = 8.0
+DEFAULT = Choices()
 MANY_UNDEFINED = 0.01
 """A larger share of draws without a minimum than this is a finding."""
 
@@ -57,6 +58,12 @@ class Parabola:
         return np.asarray(self.residual / self.loss.mean())
 
     @property
+    def depth(self) -> float:
+        """How far the parabola rises from its middle to the end of the sizes."""
+        low, high = self.reach
+        return float(abs((self.inverse @ self.loss)[2])) * (0.5 * (high - low)) ** 2
+
+    @property
     def reach(self) -> Interval:
         """The swept range of x."""
         return float(self.x.min()), float(self.x.max())
@@ -80,17 +87,16 @@ class ValleyFit:
     draw_loss: Array
 
 
-def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
+def fit(rows: Rows, *, resamples: int, seed: int, choices: Choices = DEFAULT) -> ValleyFit:
     """Return the valleys of all budgets, their exponents and intervals from pooled residuals."""
     parabolas, valleys = [], []
-    for group in range(len(rows.labels)):
-        mask = rows.budget == group
-        if len(np.unique(rows.size[mask])) >= 3:
-            parabolas.append(parabola(rows, mask))
-        elif mask.sum() >= 2:
-            valleys.append(_too_few(rows, mask))
+    for index in _shared(rows):
+        if len(np.unique(rows.size[index])) >= 3:
+            parabolas.append(parabola(rows, index, choices.window))
+        else:
+            valleys.append(_too_few(rows, index))
     noise = _noise(parabolas)
-    judged = [(p, *_status(p, noise)) for p in parabolas]
+    judged = [(p, *_status(p, 0.0 if choices.flat == "keep" else noise)) for p in parabolas]
     minima = [p for p, status, _ in judged if status == "minimum"]
     noisy, again = _draws(parabolas, minima, resamples, seed)
     draws = {i: again[:, i] for i in range(len(minima))}
@@ -118,7 +124,12 @@ def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
         params={name: exponents[q].exponent for name, q in quoted},
         intervals={n: exponents[q].exponent_interval if identified[n].identified else None for n, q in quoted},
         identified=identified,
-        checks=(*_checks(valleys), *_far(rows, valleys), *_resampled(flops, again, found)),
+        checks=(
+            *_checks(valleys),
+            *_far(rows, valleys, choices.window),
+            *(_kept(minima, noise) if choices.flat == "keep" else ()),
+            *_resampled(flops, again, found),
+        ),
         rows_used=sum(len(p.keys) for p in minima),
         valleys=tuple(valleys),
         exponents=dict(exponents),
@@ -126,11 +137,21 @@ def fit(rows: Rows, *, resamples: int, seed: int) -> ValleyFit:
     return ValleyFit(block, flops, best[:, 0], best[:, 1], best[:, 2], wider[..., 0], wider[..., 1], again[..., 2])
 
 
-def parabola(rows: Rows, mask: Mask) -> Parabola:
-    """Return the regression of one budget, on the sizes within a factor of WINDOW of the best one."""
-    index = np.flatnonzero(mask)
+def _shared(rows: Rows) -> list[Index]:
+    """Return the numbers of the rows of every budget that has two or more."""
+    order, counts = np.argsort(rows.budget, kind="stable"), np.bincount(rows.budget)
+    ends = np.cumsum(counts)
+    return [order[ends[g] - counts[g] : ends[g]] for g in np.flatnonzero(counts >= 2)]
+
+
+def parabola(rows: Rows, chosen: Mask | Index, window: float = WINDOW) -> Parabola:
+    """Return the regression of one budget's `chosen` rows, on the sizes within a factor of `window` of the best one.
+
+    Where the window holds fewer than four sizes all of them are taken.
+    """
+    index = np.arange(len(rows))[chosen]
     logs = np.log(rows.params[index])
-    near = np.abs(logs - logs[ties.lowest(rows.loss[index], logs)]) <= np.log(WINDOW) * (1 + 1e-9)
+    near = np.abs(logs - logs[ties.lowest(rows.loss[index], logs)]) <= np.log(window) * (1 + 1e-9)
     if len(np.unique(rows.size[index[near]])) >= 4:
         index, logs = index[near], logs[near]
     center = float(logs.mean())
@@ -216,7 +237,7 @@ def _status(p: Parabola, noise: float) -> tuple[str, str]:
     """Return whether there is a minimum inside the swept sizes, else why not; `noise` is a share of the loss."""
     _, slope, curve = p.inverse @ p.loss
     low, high = p.reach
-    depth = abs(curve) * (0.5 * (high - low)) ** 2
+    depth = p.depth
     if depth <= 1e-10 * float(np.abs(p.loss).max()):
         return "flat", "the loss does not depend on the size here: there is no minimum"
     if curve <= 0:
@@ -292,9 +313,8 @@ def _valley(p: Parabola, status: str, reason: str, draws: Mapping[int, Array], m
     )
 
 
-def _too_few(rows: Rows, mask: Mask) -> Valley:
+def _too_few(rows: Rows, index: Index) -> Valley:
     """Return a budget that has fewer than three sizes."""
-    index = np.flatnonzero(mask)
     sizes = len(np.unique(rows.size[index]))
     logs = np.log(rows.params[index])
     return Valley(
@@ -321,13 +341,25 @@ def _identified(law: PowerLaw, name: str) -> Identified:
     return identified.ratio(law.exponent_interval, name)
 
 
-def _far(rows: Rows, valleys: Sequence[Valley]) -> list[Check]:
+def _kept(minima: Sequence[Parabola], noise: float) -> list[Check]:
+    """Return the valleys that count though they are flat."""
+    labels = [f"{p.flops_budget:.3g}" for p in minima if p.depth < 2 * noise * float(p.loss.mean())]
+    if not labels:
+        return []
+    named = ", ".join(labels[:4]) + (", ..." if len(labels) > 4 else "")
+    text = f"{human.counted(len(labels), 'valley')} within twice the noise of {100 * noise:.2g} % kept ({named} FLOPs)"
+    return [
+        Check("flat_kept", text, "where such a minimum lies is the noise's choice: flat_valleys=drop leaves it out")
+    ]
+
+
+def _far(rows: Rows, valleys: Sequence[Valley], window: float = WINDOW) -> list[Check]:
     """Return a finding about the runs of budgets with a parabola that are too far from its best size to be in it."""
-    count = sum(int((rows.budget == g).sum()) for g in range(len(rows.labels)) if (rows.budget == g).sum() >= 2)
-    left = count - sum(v.points for v in valleys)
+    counts = np.bincount(rows.budget)
+    left = int(counts[counts >= 2].sum()) - sum(v.points for v in valleys)
     if not left:
         return []
-    text = f"{human.counted(left, 'run')} of other sizes than {WINDOW:g} times around the best of the budget"
+    text = f"{human.counted(left, 'run')} of other sizes than {window:g} times around the best of the budget"
     return [Check("outside_window", f"parabolas leave out {text}", "the surface rests on these runs too", "note")]
 
 

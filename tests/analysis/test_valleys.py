@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import valleys
+from analysis import fit, frame, valleychoices, valleys
 from analysis.results import Valleys
+from analysis.valleychoices import Choices
 from tests.analysis import studies
 
 CHINCHILLA = (1.69, 406.4, 410.7, 0.34, 0.28)
@@ -68,12 +71,17 @@ def test_what_has_no_minimum_is_left_out_with_a_reason(frame: pd.DataFrame, stat
     assert found.block.rows_used == 10
 
 
-def test_a_valley_within_its_noise_is_flat() -> None:
-    frame = quadratic([1e5, 10**5.5, 1e6], 0.1, points=7)
-    first = frame["flops"] < 2e12
+def within_noise() -> pd.DataFrame:
+    """Return three budgets, of which the valley of the first is less deep than the noise."""
+    table = quadratic([1e5, 10**5.5, 1e6], 0.1, points=7)
+    first = table["flops"] < 2e12
     noise = np.tile([0.02, -0.02, 0.02, -0.02, 0.02, -0.02, 0.02], 3)
-    frame["loss"] = np.where(first, 3.0 + 0.002 * np.log(frame["params"] / 1e5) ** 2, frame["loss"]) + noise
-    found = valleys.fit(studies.as_rows(frame), resamples=0, seed=0).block
+    table["loss"] = np.where(first, 3.0 + 0.002 * np.log(table["params"] / 1e5) ** 2, table["loss"]) + noise
+    return table
+
+
+def test_a_valley_within_its_noise_is_flat() -> None:
+    found = valleys.fit(studies.as_rows(within_noise()), resamples=0, seed=0).block
     assert [v.status for v in found.valleys] == ["flat", "minimum", "minimum"]
 
 
@@ -95,6 +103,40 @@ def test_runs_outside_the_window_are_counted() -> None:
     assert {v.points for v in found.block.valleys} == {5}
 
 
+def test_the_window_of_sizes_is_an_option() -> None:
+    rows = studies.as_rows(studies.isoflop(0, ratios=(0.02, 2.5, 5, 10, 20, 40)))
+    every = valleys.fit(rows, resamples=0, seed=0, choices=Choices(window=np.inf)).block
+    assert {v.points for v in every.valleys} == {6}
+    assert not [c for c in every.checks if c.code == "outside_window"]
+    narrow = valleys.fit(rows, resamples=0, seed=0, choices=Choices(window=2.1)).block
+    assert {v.points for v in narrow.valleys} == {4}
+
+
+def test_flat_valleys_are_dropped_or_kept_with_a_finding() -> None:
+    rows = studies.as_rows(within_noise())
+    kept = valleys.fit(rows, resamples=0, seed=0, choices=Choices(flat="keep")).block
+    assert [v.status for v in kept.valleys] == ["minimum"] * 3
+    said = next(c for c in kept.checks if c.code == "flat_kept")
+    assert said.message.startswith("1 valley within twice the noise of")
+    assert said.level == "warning"
+    assert "flat_valleys=drop" in said.advice
+    level = valleys.fit(studies.as_rows(quadratic([1e5], 0.0)), resamples=0, seed=0, choices=Choices(flat="keep")).block
+    assert [v.status for v in level.valleys] == ["flat"], "where the loss does not depend on the size there is nothing"
+
+
+def test_the_command_takes_the_valleys_options(tmp_path: Path) -> None:
+    assert valleychoices.of(fit.parse(["runs=a.csv"])) == Choices(8.0, "drop")
+    assert valleychoices.of(fit.parse(["runs=a.csv", "valley_window=all"])).window == np.inf
+    for text in ("valley_window=1.5", "valley_window=wide", "flat_valleys=maybe"):
+        with pytest.raises(ValueError, match=text):
+            fit.parse(["runs=a.csv", text])
+    studies.isoflop(0, ratios=(0.02, 2.5, 5, 10, 20, 40)).to_csv(tmp_path / "a.csv", index=False)
+    asked = ["approach=2", "valley_window=all", "resamples=0", "sensitivity=no"]
+    found = fit.fit(frame.from_csv(tmp_path / "a.csv"), fit.parse([f"runs={tmp_path / 'a.csv'}", *asked]))
+    assert {v.points for v in found.fits.valleys.valleys} == {6}
+    assert found.record["options"]["valley_window"] == "all"
+
+
 def test_no_valley_at_all_says_so() -> None:
     found = valleys.fit(studies.as_rows(quadratic([1e2], 0.1)), resamples=50, seed=0).block
     assert found.status == "not possible"
@@ -104,19 +146,30 @@ def test_no_valley_at_all_says_so() -> None:
 
 @pytest.mark.parametrize(("law", "bias"), [(CHINCHILLA, -0.029029), ((1.69, 400.0, 400.0, 0.31, 0.31), 0.0)])
 def test_parabolas_have_the_published_bias_on_exact_surfaces(law: tuple[float, ...], bias: float) -> None:
+    assert off(law, 8.0, Choices()) == pytest.approx(bias, abs=2e-3)
+
+
+@pytest.mark.parametrize(("window", "bias"), [(4.0, -0.0141), (8.0, -0.0296), (np.inf, -0.0759)])
+def test_the_wider_the_window_the_larger_the_bias(window: float, bias: float) -> None:
+    assert off(CHINCHILLA, 32.0, Choices(window=window)) == pytest.approx(bias, abs=1e-4)
+
+
+def off(law: tuple[float, ...], wide: float, choices: Choices) -> float:
+    """Return by how much D* at 1e24 FLOPs is off, by parabolas over exact losses of sizes to `wide` times the best."""
     _, A, B, alpha, beta = law
     a = beta / (alpha + beta)
     scale = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
     frames = []
     for flops in (1e17, 1e18, 1e19, 1e20, 1e21):
         best = scale * (flops / 6) ** a
-        size = best * np.geomspace(1 / 8, 8, 15)
+        size = best * np.geomspace(1 / wide, wide, 15 if wide < 10 else 21)
         value = studies.loss(law, size, flops / 6 / size)
         frames.append(pd.DataFrame({"params": size, "tokens": flops / 6 / size, "flops": flops, "loss": value}))
-    found = valleys.fit(studies.as_rows(pd.concat(frames, ignore_index=True)), resamples=0, seed=0)
+    rows = studies.as_rows(pd.concat(frames, ignore_index=True))
+    found = valleys.fit(rows, resamples=0, seed=0, choices=choices)
     tokens = found.block.exponents["tokens"]
     predicted = tokens.coefficient * (1e24 / tokens.reference_flops) ** tokens.exponent
-    assert predicted / ((1e24 / 6) ** (1 - a) / scale) - 1 == pytest.approx(bias, abs=2e-3)
+    return float(predicted / ((1e24 / 6) ** (1 - a) / scale) - 1)
 
 
 @pytest.mark.parametrize(("column", "exact"), [("flops_budget", True), ("flops_printed", False)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import bootstrap, valleys
+from analysis import bootstrap, valleychoices, valleys
 from analysis.results import PowerLaw, Valley
 from analysis.rows import Rows, rows
 
@@ -55,7 +55,7 @@ def test_a_parabola_is_polyfits() -> None:
 
 
 def test_sizes_beyond_the_window_are_left_out_where_four_are_left() -> None:
-    near = np.log(valleys.WINDOW)
+    near = np.log(valleychoices.WINDOW)
     for x, kept in (
         ([-1.0, 0.0, 0.7, near, near + 0.01], 4),
         ([-near, -1.0, 0.0, 0.5, near + 0.01], 4),
