@@ -11,8 +11,8 @@ from analysis import arguments
 from analysis.arguments import Key
 
 WINDOW = 8.0
-"""Wide enough for the noise of runs, narrow enough for a parabola: on exact Chinchilla surfaces D* at 1e24 FLOPs is 0.4,
-1.4, 3.0 and 5.0 % too low in windows of 2, 4, 8 and 16, and 7.6 % over sizes to 32 times the best."""
+"""Wide enough for the noise of runs, narrow enough for a parabola: on exact Chinchilla surfaces D* at 1e24 FLOPs is
+0.4, 1.4, 3.0 and 5.0 % too low in windows of 2, 4, 8 and 16, and 7.6 % over sizes to 32 times the best."""
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,12 @@ def codes(found: results.Fit) -> set[str]:
 def test_params_in_two_units_are_told_by_their_flops(tmp_path: Path) -> None:
     table = studies.isoflop(0, noise=0.002)
     table.loc[::3, "params"] /= 1e6
+    with pytest.raises(ValueError, match=r"7 of 20 rows have one of params.*flops are 1e\+06 times 6 x params"):
+        run(tmp_path, table)
+    table = studies.isoflop(0, noise=0.002)
+    table.loc[::3, "params"] /= 40.0
     said = next(c for c in run(tmp_path, table).checks if c.code == "flops_not_6nd")
-    assert said.message == "FLOPs are 1 to 1e+06 times 6 N D"
+    assert said.message == "FLOPs are 1 to 40 times 6 N D"
     assert "have one unit in all rows" in said.advice
 
 
