@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import backtest, engine, fit, results
+from analysis import backtest, engine, fit, frame, results
 from analysis.plain import to_json
 from tests.analysis import studies
 
@@ -35,8 +35,9 @@ def codes(found: results.Fit) -> set[str]:
 def test_params_in_two_units_are_told_by_their_flops(tmp_path: Path) -> None:
     table = studies.isoflop(0, noise=0.002)
     table.loc[::3, "params"] /= 1e6
+    table.to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(ValueError, match=r"7 of 20 rows have one of params.*flops are 1e\+06 times 6 x params"):
-        run(tmp_path, table)
+        frame.used(frame.from_csv(tmp_path / "b.csv"))
     table = studies.isoflop(0, noise=0.002)
     table.loc[::3, "params"] /= 40.0
     said = next(c for c in run(tmp_path, table).checks if c.code == "flops_not_6nd")
