@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import arguments, human, source
 from analysis.arguments import Key
+from analysis.fitkeys import LOSSES
 from analysis.plain import to_json
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ DEFAULT = "chinchilla,chinchilla_tied,chinchilla_interaction,kaplan,kaplan_floor
 KEYS = (
     *source.KEYS,
     Key("forms", "laws by name, divided by commas; list prints them all", DEFAULT),
-    Key("loss", "loss function on log residuals: squared has a likelihood that all laws share", "squared",
-        choices=("huber", "student_t", "l1", "squared")),
+    Key("loss", "loss function on log residuals: squared has a likelihood that all laws share; linear: on plain ones",
+        "squared", choices=LOSSES),
     Key("resamples", "bootstrap resamples of each law", 0, arguments.whole),
     Key("seed", "seed of the resamples", 0, arguments.whole),
     Key("out", "folder for compare.json (default: none is written)"),

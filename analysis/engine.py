@@ -22,7 +22,7 @@ from analysis import newton, ties
 from analysis.bfgs import Array, Evaluate, Index, Minimum, minimise
 from analysis.constraints import FREE, Constraint, constraint
 from analysis.forms import Form
-from analysis.losses import Huber, Loss, Squared
+from analysis.losses import Huber, Linear, Loss, Squared
 from analysis.results import Basin, Optimizer
 
 __all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
@@ -96,6 +96,7 @@ def problem(
     logs = np.log(np.stack([np.asarray(c, dtype=np.float64) for c in columns]))
     centres = form.centre(logs)
     y = np.log(np.asarray(losses, dtype=np.float64))
+    plain = plain or isinstance(loss, Linear)
     return Problem(form, logs - centres[:, None], centres, y, loss, constraint(form, centres, fix, tie), plain)
 
 

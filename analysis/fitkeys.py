@@ -16,7 +16,7 @@ EXAMPLES = (
 APPROACHES = ("1", "2", "3")
 INTERVALS = ("bootstrap", "delta", "sandwich", "profile")
 CLUSTERS = ("auto", "sizes", "runs", "rows", "seeds", "residuals")
-LOSSES = ("huber", "student_t", "l1", "squared")
+LOSSES = ("huber", "student_t", "l1", "squared", "linear")
 
 
 def _approach(key: Key, text: str) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ KEYS = (
     *source.KEYS,
     Key("form", "law of the loss, by name, by paper or as text (analysis.compare lists them)", "chinchilla"),
     Key("approach", "1 (envelope of learning curves), 2 (isoFLOP valleys), 3 (surface), or all", APPROACHES, _approach),
-    Key("loss", "loss function on log residuals", "huber", choices=LOSSES),
+    Key("loss", "loss function on log residuals; linear: least squares on plain ones", "huber", choices=LOSSES),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),
     Key("interval", "how the law's intervals are made", "bootstrap", choices=INTERVALS),
     Key("cluster", "what a resample draws; auto: what rows share, else residuals or runs", "auto", choices=CLUSTERS),

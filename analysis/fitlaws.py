@@ -33,6 +33,11 @@ def settings_only(frame: pd.DataFrame, asked: Mapping[str, Any]) -> Fit:
     from analysis import evidence, hyperparameters
     from analysis.forms import FORMS
 
+    if asked["loss"] == "linear":
+        raise ValueError(
+            f"loss=linear is for laws of the loss: rates and batches of form={asked['form']} lie over orders of size, "
+            "and the largest alone would decide; use loss=squared, on logs"
+        )
     found = hyperparameters.of_sweeps(frame, FORMS[asked["form"]].target, asked["window"], asked["optimum"])
     if found is None:
         return law_only(frame, asked)

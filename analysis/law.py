@@ -46,8 +46,9 @@ def fit_law(
         `unique_tokens`.
     form : str or Form
         A name in `analysis.forms.FORMS`, or a form of one's own.
-    loss : {"huber", "student_t", "l1", "squared"} or Loss
-        The loss function of ln predicted - ln observed; `delta` is Huber's, in log residual (0.001 is 0.1 %).
+    loss : {"huber", "student_t", "l1", "squared", "linear"} or Loss
+        The loss function of ln predicted - ln observed; `delta` is Huber's, in log residual (0.001 is 0.1 %). "linear"
+        is least squares of predicted - observed, in which E, A and B are linear.
     fix, tie : mapping
         Constants held at values, and constants held at others: ``fix={"E": 1.7}``, ``tie={"beta": "alpha"}``.
     cluster : {"auto", "sizes", "runs", "rows", "seeds", "residuals"}

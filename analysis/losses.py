@@ -1,4 +1,4 @@
-"""What is summed over residuals: Huber, Student-t, L1, squared; each with the likelihood that it stands for.
+"""What is summed over residuals: Huber, Student-t, L1, squared, linear; each with the likelihood that it stands for.
 
 Residuals are ln predicted - ln observed, or plain differences where a fit says so. `scale` is a residual's largest (or
 typical) pull, to which gradients are compared.
@@ -143,6 +143,19 @@ class Squared(Elementwise):
 
 
 @dataclass(frozen=True)
+class Linear(Squared):
+    """Half the squared difference of the values themselves, not of their logs: least squares on plain losses.
+
+    Given the exponents of a sum of powers its other constants enter linearly (variable projection).
+    """
+
+    @property
+    def text(self) -> str:
+        """How fit.json names it."""
+        return "squared(residual)"
+
+
+@dataclass(frozen=True)
 class Absolute(Elementwise):
     """The absolute residual, rounded within `corner` of zero so that it has a derivative."""
 
@@ -264,7 +277,7 @@ def named(name: str | Loss, delta: float = 1e-3) -> Loss:
     if not isinstance(name, str):
         return name
     known: dict[str, Loss] = {
-        "huber": Huber(delta), "squared": Squared(), "l1": Absolute(), "student_t": StudentT()
+        "huber": Huber(delta), "squared": Squared(), "l1": Absolute(), "student_t": StudentT(), "linear": Linear()
     }  # fmt: skip
     if name not in known:
         raise ValueError(f"loss={name!r} is not known; use one of {', '.join(known)}")
