@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import foreign, tablefile
+from analysis import foreign, large, tablefile
 from analysis.rows import SAME_SIZE, clusters
 from analysis.tidy import BITS_PER_BYTE, COLUMNS, LABEL_SLACK, LOSS_UNIT, REQUIRED, TEXT, as_records, empty, finish
 
@@ -26,15 +26,16 @@ def from_csv(
     where: Mapping[str, str] | None = None,
     need: Sequence[str] = REQUIRED,
     decimal: str = "auto",
+    thin: int = 1,
 ) -> pd.DataFrame:
     """Return the frame of a foreign table: CSV, TSV, JSON lines or Parquet.
 
     `columns` maps our names to the file's, or to COLUMN*FACTOR; those of `need` have to be there, the others of COLUMNS
     are taken where they are, and further number columns are kept under their own names. `where` keeps the rows whose
-    column has this value (see :func:`analysis.foreign.filtered`). Of params, tokens and flops one that is not there is
-    computed only on the explicit flop_rule="6ND". Rows of one `run` at several token counts are its checkpoints:
-    without a column schedule_complete only the last is final. Raises ValueError naming the column that is missing or
-    unreadable.
+    column has this value (see :func:`analysis.foreign.filtered`), and `thin` one of so many of these, with the last one
+    of every run. Of params, tokens and flops one that is not there is computed only on the explicit flop_rule="6ND".
+    Rows of one `run` at several token counts are its checkpoints: without a column schedule_complete only the last is
+    final. Raises ValueError naming the column that is missing or unreadable, and where there are too many rows.
 
     Examples
     --------
@@ -45,7 +46,8 @@ def from_csv(
     _refuse_twice(columns or {})
     named = [theirs for ours, theirs in (columns or {}).items() if ours in TEXT]
     raw = foreign.mapped(tablefile.read(path, (*TEXT, *named), decimal), columns or {}, COLUMNS, path)
-    raw = foreign.filtered(raw, where or {}, path).reset_index(drop=True)
+    raw = large.thinned(foreign.filtered(raw, where or {}, path), thin).reset_index(drop=True)
+    large.refuse_read(len(raw), path)
     loss_unit = _unit((columns or {}).get("loss", "loss"), loss_unit)
     raw = _with_6nd(raw, path) if flop_rule == "6ND" else raw
     absent = [name for name in need if name not in raw]

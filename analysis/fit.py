@@ -64,6 +64,7 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     from analysis.formnames import CURVES
     from analysis.forms import FORMS
     from analysis.frame import used
+    from analysis.large import refuse_fitted
 
     if asked["form"] == CURVES:
         return curves_only(frame, asked)
@@ -73,6 +74,7 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     if not complete:
         return law_only(frame, asked)
     rows = used(frame)
+    refuse_fitted(len(rows))
     return Parts(frame, rows, asked).result()
 
 
@@ -105,10 +107,13 @@ def with_prediction(result: Fit, frame: pd.DataFrame) -> pd.DataFrame:
 
 def act(options: Mapping[str, Any]) -> int:
     """Fit, write and print."""
+    from analysis import large
     from analysis.formnames import resolve
 
     options = {**options, "form": resolve(options["form"], curves=True)}
     frame = load_frame(options)
+    large.told(len(frame))
+    large.log.info("%d rows read, %d of them are fitted", len(frame), int(frame["used"].sum()))
     result = fit(frame, options)
     folder = Path(options["out"] or Path("reports") / result.study)
     write(result, frame, folder)

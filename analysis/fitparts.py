@@ -45,7 +45,7 @@ class Parts:
     """One fit in the making: each part is computed once, in the order in which the others need it."""
 
     def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
-        from analysis import backtest, checks, evidence, frontier, recommend, surface, valleychoices, valleys
+        from analysis import backtest, checks, evidence, frontier, large, recommend, surface, valleychoices, valleys
 
         self.frame, self.rows, self.asked = frame, rows, asked
         resamples, seed = int(asked["resamples"]), int(asked["seed"])
@@ -53,7 +53,9 @@ class Parts:
         self.dropped = dropped(frame)
         self.drawn: tuple[Law, Cost, Interval] | None = None
         self._no_size = False
+        large.log.info("surface, with %d resamples", resamples)
         found, self.law = evidence.surface(rows, asked)
+        large.log.info("valleys and frontier")
         self.surface = found if isinstance(found, surface.Surface) else None
         chosen = valleychoices.of(asked)
         self.valleys = valleys.fit(rows, resamples=resamples, seed=seed, choices=chosen)
@@ -61,6 +63,7 @@ class Parts:
         self.budget = float(asked["budget"] or 10.0 * float(rows.labels.max()))
         self.other, self.extra, self.other_fit = self._other_law()
         self.envelope, self.envelope_laws = _envelope(frame, asked)
+        large.log.info("recommendation and backtest")
         self.plan, self.why = self._recommended()
         far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
         self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, choices=chosen, **held(asked))
@@ -72,7 +75,7 @@ class Parts:
 
     def result(self) -> Fit:
         """Return everything as what fit.json holds."""
-        from analysis import bootstrap, checks, frontier, recommend, suspects
+        from analysis import bootstrap, checks, frontier, large, recommend, suspects
         from analysis.tables import versions
 
         frame, rows, asked = self.frame, self.rows, self.asked
@@ -88,6 +91,7 @@ class Parts:
         )
         front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
         top = self._top(law, envelope, valleys)
+        large.log.info("approaches side by side, profiles, sensitivity (sensitivity=no leaves these out)")
         beside, found = self._approaches(), self._evidence()
         plan = recommend.compared(self.plan, beside.get("approaches", ()))
         sizes = recommend.sizes(plan, beside.get("approaches", ())) if plan else None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis import arguments
 from analysis.arguments import Key
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ RUNS = Key("runs", "runs/STUDY, mlflow:EXPERIMENT, or a file: .csv, .tsv, .parqu
 FURTHER = (
     Key("columns", "file: OURS:THEIRS,... for params, tokens, flops, loss and others; params:size_m*1e6 scales"),
     Key("where", "file: COLUMN:VALUE,... keeps these rows; VALUE may be A|B, <X, >=X, !=X"),
+    Key(
+        "thin",
+        "file: of every run each K-th checkpoint and its last; of rows without runs each K-th",
+        1,
+        arguments.whole,
+    ),
     Key(
         "select",
         "all, or best: of runs with equal N and D that differ in learning rate or batch, the lowest loss",
@@ -81,8 +88,11 @@ def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFr
             where=foreign.pairs("where", options["where"], (), "COLUMN:VALUE"),
             need=need or frame.REQUIRED,
             decimal=options.get("decimal") or "auto",
+            thin=max(1, int(options.get("thin") or 1)),
         )
     for key in ("columns", "where"):
         if options[key]:
             raise ValueError(f"{key}={options[key]} is for files, and runs={runs} is none; leave it out")
+    if int(options.get("thin") or 1) > 1:
+        raise ValueError(f"thin={options['thin']} is for files, and runs={runs} is none; leave it out")
     return frame.from_runs(path, options["params"] or "matmul", options["points"], unit or frame.LOSS_UNIT)

@@ -1,0 +1,94 @@
+"""`python -m analysis.fit` on tables of many rows: wall clock, processor time, peak memory, what it ends with.
+
+`python -m benchmarks.analysis_large [rows=1e4,1e5,1e6] [kinds=runs,curves] [limit=300] [OPTION=VALUE ...]`: made-up
+tables in a temporary folder. "runs" are runs of 40 sizes at 25 budgets with seeds, "curves" checkpoints of runs, 100 of
+each. Further options go to the command. Its exit code tells an answer (0, 3) from a refusal (2); `limit` [s] ends a
+command that does neither. Set OMP_NUM_THREADS.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+CHECKPOINTS, SIZES, BUDGETS = 100, 40, 25
+
+
+def loss(params: np.ndarray, tokens: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    return np.asarray((1.8 + 480 / params**0.35 + 2100 / tokens**0.37) * np.exp(noise))
+
+
+def runs(count: int) -> pd.DataFrame:
+    """Return `count` runs: seeds of 40 sizes at 25 budgets."""
+    generator = np.random.default_rng(0)
+    flops = np.geomspace(1e18, 1e22, BUDGETS)[generator.integers(BUDGETS, size=count)]
+    ratio = np.geomspace(1, 400, SIZES)[generator.integers(SIZES, size=count)]
+    params = np.sqrt(flops / (6 * ratio))
+    tokens = flops / (6 * params)
+    value = loss(params, tokens, 0.004 * generator.normal(size=count))
+    return pd.DataFrame({"params": params, "tokens": tokens, "flops": flops, "loss": value})
+
+
+def curves(count: int) -> pd.DataFrame:
+    """Return `count` checkpoints, 100 a run, of runs of as many sizes; runs share an error."""
+    generator = np.random.default_rng(0)
+    many = max(count // CHECKPOINTS, 1)
+    params = np.repeat(np.exp(generator.uniform(np.log(1e7), np.log(1e10), many)), CHECKPOINTS)
+    tokens = params * np.tile(np.geomspace(2, 400, CHECKPOINTS), many)
+    noise = np.repeat(0.004 * generator.normal(size=many), CHECKPOINTS) + 0.0005 * generator.normal(size=len(params))
+    name = np.repeat([f"run{i}" for i in range(many)], CHECKPOINTS)
+    table = {
+        "run": name,
+        "params": params,
+        "tokens": tokens,
+        "flops": 6 * params * tokens,
+        "loss": loss(params, tokens, noise),
+    }
+    return pd.DataFrame(table)
+
+
+def timed(table: Path, folder: Path, limit: float, further: list[str]) -> str:
+    """Return a line of what the command took and ended with."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [sys.executable, "-m", "analysis.fit", f"runs={table}", f"out={folder}", *further]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+    wall = time.perf_counter() - begin
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked = own.ru_utime + own.ru_stime - before.ru_utime - before.ru_stime
+    last = (said.strip().splitlines() or [""])[-1][:100]
+    return f"{wall:8.1f} {worked:10.1f} {own.ru_maxrss / 2**20:9.2f} {process.returncode:5d}  {last}"
+
+
+def main() -> None:
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    counts = [int(float(text)) for text in given.pop("rows", "1e4,1e5,1e6").split(",")]
+    kinds = given.pop("kinds", "runs,curves").split(",")
+    limit = float(given.pop("limit", "300"))
+    further = [f"{name}={value}" for name, value in given.items()]
+    print(f"{'rows':>9} {'kind':>7} {'wall, s':>8} {'processor':>10} {'peak, GiB':>9} {'exit':>5}  last line")
+    for count in counts:
+        for kind in kinds:
+            with tempfile.TemporaryDirectory() as folder:
+                table = Path(folder) / "table.csv"
+                {"runs": runs, "curves": curves}[kind](count).to_csv(table, index=False)
+                if os.fork() == 0:  # a process of its own, so that the peak of memory is this command's
+                    print(f"{count:9d} {kind:>7} {timed(table, Path(folder), limit, further)}", flush=True)
+                    os._exit(0)
+                os.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Tables of very many rows: refused with how to thin them, thinned by run, and progress is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import fit, frame, large
+from tests.analysis import studies
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    yield
+    large.log.handlers.clear()
+    large.log.setLevel(logging.NOTSET)
+    large.log.propagate = True
+
+
+def checkpoints(path: Path) -> pd.DataFrame:
+    """Write the learning curves of twenty runs, ten checkpoints each, in no order; return the last ones."""
+    last = studies.isoflop(0, noise=0.003).drop(columns="flops_budget")
+    last["run"] = [f"run{i}" for i in range(len(last))]
+    parts = []
+    for share in np.linspace(0.1, 1.0, 10):
+        part = last.assign(tokens=last["tokens"] * share, flops=last["flops"] * share)
+        parts.append(part.assign(loss=studies.loss(studies.LAW, part["params"], part["tokens"])))
+    pd.concat(parts).sample(frac=1.0, random_state=0).to_csv(path, index=False)
+    return parts[-1]
+
+
+def test_thinning_keeps_the_last_checkpoint_of_every_run(tmp_path: Path) -> None:
+    last = checkpoints(tmp_path / "a.csv")
+    for every, kept in ((1, 10), (3, 4), (5, 2), (99, 1)):
+        found = frame.from_csv(tmp_path / "a.csv", thin=every)
+        assert len(found) == 20 * kept
+        used = found[found["used"]]
+        assert sorted(used["tokens"]) == pytest.approx(sorted(last["tokens"]))
+    studies.isoflop(0).to_csv(tmp_path / "b.csv", index=False)
+    assert len(frame.from_csv(tmp_path / "b.csv", thin=6)) == 4
+
+
+def test_more_rows_than_are_read_or_fitted_are_refused_with_what_thins_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints(tmp_path / "a.csv")
+    monkeypatch.setattr(large, "MOST_READ", 60)
+    with pytest.raises(ValueError, match=r"a\.csv has 200 rows, and at most 60 are read.*thin=4 keeps"):
+        frame.from_csv(tmp_path / "a.csv")
+    asked = [f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "resamples=0", "sensitivity=no", "report=no"]
+    assert fit.main(asked) == 2
+    assert "thin=4" in capsys.readouterr().err
+    assert fit.main([*asked, "thin=4"]) in (0, 3)
+    monkeypatch.setattr(large, "MOST_FITTED", 12)
+    assert fit.main([*asked, "thin=4"]) == 2
+    assert "20 rows are to be fitted, and at most 12 are: thin=2 keeps" in capsys.readouterr().err
+
+
+def test_a_million_rows_are_refused_before_they_are_judged(tmp_path: Path) -> None:
+    n = 300_000
+    table = pd.DataFrame({"params": np.full(n, 1e7), "tokens": 1e9, "flops": 6e16, "loss": 3.0})
+    table.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"300000 rows.*thin=2"):
+        frame.from_csv(tmp_path / "a.parquet")
+
+
+def test_a_long_fit_says_what_it_is_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    studies.isoflop(0, noise=0.003).to_csv(tmp_path / "a.csv", index=False)
+    asked = [f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "resamples=0", "sensitivity=no", "report=no"]
+    assert fit.main(asked) in (0, 3)
+    assert capsys.readouterr().err == "", "a short one does not"
+    monkeypatch.setattr(large, "SLOW", 10)
+    assert fit.main(asked) in (0, 3)
+    said = capsys.readouterr().err
+    for part in ("20 rows read, 20 of them are fitted", "surface, with 0 resamples", "valleys", "backtest"):
+        assert part in said
+
+
+def test_thin_is_for_files(tmp_path: Path) -> None:
+    studies.write_study(tmp_path / "runs" / "a", studies.isoflop(0))
+    with pytest.raises(ValueError, match="thin=2 is for files"):
+        fit.load_frame(fit.parse([f"runs={tmp_path / 'runs' / 'a'}", "thin=2"]))
