@@ -108,7 +108,9 @@ def _rows(runs: Any) -> Rows:
     )
 
 
-def _isoflop_call(table: Rows, method: str, budget: float, choices: Choices) -> Callable[[], dict[str, Any]]:
+def _isoflop_call(
+    table: Rows, method: str, budget: float, choices: Choices = valleys.DEFAULT
+) -> Callable[[], dict[str, Any]]:
     def call() -> dict[str, Any]:
         found = isoflop.optima(_with_minimum(table, choices), method)
         good = int(found["params_opt"].notna().sum())
@@ -123,7 +125,7 @@ def _isoflop_call(table: Rows, method: str, budget: float, choices: Choices) -> 
     return call
 
 
-def _with_minimum(table: Rows, choices: Choices) -> Rows:
+def _with_minimum(table: Rows, choices: Choices = valleys.DEFAULT) -> Rows:
     """Return the rows of budgets whose valley has a minimum; ValueError says why the others are left out."""
     judged = valleys.fit(table, resamples=0, seed=0, choices=choices).block.valleys
     good = [v.flops_budget for v in judged if v.status == "minimum"]
