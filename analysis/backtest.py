@@ -99,7 +99,9 @@ class _Law:
         return np.asarray(np.exp(self.form.log_value(point.theta[None], x)[0]))
 
 
-def _tested(train: Rows, test: Rows, held: tuple[float, float], law_of: _Law, choices: Choices) -> Backtest | None:
+def _tested(
+    train: Rows, test: Rows, held: tuple[float, float], law_of: _Law, choices: Choices = valleys.DEFAULT
+) -> Backtest | None:
     """Return the test of one fit; None where neither the law nor the frontier can be fitted to its runs."""
     observed, flops = held
     found: dict[str, BacktestOptimum] = {}
@@ -151,7 +153,7 @@ def _by_law(law: _Law, train: Rows, test: Rows, _: float) -> tuple[Array | None,
     return predicted, float(predicted[ties.lowest(test.loss, test.params)])
 
 
-def _observed(test: Rows, choices: Choices) -> tuple[float, float]:
+def _observed(test: Rows, choices: Choices = valleys.DEFAULT) -> tuple[float, float]:
     """Return the loss at the held-out valley's minimum (else its lowest loss) and its exact FLOPs."""
     held = valleys.fit(test, resamples=0, seed=0, choices=choices)
     if len(held.loss) == 1:
