@@ -19,6 +19,7 @@ import pytest
 
 from study.layout import StudyFolder
 from study.tracking.mlflow_store import ENVIRONMENT
+from tests.environment import python_path
 from tests.study.execution.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end, wait_until
 from tests.study.tracking import made
 from tests.warm import fresh, warm
@@ -51,7 +52,7 @@ class Case:
 
 
 def environment() -> dict[str, str]:
-    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     return {**{k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}, **ours}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.environment import python_path
 from tests.slurm.cluster import LIMIT_SECONDS, REPOSITORY, JobState, ThrowawayCluster, wait_for
 
 TRAINERS = Path(__file__).with_name("trainers")
@@ -84,7 +85,7 @@ class Lab:
     @property
     def environment(self) -> dict[str, str]:
         """Environment of its commands."""
-        fixed = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+        fixed = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
         return self.cluster.full_environment(**fixed) | dict(self.variables)
 
     def sweep_command(self, *overrides: str, cluster: str = "slurm") -> list[str]:

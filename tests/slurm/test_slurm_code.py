@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import python_path
 from tests.slurm.cluster import REPOSITORY, wait_for
 from tests.slurm.lab import TINY, Lab
 
@@ -34,7 +35,7 @@ def released(lab: Lab, study: str, count: int) -> None:
 
 
 def test_sources_edited_before_the_job_starts(checkout: Path, corpus: Path, lab: Lab) -> None:
-    there = replace(lab, folder=checkout).with_trainer("says", PYTHONPATH=checkout)
+    there = replace(lab, folder=checkout).with_trainer("says", PYTHONPATH=python_path(checkout))
     there.with_trainer("says", SAYS_DIES=1).sweep("study.name=frozen", *TINY, *HELD, "cluster.code=frozen")
     there.sweep("study.name=live", *TINY, *HELD)
     (checkout / "train" / "said.py").write_text("TEXT = 'new'\n", encoding="utf-8")

@@ -19,6 +19,7 @@ from study.point import canonical, key_of
 from study.search.settings import load, refuse_another
 from study.stored import stored
 from study.sweep import main as sweep
+from tests.environment import python_path
 from tests.study.recorded import DATA, SAID, unpack
 from train.spec import later
 from train.spec.config import SCIENTIFIC, BudgetConfig, ModelConfig, RunConfig, key
@@ -163,7 +164,7 @@ def test_a_recorded_search_is_read_and_taken_for_the_same(here: Path, capfd: pyt
 
 @pytest.mark.slow
 def test_a_recorded_run_goes_on_from_its_checkpoint(here: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "study", "retry", "recorded"]
     done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -177,7 +178,7 @@ def test_a_recorded_run_goes_on_from_its_checkpoint(here: Path) -> None:
 @pytest.mark.slow
 def test_a_recorded_study_goes_to_mlflow_once_whatever_is_lost(here: Path) -> None:
     """Also where rows were sent, cut, and written again at another time, and tracking.json is gone."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     command = [sys.executable, "-m", "study.tracking", "sync", "runs/recorded", "--uri", "sqlite:///m.db"]
     folder = StudyFolder(here / "runs/recorded")
     metrics = folder.run(UNFINISHED).metrics

@@ -19,6 +19,7 @@ from study.freeze import load_points
 from study.help import HEAD
 from study.layout import StudyFolder
 from study.sweep import main, split
+from tests.environment import python_path
 from train.spec.config import DataConfig
 from train.spec.manifest import Manifest, Split, TokenizerFile, settings_of
 
@@ -43,7 +44,7 @@ MODELS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "mod
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "COLUMNS": "160"}
     command = [sys.executable, "-m", "study.sweep", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -96,7 +97,7 @@ from study.sweep import main
 assert main(["study=smoke", "dry_run=true", "cluster=slurm"]) == 0
 print([m for m in {HEAVY} if m in sys.modules])
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -229,7 +230,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(here: Path, words: str, unbuf
     """`python -m study.sweep --help | head` ends without a word."""
     # The reader has gone before the first word is written.
     script = f"{{ sleep 0.2; exec {shlex.quote(sys.executable)} -m {words}; }} | true; echo ${{PIPESTATUS[0]}}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(["bash", "-c", script], cwd=here, env=environment, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
@@ -526,7 +527,7 @@ def test_an_installed_wheel_finds_its_conf(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "study.sweep", "study=smoke", "dry_run=true"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(target)}
+    environment = {**os.environ, "PYTHONPATH": python_path(target)}
     done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Study smoke: 9 points" in done.stdout

@@ -16,6 +16,7 @@ from study.freeze import append_points
 from study.layout import StudyFolder
 from study.observe import observe
 from study.point import Point, point
+from tests.environment import python_path
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -45,7 +46,7 @@ def seeded(seed: int, width: int = 64) -> Point:
 
 def environment() -> dict[str, str]:
     """Return the environment of a process that runs the stand-in instead of the trainer."""
-    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     return {**os.environ, **ours}
 
 

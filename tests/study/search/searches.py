@@ -17,6 +17,7 @@ from study.search.log import Record
 from study.search.settings import Settings, described, save
 from study.search.state import ended, reported, started
 from sweeps.space import Choice, Domain, Interval
+from tests.environment import python_path
 from tests.study.execution.studies import REPOSITORY
 from train.spec.config import BudgetConfig
 
@@ -81,7 +82,7 @@ def advance(study: StudyFolder, units: int, seed: int = 0, lose: float = 0.1) ->
 
 
 def environment(seconds: float = 0.0) -> dict[str, str]:
-    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": str(REPOSITORY), "STAND_IN_SECONDS": str(seconds)}
+    ours = {"STUDY_TRAINER": TRAINER, "PYTHONPATH": python_path(), "STAND_IN_SECONDS": str(seconds)}
     return {**os.environ, **ours}
 
 

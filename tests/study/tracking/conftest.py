@@ -11,6 +11,7 @@ import filelock
 import pytest
 
 from study.tracking.mlflow_store import ENVIRONMENT
+from tests.environment import python_path
 from tests.warm import Started, warm
 
 REPOSITORY = Path(__file__).parents[3]
@@ -31,7 +32,7 @@ def no_secrets_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(module: str, *words: str, cwd: Path) -> Started:
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
     return warm(*USED, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR").start(module, *words, cwd=cwd, env=env)
 
 

@@ -18,7 +18,7 @@ from study.code_version import CodeVersion
 from study.layout import StudyFolder
 from study.tracking.redact import HIDDEN, code_redactor, redactor, refuse_secrets, scrub
 from study.tracking.syncer import Syncer
-from tests.study.tracking.conftest import REPOSITORY
+from tests.environment import python_path
 from tests.study.tracking.fake import FakeStore
 from tests.study.tracking.made import append, complete, end_attempt, make_study, start_run
 
@@ -210,7 +210,7 @@ def test_a_defect_does_not_show_the_address(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "study.tracking", "sync", str(made.folder.path)]
     env = {
         **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": python_path(),
         "A_TOKEN": "not-a-text",
         "MLFLOW_TRACKING_URI": "http://u:p1p1p1@x",
     }

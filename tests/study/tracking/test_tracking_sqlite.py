@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.environment import python_path
 from tests.study.tracking.conftest import REPOSITORY, Start, creating
 from tests.study.tracking.made import (
     LIMIT_SECONDS,
@@ -74,7 +75,7 @@ def test_everything_arrives_quietly_and_without_the_network(tmp_path: Path) -> N
     report.mkdir(parents=True)
     (report / "valleys.png").write_bytes(b"png")
     line = [sys.executable, "-c", OFFLINE, "sync", "runs/iso"]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MLFLOW_TRACKING_PASSWORD": "hunter22hunter22"}
+    env = {**os.environ, "PYTHONPATH": python_path(), "MLFLOW_TRACKING_PASSWORD": "hunter22hunter22"}
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "THREADS 1\n")
     assert done.stdout.count("\n") == 1
@@ -235,7 +236,7 @@ def test_a_child_ends_when_its_parent_has_gone(database: Path, tmp_path: Path) -
     made = make_study(tmp_path / "runs" / "iso", 1)
     start_run(made.run(0))
     sync = f"{sys.executable} -m study.tracking sync runs/iso --uri sqlite:///{database} --follow --until-idle"
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    env = {**os.environ, "PYTHONPATH": python_path()}
     parent = subprocess.Popen(
         ["sh", "-c", f"{sync} & echo $!; wait"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import python_path
 from train.prepare import Display, configured
 from train.spec.manifest import read_manifest
 
@@ -18,7 +19,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def _run(*arguments: str, folder: Path, python: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {"PYTHONPATH": python_path()}
     command = [sys.executable, *python, "-m", "train.prepare", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -102,7 +103,7 @@ def test_bad_settings(tmp_path: Path, content: str | None, assignments: list[str
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {"PYTHONPATH": python_path()}
     source = tmp_path / "text"
     source.mkdir()
     for number in range(30):  # 30 MB of words that are all different keep it at work until long after the signal

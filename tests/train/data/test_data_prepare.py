@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tokenizers import Tokenizer
 
+from tests.environment import python_path
 from train.data.prepare import prepare
 from train.data.text import normalised
 from train.spec.config import DataConfig
@@ -310,7 +311,7 @@ def _start(
     script = folder / "script.py"
     values = {"stage": stage, "share": share, "config": vars(config), "root": str(root), "force": force}
     script.write_text(SCRIPT.format(**values), "utf-8")
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {"PYTHONPATH": python_path()}
     command = [sys.executable, str(script)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

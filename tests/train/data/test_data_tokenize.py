@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from tests.environment import python_path
 from train.data.tokenize import encoder, sample, train_bpe, word_pattern
 
 CORPUS = [
@@ -57,7 +58,7 @@ def test_training_compresses_and_does_not_depend_on_threads(bpe: str) -> None:
         "sys.stdout.write(t.train_bpe(t.CORPUS, 400))"
     )
     for threads in ("1", "4"):
-        environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONPATH": ".", "PYTHONIOENCODING": "utf-8"}
+        environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONPATH": python_path(), "PYTHONIOENCODING": "utf-8"}
         found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
         assert found.stdout.decode() == bpe
 
