@@ -8,13 +8,15 @@ from train.spec.config import CompileConfig, MemoryConfig, ModelConfig, Parallel
 
 VOCABULARY = 64
 LENGTH = 32
+STEPS, FEW_STEPS = 20, 8
+"""Of a cell for each kind of layout, and of its variants."""
 MODEL = ModelConfig(width=32, layers=2, head_dim=4, kv_heads=4, mlp_width=48)
 TIED = replace(MODEL, tied_embeddings=True)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One layout and what has to hold for it over 20 steps of up to `sequences` sequences; the last one is short.
+    """One layout and what has to hold for it over `steps` steps of up to `sequences` sequences; the last one is short.
 
     masked: a good part of the targets is not trained on, more of some sequences than of others. documents: attention
     stays within documents of a few tokens. gradient: bound on the
@@ -39,6 +41,7 @@ class Cell:
     overflows: bool = False
     reference_micro: int | None = None
     bitwise: bool = False
+    steps: int = STEPS
 
 
 def parallel(**changes: object) -> ParallelConfig:
@@ -46,39 +49,48 @@ def parallel(**changes: object) -> ParallelConfig:
     return ParallelConfig(**{"dp_replicate": 1, **changes})  # type: ignore[arg-type]
 
 
+def variants(*cells: Cell) -> tuple[Cell, ...]:
+    """Return cells that take fewer steps, of layouts that others of all steps have the parts of."""
+    return tuple(replace(cell, steps=FEW_STEPS) for cell in cells)
+
+
 EAGER = (
     Cell("ddp 4", parallel(dp_replicate=4)),
-    Cell("ddp 4, uneven targets, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), masked=True),
-    Cell("ddp 4, clipped hard", parallel(dp_replicate=4), clip=0.05),
     Cell("fsdp1 4", parallel(dp_shard=4, strategy="fsdp1")),
-    Cell("fsdp1 4, ZeRO-2, accumulated", parallel(dp_shard=4, strategy="fsdp1", zero=2, micro_batch_sequences=1)),
-    Cell("fsdp1 2 x 2 copies", parallel(dp_replicate=2, dp_shard=2, strategy="fsdp1"), masked=True),
     Cell("fsdp 4, ZeRO-3", parallel(dp_shard=4)),
-    Cell("fsdp 4, ZeRO-3, accumulated", parallel(dp_shard=4, micro_batch_sequences=1), masked=True, clip=0.05),
     Cell("fsdp 4, ZeRO-2, accumulated", parallel(dp_shard=4, zero=2, micro_batch_sequences=1), masked=True),
     Cell("fsdp 4, ZeRO-1, accumulated", parallel(dp_shard=4, zero=1, micro_batch_sequences=1), masked=True),
-    Cell("fsdp 4, tied", parallel(dp_shard=4), TIED),
-    Cell(
-        "fsdp 4, gate and up in half rows", parallel(dp_shard=4, micro_batch_sequences=2), replace(MODEL, mlp_width=51)
-    ),
     Cell("hsdp 2 x 2", parallel(dp_replicate=2, dp_shard=2), masked=True),
-    Cell("hsdp 2 x 2, accumulated", parallel(dp_replicate=2, dp_shard=2, micro_batch_sequences=1), masked=True),
-    Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
     Cell("tp 4", parallel(tp=4)),
-    Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=4), TIED, masked=True, clip=0.05),
     Cell("tp 2 x fsdp 2", parallel(tp=2, dp_shard=2)),
-    Cell(
-        "tp 2 x fsdp 2, ZeRO-1, tied, accumulated",
-        parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=2),
-        TIED,
-        masked=True,
-    ),
-    Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
     Cell("cp 4", parallel(cp=4), masked=True),
-    Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
-    Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
     Cell("cp 2 x tp 2", parallel(cp=2, tp=2), masked=True, clip=0.05),
-    Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
+    *variants(
+        Cell("ddp 4, uneven targets, accumulated", parallel(dp_replicate=4, micro_batch_sequences=1), masked=True),
+        Cell("ddp 4, clipped hard", parallel(dp_replicate=4), clip=0.05),
+        Cell("fsdp1 4, ZeRO-2, accumulated", parallel(dp_shard=4, strategy="fsdp1", zero=2, micro_batch_sequences=1)),
+        Cell("fsdp1 2 x 2 copies", parallel(dp_replicate=2, dp_shard=2, strategy="fsdp1"), masked=True),
+        Cell("fsdp 4, ZeRO-3, accumulated", parallel(dp_shard=4, micro_batch_sequences=1), masked=True, clip=0.05),
+        Cell("fsdp 4, tied", parallel(dp_shard=4), TIED),
+        Cell(
+            "fsdp 4, gate and up in half rows",
+            parallel(dp_shard=4, micro_batch_sequences=2),
+            replace(MODEL, mlp_width=51),
+        ),
+        Cell("hsdp 2 x 2, accumulated", parallel(dp_replicate=2, dp_shard=2, micro_batch_sequences=1), masked=True),
+        Cell("fsdp 4 copies", parallel(dp_replicate=4, strategy="fsdp")),
+        Cell("tp 4, tied, accumulated", parallel(tp=4, micro_batch_sequences=4), TIED, masked=True, clip=0.05),
+        Cell(
+            "tp 2 x fsdp 2, ZeRO-1, tied, accumulated",
+            parallel(tp=2, dp_shard=2, zero=1, micro_batch_sequences=2),
+            TIED,
+            masked=True,
+        ),
+        Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
+        Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
+        Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
+        Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
+    ),
 )
 
 RECOMPUTED = (

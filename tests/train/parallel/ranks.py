@@ -45,8 +45,6 @@ from train.spec.config import (
 from train.spec.resolve import resolve
 from train.step import accumulate, step, take
 
-STEPS = 20
-
 
 class Documents:
     """The corpus cut into documents at its most frequent token, as data.packing=mask cuts at separators."""
@@ -81,7 +79,7 @@ class Uneven:
 
 @dataclass(frozen=True)
 class Course:
-    """What 20 steps gave: losses, gradient norms, and the gradients before the first of them."""
+    """What a cell's steps gave: losses, gradient norms, and the gradients before the first of them."""
 
     losses: list[float]
     norms: list[float]
@@ -103,7 +101,7 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
             # fifth of their bound or less, as other processors take sums in another order.
             optim=OptimConfig(lr=2e-4, grad_clip=cell.clip),
             batch=BatchConfig(tokens=batch * LENGTH),
-            budget=BudgetConfig(tokens=((STEPS - 1) * batch + 3) * LENGTH),
+            budget=BudgetConfig(tokens=((cell.steps - 1) * batch + 3) * LENGTH),
             precision=cell.precision,
             eval=EvalConfig(sequences=10, count=1),
             parallel=layout,
@@ -114,12 +112,12 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
     )
 
 
-def course(setup: Setup, wanted: int) -> Course:
-    """Return a setup's first gradients, then its 20 steps."""
-    accumulate(setup, take(setup, 0, wanted))
+def course(setup: Setup, cell: Cell) -> Course:
+    """Return a setup's first gradients, then its steps."""
+    accumulate(setup, take(setup, 0, cell.sequences))
     gradients = dict(whole_gradients(setup))
     progress, losses, norms = Progress(), [], []
-    for _ in range(STEPS):
+    for _ in range(cell.steps):
         taken = step(setup, progress)
         losses.append(float(taken.loss))
         norms.append(float(taken.norm))
@@ -167,7 +165,7 @@ def references(cells: Sequence[Cell], data_root: Path, world: World, device: tor
 def reference(cell: Cell, data_root: Path, device: torch.device) -> Course:
     """Return what one process makes of the cell's batches, whole and eager."""
     config = config_of(cell, data_root, ParallelConfig(micro_batch_sequences=cell.reference_micro), device.type)
-    return course(built(cell, config, data_root, World(), device), cell.sequences)
+    return course(built(cell, config, data_root, World(), device), cell)
 
 
 def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: torch.device) -> Setup:
@@ -183,7 +181,7 @@ def compare(cell: Cell, wanted: Course, data_root: Path, world: World, device: t
     setup = built(
         cell, config_of(cell, data_root, cell.parallel, device.type), data_root, World() if alone else world, device
     )
-    found = course(setup, cell.sequences)
+    found = course(setup, cell)
     errors = {
         name: float((grad.double() - wanted.gradients[name].double()).norm() / wanted.gradients[name].double().norm())
         for name, grad in found.gradients.items()

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from tests.train.parallel import gathered
 from tests.train.parallel.cells import Cell, parallel
-from tests.train.parallel.pipelines import DEEP
+from tests.train.parallel.pipelines import DEEP, splits
 from tests.train.parallel.ranks import apart, config_of, largest
 from train import checkpoint, distributed
 from train.distributed import World
@@ -27,6 +27,7 @@ from train.precision import notes
 from train.progress import Progress
 from train.setup import Setup, build
 from train.spec.config import ModelConfig, PrecisionConfig
+from train.spec.pipeline import can_split
 from train.step import step, take
 
 BEFORE, AFTER = 3, 3
@@ -53,7 +54,7 @@ MESHES = {
     "pp 2 x tp 2, zbv": parallel(pp=2, tp=2, pp_schedule="zbv", micro_batch_sequences=1),
 }
 
-PAIRS = (
+ALL_PAIRS = (
     *((mesh, mesh, "adamw") for mesh in MESHES),  # first: what follows is compared with these
     ("one", "fsdp 4", "adamw"),
     ("fsdp 4", "one", "adamw"),
@@ -66,6 +67,8 @@ PAIRS = (
     ("one", "fsdp 2 x tp 2", "fp8"),
 )
 """Saved on, resumed on, of this kind."""
+
+PAIRS = tuple(pair for pair in ALL_PAIRS if can_split() or not any(splits(MESHES[name]) for name in pair[:2]))
 
 
 def built(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> Setup:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.parallel import pipelines
+from tests.train.parallel import pipelines, resumed
 from tests.train.parallel.cells import parallel
 from tests.train.parallel.ranks import line
 from tests.train.parallel.test_parallel_parity import failures, table
@@ -25,6 +25,7 @@ from train.spec.config import (
 from train.spec.mesh import check
 from train.spec.pipeline import (
     SCHEDULES,
+    can_split,
     fitting_stages,
     layers_of,
     micro_batches,
@@ -43,6 +44,15 @@ def test_every_schedule_trains_as_one_process_does(tmp_path: Path, capsys: pytes
     with capsys.disabled():
         print("\n" + "\n".join(line(row) for row in rows))
     assert not failures(wanted, rows)
+
+
+@pytest.mark.skipif(not can_split(), reason=f"torch {metadata.version('torch')} cannot split backward passes")
+def test_schedules_that_split_backward_passes_are_among_them() -> None:
+    assert {schedule for schedule in SCHEDULES if SCHEDULES[schedule].splits} == {
+        cell.parallel.pp_schedule for cell in pipelines.PIPELINES if pipelines.splits(cell.parallel)
+    }
+    assert {name for name, layout in resumed.MESHES.items() if pipelines.splits(layout)} == {"pp 2 x tp 2, zbv"}
+    assert resumed.PAIRS == resumed.ALL_PAIRS
 
 
 @pytest.mark.slow
@@ -130,13 +140,19 @@ def test_micro_batches_are_as_many_as_the_schedule_takes(schedule: str, wanted: 
         ({"pp": 3}, 4, "makes 3 ranks but the world has 4"),
     ],
 )
-def test_pipelines_that_cannot_be_are_refused(changes: dict[str, Any], world: int | None, words: str) -> None:
+def test_pipelines_that_cannot_be_are_refused(
+    changes: dict[str, Any], world: int | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "2.13.0")
     with pytest.raises(ValueError, match=words):
         check(config(**changes), world)
 
 
 @pytest.mark.parametrize("schedule", ["zb1p", "zbv"])
-def test_split_backward_passes_refuse_compiled_and_recomputed_blocks(schedule: str) -> None:
+def test_split_backward_passes_refuse_compiled_and_recomputed_blocks(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "2.13.0")
     run = config(pp=2, pp_schedule=schedule)
     check(run)
     with pytest.raises(ValueError, match=r"compile\.blocks=true is refused.*wrong ones"):
