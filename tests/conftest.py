@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -19,9 +21,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# While modules are imported nothing becomes garbage, and the collector would look through all of them again and again.
+gc.disable()
+
 # Machines that run tests are shared and slow now and then: an example's time says nothing about the code.
 hypothesis.settings.register_profile("shared-machine", deadline=None)
 hypothesis.settings.load_profile("shared-machine")
+
+
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds of a core that the longest files cost, as `python -m tests.cpu --record` notes them."""
+UNKNOWN_SECONDS = 15.0
+"""What a file with a test that is marked slow costs where that was not measured."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,29 +43,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Order tests such that none that takes long begins last, when it would have the machine to itself.
 
     Each xdist worker begins with a run of the list. The first one's starts with the tests on SLURM, which mostly wait;
-    the others' start with the files that have slow tests, and all go on with quick ones, which idle workers take away.
+    the others' start with the files that cost most, the longest first, shared out such that all have as much to do. All
+    go on with quick ones, which idle workers take away.
     """
     seed = config.getoption("shuffle")
     if seed is not None:
         random.Random(seed).shuffle(items)
         return
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    costs = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    costs = {config.rootpath / name: float(seconds) for name, seconds in costs.items()}
+    for item in items:
+        if item.get_closest_marker("slow"):
+            costs.setdefault(item.path, UNKNOWN_SECONDS)
     on_slurm = [item for item in items if item.get_closest_marker("slurm")]
     on_slurm.sort(key=lambda item: "time_limit" not in item.name)
     rest = [item for item in items if not item.get_closest_marker("slurm")]
-    long, quick = ([item for item in rest if (item.path in slow) == wanted] for wanted in (True, False))
-    others = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - 1
-    if others < 1:
-        items[:] = [*on_slurm, *long, *quick]
-        return
-    files = list(dict.fromkeys(item.path for item in long))
-    room = max(0, len(items) // (others + 1) - len(on_slurm))
-    ordered, quick = [*on_slurm, *quick[:room]], quick[room:]
-    for number in range(others):
-        mine = [item for item in long if files.index(item.path) % others == number]
-        room = max(0, (len(items) - len(ordered)) // (others - number) - len(mine))
-        ordered, quick = [*ordered, *mine, *quick[:room]], quick[room:]
+    quick = [item for item in rest if item.path not in costs]
+    files = sorted({item.path for item in rest} & costs.keys(), key=lambda path: (-costs[path], path))
+    others = max(1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - 1)
+    shares: list[list[Path]] = [[] for _ in range(others)]
+    for path in files:
+        min(shares, key=lambda share: sum(costs[one] for one in share)).append(path)
+    ordered: list[pytest.Item] = []
+    for number, share in enumerate([[], *shares]):
+        first = on_slurm if number == 0 else [item for path in share for item in rest if item.path == path]
+        room = max(0, (len(items) - len(ordered)) // (others + 1 - number) - len(first))
+        ordered, quick = [*ordered, *first, *quick[:room]], quick[room:]
     items[:] = [*ordered, *quick]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Collect garbage again, but never look through what has been imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def require_slurm() -> None:

@@ -7,6 +7,7 @@ of a core; here one does it for all. Nothing is computed before the fork: a libr
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import runpy
@@ -55,9 +56,13 @@ def run_ranks(size: int, module: str, *words: str | Path) -> str:
 
 def fork(size: int, module: str, words: Sequence[str]) -> int:
     """Run the module in `size` forks of this process; return how many of them failed."""
+    gc.disable()
     for name in USED if module.endswith(".py") else (*USED, module):
         importlib.import_module(name)
     sys.modules.pop(module, None)  # what is run is __main__
+    # The collector of each fork would look through a million objects of modules, and have their memory copied.
+    gc.freeze()
+    gc.enable()
     children = []
     for place in environments(size):
         child = os.fork()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -186,8 +187,11 @@ def main() -> None:
     """Import, serve, and in each fork run what was asked for."""
     connection, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this
+    gc.disable()
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # or the collector of each fork has the memory of all modules copied
+    gc.enable()
     threads = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
