@@ -19,8 +19,10 @@ from study.layout import StudyFolder
 from study.place import local_world
 from study.point import point
 from study.supervise import wait_together
+from tests.environment import python_path
 from tests.slurm.lab import write_text
-from tests.study.execution.studies import FAILS, REPOSITORY, run_to_end, seeded, states
+from tests.study.execution.studies import FAILS, run_to_end, seeded, states
+from tests.warm_trainer import trainer
 from train.spec.config import ParallelConfig, RunConfig, RuntimeConfig
 
 
@@ -123,7 +125,7 @@ def test_every_preset_trains_the_same_run(tmp_path: Path) -> None:
     for preset, ranks in (("single", 1), ("ddp", 2), ("fsdp", 2), ("fsdp_tp", 2), ("fsdp_tp_pp", 4)):
         cluster = [f"cluster.tasks_per_node={ranks}"] if preset in ("ddp", "fsdp") else []
         command = [sys.executable, "-m", "study.sweep", f"parallel={preset}", f"study.name={preset}", *cluster]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "STUDY_TRAINER": trainer()}
         done = subprocess.run(
             [*command, *settings], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
