@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
@@ -80,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -141,8 +141,8 @@ def ask(place: str, words: list[str]) -> int:
 
     for number in HANDED_ON:
         signal.signal(number, hand_on)
-    for number in early:
-        os.kill(pid, number)
+    for missed in early:
+        os.kill(pid, missed)
     code = int(connection.recv(100))
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
