@@ -6,6 +6,7 @@ each of them computed in a world of one; every rank compares what it holds, and 
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import json
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -266,6 +268,8 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
     chosen = [cell for module, _, attribute in names for cell in getattr(importlib.import_module(module), attribute)]
     wanted = references(chosen, data_root, world, device)
     end()
+    if any(cell.compile.blocks for cell in chosen):
+        compile_in_turn(data_root)
     rows = []
     for number, cell in enumerate(chosen):
         begin(store, f"cell {number}", world, device)
@@ -280,6 +284,22 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
             print(line(rows[-1]), flush=True)
     if world.writes:
         out.write_text(json.dumps(rows))
+
+
+def compile_in_turn(folder: Path) -> None:
+    """Let one rank at a time compile a graph: those after it find in torch's cache what it has made."""
+    from torch._inductor import compile_fx
+
+    compile_graph: Any = getattr(compile_fx, "_compile_fx_inner", None)
+    if compile_graph is None:  # another version: each rank compiles by itself
+        return
+
+    @functools.wraps(compile_graph)
+    def in_turn(*arguments: Any, **named: Any) -> Any:
+        with filelock.FileLock(folder / "compiling.lock"):
+            return compile_graph(*arguments, **named)
+
+    compile_fx._compile_fx_inner = in_turn
 
 
 def begin(store: Store, name: str, world: World, device: torch.device) -> None:
