@@ -183,7 +183,7 @@ class LawFit:
     def noise(self) -> float:
         """A robust standard deviation of the residuals, widened for the degrees of freedom used."""
         spread = 1.4826 * float(np.median(np.abs(self.resid)))
-        return spread * float(np.sqrt(self.nobs / max(self.df_resid, 1)))
+        return spread * float(np.sqrt(self.nobs / self.df_resid))
 
     def cov_params(self, method: str | None = None) -> pd.DataFrame:
         """Return the covariance of the constants; of the resamples, "delta" or "sandwich" (profile: as delta)."""

@@ -252,6 +252,8 @@ def test_a_problem_is_in_logs_about_their_means() -> None:
     np.testing.assert_allclose(p.y, np.log(loss))
     assert (p.plain, p.tie, p.constraint) == (False, 0.0, FREE)
     np.testing.assert_allclose(engine.residuals(p, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [np.log(loss)])
+    twice = np.array([[np.log(2.0), -900.0, -900.0, 0.3, 0.3]])
+    np.testing.assert_allclose(engine.residuals(p, twice), [np.log(loss / 2)], atol=1e-15)
     plain = replace(p, plain=True)
     np.testing.assert_allclose(engine.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [loss - 1.0])
     other = engine.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]]), np.log([[5.0, 6.0]]))
@@ -397,6 +399,7 @@ def minimum(value: Any, theta: Any = None, gradient: Any = None) -> Minimum:
         ([2.0, 2.0], [[0, 4.000005], [0, 4.0]], 1),
         ([2.0, 2.0, 2.0], [[0, 7.0], [0, 4.0], [0, 4.0]], 1),
         ([0.0, 0.5], [[3, 4], [0, 1]], 0),
+        ([2.0, 2.0], [[0, 0], [0, 0]], 0),
     ],
 )
 def test_of_equal_minima_the_smallest_constants_are_taken(value: Any, theta: Any, number: int) -> None:
@@ -479,12 +482,13 @@ def test_rivals_are_minima_within_two_per_cent() -> None:
 
 
 def test_each_row_keeps_its_lowest_minimum() -> None:
-    one, two = minimum([3.0, 1.0]), minimum([2.0, 2.0], theta=[[9, 9], [8, 8]], gradient=[0.5, 0.5])
+    one = minimum([3.0, 1.0, 1.0])
+    two = minimum([2.0, 2.0, 7.0], theta=[[9, 9], [8, 8], [7, 7]], gradient=[0.5, 0.5, 0.5])
     found = engine._lowest([one, replace(two, rounds=8)])
-    np.testing.assert_array_equal(found.theta, [[9, 9], [2, 3]])
-    np.testing.assert_array_equal(found.value, [2.0, 1.0])
-    np.testing.assert_array_equal(found.gradient, [0.5, 0.0])
-    np.testing.assert_array_equal(found.metric[:, 0, 0], [1.0, 2.0])
+    np.testing.assert_array_equal(found.theta, [[9, 9], [2, 3], [4, 5]])
+    np.testing.assert_array_equal(found.value, [2.0, 1.0, 1.0])
+    np.testing.assert_array_equal(found.gradient, [0.5, 0.0, 0.0])
+    np.testing.assert_array_equal(found.metric[:, 0, 0], [1.0, 2.0, 3.0])
     assert found.rounds == 8
     assert engine._lowest([one]) is one
 

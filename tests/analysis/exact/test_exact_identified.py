@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,10 @@ def test_a_fit_at_its_floor_is_on_its_bound() -> None:
     assert identified._on_bound(stand_in(value=0.001), "E", upper) == Identified(
         False, "the fit puts E on its bound 0", "upper", 0.7
     )
+    half = np.concatenate((np.zeros(50), np.linspace(0.1, 0.2, 50)))
+    both = identified._on_bound(stand_in(half, value=0.002), "E", KNOWN)
+    assert both.reason == "50% of the resamples put E on its bound 0"
+    assert both.limit == pytest.approx(np.quantile(half, 0.9))
     lower = Identified(False, "flat", "lower", 0.7)
     assert identified._on_bound(stand_in(value=0.001), "E", lower).side is None
 
@@ -86,7 +91,8 @@ def test_intervals_of_resamples_have_to_close() -> None:
     draws[:80] = 1.0
     lost = identified._resampled(stand_in(draws, undefined=0.2), "E", KNOWN)
     assert (lost.identified, lost.reason) == (False, "20 % of the resamples have no finite E")
-    zeros = identified._resampled(stand_in(np.where(np.arange(100) < 50, 0.0, 1.0)), "E", KNOWN)
+    with np.errstate(all="raise"):
+        zeros = identified._resampled(stand_in(np.where(np.arange(100) < 50, 0.0, 1.0)), "E", KNOWN)
     assert not zeros.identified
 
 
@@ -112,6 +118,9 @@ def test_half_of_a_millionfold_to_either_side(low: float, high: float, side: str
     fit = stand_in(np.ones(10), value=2.0)
     found = identified._open(fit, "E", (np.log(2.0) + low, np.log(2.0) + high), np.ones(10))
     assert (found.identified, found.side) == (False, side)
+    one, half = stand_in(np.ones(10)), float(identified.WIDEST / 2)
+    for ends, open_side in (((-half, 8.0), "lower"), ((-8.0, half), "upper"), ((-half, half), None)):
+        assert identified._open(one, "E", ends, np.ones(10)).side == open_side
     zero = stand_in(np.ones(10), value=0.0)
     assert identified._open(zero, "E", (-600.0, 3.0), np.ones(10)).side == "lower"
 
@@ -158,6 +167,8 @@ def test_a_term_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     needless = identified._needless(fit)
     assert set(needless) == {"B", "beta"}
     assert needless["B"].reason == "the runs are said as well without B/tokens^beta"
+    flat = studies.isoflop(1).assign(loss=2.0 + 1e-3 * np.sin(np.arange(20)))
+    assert identified._needless(fit_law(flat, "compute", loss="squared", resamples=0, starts=2)) == {}  # its only one
     monkeypatch.setitem(vars(fit), "profiles", {name: SimpleNamespace(identified=KNOWN) for name in fit.form.names})
     verdicts = identified.verdicts(fit)
     for name in ("B", "beta", "a", "b"):
@@ -173,6 +184,23 @@ def test_a_term_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert identified._needless(tied) == {}
     for form in ("chinchilla_tied", "compute", "kaplan"):
         assert identified._needless(fit_law(table, form, loss="squared", resamples=0, starts=2)) == {}
+
+
+def test_a_term_is_needed_where_it_gains_more_than_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of least squares the gain in 2 llf is n ln of the ratio of their sums."""
+    fit = fit_law(studies.isoflop(1, noise=0.002), loss="squared", resamples=0, starts=2)
+    cut = identified.drop_cut(20, 15)
+    starts: list[int] = []
+    for share, needless in ((0.999, True), (1.001, False)):
+
+        def without(_: Any, count: int, share: float = share) -> Any:
+            starts.append(count)
+            return SimpleNamespace(objective=fit.objective * np.exp(share * cut / 20))
+
+        monkeypatch.setattr("analysis.engine.fit_point", without)
+        found = identified._needless(fit)
+        assert set(found) == ({"A", "alpha", "B", "beta"} if needless else set())
+    assert starts == [4] * 4
 
 
 def test_what_is_held_is_not_judged() -> None:

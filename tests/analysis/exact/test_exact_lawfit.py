@@ -383,6 +383,49 @@ def test_distinct_minima_with_their_curvature() -> None:
     assert [metric[0, 0] for _, _, metric in minima] == [6.0, 1.0, 4.0, 0.0]
 
 
+def test_minima_of_exact_fits_differ_by_more_than_rounding() -> None:
+    fit = squared()
+    found = fit.point.minima
+    assert found is not None
+    values = np.array([0.0, 0.9e-15, 1.1e-15, 1e-9, np.nan, np.inf, np.inf, np.inf])
+    odd = replace(fit.point, minima=replace(found, value=values))
+    assert [value for _, value, _ in replace(fit, point=odd).minima] == [0.0, 1.1e-15, 1e-9]
+
+
+def test_predictions_and_figures_are_their_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = squared()
+    runs = {"params": [1e9], "tokens": [1e11]}
+    assert fit.get_prediction(runs).mean == pytest.approx(fit.prediction(runs).mean)
+    asked: list[Any] = []
+
+    class Figures:
+        def __getattr__(self, name: str) -> Any:
+            def draw(_: LawFit, *given: Any) -> str:
+                asked.append((name, given))
+                return name
+
+            return draw
+
+    monkeypatch.setattr("analysis.lawfit._figures", Figures)
+    drawn_names = [fit.plot_residuals(), fit.plot_profile("A", 7), fit.plot_fit(), fit.plot_draws("A", "B")]
+    assert drawn_names == ["residuals", "profile", "observed", "draws"]
+    assert asked == [
+        ("residuals", ("params", None)), ("profile", ("A", 7)), ("observed", (None,)), ("draws", ("A", "B", None)),
+    ]  # fmt: skip
+
+
+def test_a_sandwich_of_one_group_has_one_degree_of_freedom() -> None:
+    rows = table().assign(size_group=1)
+    fit = known(fit_law(rows, loss="squared", resamples=0, interval="sandwich", cluster="seeds"))
+    low, high = limits(fit, "a")
+    spread = fit._spread("a")
+    assert high - low > 0
+    assert np.isfinite(spread)
+    slope = fit._slopes(("a",))[0]
+    reach = stats.t.ppf(0.975, 1) * np.sqrt(slope @ fit._covariance("sandwich") @ slope)
+    assert high - low == pytest.approx(2 * reach)
+
+
 def test_blocks_hold_the_fit() -> None:
     fit = known(squared())
     block = fit.block()

@@ -56,6 +56,16 @@ def test_constants_that_do_nothing_are_scaled_by_a_hundred_millionth_of_the_larg
     np.testing.assert_array_equal(step, 0.0)
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_a_steps_unit_is_that_of_the_constants_alone(unit: float) -> None:
+    """Values in other units scale Hessian and gradient alike, also where one constant does next to nothing."""
+    hessian = np.array([[[2.0, 1e-10], [1e-10, 1e-20]]])
+    step, inverse = _steps(unit * hessian, unit * np.array([[0.1, 1e-22]]))
+    whole, full = _steps(hessian, np.array([[0.1, 1e-22]]))
+    np.testing.assert_allclose(step, whole, rtol=1e-9)
+    np.testing.assert_allclose(inverse * unit, full, rtol=1e-9)
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_what_overflowed_is_left_out(sign: float) -> None:
     step, _ = _steps(np.array([[[2.0, sign * np.inf], [sign * np.inf, 4.0]]]), np.array([[1.0, 1.0]]))
@@ -89,6 +99,20 @@ def test_a_step_is_taken_where_the_value_falls() -> None:
     # Six trials in all, each half as long, of those rows alone that have not moved.
     np.testing.assert_array_equal([s[1] for s in seen], [-1.0, -0.5, -0.25, -0.125, -0.0625, -0.03125])
     np.testing.assert_array_equal([s[0] for s in seen], [-1.0] * 6)
+
+
+def test_what_is_gained_is_in_the_units_of_the_value() -> None:
+    """Values and gradients a hundred times and ten times as large: by 1e-2, or within 1e-11 of the value."""
+
+    def evaluate(theta: Array) -> tuple[Array, Array]:
+        return np.array([100.0 - 1.1e-2, 100.0 - 0.9e-2, 100.0 + 0.9e-11, 100.0 + 1.1e-11]), np.array(
+            [[50.0], [50.0], [5.0], [5.0]]
+        )
+
+    at = _Row(np.zeros((4, 1)), np.full(4, 100.0), np.full((4, 1), 10.0))
+    moved = _taken(evaluate, at, -np.ones((4, 1)), np.ones((4, 1, 1))).theta[:, 0]
+    np.testing.assert_array_equal(moved != 0.0, [True, True, True, False])
+    np.testing.assert_array_equal(moved, [-1.0, -0.5, -1.0, 0.0])
 
 
 def test_half_a_step_has_to_gain_half_as_much() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from analysis import bootstrap, engine, errors, losses
 from analysis.bfgs import Array
 from analysis.errors import Around, Parts
 from analysis.forms import FORMS
+from tests.analysis import studies
 
 POWER: Any = FORMS["batch"]
 
@@ -42,6 +44,15 @@ def test_the_scheme_by_default(sizes: Any, runs: Any, by: str, shared: str) -> N
     found = bootstrap.choose(sizes, runs)
     assert (found.by, found.shared) == (by, shared)
     assert bootstrap.choose(sizes, runs, "auto") == found
+
+
+def test_rows_without_runs_are_runs_of_their_own() -> None:
+    table = studies.as_rows(studies.isoflop(0))
+    assert table.run is None
+    assert bootstrap.plan(table) == bootstrap.choose(table.size, np.arange(20))
+    checkpoints = replace(table, run=np.arange(20) // 4)
+    assert bootstrap.plan(checkpoints) == bootstrap.choose(table.size, np.arange(20) // 4)
+    assert bootstrap.plan(checkpoints).shared == "runs"
 
 
 def test_schemes_say_what_they_draw() -> None:
@@ -170,14 +181,14 @@ def test_estimates_beyond_their_draws_are_biased() -> None:
 
 
 def around(count: int = 12, *, seed: int = 0, plain: bool = False, loss: losses.Loss | None = None,
-           noise: Array | None = None, order: Any = None) -> Around:  # fmt: skip
+           noise: Array | None = None, order: Any = None, fix: Any = None) -> Around:  # fmt: skip
     """Return a line in logs through noise, at its least squares."""
     generator = np.random.default_rng(seed)
     x = np.exp(np.linspace(-1, 2, count) + 5)
     own = 0.05 * generator.normal(size=count) if noise is None else noise
     line = 0.3 + 0.4 * np.log(x)
     target = np.exp(line) + own if plain else np.exp(line + own)
-    p = engine.problem(POWER, (x,), target, loss or losses.Squared(), plain=plain)
+    p = engine.problem(POWER, (x,), target, loss or losses.Squared(), plain=plain, fix=fix)
     places = np.arange(count) if order is None else np.asarray(order)
     return Around(p, engine.fit_point(p), places, seed)
 
@@ -202,6 +213,8 @@ def test_a_fit_around_which_errors_are_drawn() -> None:
         np.testing.assert_allclose(at.targets(drawn, np.arange(6.0)), [other])
         solved = at.solved(at.targets(np.zeros((2, 6))))
         np.testing.assert_allclose(solved, [at.point.theta] * 2, atol=1e-6)
+    held = around(6, fix={"r": 0.4})
+    assert (held.free, held.df, held.slopes.shape) == (1, 5, (6, 1))
     low = around(6, plain=True, order=order)
     assert (low.targets(np.full((1, 6), -1e9)) == np.log(1e-300)).all()
     numbers = [low.generator(k).uniform() for k in (2, 2, 3)]
@@ -237,6 +250,7 @@ def test_rows_far_from_all_or_from_their_group_are_brought_nearer() -> None:
     mirrored = errors.tamed(-residual, groups)
     np.testing.assert_allclose(mirrored, -expected)
     np.testing.assert_allclose(errors.tamed(residual + 7, groups), expected + 7)
+    np.testing.assert_allclose(errors.tamed(residual * 10, groups), expected * 10)
     np.testing.assert_array_equal(errors.tamed(np.ones(4), np.array([0, 0, 1, 1])), np.ones(4))
     alone = np.array([0.0, 1.0, 2.0, 900.0])
     np.testing.assert_allclose(errors.tamed(alone, np.arange(4)), [0, 1, 2, 1.5 + 3 * 1.4826 * 1.0])
@@ -264,7 +278,9 @@ def test_parts_of_errors_by_projection() -> None:
         inner = left @ form @ left
         assert df == pytest.approx(np.trace(inner) ** 2 / np.trace(inner @ inner))
     tied = Around(at.problem, at.point, at.order)
-    tied.__dict__["slopes"] = np.column_stack((at.slopes, at.slopes[:, 0] * 2, np.zeros(12)))
+    # A constant that others say already, one that does nothing, and units: the space that they span is the same.
+    combined = at.slopes @ [0.3, 1.7]
+    tied.__dict__["slopes"] = np.column_stack((at.slopes * [1e12, 1e-12], combined, np.zeros(12)))
     np.testing.assert_allclose(list(vars(errors.parts(tied, groups)).values()), list(vars(found).values()), rtol=1e-6)
 
 
@@ -330,22 +346,21 @@ def test_shrinkage_is_the_ratio_of_the_second_move_to_the_first(
 def test_shared_errors_have_the_variances_that_their_sums_of_squares_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     at = around(12)
     groups = np.repeat(np.arange(4), 3)
-    given = Parts(between=9.0, within=4.0, between_u=6.0, between_v=2.0, within_u=1.0, within_v=8.0, between_df=3.0,
-                  within_df=7.0)  # fmt: skip
+    sums = {"between_u": 6.0, "between_v": 2.0, "within_u": 1.5, "within_v": 8.0, "between_df": 3.0, "within_df": 7.0}
     asked: list[float] = []
-    monkeypatch.setattr(errors, "parts", lambda *_: given)
 
     def scales(df: float, count: int, _: Any) -> Array:
         asked.append(df)
-        return np.ones(count)
+        return np.full(count, {3.0: 2.0, 7.0: 0.5}[df])
 
+    monkeypatch.setattr(errors, "parts", lambda *_: Parts(9.0, 4.0, **sums))
     monkeypatch.setattr(errors, "scales", scales)
     found = errors.shared(at, groups, 20_001)
     assert asked == [3.0, 7.0]
     assert found.shape == (20_001, 12)
     np.testing.assert_array_equal(found[:10_000], -found[10_001:])
-    # 6 u + 2 v = 9 and u + 8 v = 4: u = 64/46, v = 15/46.
-    u, v = 64 / 46, 15 / 46
+    # 6 u + 2 v = 9 / 2 and 1.5 u + 8 v = 4 / 0.5.
+    u, v = np.linalg.solve([[6.0, 2.0], [1.5, 8.0]], [4.5, 8.0])
     covariance = (found.T @ found) / len(found)
     same = groups[:, None] == groups[None, :]
     off = same & ~np.eye(12, dtype=bool)
@@ -353,14 +368,17 @@ def test_shared_errors_have_the_variances_that_their_sums_of_squares_ask_for(mon
     assert np.abs(covariance[~same]).max() < 0.08
     own = np.diag(covariance).mean() - covariance[off].mean()
     assert 0.5 * v < own < 2.0 * v  # the shape of the rows' own part is the residuals'
-    lone = Parts(between=1.0, within=8.0, between_u=6.0, between_v=2.0, within_u=1.0, within_v=8.0, between_df=3.0,
-                 within_df=7.0)  # fmt: skip
-    monkeypatch.setattr(errors, "parts", lambda *_: lone)
+    monkeypatch.setattr(errors, "parts", lambda *_: Parts(1.0, 8.0, **sums))
     alone = errors.shared(at, groups, 4000)
-    assert np.abs((alone.T @ alone / 4000)[off].mean()) < 0.05  # no negative variance
-    monkeypatch.setattr(errors, "parts", lambda *_: Parts(9.0, 0.1, 6.0, 2.0, 1.0, 8.0, 3.0, 7.0))
+    assert np.abs((alone.T @ alone / 4000)[off].mean()) < 0.05 * np.diag(alone.T @ alone / 4000).mean()  # no negative u
+    monkeypatch.setattr(errors, "parts", lambda *_: Parts(9.0, 0.1, **sums))
     common = errors.shared(at, groups, 50)
-    np.testing.assert_allclose(common[:, 0], common[:, 2])  # nor of the rows' own
+    np.testing.assert_allclose(common[:, 0], common[:, 2])  # nor v
+    still = around(12, noise=np.zeros(12))
+    still.__dict__["residual"] = np.zeros(12)
+    monkeypatch.setattr(errors, "parts", lambda *_: Parts(9.0, 4.0, **sums))
+    with np.errstate(all="raise"):
+        assert np.isfinite(errors.shared(still, groups, 9)).all()
 
 
 def test_errors_of_seeds_keep_how_the_law_misses_each_setting(monkeypatch: pytest.MonkeyPatch) -> None:
