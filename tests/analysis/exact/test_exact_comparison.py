@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from analysis import comparison, fit_law
+from analysis.lawfit import LawFit
 from tests.analysis import studies
 
 
@@ -63,12 +64,25 @@ def test_the_largest_fifth_is_predicted_from_the_others() -> None:
     assert comparison.held_out_error(held) == pytest.approx(expected, rel=1e-6)
 
 
-def test_forms_are_ranked_by_their_small_sample_criterion() -> None:
+def test_the_default_is_a_fifth() -> None:
+    table = studies.isoflop(0, noise=0.02)
+    spread = table.assign(flops=table["flops"] * np.exp(np.linspace(0, 0.3, 20)))
+    fit = fit_law(spread, "frontier_no_floor", loss="squared", resamples=0)
+    answers = [comparison.held_out_error(fit, share) for share in (0.2, 0.0, 0.3)]
+    assert comparison.held_out_error(fit) == answers[0]
+    assert len(set(answers)) == 3
+
+
+def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.MonkeyPatch) -> None:
     table = studies.isoflop(0, noise=0.004)
     fits = [fit_law(table, form, loss="squared", resamples=0) for form in ("frontier_no_floor", "compute")]
     for fit in fits:
         fit.__dict__["identified"] = dict.fromkeys(fit.names, SimpleNamespace(identified=True, limit=None, side=None))
+    said = [("low_df", "warning"), ("edge", "note"), ("off", "error"), ("low_df", "warning")]
+    checks = tuple(SimpleNamespace(code=code, level=level) for code, level in said)
+    monkeypatch.setattr(LawFit, "check", lambda _: checks)
     found = comparison.compare(fits)
+    assert list(found["warning"]) == ["low_df off"] * 2
     assert list(found.columns) == [
         "rank", "aicc", "delta_aicc", "weight", "aic", "bic", "k", "nobs", "objective", "error", "warning",
     ]  # fmt: skip

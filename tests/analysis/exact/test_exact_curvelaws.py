@@ -243,11 +243,14 @@ def test_changes_of_a_rate_are_jumps_or_bins() -> None:
     # Bins of steps // 4: step 3 alone; 4 and 6 together, at the later one of the two; 10 alone.
     wanted = {(round(c, 9), float(schedule[k]), round(float(total[k] - schedule[k]), 9)) for c, k in expected}
     assert found == wanted
+    # What is a jump does not depend on the unit of rates.
+    small = _changes(1e-3 * schedule, 1e-3 * total, 4)
+    np.testing.assert_allclose(small, 1e-3 * np.stack((change, rate, start)))
     steady, _, _ = _changes(np.full(5, 0.3), np.cumsum(np.full(5, 0.3)), 4)
     assert steady.shape == (0,)
     ended, rate, _ = _changes(np.array([1.0, 1.0, 0.0]), np.array([1.0, 2.0, 2.0]), 4)
     assert len(ended) == 0  # nothing is learnt at a rate of zero
-    tiny, _, _ = _changes(np.array([1.0, 1.0 - 1e-16, 1.0 - 2e-15]), np.arange(3.0), 4)
+    tiny, _, _ = _changes(np.array([1.0, 1.0 - 1e-16, 1.0 - 2e-15]), np.arange(3.0), 1)
     assert len(tiny) == 1
 
 
@@ -261,6 +264,8 @@ def test_schedules_pair_observations_with_earlier_changes() -> None:
     np.testing.assert_allclose(found.change, [0, -1, 0.5, 0, -1, 0.5, 0.25, 0, -1, 0.5, 0.25, 0, 1, 0, 1])
     np.testing.assert_allclose(np.exp(found.log_rate), [1, 1, 0.5, 1, 1, 0.5, 0.25, 1, 1, 0.5, 0.25, 1, 1, 1, 1])
     np.testing.assert_allclose(found.since, [0, 2, 0, 0, 3, 1, 0, 0, 3.5, 1.5, 0.5, 0, 0, 0, 1])
+    start = Schedules.of([(other, np.array([0, 1]))])
+    np.testing.assert_allclose(np.exp(start.log_sum), [2.0, 4.0])
     for step in (7, -1):
         with pytest.raises(ValueError, match=f"step {step} lies outside its schedule of 7 steps"):
             Schedules.of([(schedule, np.array([step]))])
@@ -277,3 +282,11 @@ def test_observations_before_any_change_have_no_fall() -> None:
         expected = [smooth[row % 2] for row in rows]
         np.testing.assert_allclose(np.exp(form.log_value(theta, x))[0, list(rows)], expected, rtol=1e-12)
         assert np.isfinite(form.jacobian(theta, x)).all()
+
+
+def test_observations_are_taken_by_their_numbers() -> None:
+    form = MultiPower(Schedules.of([(rates(1), np.array([100, 300]))]))
+    theta = form.internal(np.array([[LAW[name] for name in form.names]]), np.zeros(1))
+    both = form.log_value(theta, np.log([[1.0, 2.0]]))[0]
+    np.testing.assert_array_equal(form.log_value(theta, np.log([[2.0, 1.0, 2.0]]))[0], both[[1, 0, 1]])
+    np.testing.assert_array_equal(form.log_value(theta, np.log([[2.0]]))[0], both[[1]])

@@ -1,0 +1,122 @@
+"""`fit_law`: its defaults, what it refuses, and which draws each scheme of resampling makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis import bootstrap, engine, errors, fit_law, law, observations
+from analysis.bfgs import Array
+from analysis.lawfit import LawFit
+from tests.analysis import studies
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Draw nothing and fit nothing: return which draws were asked for."""
+    seen: list[tuple[str, Any]] = []
+
+    def drawing(name: str) -> Any:
+        def draw(around: errors.Around, *given: Any) -> Array:
+            seen.append((name, given[-1]))
+            return np.full((given[-1], len(around.order)), float(len(seen)))
+
+        return draw
+
+    for name in ("shared", "independent", "repeats"):
+        monkeypatch.setattr(errors, name, drawing(name))
+    monkeypatch.setattr(errors.Around, "solved", lambda self, y: y - self.fitted)
+    return seen
+
+
+def drawn(fit: LawFit, plan: bootstrap.Plan) -> Array:
+    return law.resampled(fit.problem, fit.point, fit.data, plan, resamples=3, seed=1)
+
+
+def fitted() -> LawFit:
+    table = studies.isoflop(0, noise=0.002).assign(run=np.arange(20) // 2, size_group=np.arange(20) % 4)
+    return fit_law(table, "frontier_no_floor", loss="squared", resamples=0)
+
+
+def test_each_scheme_makes_its_draws(asked: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = fitted()
+    for plan, name in (
+        (bootstrap.Plan("residuals", ""), "independent"), (bootstrap.Plan("residuals", "", "runs"), "shared"),
+        (bootstrap.Plan("seeds", ""), "repeats"),
+    ):  # fmt: skip
+        np.testing.assert_allclose(drawn(fit, plan), float(len(asked)))
+        assert asked[-1] == (name, 3)
+    for left, name in ((0.5, "shared"), (0.49, "independent")):
+        found = SimpleNamespace(between_v=left)
+        monkeypatch.setattr(errors, "parts", lambda *_, found=found: found)
+        drawn(fit, bootstrap.Plan("residuals", "", "sizes"))
+        assert asked[-1] == (name, 3)
+    drawn(fit, bootstrap.Plan("residuals", ""))
+    assert asked[-1] == ("independent", 3)
+    assert len(asked) == 6
+
+
+def test_groups_are_numbered_by_where_they_first_appear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of runs are drawn for the rows in the order of their values, and go back to that of the file."""
+    fit = fitted()
+    weights: list[Array] = []
+
+    def fit_many(p: engine.Problem, point: engine.PointFit, *, weights: Array, workers: int) -> Any:
+        given.append((weights, workers))
+        return SimpleNamespace(theta=np.zeros((len(weights), 2)))
+
+    given: list[tuple[Array, int]] = []
+    monkeypatch.setattr(engine, "fit_many", fit_many)
+
+    def cluster_weights(groups: Array, count: int, _: int) -> Array:
+        weights.append(groups)
+        return np.tile(groups, (count, 1))
+
+    monkeypatch.setattr(bootstrap, "cluster_weights", cluster_weights)
+    found = drawn(fit, bootstrap.Plan("runs", ""))
+    assert found.shape == (3, 2)
+    order = fit.data.order()
+    expected = observations.by_first(fit.data.run[order])
+    np.testing.assert_array_equal(weights[0], expected)
+    back = np.empty(20)
+    back[order] = expected
+    np.testing.assert_array_equal(given[0][0], np.tile(back, (3, 1)))
+    assert given[0][1] == 1
+
+
+def test_no_resamples_are_none() -> None:
+    fit = fitted()
+    empty = law.resampled(fit.problem, fit.point, fit.data, fit.plan, resamples=0, seed=0)
+    assert empty.shape == (0, 2)
+
+
+def test_defaults() -> None:
+    known = {name: one.default for name, one in signature(fit_law).parameters.items()}
+    assert {name: known[name] for name in ("form", "loss", "delta", "cluster", "interval", "plain")} == {
+        "form": "chinchilla", "loss": "huber", "delta": 1e-3, "cluster": "auto", "interval": "bootstrap",
+        "plain": False,
+    }  # fmt: skip
+    assert {name: known[name] for name in ("resamples", "seed", "confidence", "starts", "workers")} == {
+        "resamples": 1000, "seed": 0, "confidence": 0.95, "starts": 8, "workers": 1,
+    }  # fmt: skip
+
+
+def test_laws_that_know_of_no_repeats_are_refused_repeated_tokens() -> None:
+    table = studies.isoflop(0)
+    with pytest.raises(ValueError, match="repeat"):
+        fit_law(table.assign(unique_tokens=table["tokens"] / 8), resamples=0)
+
+
+def test_seeds_need_a_setting_that_was_run_twice() -> None:
+    table = studies.isoflop(0, noise=0.002)
+    with pytest.raises(ValueError, match="no setting was run twice"):
+        fit_law(table, "frontier_no_floor", cluster="seeds", resamples=3)
+    twice = table.iloc[[*range(20), 3]]
+    found = fit_law(twice, "frontier_no_floor", cluster="seeds", resamples=3, loss="squared")
+    assert replace(found).plan.by == "seeds"
+    assert found.thetas.shape == (3, 2)
