@@ -47,7 +47,7 @@ A block (:class:`Block`: top level and `fits.surface`; also the first fields of 
 `fits.valleys` (:class:`Valleys`) adds::
 
     valleys             by rising budget: {flops_budget (nominal label, else exact), flops (exact, geometric mean),
-                        status: minimum|edge|inverted|flat|too_few, reason, points, keys,
+                        status: minimum|edge|inverted|flat|negative|too_few, reason, points, keys,
                         params_opt, params_interval, tokens_opt, tokens_interval, loss_opt, loss_interval,
                         center, coefficients: [c0, c1, c2], params_range: [low, high]}
                         the parabola is loss = c0 + c1*x + c2*x^2 with x = ln(N) - center; it is there (for drawing)

@@ -235,7 +235,7 @@ def _noise(parabolas: Sequence[Parabola]) -> float:
 
 def _status(p: Parabola, noise: float) -> tuple[str, str]:
     """Return whether there is a minimum inside the swept sizes, else why not; `noise` is a share of the loss."""
-    _, slope, curve = p.inverse @ p.loss
+    level, slope, curve = p.inverse @ p.loss
     low, high = p.reach
     depth = p.depth
     if depth <= 1e-10 * float(np.abs(p.loss).max()):
@@ -249,6 +249,9 @@ def _status(p: Parabola, noise: float) -> tuple[str, str]:
     if not low < at < high:
         side, size = ("smallest", low) if at <= low else ("largest", high)
         return "edge", f"the minimum lies beyond the {side} size swept, {np.exp(size + p.center):.3g} parameters"
+    lowest = level + 0.5 * slope * at
+    if lowest <= 0:
+        return "negative", f"the parabola falls to a loss of {lowest:.2g} where no size was swept"
     return "minimum", ""
 
 
@@ -369,9 +372,13 @@ def _checks(valleys: Sequence[Valley]) -> list[Check]:
         "edge": "add sizes beyond that edge at this budget",
         "inverted": "widen the range of sizes at this budget, or repeat with more seeds",
         "flat": "widen the range of sizes at this budget, or repeat with more seeds",
+        "negative": "add sizes at this budget around its lowest losses",
         "too_few": "add sizes at this budget; five over a factor of 16 are a good valley",
     }
-    codes = {"edge": "edge_minimum", "inverted": "inverted_parabola", "flat": "flat_parabola", "too_few": "few_points"}
+    codes = {
+        "edge": "edge_minimum", "inverted": "inverted_parabola", "flat": "flat_parabola",
+        "negative": "negative_parabola", "too_few": "few_points",
+    }  # fmt: skip
     out = []
     for status, code in codes.items():
         bad = [v for v in valleys if v.status == status]

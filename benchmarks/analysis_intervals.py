@@ -45,7 +45,7 @@ SPEAKS = {
     },
     "valleys": {
         "few_valleys", "valley_scatter", "undefined_draws", "asymmetry", "drifting_grid", "off_center", "edge_minimum",
-        "flat_parabola", "inverted_parabola", "few_points", "not_isoflop",
+        "flat_parabola", "inverted_parabola", "negative_parabola", "few_points", "not_isoflop",
     },
 }  # fmt: skip
 """Findings that say why an interval of that approach may be too short, or wider than need be."""

@@ -24,6 +24,7 @@ STATUS = {
     "edge": "no minimum inside",
     "inverted": "curves downward",
     "flat": "too flat",
+    "negative": "falls below zero",
     "too_few": "too few runs",
 }
 

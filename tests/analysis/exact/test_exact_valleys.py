@@ -87,6 +87,8 @@ def test_sizes_beyond_the_window_are_left_out_where_four_are_left() -> None:
         (bowl(0.4), 0.201, "flat", "the valley is 0.4 deep, within twice the noise of 0.2"),
         (bowl(2.01), 0.201, "flat", "the valley is 0.4 deep"),
         (6 - bowl(0.4), 0.3, "inverted", "opens downwards"),
+        (bowl(0.4, curve=1.0) - bowl(0.4, curve=0.0) + 0.01, 0.0, "minimum", ""),
+        (bowl(0.4, curve=1.0) - bowl(0.4, curve=0.0) - 0.01, 0.0, "negative", "falls to a loss of -0.01"),
     ],
 )
 def test_verdicts_at_their_limits(loss: Any, noise: float, status: str, words: str) -> None:
@@ -312,6 +314,7 @@ def test_places_among_the_sizes() -> None:
         ("edge", "edge_minimum", "add sizes beyond that edge at this budget"),
         ("inverted", "inverted_parabola", "widen the range of sizes at this budget, or repeat with more seeds"),
         ("flat", "flat_parabola", "widen the range of sizes at this budget, or repeat with more seeds"),
+        ("negative", "negative_parabola", "add sizes at this budget around its lowest losses"),
         ("too_few", "few_points", "add sizes at this budget; five over a factor of 16 are a good valley"),
     ],
 )
