@@ -207,7 +207,7 @@ def test_levels_in_closed_form() -> None:
     assert profile._cut(five, 0.05) == pytest.approx(5 * np.log1p(stats.f.ppf(0.95, 1, 1)))
     tied, _ = fitted(tie={"beta": "alpha"})
     assert profile._cut(tied, 0.1) == pytest.approx(20 * np.log1p(stats.f.ppf(0.9, 1, 16) / 16))
-    assert profile._level(P, POINT, 0.05, 0.0) > 0.0
+    assert 0.0 <= profile._level(P, POINT, 0.05, 0.0) < 1e-20, "an exact fit accepts nothing worse"
 
 
 class Solver:
