@@ -215,20 +215,18 @@ def _cut(p: Problem, alpha: float) -> float:
 
 
 def _level(p: Problem, point: PointFit, alpha: float, lowest: float | None = None) -> float:
-    """Return the objective at which the deviance reaches the cut: it rises with the objective."""
-    from scipy.optimize import brentq
-
-    base = point.objective if lowest is None else lowest
-    cut, reach = _cut(p, alpha), max(abs(base), 1e-12)
+    """Return the objective at which the deviance reaches the cut, by bisection: it rises with the objective."""
+    base, n = point.objective if lowest is None else lowest, p.y.size
+    cut, most = _cut(p, alpha), p.loss.llf_of(base, n)
+    low, high = base, base + max(abs(base), 1e-12)
     for _ in range(60):
-        if _deviance(p, point, base + reach, base) > cut:
+        if 2.0 * (most - p.loss.llf_of(high, n)) > cut:
             break
-        reach *= 2.0
-    else:
-        return base + reach
-    return float(
-        brentq(lambda v: _deviance(p, point, v, base) - cut, base, base + reach, xtol=1e-14 * reach, rtol=1e-14)
-    )
+        high = base + 2.0 * (high - base)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if 2.0 * (most - p.loss.llf_of(middle, n)) < cut else (low, middle)
+    return high
 
 
 def _deviance(p: Problem, point: PointFit, value: float, base: float | None = None) -> float:
