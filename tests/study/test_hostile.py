@@ -196,7 +196,7 @@ def test_a_tag_in_yaml(here: Path, tag: str, capsys: pytest.CaptureFixture[str])
     (here / "runs/recorded/study.yaml").write_text(f"cluster: {tag}\n")
     with pytest.raises(ValueError, match=r"config\.yaml is not YAML"):
         load(here / RUN / "config.yaml")
-    assert branch(["--parent", RUN, "--out", "branched", "--tokens", "256"]) == 1
+    assert branch(["--parent", RUN, "--out", "branched", "--tokens", "256"]) == 2
     assert "config.yaml is not YAML" in capsys.readouterr().err
     folder = study_folder(here)
     with pytest.raises(ValueError, match=r"study\.yaml is not YAML .*give the study's command again"):
