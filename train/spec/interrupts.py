@@ -40,9 +40,9 @@ def guarded(main: Callable[[], int], command: str) -> int:
     exception that is raised inside a finalizer or a callback: this one is raised again a moment later.
     """
     pressed = _Pressed()
-    signal.signal(signal.SIGINT, pressed)
-    sys.unraisablehook = _again(sys.unraisablehook)
     try:
+        signal.signal(signal.SIGINT, pressed)
+        sys.unraisablehook = _again(sys.unraisablehook)
         code = main()
         sys.stdout.flush()
         if pressed.ever and code != 0:
