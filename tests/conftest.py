@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,12 @@ gc.disable()
 # Machines that run tests are shared and slow now and then: an example's time says nothing about the code.
 hypothesis.settings.register_profile("shared-machine", deadline=None)
 hypothesis.settings.load_profile("shared-machine")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what tests start: a shell's background jobs ignore it, and so would all their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 DURATIONS = Path(__file__).with_name("durations.json")
