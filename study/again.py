@@ -44,6 +44,8 @@ from study.submission import load_submission
 NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
 """Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
 SHOWN_KEYS = 3
+ACCOUNTING_SECONDS = (0.0, 1.0, 2.0, 4.0)
+"""How long a requeued job waits before each time that it asks how its earlier start ended."""
 LOCK_SECONDS = 30.0
 """How long a job that looks after others waits for one that submits: nobody may come after it."""
 
@@ -218,7 +220,7 @@ def account_for_restart(work: Work, number: int, outside: Outside | None = None)
         return None
     if ended is not None and ended.get("kind", ended.get("state")) != "interrupted":
         return None
-    kind = _earlier_start(work.place.job_id, outside.runner)
+    kind = _earlier_start(work.place.job_id, outside)
     known = ledger.read(work.study)
     rules = load_submission(work.study).retry.rules()
     if kind is None:
@@ -234,15 +236,24 @@ def account_for_restart(work: Work, number: int, outside: Outside | None = None)
     return Ending(kind, why=said.why) if stop else None
 
 
-def _earlier_start(job_id: str, runner: query.Runner) -> str | None:
-    """Return the kind of end of a job's latest start but this one, as accounting tells it; None where it does not."""
-    answer = runner(["sacct", "-n", "-P", "-X", "--duplicates", "--format=State,Start", f"--jobs={job_id}"])
-    if answer.code != 0:
-        return None
-    ended = [line.split("|")[0] for line in answer.out.splitlines() if line.count("|") == 1]
-    words = [word for word in ended if not re.match(r"(RUNNING|PENDING|REQUEUED|COMPLETING)", word)]
-    kind = by_slurm(words[-1]) if words else None
-    return kind if kind in ("preempted", "node_failure") else None
+def _earlier_start(job_id: str, outside: Outside) -> str | None:
+    """Return the kind of end of a job's latest start but this one, as accounting tells it; None where it does not.
+
+    Accounting may hear of a start's end after the next has begun: it is asked again for some seconds.
+    """
+    command = ["sacct", "-n", "-P", "-X", "--duplicates", "--format=State,Start", f"--jobs={job_id}"]
+    for seconds in ACCOUNTING_SECONDS:
+        outside.sleep(seconds)
+        answer = outside.runner(command)
+        if answer.code != 0:
+            return None
+        starts = [line.split("|")[0] for line in answer.out.splitlines() if line.count("|") == 1]
+        ended = [word for word in starts if not re.match(r"(RUNNING|PENDING|COMPLETING)", word)]
+        if ended:
+            words = [word for word in ended if not word.startswith("REQUEUED")]
+            kind = by_slurm(words[-1]) if words else None
+            return kind if kind in ("preempted", "node_failure") else None
+    return None
 
 
 def _pending(

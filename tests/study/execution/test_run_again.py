@@ -396,6 +396,18 @@ def test_a_requeued_job_accounts_for_its_earlier_start(tmp_path: Path, told: str
     assert account_for_restart(work(study, key, 0), 2, outside(scheduler)) is None
 
 
+def test_accounting_that_lags_is_asked_again(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key)
+    attempt(study, key, 2, restart=1)
+    told = ["", "RUNNING|1\n", "RUNNING|1\nRUNNING|2\n", "PREEMPTED|1\nRUNNING|2\n"]
+    slept: list[float] = []
+    world = Outside(runner=lambda command: Answer(0, told.pop(0)), sleep=slept.append, say=lambda text: None)
+    assert account_for_restart(work(study, key, 1), 2, world) is None
+    assert [e["kind"] for e in events(study, "ended")] == ["preempted"]
+    assert (slept[0], sorted(slept), told) == (0, slept, [])
+
+
 def test_slurm_may_requeue_a_job_only_so_often(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
     study.study.write_text("retry: {preempted: again 1}\n")
