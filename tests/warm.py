@@ -65,7 +65,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -117,6 +118,7 @@ class Warm:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+        self.pid = self._server.pid
         said = self._socket.recv(100)
         assert said, f"{modules} cannot be imported: exit code {self._server.wait()}"
         self._forks = said == READY
@@ -186,7 +188,8 @@ def _leave(forks: Iterable[int]) -> NoReturn:
 def main() -> None:
     """Import, serve, and in each fork run what was asked for."""
     connection, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this
+    # Ctrl-C is for who started this. Blocked, not ignored: one that a fork gets before it can take it is kept for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     gc.disable()
     for name in modules:
         importlib.import_module(name)
@@ -201,12 +204,13 @@ def main() -> None:
         return
     connection.send(READY)
     asked = serve(connection)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
     sys.argv = [asked["module"], *asked["words"]]
     sys.modules.pop(asked["module"], None)  # what is run is __main__
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
 
 

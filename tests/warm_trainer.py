@@ -136,13 +136,14 @@ def ask(place: str, words: list[str]) -> int:
     socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
     pid = int(connection.recv(100))
 
-    def hand_on(number: int, _: object) -> None:
-        os.kill(pid, number)
+    def hand_on(number: int, _: object = None) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and its exit code is on its way
+            os.kill(pid, number)
 
     for number in HANDED_ON:
         signal.signal(number, hand_on)
     for missed in early:
-        os.kill(pid, missed)
+        hand_on(missed)
     code = int(connection.recv(100))
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
@@ -157,7 +158,8 @@ def main() -> None:
     import runpy
 
     listening = socket.socket(fileno=int(sys.argv[2]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this
+    # Ctrl-C is for who started this. Blocked, not ignored: one that a fork gets before it can take it is kept for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     gc.disable()
     for name in sys.argv[3:]:
         importlib.import_module(name)
@@ -165,6 +167,7 @@ def main() -> None:
     gc.enable()
     asked = Server(listening).serve()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.stdout, sys.stderr = (open(end, "w", closefd=False, buffering=1) for end in (1, 2))  # noqa: SIM115
     os.chdir(asked["cwd"])
     os.environ.clear()

@@ -1,0 +1,44 @@
+"""Processes that are forks of a warm one take signals as fresh ones do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.environment import python_path
+from tests.study.execution.studies import LIMIT_SECONDS
+from tests.warm import Process, warm
+
+ROOT = Path(__file__).parents[1]
+TIMES = 20
+ENVIRONMENT = {"PYTHONPATH": python_path(), "PATH": os.environ["PATH"]}
+
+
+def test_ctrl_c_right_after_the_start_is_not_lost() -> None:
+    warmed = warm("study.commands.status")
+    for _ in range(TIMES):
+        process = warmed.start("tests.asleep", cwd=ROOT, env=ENVIRONMENT)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=LIMIT_SECONDS)
+        assert process.returncode != 0
+        assert "KeyboardInterrupt" in said
+
+
+def test_the_process_that_forks_outlives_ctrl_c() -> None:
+    warmed = warm("study.commands.status")
+    os.kill(warmed.pid, signal.SIGINT)
+    process = warmed.start("study", "--help", cwd=ROOT, env=ENVIRONMENT)
+    assert "every study" in process.communicate(timeout=LIMIT_SECONDS)[0]
+    assert process.returncode == 0
+
+
+def test_a_signal_to_one_that_has_ended_is_no_error() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    reading, _ = os.pipe()  # nobody has said yet that it ended
+    with tempfile.TemporaryFile("w+") as out:
+        Process(["gone"], gone.pid, out, out, reading).send_signal(signal.SIGINT)
