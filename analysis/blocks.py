@@ -38,6 +38,12 @@ class Identified:
     side: str | None = None
     limit: float | None = None
 
+    def sentence(self, name: str) -> str:
+        """Return what is said of a constant that is not: "E is not identified: at most 1.3 (its profile is flat)"."""
+        side = {"upper": "at most", "lower": "at least"}.get(self.side or "")
+        limit = f": {side} {self.limit:.4g}" if side and self.limit is not None else ""
+        return f"{name} is not identified{limit} ({self.reason})"
+
 
 @dataclass(frozen=True)
 class Basin:

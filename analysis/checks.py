@@ -93,10 +93,8 @@ def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]
         out.append(Check("basins", text, "compare the basins' predictions before trusting one"))
     for name, verdict in block.identified.items():
         if not verdict.identified:
-            side = {"upper": "at most", "lower": "at least"}.get(verdict.side or "")
-            limit = f": {side} {verdict.limit:.4g}" if side and verdict.limit is not None else ""
-            text = f"{name} is not identified{limit} ({verdict.reason})"
-            out.append(Check("not_identified", text, "do not quote it; add larger budgets or a wider range of sizes"))
+            advice = "do not quote it; add larger budgets or a wider range of sizes"
+            out.append(Check("not_identified", verdict.sentence(name), advice))
     out += _misfit(block, rows, clash)
     alpha, beta = block.params["alpha"], block.params["beta"]
     known = clash is None and all(block.identified[n].identified for n in ("alpha", "beta"))

@@ -93,8 +93,8 @@ class Parts:
         top = self._top(law, envelope, valleys)
         large.log.info("approaches side by side, profiles, sensitivity (sensitivity=no leaves these out)")
         beside, found = self._approaches(), self._evidence()
-        plan = recommend.compared(self.plan, beside.get("approaches", ()))
-        sizes = recommend.sizes(plan, beside.get("approaches", ())) if plan else None
+        sizes = recommend.sizes(self.plan, beside.get("approaches", ())) if self.plan else {}
+        plan = recommend.compared(self.plan, sizes)
         outlook = checks.outlook(plan, self.test, self.why, "note" if self._no_size else "error", sizes)
         if top is self.block:
             outlook += checks.choices(found.get("sensitivity", ()), top.intervals.get("a"))

@@ -110,14 +110,9 @@ def _few_models(fit: LawFit) -> list[Check]:
 
 
 def _unidentified(fit: LawFit) -> list[Check]:
-    out = []
-    for name, verdict in fit.identified.items():
-        if not verdict.identified:
-            side = {"upper": "at most", "lower": "at least"}.get(verdict.side or "")
-            limit = f": {side} {verdict.limit:.4g}" if side and verdict.limit is not None else ""
-            text = f"{name} is not identified{limit} ({verdict.reason})"
-            out.append(Check("not_identified", text, "do not quote it; add larger budgets or a wider range"))
-    return out
+    advice = "do not quote it; add larger budgets or a wider range"
+    lost = {name: verdict for name, verdict in fit.identified.items() if not verdict.identified}
+    return [Check("not_identified", verdict.sentence(name), advice) for name, verdict in lost.items()]
 
 
 def _lack_of_fit(fit: LawFit) -> list[Check]:

@@ -67,7 +67,8 @@ def profile(p: Problem, point: PointFit, name: str, alpha: float = 0.05, spread:
     path = _refined(p, name, _Path(at, theta, value, best), _level(p, point, alpha))
     level = _level(p, point, alpha, min(point.objective, float(path.value.min())))
     (low, closed_low), (high, closed_high) = (_crossing(path, level, side) for side in (-1, 1))
-    deviance = np.array([_deviance(p, point, v) for v in path.value])
+    most = p.loss.llf_of(point.objective, p.y.size)
+    deviance = np.array([_deviance(p, most, v) for v in path.value])
     values = path.at
     if positive:
         values, low, high = np.exp(values), float(np.exp(low)), float(np.exp(high))
@@ -216,20 +217,19 @@ def _cut(p: Problem, alpha: float) -> float:
 
 def _level(p: Problem, point: PointFit, alpha: float, lowest: float | None = None) -> float:
     """Return the objective at which the deviance reaches the cut, by bisection: it rises with the objective."""
-    base, n = point.objective if lowest is None else lowest, p.y.size
-    cut, most = _cut(p, alpha), p.loss.llf_of(base, n)
+    base = point.objective if lowest is None else lowest
+    cut, most = _cut(p, alpha), p.loss.llf_of(base, p.y.size)
     low, high = base, base + max(abs(base), 1e-12)
     for _ in range(60):
-        if 2.0 * (most - p.loss.llf_of(high, n)) > cut:
+        if _deviance(p, most, high) > cut:
             break
         high = base + 2.0 * (high - base)
     for _ in range(60):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if 2.0 * (most - p.loss.llf_of(middle, n)) < cut else (low, middle)
+        low, high = (middle, high) if _deviance(p, most, middle) < cut else (low, middle)
     return high
 
 
-def _deviance(p: Problem, point: PointFit, value: float, base: float | None = None) -> float:
-    """Return 2 (llf at the best - llf at this objective); the likelihood depends on the objective alone."""
-    lowest = point.objective if base is None else base
-    return max(0.0, 2.0 * (p.loss.llf_of(lowest, p.y.size) - p.loss.llf_of(value, p.y.size)))
+def _deviance(p: Problem, most: float, value: float) -> float:
+    """Return 2 (`most`, the llf at the best - llf at this objective): the likelihood depends on the objective alone."""
+    return max(0.0, 2.0 * (most - p.loss.llf_of(value, p.y.size)))

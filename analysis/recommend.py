@@ -198,11 +198,11 @@ def why_none(rows: Rows, valley_fit: ValleyFit, surface: Surface | None, budget:
     return f"no approach can recommend a size: {said}; the valleys do not identify it either"
 
 
-def compared(plan: Recommendation | None, lines: Sequence[Mapping[str, Any]]) -> Recommendation | None:
-    """Return the recommendation with its disagreement over all approaches that give an N* at its budget."""
+def compared(plan: Recommendation | None, sizes: Mapping[str, float]) -> Recommendation | None:
+    """Return the recommendation with the disagreement of `sizes`, which are N* at its budget by approach."""
     if plan is None:
         return None
-    found = list(sizes(plan, lines).values())
+    found = list(sizes.values())
     return dataclasses.replace(plan, disagreement=max(found) / min(found) if len(found) > 1 else None)
 
 

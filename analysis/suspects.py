@@ -32,8 +32,8 @@ FITTED = 20_000
 """Rows that the smooth curve is fitted to, at most."""
 HALF, NEAREST = 0.5, 5
 """What is at most 1 and below this share of what it ought to be, by so many of its neighbours, is no loss."""
-OTHER_COUNTS = 1000.0
-"""Sizes (or tokens) of one study leave no gap as wide as this factor."""
+WIDEST_GAP = 1000.0
+"""Sizes (or tokens) of one study leave no gap as wide as this factor, or wider."""
 TWO_UNITS, FAR_LESS = 0.03, 4.0
 """Mean residual from which on two units are looked for, and by how much two curves have to leave less than one."""
 
@@ -86,7 +86,7 @@ def _counts(rows: Rows) -> list[Check]:
     """Return the rows whose size or tokens are of another order than all others: in millions beside counts."""
     for name in ("params", "tokens"):
         logs = np.log(rows.column(name))
-        apart = beyond_gap(logs, np.log(OTHER_COUNTS))
+        apart = beyond_gap(logs, np.log(WIDEST_GAP))
         if apart is None:
             continue
         named = ", ".join(f"{rows.keys[i]} {rows.column(name)[i]:.4g}" for i in np.flatnonzero(apart)[:SHOWN])
@@ -188,7 +188,7 @@ def _mixture(design: Array, y: Array) -> Mask | None:
     part the rows by what is left of one curve, by size, by tokens and by their order. Two units are seen where that
     leaves far less than one curve does, and every row is near its own.
     """
-    some = np.arange(len(y)) if len(y) <= FITTED else np.linspace(0, len(y) - 1, FITTED).astype(np.int64)
+    some = _some(len(y))
     basis, _ = np.linalg.qr(design[some])
     seen = y[some]
 
@@ -235,11 +235,15 @@ def _design(rows: Rows) -> Array:
     return np.stack(columns, axis=1)
 
 
+def _some(count: int) -> Index:
+    """Return the numbers of `count` rows, of very many of FITTED that are evenly spaced."""
+    return np.arange(count) if count <= FITTED else np.linspace(0, count - 1, FITTED).astype(np.int64)
+
+
 def _robust(design: Array, y: Array) -> Array:
     """Return the coefficients of least absolute residuals; of very many rows, of some that are evenly spaced."""
-    if len(y) > FITTED:
-        some = np.linspace(0, len(y) - 1, FITTED).astype(np.int64)
-        design, y = design[some], y[some]
+    some = _some(len(y))
+    design, y = design[some], y[some]
     weights = np.ones(len(y))
     found: Array = np.zeros(design.shape[1])
     for _ in range(40):  # least absolute values by reweighting: a few wrong rows do not bend the curve

@@ -6,7 +6,7 @@ The exponents of N* and D* come from separate regressions: they need not add to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,6 +63,14 @@ class Parabola:
         low, high = self.reach
         return float(abs((self.inverse @ self.loss)[2])) * (0.5 * (high - low)) ** 2
 
+    def spread(self, noise: float) -> float:
+        """The noise of this budget's losses, where it is a share of them."""
+        return noise * float(self.loss.mean())
+
+    def is_flat(self, noise: float) -> bool:
+        """Whether the parabola is less deep than twice the noise, which is a share of the loss."""
+        return self.depth < 2 * self.spread(noise)
+
     @property
     def reach(self) -> Interval:
         """The swept range of x."""
@@ -99,10 +107,9 @@ def fit(rows: Rows, *, resamples: int, seed: int, choices: Choices = DEFAULT) ->
     judged = [(p, *_status(p, 0.0 if choices.flat == "keep" else noise)) for p in parabolas]
     minima = [p for p, status, _ in judged if status == "minimum"]
     noisy, again = _draws(parabolas, minima, resamples, seed)
-    draws = {i: again[:, i] for i in range(len(minima))}
     points = [_vertex(p, (p.inverse @ p.loss)[None]) for p in minima]
     for p, status, reason in judged:
-        valleys.append(_valley(p, status, reason, draws, minima))
+        valleys.append(_valley(p, status, reason, again, minima))
     valleys.sort(key=lambda v: v.flops)
     best = np.array(points).reshape(len(minima), 3)
     flops = np.array([p.flops for p in minima])
@@ -237,14 +244,13 @@ def _status(p: Parabola, noise: float) -> tuple[str, str]:
     """Return whether there is a minimum inside the swept sizes, else why not; `noise` is a share of the loss."""
     level, slope, curve = p.inverse @ p.loss
     low, high = p.reach
-    depth = p.depth
-    if depth <= 1e-10 * float(np.abs(p.loss).max()):
+    if p.depth <= 1e-10 * float(np.abs(p.loss).max()):
         return "flat", "the loss does not depend on the size here: there is no minimum"
     if curve <= 0:
         return "inverted", "the parabola opens downwards: noise or too narrow a range of sizes"
-    spread = noise * float(p.loss.mean())
-    if depth < 2 * spread:
-        return "flat", f"the valley is {depth:.2g} deep, within twice the noise of {spread:.2g}: no minimum to be seen"
+    if p.is_flat(noise):
+        text = f"the valley is {p.depth:.2g} deep, within twice the noise of {p.spread(noise):.2g}"
+        return "flat", f"{text}: no minimum to be seen"
     at = -slope / (2 * curve)
     if not low < at < high:
         side, size = ("smallest", low) if at <= low else ("largest", high)
@@ -280,8 +286,9 @@ def _draws(parabolas: Sequence[Parabola], minima: Sequence[Parabola], resamples:
         return nothing, nothing
     residual = np.concatenate([p.relative for p in parabolas])
     once = bootstrap.redrawn(residual, df, resamples, seed)
+    scaled = once * bootstrap.student_scales(df, resamples, seed)[:, None]
     out: tuple[list[Array], list[Array]] = ([], [])
-    for noise, drawn in zip((once, bootstrap.residual_draws(residual, df, resamples, seed)), out, strict=True):
+    for noise, drawn in zip((once, scaled), out, strict=True):
         begin = 0
         for p in parabolas:
             part = noise[:, begin : begin + len(p.keys)]
@@ -292,8 +299,8 @@ def _draws(parabolas: Sequence[Parabola], minima: Sequence[Parabola], resamples:
     return np.stack(out[0], axis=1), np.stack(out[1], axis=1)
 
 
-def _valley(p: Parabola, status: str, reason: str, draws: Mapping[int, Array], minima: Sequence[Parabola]) -> Valley:
-    """Return one budget's result."""
+def _valley(p: Parabola, status: str, reason: str, draws: Array, minima: Sequence[Parabola]) -> Valley:
+    """Return one budget's result; `draws` (R, m, 3) are those of all minima."""
     coefficients = p.inverse @ p.loss
     low, high = np.exp(np.array(p.reach) + p.center)
     base = Valley(
@@ -304,7 +311,7 @@ def _valley(p: Parabola, status: str, reason: str, draws: Mapping[int, Array], m
         return base
     number = next(i for i, m in enumerate(minima) if m is p)
     size, tokens, loss = _vertex(p, coefficients[None])
-    drawn = draws[number]
+    drawn = draws[:, number]
     return replace(
         base,
         params_opt=float(np.exp(size)),
@@ -346,7 +353,7 @@ def _identified(law: PowerLaw, name: str) -> Identified:
 
 def _kept(minima: Sequence[Parabola], noise: float) -> list[Check]:
     """Return the valleys that count though they are flat."""
-    labels = [f"{p.flops_budget:.3g}" for p in minima if p.depth < 2 * noise * float(p.loss.mean())]
+    labels = [f"{p.flops_budget:.3g}" for p in minima if p.is_flat(noise)]
     if not labels:
         return []
     named = ", ".join(labels[:4]) + (", ..." if len(labels) > 4 else "")

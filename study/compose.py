@@ -87,9 +87,10 @@ class Composer:
 
     def _goes_to_hydra(self, override: Override) -> bool:
         key = override.key_or_group
+        if override.is_hydra_override() or override.package is not None:
+            return True
         # Groups are named with slashes: to look for one takes Hydra 30 ms, and most overrides are dotted keys.
-        is_group = "." not in key and self._is_group(key)
-        return override.is_hydra_override() or override.package is not None or is_group
+        return "." not in key and self._is_group(key)
 
     def _base(self, groups: tuple[str, ...]) -> tuple[dict[str, Any], bool]:
         if groups not in self._bases:

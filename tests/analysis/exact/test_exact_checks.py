@@ -25,6 +25,7 @@ from analysis.results import (
 )
 from analysis.rows import Rows, rows
 from tests.analysis import studies
+from tests.analysis.exact.verdicts import UNIDENTIFIED
 
 
 def runs(ratio: Any, budgets: Any = None) -> Rows:
@@ -155,16 +156,7 @@ def test_degrees_of_freedom_and_convergence() -> None:
     assert checks.surface(evidence(agree_share=0.5), STUDY) == []
 
 
-@pytest.mark.parametrize(
-    ("verdict", "words"),
-    [
-        (Identified(False, "why"), "E is not identified (why)"),
-        (Identified(False, "why", "upper", 1.23456), "E is not identified: at most 1.235 (why)"),
-        (Identified(False, "why", "lower", 3.0), "E is not identified: at least 3 (why)"),
-        (Identified(False, "why", "upper", None), "E is not identified (why)"),
-        (Identified(False, "why", None, 3.0), "E is not identified (why)"),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "words"), UNIDENTIFIED)
 def test_what_is_not_identified(verdict: Identified, words: str) -> None:
     named = dict(block().identified) | {"E": verdict}
     (found,) = checks.surface(block(identified=named), STUDY)

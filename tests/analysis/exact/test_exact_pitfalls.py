@@ -12,6 +12,7 @@ from scipy import stats
 from analysis import drawchecks, observations, pitfalls
 from analysis.forms import FORMS, SURFACE
 from analysis.results import Basin, Identified, Optimizer
+from tests.analysis.exact.verdicts import UNIDENTIFIED
 
 N = np.array([1e6, 2e6, 4e6])
 D = np.array([2e7, 4e7, 8e7])
@@ -117,16 +118,7 @@ def test_degrees_of_freedom() -> None:
     assert found.message.startswith("1 residual degree of freedom")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "words"),
-    [
-        (Identified(False, "why"), "E is not identified (why)"),
-        (Identified(False, "why", "upper", 1.23456), "E is not identified: at most 1.235 (why)"),
-        (Identified(False, "why", "lower", 3.0), "E is not identified: at least 3 (why)"),
-        (Identified(False, "why", "upper", None), "E is not identified (why)"),
-        (Identified(False, "why", None, 3.0), "E is not identified (why)"),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "words"), UNIDENTIFIED)
 def test_what_is_not_identified(verdict: Identified, words: str) -> None:
     (found,) = pitfalls._unidentified(fit(identified={"A": Identified(True), "E": verdict}))
     assert (found.code, found.message) == ("not_identified", words)

@@ -195,9 +195,10 @@ def test_edges_and_crossings_by_hand() -> None:
 def test_levels_in_closed_form() -> None:
     """For squares the deviance is n ln(objective / lowest)."""
     cut = profile._cut(P, 0.05)
-    assert profile._deviance(P, POINT, POINT.objective * 1.3) == pytest.approx(20 * np.log(1.3))
-    assert profile._deviance(P, POINT, POINT.objective * 0.7) == 0.0
-    assert profile._deviance(P, POINT, 1.5, 1.2) == pytest.approx(20 * np.log(1.25))
+    most = P.loss.llf_of(POINT.objective, 20)
+    assert profile._deviance(P, most, POINT.objective * 1.3) == pytest.approx(20 * np.log(1.3))
+    assert profile._deviance(P, most, POINT.objective * 0.7) == 0.0
+    assert profile._deviance(P, P.loss.llf_of(1.2, 20), 1.5) == pytest.approx(20 * np.log(1.25))
     assert profile._level(P, POINT, 0.05) == pytest.approx(POINT.objective * np.exp(cut / 20), rel=1e-9)
     assert profile._level(P, POINT, 0.05, 0.5) == pytest.approx(0.5 * np.exp(cut / 20), rel=1e-9)
     far = replace(P, y=P.y[:6], x=P.x[:, :6])

@@ -281,15 +281,18 @@ def test_disagreement_over_all_approaches() -> None:
     plan = recommend.recommend(ROWS, of_valleys(), FRONTIER, surface=surface(), budget=1e20)
     assert plan is not None
     own = [p.params for p in plan.by_approach.values()]
-    found = recommend.compared(
-        plan, [{"approach": "2", "params": 2.0}, {"approach": "1", "params": None}, {"approach": "3"}]
-    )
+    lines: list[dict[str, Any]] = [
+        {"approach": "2", "params": 2.0},
+        {"approach": "1", "params": None},
+        {"approach": "3"},
+    ]
+    found = recommend.compared(plan, recommend.sizes(plan, lines))
     assert found is not None
     assert found.disagreement == pytest.approx(max(own) / 2.0)
     assert recommend.sizes(plan, [{"approach": "2", "params": 1.0}]).keys() == {"surface", "valleys", "2"}
-    assert recommend.compared(None, []) is None
+    assert recommend.compared(None, {}) is None
     one = replace(plan, by_approach={"surface": plan.by_approach["surface"]}, disagreement=9.0)
-    alone = recommend.compared(one, [{"approach": "1", "params": None}])
+    alone = recommend.compared(one, recommend.sizes(one, [{"approach": "1", "params": None}]))
     assert alone is not None
     assert alone.disagreement is None
 
