@@ -26,7 +26,8 @@ JOB_ID = re.compile(r"[0-9A-Za-z][\w.-]*")
 class Batch:
     """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `pack` each.
 
-    array: False where it is one job and no array, as all are on sites that take no arrays.
+    array: False where it is one job and no array, as all are on sites that take no arrays. refused: whether it was
+    abandoned because SLURM took no job for it, for good.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Batch:
     abandoned: str | None = None
     throttle: int | None = None
     array: bool = True
+    refused: bool = False
 
     @property
     def ambiguous(self) -> bool:
@@ -101,6 +103,12 @@ class Ledger:
     ever_excluded: frozenset[str] = frozenset()
     code: str | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def refusal(self) -> str | None:
+        """In which words SLURM took no job for the latest submission, for good; None where it did not refuse it so."""
+        latest = next(reversed(self.batches.values()), None)
+        return latest.abandoned if latest is not None and latest.refused else None
 
     @property
     def unclear(self) -> bool:
@@ -206,7 +214,7 @@ class _Folding:
         if event["event"] == "submitted":
             self.batches[batch.name] = replace(batch, job_id=str(event["job_id"]))
             return
-        self.batches[batch.name] = replace(batch, abandoned=str(event["why"]))
+        self.batches[batch.name] = replace(batch, abandoned=str(event["why"]), refused=bool(event.get("final")))
         for key in batch.keys:
             if self.current.get(key) == batch.name:
                 del self.current[key]

@@ -105,7 +105,12 @@ def judge(seen: Evidence) -> Standing:
 def _waiting(seen: Evidence) -> Standing:
     if seen.cancelled:
         return Standing("cancelled")
-    return Standing("pending", "" if seen.refused is None else f"{REFUSED}: {seen.refused}")
+    return Standing("pending", "" if seen.refused is None else refused(seen.refused))
+
+
+def refused(said: str) -> str:
+    """Return why something is pending that SLURM took no job for, in SLURM's words."""
+    return f"{REFUSED}: {said}"
 
 
 def _local(seen: Evidence, mine: Attempt | None) -> Standing:

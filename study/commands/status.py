@@ -9,7 +9,7 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
-from study import cost, overview, terminal
+from study import cost, ledger, overview, terminal
 from study.commands import add_json, add_study, emit
 from study.feed import send_waiting
 from study.layout import StudyFolder
@@ -61,7 +61,8 @@ def _search(folder: StudyFolder, machine: bool) -> int:
     jobs.advance_quietly(folder)
     search = Office.of(folder).look().search
     if machine:
-        emit("status", folder, {"search": True, **view.as_json(search, folder, time.time())})
+        said = {"search": True, **view.as_json(search, folder, time.time())}
+        emit("status", folder, said | {"refused": None if search.over else ledger.read(folder).refusal})
     else:
         stuck = [] if search.over else queue.lines(folder)
         terminal.show("\n".join([view.text(search, folder, time.time()), *stuck]))

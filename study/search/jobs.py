@@ -70,9 +70,12 @@ def choose_code(folder: StudyFolder, mode: str) -> None:
 
 
 def advance_quietly(folder: StudyFolder) -> None:
-    """Submit what is wanted, for commands and jobs that do something else: say what went wrong and go on."""
+    """Submit what is wanted, for commands and jobs that do something else: say what went wrong and go on.
+
+    What SLURM refused for good is not tried again before the study's command is given again, or a job of it ends.
+    """
     try:
-        if Office.of(folder).settings.shape == "jobs":
+        if Office.of(folder).settings.shape == "jobs" and ledger.read(folder).refusal is None:
             advance(folder)
         else:
             give_up_gone(folder)

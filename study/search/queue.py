@@ -6,9 +6,11 @@ from study import ledger
 from study.executors import query
 from study.layout import StudyFolder
 from study.observe import Look, PointStatus
-from study.overview import queued_lines
+from study.overview import bad_ends, next_action, queued_lines, refused_lines
 from study.search.claims import JOB, Office
 from study.search.jobs import UNIT
+from study.standing import refused
+from study.submission import reference
 
 
 def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
@@ -29,6 +31,15 @@ def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStat
     ]
 
 
+def refusal(folder: StudyFolder) -> list[str]:
+    """Return in which words SLURM took no job for the search, and what to do; nothing where the latest went out."""
+    said = ledger.read(folder).refusal
+    if said is None:
+        return []
+    pending = [PointStatus(key=folder.name, state="pending", why=refused(said))]
+    return [*refused_lines(pending), next_action({"pending": 1}, reference(folder), bad_ends(pending))]
+
+
 def lines(folder: StudyFolder, look: Look = query.look) -> list[str]:
-    """Return what keeps the search's jobs waiting and does not pass by itself, with what helps; nothing else."""
-    return queued_lines(waiting_jobs(folder, look))
+    """Return what keeps the search's jobs waiting, or from being taken, for good, with what helps; nothing else."""
+    return [*queued_lines(waiting_jobs(folder, look)), *refusal(folder)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import pytest
 
 from study import ledger
 from study.__main__ import main
+from study.config import ClusterConfig
 from study.executors.query import Job, View
 from study.layout import StudyFolder
 from study.observe import Look
-from study.search import pool, queue
+from study.search import jobs, pool, queue
 from study.search.claims import Office
+from study.settling import Outside
 from tests.study.search.searches import make_search
 
 
@@ -78,3 +82,65 @@ def test_watch_says_it_once(
         pool.watch(folder)
     said = capsys.readouterr().out
     assert said.count("7 queued: held by its owner") == 1 and said.count("0/12 trials") == 4
+
+
+OPTION = "sbatch: unrecognized option '--nam=x'\nTry \"sbatch --help\" for more information"
+PARTITION = "sbatch: error: Batch job submission failed: Invalid partition name specified"
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file whose words an sbatch says that refuses everything; it takes jobs while the file is empty."""
+    words, folder = tmp_path / "words", tmp_path / "bin"
+    folder.mkdir()
+    script = f'#!/bin/bash\n[ -s {words} ] && {{ cat {words} >&2; exit 1; }}\necho "Submitted batch job 7"\n'
+    for name, text in {"sbatch": script, "squeue": "#!/bin/bash\nexit 1\n", "sacct": "#!/bin/bash\nexit 1\n"}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return words
+
+
+@pytest.mark.parametrize(
+    ("words", "cluster", "key"),
+    [
+        (OPTION, ClusterConfig(executor="slurm", sbatch={"nam": "x"}), "cluster.sbatch={nam: x}"),
+        (PARTITION, ClusterConfig(executor="slurm", partition="none"), "cluster.partition=none"),
+    ],
+)
+def test_workers_that_slurm_takes_for_good_not_are_said_until_they_are_taken(
+    words: str, cluster: ClusterConfig, key: str, sbatch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_search(tmp_path / "s")
+    sbatch.write_text(words)
+    with pytest.raises(ValueError, match="sbatch failed"):
+        pool._submit(folder, cluster, 4)
+    assert main(["status", str(folder.path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    told = words.splitlines()[0]
+    assert f"pending: refused by SLURM: sbatch failed: {told}: {key}: change it" in said
+    assert "pending: change what SLURM refused, give the study's command again" in said
+    main(["status", str(folder.path), "--json"])
+    assert key in json.loads(capsys.readouterr().out)["refused"]
+    sbatch.write_text("")
+    pool._submit(folder, ClusterConfig(executor="slurm"), 4)
+    main(["status", str(folder.path)])
+    assert "refused" not in capsys.readouterr().out
+
+
+def test_units_that_slurm_takes_for_good_not_are_said_and_not_tried_again_by_looking(
+    sbatch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_search(tmp_path / "s", shape="jobs", workers=2)
+    folder.study.write_text("cluster: {executor: slurm, partition: none}\ntracking: {enabled: false}\n")
+    sbatch.write_text(PARTITION)
+    with pytest.raises(ValueError, match=r"cluster\.partition=none"):
+        jobs.advance(folder, Outside(say=lambda _: None))
+    capsys.readouterr()
+    for _ in range(2):
+        main(["status", str(folder.path)])
+        shown = capsys.readouterr()
+        assert "refused by SLURM" in shown.out and "cluster.partition=none" in shown.out and not shown.err
+    assert len(ledger.read(folder).batches) == 1
+    sbatch.write_text("")
+    assert jobs.advance(folder, Outside(say=lambda _: None)) == 2
