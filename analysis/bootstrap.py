@@ -24,6 +24,10 @@ MANY_RUNS = 100
 LARGEST_SHARE = 2 / 3
 """Groups are taken as groups where there are at most this many of them a row: else most stand for one row alone."""
 CONFIDENCE = 0.95
+BEYOND = 0.01
+"""So far beyond its percentile interval, as a share of the interval's width, an estimate has all of the hull."""
+ROUNDING = 1e-6
+"""An estimate no further beyond its percentile interval than this share of the width is at its end."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,8 @@ def interval(draws: Array, estimate: float, confidence: float = CONFIDENCE, logs
 
     It is the percentile interval. Where that leaves the estimate out, resamples are biased by more than they spread,
     and which way the truth lies from the estimate is not known: then it is the hull of the percentile and the basic
-    interval, its mirror image about the estimate, in logs where `logs` says so. See `biased`.
+    interval, its mirror image about the estimate, in logs where `logs` says so. See `biased`. It grows from the one to
+    the other while the estimate moves away from the end by BEYOND of the width, so that no rounding decides.
     """
     found = percentile(draws, confidence)
     if found is None or not np.isfinite(estimate):
@@ -167,14 +172,27 @@ def interval(draws: Array, estimate: float, confidence: float = CONFIDENCE, logs
     low, high = found
     if low <= estimate <= high:
         return found
+    near, far = (low, high) if estimate < low else (high, low)
     if logs and min(low, estimate) > 0:
-        mirrored = estimate * (estimate / high), estimate * (estimate / low)
+        mirrored = estimate * (estimate / far)
+        share = _share(float(np.log(estimate) - np.log(near)), float(np.log(near) - np.log(far)))
+        end = mirrored if share == 1.0 else near * (mirrored / near) ** share
     else:
-        mirrored = 2.0 * estimate - high, 2.0 * estimate - low
-    return min(low, estimate, mirrored[0]), max(high, estimate, mirrored[1])  # the estimate itself against rounding
+        mirrored = 2.0 * estimate - far
+        share = _share(estimate - near, near - far)
+        end = mirrored if share == 1.0 else near + share * (mirrored - near)
+    return min(low, estimate, end), max(high, estimate, end)  # the estimate itself against rounding
+
+
+def _share(beyond: float, width: float) -> float:
+    """Return how much of the way to its mirrored end an interval of this width goes; both of one sign, or no width."""
+    return min(beyond / width / BEYOND, 1.0) if width and np.isfinite(beyond / width) else 1.0
 
 
 def biased(draws: Array, estimate: float, confidence: float = CONFIDENCE) -> bool:
-    """Return whether the estimate lies beyond the percentile interval of its own draws."""
+    """Return whether the estimate lies beyond the percentile interval of its own draws, by more than rounding."""
     found = percentile(draws, confidence)
-    return found is not None and not found[0] <= estimate <= found[1]
+    if found is None:
+        return False
+    slack = ROUNDING * (found[1] - found[0])
+    return not found[0] - slack <= estimate <= found[1] + slack

@@ -141,7 +141,28 @@ def test_an_interval_of_draws_holds_its_estimate(shift: float, spread: float, co
     for estimate in (1e-3, 1.0, 40.0):
         low, high = bootstrap.interval(draws, estimate, confidence, logs) or (np.nan, np.nan)
         assert low <= estimate <= high
-        assert bootstrap.biased(draws, estimate, confidence) == ((low, high) != bootstrap.percentile(draws, confidence))
+        middle = bootstrap.percentile(draws, confidence) or (np.nan, np.nan)
+        if bootstrap.biased(draws, estimate, confidence):
+            assert (low, high) != middle
+        else:
+            assert (low, high) == pytest.approx(middle, rel=0, abs=1e-3 * (middle[1] - middle[0]))
+
+
+@pytest.mark.parametrize("logs", [False, True])
+@pytest.mark.parametrize("end", [0, 1])
+def test_an_interval_grows_steadily_as_its_estimate_leaves_the_draws(end: int, logs: bool) -> None:
+    draws = np.exp(1.0 + 0.3 * np.random.default_rng(0).normal(size=99))
+    middle = bootstrap.percentile(draws) or (np.nan, np.nan)
+    width, way = middle[1] - middle[0], 2 * end - 1
+    at = [middle[end] + way * width * step for step in (0.0, 1e-15, 1e-9, *np.linspace(1e-4, 0.05, 500))]
+    found = np.array([bootstrap.interval(draws, value, logs=logs) for value in at])
+    assert tuple(found[0]) == middle
+    steps = way * np.diff(found[:, end])
+    assert (steps > -1e-12 * width).all() and steps[:2].max() < 1e-6 * width and steps.max() < 0.05 * width
+    np.testing.assert_array_equal(found[:, 1 - end], middle[1 - end])
+    far = middle[1 - end]
+    assert found[-1, end] == pytest.approx(at[-1] ** 2 / far if logs else 2 * at[-1] - far)
+    assert not bootstrap.biased(draws, at[1]) and bootstrap.biased(draws, at[3])
 
 
 def test_no_estimate_lies_outside_the_interval_of_any_of_ten_thousand_sets_of_draws() -> None:

@@ -6,6 +6,7 @@ import json
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,16 +103,16 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "cluster", "key"),
+    ("words", "asked", "key"),
     [
-        (OPTION, ClusterConfig(executor="slurm", sbatch={"nam": "x"}), "cluster.sbatch={nam: x}"),
-        (PARTITION, ClusterConfig(executor="slurm", partition="none"), "cluster.partition=none"),
+        (OPTION, {"sbatch": {"nam": "x"}}, "cluster.sbatch={nam: x}"),
+        (PARTITION, {"partition": "none"}, "cluster.partition=none"),
     ],
 )
-def test_workers_that_slurm_takes_for_good_not_are_said_until_they_are_taken(
-    words: str, cluster: ClusterConfig, key: str, sbatch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_status_says_that_slurm_refuses_the_workers_until_it_takes_them(
+    words: str, asked: Any, key: str, sbatch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = make_search(tmp_path / "s")
+    folder, cluster = make_search(sbatch.parent / "s"), ClusterConfig(executor="slurm", **asked)
     sbatch.write_text(words)
     with pytest.raises(ValueError, match="sbatch failed"):
         pool._submit(folder, cluster, 4)
@@ -128,7 +129,7 @@ def test_workers_that_slurm_takes_for_good_not_are_said_until_they_are_taken(
     assert "refused" not in capsys.readouterr().out
 
 
-def test_units_that_slurm_takes_for_good_not_are_said_and_not_tried_again_by_looking(
+def test_status_says_that_slurm_refuses_a_units_job_and_does_not_try_it_again(
     sbatch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_search(tmp_path / "s", shape="jobs", workers=2)
