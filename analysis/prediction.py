@@ -34,17 +34,22 @@ class Prediction:
     confidence: float
 
     def summary_frame(self, alpha: float | None = None) -> pd.DataFrame:
-        """Return mean, mean_se, mean_ci_lower, mean_ci_upper, obs_ci_lower, obs_ci_upper, a row a prediction."""
+        """Return mean, mean_se, mean_ci_lower, mean_ci_upper, obs_ci_lower, obs_ci_upper, a row a prediction.
+
+        An observation scatters around a mean that is itself uncertain: its interval holds the mean's, also where draws
+        of little noise, or of one-sided noise, end short of it.
+        """
         import pandas as pd
 
         level = 1.0 - self.confidence if alpha is None else alpha
         mean, obs = (self._ends(draws, 1.0 - level) for draws in (self.mean_draws, self.obs_draws))
         spread = np.max([d.std(axis=0) for d in self.mean_draws], axis=0)
+        low, high = mean[:, 0].min(axis=0), mean[:, 1].max(axis=0)
         return pd.DataFrame(
             {
-                "mean": self.mean, "mean_se": spread, "mean_ci_lower": mean[:, 0].min(axis=0),
-                "mean_ci_upper": mean[:, 1].max(axis=0), "obs_ci_lower": obs[:, 0].min(axis=0),
-                "obs_ci_upper": obs[:, 1].max(axis=0),
+                "mean": self.mean, "mean_se": spread, "mean_ci_lower": low, "mean_ci_upper": high,
+                "obs_ci_lower": np.minimum(obs[:, 0].min(axis=0), low),
+                "obs_ci_upper": np.maximum(obs[:, 1].max(axis=0), high),
             }
         )  # fmt: skip
 

@@ -107,7 +107,7 @@ class Ledger:
     @property
     def refusal(self) -> str | None:
         """In which words SLURM took no job for the latest submission, for good; None where it did not refuse it so."""
-        latest = next(reversed(self.batches.values()), None)
+        latest = next(reversed(list(self.batches.values())), None)
         return latest.abandoned if latest is not None and latest.refused else None
 
     @property

@@ -45,6 +45,17 @@ def test_a_table_is_the_hull_over_forms() -> None:
     assert np.isnan(none.summary_frame()["obs_ci_upper"][0])
 
 
+@pytest.mark.parametrize("resamples", [0, 24])
+def test_an_observations_interval_holds_the_means(resamples: int) -> None:
+    """Far from the runs the mean is uncertain by more than runs scatter, and the ends of draws differ by chance."""
+    at = {"params": [1e6, 1e7, 1e5, 1e9], "tokens": [1e7, 1e6, 1e9, 1e11]}
+    found = fit_law(studies.isoflop(1, noise=3e-4), loss="squared", resamples=resamples).get_prediction(at)
+    for alpha in (None, 0.5):
+        table = found.summary_frame(alpha)
+        assert (table["obs_ci_lower"] <= table["mean_ci_lower"]).all()
+        assert (table["obs_ci_upper"] >= table["mean_ci_upper"]).all()
+
+
 def test_one_form_keeps_its_draws() -> None:
     found = predicted(fit(), AT)
     np.testing.assert_array_equal(found.mean, fit().predict(AT))
