@@ -20,6 +20,8 @@ NEAR = 0.09
 """A ratio of units is seen to this in ln: sizes differ, and the curve is not exact."""
 MOST_NATS = 12.6
 """ln of 300,000: a model that guesses among so many tokens has this loss, and one that was trained a lower one."""
+REACH = 0.5 * BITS
+"""So far beyond the losses of other rows, in ln, a curve through them is believed."""
 SCORES = 6.0
 """Robust standard deviations beyond which a loss is an outlier."""
 LEAST = 0.01
@@ -125,7 +127,7 @@ def _odd(rows: Rows) -> list[Check]:
     left, score = _scored(y - design @ _robust(design, y))
     out = []
     mask = _mixture(design, y) if float(np.abs(left).mean()) > TWO_UNITS else None
-    mask = _in_bits(left, score, design[:, 1:3]) if mask is None else mask
+    mask = _in_bits(left, score, design[:, 1:3], y) if mask is None else mask
     if mask is not None:
         as_one = y - np.where(mask, BITS, 0.0)  # a few rows that the first curve leaned towards
         mask = y - design @ _robust(design, as_one) > 0.5 * BITS
@@ -137,6 +139,7 @@ def _odd(rows: Rows) -> list[Check]:
         as_one = y - np.where(mask, BITS, 0.0)
         left, score = _scored(as_one - design @ _robust(design, as_one))
     odd = (np.abs(score) > SCORES) & (np.abs(left) > LEAST)
+    odd[odd] = ~_shared(left, np.flatnonzero(odd), design[:, 1:3])
     if odd.any():
         far = 100.0 * np.expm1(left)
         ordered = np.flatnonzero(odd)[np.argsort(-np.abs(far[odd]), kind="stable")]
@@ -154,11 +157,13 @@ def _scored(left: Array) -> tuple[Array, Array]:
     return left, left / spread
 
 
-def _in_bits(left: Array, score: Array, places: Array) -> Mask | None:
+def _in_bits(left: Array, score: Array, places: Array, y: Array) -> Mask | None:
     """Return the rows in bits where a few lie apart from the rest by the ratio of bits to nats; None without any.
 
     They do so from their neighbours too, where the curve does not hold, and few others lie as far from the curve by
-    another ratio: those would be a curve that does not hold, or runs that went wrong.
+    another ratio: those would be a curve that does not hold, or runs that went wrong. And what they ought to be, by
+    the curve, is about what others are: a curve that rises far above all losses (y, ln), as at the start of training,
+    where they flatten out at that of guessing, or that falls far below them, says nothing of a row there.
     """
     far = (np.abs(score) > SCORES) & (np.abs(left) > 0.5 * BITS)
     for sign in (1.0, -1.0):
@@ -168,16 +173,31 @@ def _in_bits(left: Array, score: Array, places: Array) -> Mask | None:
         local = left[mask] - np.median(left[~mask][_nearest(places[~mask], places[mask])], axis=1)
         close = np.abs(local - sign * BITS) < NEAR
         mask[np.flatnonzero(mask)[~close]] = False
+        ought, others = y[mask] - left[mask], y[~mask]
+        inside = (ought < others.max() + REACH) & (ought > others.min() - REACH)
+        mask[np.flatnonzero(mask)[~inside]] = False
         if mask.sum() > (far & ~mask).sum():
             return np.asarray(mask if sign > 0 else ~mask)
     return None
 
 
-def _nearest(places: Array, at: Array) -> Index:
-    """Return the numbers (m, NEAREST or fewer) of the `places` (n, 2) nearest to each of `at` (m, 2)."""
+def _shared(left: Array, rows: Index, places: Array) -> Mask:
+    """Return which of these rows (m,) have neighbours half as far off on the same side: the curve does not hold there.
+
+    So it is at the ends of long tables, where no row is apart from those beside it.
+    """
+    near = _nearest(places, places[rows], NEAREST + 1)
+    own = near == rows[:, None]
+    own[~own.any(axis=1), -1] = True  # rows at one place: the last of the others
+    around = np.median(left[near[~own].reshape(len(rows), NEAREST)], axis=1)
+    return np.asarray(around * np.sign(left[rows]) > HALF * np.abs(left[rows]))
+
+
+def _nearest(places: Array, at: Array, most: int = NEAREST) -> Index:
+    """Return the numbers (m, `most` or fewer) of the `places` (n, 2) nearest to each of `at` (m, 2)."""
     from scipy.spatial import cKDTree
 
-    count = min(NEAREST, len(places))
+    count = min(most, len(places))
     return np.asarray(cKDTree(places).query(at, k=[*range(1, count + 1)])[1], dtype=np.int64)
 
 

@@ -251,6 +251,40 @@ def test_curves_that_do_not_hold_are_not_bits() -> None:
     assert "mixed_units" not in codes(wild)
 
 
+def test_losses_that_flatten_out_at_guessing_are_not_nats_beside_bits() -> None:
+    """The first checkpoints of large models: a curve through the others rises far above what any loss can be."""
+    sizes, budgets = np.geomspace(3e5, 9e8, 12), np.geomspace(1.25e16, 2.56e19, 6)
+    n, c = (x.ravel() for x in np.meshgrid(sizes, budgets))
+    d = c / (6 * n)
+    steep = 2.6 + (119.7 / n) ** 0.2327 + (2.499e8 / d) ** 0.7869
+    table = pd.DataFrame({"params": n, "tokens": d, "flops": c, "loss": (steep**-7 + 10.2**-7) ** (-1 / 7)})
+    table = table[(d > 3e6) & (d / n < 2e4)].reset_index(drop=True)
+    assert table["loss"].max() > 10
+    assert "mixed_units" not in codes(table)
+    assert "r20 3.9" in codes(in_bits(table, np.isin(np.arange(len(table)), [20, 33])))["mixed_units"]
+
+
+def test_public_grids_with_losses_near_guessing_are_of_one_unit() -> None:
+    path = Path(__file__).parents[3] / "shared" / "data" / "scaling" / "porian2024" / "isoflop_points.csv"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    named = ["group", "dataset", "hparams", "warmup", "decay", "param_count", "split"]
+    for name, table in pd.read_csv(path).groupby(named):
+        runs = table[["params", "tokens", "flops", "loss"]].reset_index(drop=True)
+        assert "mixed_units" not in codes(runs), name
+
+
+def test_rows_that_no_neighbour_stands_apart_from_are_no_outliers() -> None:
+    """At the ends of a long table a smooth curve is off by more than runs scatter, of all rows there alike."""
+    n, d = (x.ravel() for x in np.meshgrid(np.geomspace(1e7, 1e10, 60), np.geomspace(2, 400, 40), indexing="ij"))
+    noise = np.random.default_rng(0).normal(0, 1e-3, len(n))
+    loss = (1.8 + 480 / n**0.35 + 2100 / (n * d) ** 0.37) * np.exp(noise)
+    table = pd.DataFrame({"params": n, "tokens": n * d, "flops": 6 * n * n * d, "loss": loss})
+    assert codes(table) == {}
+    table.loc[[0, 1200], "loss"] *= 1.15
+    assert "2 losses far from the others" in codes(table)["outliers"]
+
+
 def test_rows_of_accuracies_are_named() -> None:
     table = thirty()
     for rows in ([4], [0, 11, 29], list(range(0, 30, 2))):
