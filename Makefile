@@ -2,7 +2,7 @@
 # make test    set up, then every test, the ones on a real SLURM included
 # make kernels the analysis' tests under other BLAS kernels and numbers of threads, as on other machines
 # make check   ruff, mypy --strict, import-linter
-# make mutants small changes of the pure parts: which of them does no test notice? (some 40 hours of one core, on all but one)
+# make mutants small changes of the pure parts: which of them does no test notice? (on all cores but one)
 # make slurm   a throwaway SLURM cluster to play with
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -54,7 +54,7 @@ check: .venv/ready-dev
 	$(BIN)/lint-imports
 
 mutants: .venv/ready-dev
-	$(BIN)/python -m benchmarks.mutants --out .mutants.jsonl
+	$(BIN)/python -m benchmarks.mutants --reach .mutants-reach.jsonl --out .mutants.jsonl
 
 slurm: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install

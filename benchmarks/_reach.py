@@ -1,178 +1,118 @@
-"""Which lines each test reaches, and how long it takes: a mutant is worth the tests that reach its line only."""
+"""Which functions each test enters, and how long it takes: a mutant is worth the tests that enter its function only."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
-import time
+import ast
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
 
-from benchmarks._trial import ROOT, in_a_process, pytest_options
+from benchmarks._mutations import Mutant
+from benchmarks._swap import file_of, place
 
-LIMIT_SECONDS = 240.0
-"""A file of tests that takes longer is left out."""
-Spans = dict[str, list[tuple[int, int]]]
-"""First and last line of each function that was entered, by file relative to the root."""
+QUICK_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A test that passes: its name for pytest, its seconds, and the functions that it enters."""
+    """A test that passes by itself: its name for pytest, its CPU seconds then, and the functions it enters by file."""
 
     test: str
     seconds: float
-    spans: Spans
+    entered: dict[str, list[str]]
 
-    def enters(self, path: str, line: int) -> bool:
-        """Say whether it enters a function that holds this line."""
-        return any(first <= line <= last for first, last in self.spans.get(path, ()))
+    @property
+    def file(self) -> str:
+        """The file of the test."""
+        return self.test.partition("::")[0]
+
+    def within(self, named: Iterable[str]) -> bool:
+        """Say whether it is of one of these files or folders."""
+        return any(self.file == name or self.file.startswith(f"{name}/") for name in named)
 
 
-def chosen(known: Iterable[Reach], files: Sequence[str], path: str, line: int, seconds: float) -> list[Reach]:
-    """Return the quickest tests of these files or folders that enter the line's function, up to so many seconds.
+def functions(codes: Iterable[CodeType]) -> dict[str, list[str]]:
+    """Return the functions of this repository among codes, tests left out, by file."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for code in codes:
+        path = file_of(code)
+        if path.endswith(".py") and not path.startswith((".venv", "tests")):
+            found[path].add(place(code))
+    return {path: sorted(names) for path, names in found.items()}
 
-    Of a line that runs when its module is imported, the tests that enter anything of the module. At least one, if any.
+
+def chosen(known: Iterable[Reach], path: str, mutant: Mutant, seconds: float, *, on_import: bool) -> list[Reach]:
+    """Return the tests that enter the mutant's function, the quickest first.
+
+    Of one that changes what runs ON_IMPORT (a constant, a default, a function called then), those that enter a function
+    that names what is changed, then those that enter anything of the module. Not more than so many seconds of tests,
+    but one if there is any. Tests that take longer than QUICK_SECONDS stay with others of their file, whose fixtures
+    they may share.
     """
-    among = [one for one in known if any(one.test.startswith((f"{file}::", f"{file}/")) for file in files)]
-    fit = [one for one in among if one.enters(path, line)] or [one for one in among if path in one.spans]
-    fit.sort(key=lambda one: one.seconds)
-    total = 0.0
+    among = [one for one in known if path in one.entered]
+    if not on_import:
+        return _quickest([one for one in among if mutant.where in one.entered[path]], seconds)
+    users = {mutant.where, *_users(mutant)}
+    first = [one for one in among if not users.isdisjoint(one.entered[path])]
+    taken = _quickest(first, seconds)
+    left = seconds - sum(one.seconds for one in taken)
+    return taken + _quickest([one for one in among if one not in first], left, least=0 if taken else 1)
+
+
+def _quickest(tests: Sequence[Reach], seconds: float, least: int = 1) -> list[Reach]:
     taken: list[Reach] = []
-    for one in fit:
-        total += one.seconds
-        if taken and total > seconds:
+    for one in sorted(tests, key=lambda one: one.seconds):
+        seconds -= one.seconds
+        if len(taken) >= least and seconds < 0:
             break
         taken.append(one)
-    return taken
+    together: dict[str, float] = defaultdict(float)
+    for one in taken:
+        together[one.file] += one.seconds
+
+    def order(one: Reach) -> tuple[float, str, float]:
+        quick = one.seconds <= QUICK_SECONDS
+        return (0.0, "", one.seconds) if quick else (together[one.file], one.file, one.seconds)
+
+    return sorted(taken, key=order)
+
+
+def _users(mutant: Mutant) -> set[str]:
+    """Return the functions that name what a statement outside of functions sets."""
+    tree = ast.parse(mutant.source)
+    inside = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _holds(node, mutant.line)]
+    names = {
+        target.id
+        for node in inside
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in ast.walk(node)
+        if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
+    }
+    found = set[str]()
+
+    def visit(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = name
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{name}.{child.name}".lstrip(".")
+            said = child.id if isinstance(child, ast.Name) else child.attr if isinstance(child, ast.Attribute) else ""
+            if said in names:
+                found.add(inner)
+            visit(child, inner)
+
+    visit(tree, "")
+    return found
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def by_file(tests: Iterable[Reach]) -> list[tuple[str, ...]]:
     """Return the tests' names, file by file, the quickest file first: most mutants fall to the first."""
     files: dict[str, list[Reach]] = defaultdict(list)
     for one in tests:
-        files[one.test.partition("::")[0]].append(one)
+        files[one.file].append(one)
     quickest = sorted(files.values(), key=lambda group: sum(one.seconds for one in group))
     return [tuple(one.test for one in group) for group in quickest]
-
-
-def reach(file: str) -> tuple[list[Reach], str]:
-    """Return what the tests of a file reach, and a word on those that are left out (empty: none is).
-
-    Each runs twice, in another order the second time: a test that fails by itself, or skips, notices nothing.
-    """
-    first, said = _passing((file,), traced=True)
-    second, _ = _passing([name for name, _, _ in sorted(first, key=lambda one: one[1])], traced=False)
-    seconds = {name: took for name, took, _ in second}
-    lost = len(first) - len(seconds)
-    words = [said] if said else []
-    if lost:
-        words.append(f"{lost} pass in their own order only")
-    return [Reach(name, seconds[name], spans) for name, _, spans in first if name in seconds], "; ".join(words)
-
-
-def _passing(tests: Sequence[str], *, traced: bool) -> tuple[list[tuple[str, float, Spans]], str]:
-    if not tests:
-        return [], ""
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        in_a_process(lambda: _record(tests, Path(out.name), traced=traced), limit=LIMIT_SECONDS)
-        text = Path(out.name).read_text(encoding="utf-8")
-    if not text:
-        return [], "cannot be collected here, or never ended"
-    answer = json.loads(text)
-    said = f"{len(answer['failed'])} fail or skip here" if answer["failed"] else ""
-    if not answer["passed"] and not answer["failed"]:
-        said = "cannot be collected here"
-    return [(name, took, spans) for name, took, spans in answer["passed"]], said
-
-
-def _record(tests: Sequence[str], out: Path, *, traced: bool) -> int:
-    import pytest
-
-    recorder = _Recorder(traced)
-    with tempfile.TemporaryDirectory(prefix="reach-") as scratch:
-        pytest.main([*pytest_options(Path(scratch) / "tests"), *tests], plugins=[recorder])
-    out.write_text(json.dumps({"passed": recorder.passed(), "failed": sorted(recorder.failed)}), encoding="utf-8")
-    return 0
-
-
-class _Recorder:
-    """A plugin of pytest: what each test took and entered."""
-
-    def __init__(self, traced: bool) -> None:
-        self._traced = traced
-        self._took: dict[str, tuple[float, Spans]] = {}
-        self.failed: set[str] = set()
-
-    def passed(self) -> list[tuple[str, float, Spans]]:
-        return [(name, *what) for name, what in self._took.items() if name not in self.failed]
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Keep the tests that fail or skip apart."""
-        if report.outcome != "passed":
-            self.failed.add(report.nodeid)
-
-    def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> bool:
-        """Run one test as pytest does, with its entered functions."""
-        from _pytest.runner import runtestprotocol
-
-        begin, codes = time.monotonic(), set[CodeType]()
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        if self._traced:
-            with _entered(codes):
-                runtestprotocol(item, nextitem=nextitem)
-        else:
-            runtestprotocol(item, nextitem=nextitem)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        self._took[item.nodeid] = (time.monotonic() - begin, _spans(codes))
-        return True
-
-
-def _spans(codes: Iterable[CodeType]) -> Spans:
-    spans: Spans = defaultdict(list)
-    for code in codes:
-        path = os.path.relpath(code.co_filename, ROOT)
-        if path.startswith(("..", ".venv", "tests")) or not path.endswith(".py"):
-            continue
-        last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
-        spans[path].append((code.co_firstlineno, last))
-    return spans
-
-
-@contextmanager
-def _entered(codes: set[CodeType]) -> Generator[None]:
-    """Collect the code of every function that is entered."""
-    if sys.version_info >= (3, 12):
-        watch, tool = sys.monitoring, 4
-        watch.use_tool_id(tool, "reach")
-
-        def start(code: CodeType, _offset: int) -> Any:
-            codes.add(code)
-            return watch.DISABLE
-
-        watch.register_callback(tool, watch.events.PY_START, start)
-        watch.set_events(tool, watch.events.PY_START)
-        watch.restart_events()
-        try:
-            yield
-        finally:
-            watch.set_events(tool, 0)
-            watch.free_tool_id(tool)
-    else:
-
-        def call(frame: FrameType, _event: str, _argument: object) -> None:
-            codes.add(frame.f_code)
-
-        before = sys.gettrace()
-        sys.settrace(call)
-        try:
-            yield
-        finally:
-            sys.settrace(before)

@@ -1,4 +1,4 @@
-"""One trial: a module's source replaced by another in a process of its own, and the tests that run there."""
+"""Trials in processes of their own: forks with limits, and a module loaded from another source than its file's."""
 
 from __future__ import annotations
 
@@ -8,36 +8,45 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks._swap import ROOT
+
 OF_OTHERS = (
     "hypothesis", "numpy", "pytest", "yaml", "torch", "torch.distributed.tensor", "torch.optim", "scipy.optimize",
     "scipy.stats", "scipy.special", "scipy.linalg", "pandas", "matplotlib.figure", "statsmodels.api", "submitit",
     "hydra", "optuna",
 )  # fmt: skip
 """What tests import of others: imported once, before the processes are forked; one that is absent is left out."""
+GRACE_SECONDS = 10.0
+"""CPU seconds that a test may take besides ten times what it took: a loop that never ends is a timeout after that."""
+PATIENCE = 20.0
+"""Wall seconds for each CPU second of a limit: other processes may have the cores."""
+MOST_BYTES = 6 * 2**30
+"""What a trial may allocate besides what it begins with."""
 
 
 class Instead(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Loads one module from another source."""
 
     def __init__(self, path: str, source: str) -> None:
-        self._name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self.name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         self._path, self._source = ROOT / path, source
 
     def find_spec(self, fullname: str, path: object = None, target: ModuleType | None = None) -> Any:
         """Return the spec of the module that is replaced; None for others."""
         del path, target
-        if fullname != self._name:
+        if fullname != self.name:
             return None
         return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
 
@@ -47,7 +56,7 @@ class Instead(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the other source."""
-        exec(compile(self._source, str(self._path), "exec"), vars(module))
+        exec(compile(self._source, str(self._path), "exec", dont_inherit=True), vars(module))
 
 
 def preload() -> None:
@@ -59,56 +68,106 @@ def preload() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
-def pytest_options(scratch: Path) -> list[str]:
+def pytest_options() -> list[str]:
     """Return what pytest is told each time: stop at the first failure is not among it."""
-    words = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    return [*words, "-m", "not slow and not slurm", "-o", "addopts=", f"--basetemp={scratch}"]
+    # Captured output goes through one file, which forks would share: there is none.
+    words = ["-q", "--no-header", "--capture=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hydra_pytest"]
+    return [
+        *words,
+        "-p",
+        "no:anyio",
+        "-m",
+        "not slow and not slurm",
+        "-o",
+        "addopts=",
+        "--continue-on-collection-errors",
+    ]
 
 
-def judge(path: str, source: str, groups: Sequence[Sequence[str]], limit: float) -> str:
-    """Return what became of a mutant: killed, timeout, or survived. GROUPS: tests, one call of pytest each."""
-    scratch = Path(tempfile.mkdtemp(prefix="mutant-"))
-    try:
-        code = in_a_process(lambda: _run(path, source, groups, scratch), limit)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return "timeout" if code is None else "survived" if code == 0 else "killed"
-
-
-def _run(path: str, source: str, groups: Sequence[Sequence[str]], scratch: Path) -> int:
+def anew(path: str, source: str, groups: Sequence[Sequence[str]]) -> int:
+    """Run tests, a call of pytest for each group, with a module that is imported from another source; 0 if all pass."""
     import pytest
 
     sys.meta_path.insert(0, Instead(path, source))
     for tests in groups:
-        code = int(pytest.main(["-x", *pytest_options(scratch / "tests"), *tests]))
+        code = int(pytest.main(["-x", *pytest_options(), *tests]))
         if code != 0:
             return code
     return 0
 
 
-def in_a_process(what: Callable[[], int], limit: float) -> int | None:
-    """Return the exit code of a function that runs in a fork, silent; None if it took longer than the limit, in s."""
-    child = os.fork()
-    if child == 0:
-        ended = 70
-        try:
-            os.setpgid(0, 0)  # what it starts ends with it
-            quiet = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(quiet, stream)
-            ended = what()
-        finally:
-            os._exit(ended)
-    until = time.monotonic() + limit
-    code: int | None = None
-    done = 0
-    while not done and time.monotonic() < until:
-        done, status = os.waitpid(child, os.WNOHANG)
-        code = os.waitstatus_to_exitcode(status) if done else None
+@dataclass(frozen=True)
+class _Child:
+    pid: int
+    scratch: Path
+    until: float
+
+
+class Children:
+    """Functions that run in forks, silent, each with a folder for its files; by a number that the caller gives.
+
+    A function ends as its exit code says, and as None if it took too long. What it started ends with it.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[int, _Child] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, number: int, what: Callable[[], int], cpu: float) -> None:
+        """Run it with a limit of CPU seconds, and of PATIENCE times as many seconds."""
+        scratch = Path(tempfile.mkdtemp(prefix="mutant-"))
+        pid = os.fork()
+        if pid == 0:
+            _child(what, scratch, cpu)
+        self._running[number] = _Child(pid, scratch, time.monotonic() + PATIENCE * cpu)
+
+    def ended(self) -> list[tuple[int, int | None]]:
+        """Return the exit codes of those that have ended since."""
+        return [(number, code) for number in list(self._running) for code in self._ended(number)]
+
+    def close(self) -> None:
+        """End those that still run."""
+        for number, child in list(self._running.items()):
+            self._running[number] = _Child(child.pid, child.scratch, 0.0)
+            self._ended(number)
+
+    def _ended(self, number: int) -> list[int | None]:
+        child = self._running[number]
+        done, status = os.waitpid(child.pid, os.WNOHANG)
+        late = time.monotonic() > child.until
+        if not done and not late:
+            return []
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
         if not done:
-            time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, signal.SIGKILL)
-    if not done:
-        os.waitpid(child, 0)
-    return code
+            os.waitpid(child.pid, 0)
+        del self._running[number]
+        shutil.rmtree(child.scratch, ignore_errors=True)
+        code = os.waitstatus_to_exitcode(status) if done else None
+        return [None if code == -signal.SIGXCPU else code]
+
+
+def _child(what: Callable[[], int], scratch: Path, cpu: float) -> None:
+    ended = 70
+    try:
+        os.setpgid(0, 0)
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(quiet, stream)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(scratch)
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        allow(cpu)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, resource.RLIM_INFINITY))
+        ended = what()
+    finally:
+        os._exit(ended)
+
+
+def allow(cpu: float) -> None:
+    """Let this process take so many CPU seconds from now on."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    until = int(usage.ru_utime + usage.ru_stime + cpu) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))

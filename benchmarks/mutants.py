@@ -1,9 +1,14 @@
 """How many small changes of the pure parts do the tests notice? `python -m benchmarks.mutants [MODULE …]`.
 
-Each mutant (`benchmarks._mutations`) is loaded in a process of its own instead of its module, and of the tests of that
-module (TESTS) those that enter the changed function are run, the quickest first, until one fails: killed. One that no
-test notices survives, and is printed, unless `benchmarks/mutants_equivalent.txt` says why it changes nothing that
-counts. MODULE: a file or folder (all of TESTS if none). `--sample 30` takes that many mutants of each file, at random;
+All tests are imported and collected once, and it is noted which functions each of them enters (kept in `--reach`). Each
+mutant (`benchmarks._mutations`) is put into a fork of that process, its functions' code swapped, and meets those of its
+module's tests (TESTS) that enter the changed function, the quickest first, until one fails: killed. What runs when its
+module is imported cannot be swapped: such a mutant is imported anew (all are with `--anew`, which is slow). One that
+takes ten times the CPU seconds of its tests, and some besides, is a timeout, which counts neither as killed nor as
+survived. One that no test notices survives, and is printed, unless `benchmarks/mutants_equivalent.txt` says why it
+changes nothing that counts.
+
+MODULE: a file or folder (all of TESTS if none). `--sample 30` takes that many mutants of each file, at random;
 `--share 3/8` every eighth mutant from the third on, for several machines; `--seconds` ends it cleanly with what it has;
 `--out` keeps the answers, and goes on where it stopped. `--tests` asks other tests than TESTS says; `--list` prints the
 mutants and tries none.
@@ -12,26 +17,30 @@ mutants and tries none.
 from __future__ import annotations
 
 import argparse
+import datetime
+import functools
+import hashlib
 import json
-import multiprocessing
 import os
 import platform
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing.pool import Pool
+from itertools import chain
 from pathlib import Path
 
+from benchmarks._collected import ANEW, FAILED, Collected, Task
 from benchmarks._mutations import Mutant, mutants
-from benchmarks._reach import Reach, by_file, chosen, reach
-from benchmarks._trial import ROOT, judge, preload
+from benchmarks._reach import Reach, by_file, chosen
+from benchmarks._swap import ROOT, pairs
+from benchmarks._trial import Children, anew, preload
 
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
-GRACE_SECONDS = 60.0
-"""A mutant that takes ten times as long as its tests do, and this long besides, never ends: it is killed."""
+IMPORT_SECONDS = 60.0
+"""CPU seconds besides those of the tests that a mutant may take that is imported anew."""
 SPEC = ("tests/train/spec",)
 HEALTH = tuple(f"tests/train/health/test_health_{name}.py" for name in ("decisions", "tokens", "inside", "monitor"))
 OPTIM = (
@@ -43,7 +52,8 @@ OPTIM = (
 ANALYSIS = ("tests/analysis/exact", *(f"tests/analysis/test_{name}.py" for name in (
     "approaches", "as_asked", "curves", "engine", "fit", "foreign", "forms",
     "formulas", "frame", "human", "intervals", "law", "newton",
-    "next", "pitfalls", "plans", "precision", "sentences", "settings", "simulation", "surface", "suspects", "valleys",
+    "next", "pitfalls", "plans", "precision", "scatter", "score", "sentences", "settings", "simulation", "summary",
+    "surface", "suspects", "ties", "valleys",
 )))  # fmt: skip
 SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
     "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",
@@ -104,7 +114,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "forms/overtraining", "forms/powers", "forms/precision", "forms/repeats", "frontier", "identified", "isoflop",
         "law", "lawfit", "losses", "newton", "observations", "precision", "prediction", "priors", "profile", "schedule",
         "simulation", "valleys",
-        "backtest", "checks", "frontierpath", "pitfalls", "planlaws", "plans", "recommend", "rows", "sensitivity",
+        "backtest", "checks", "drawchecks", "flat", "frontierpath", "hyperparameters", "next", "nextconfig", "pitfalls",
+        "plan", "planbasis", "planlaws", "planoptions", "plans", "qualify", "recommend", "rows", "scatter", "score",
+        "sensitivity", "shapes", "surface", "suspects", "ties",
     )},
     **{f"sweeps/{name}.py": SWEEPS for name in (
         "correlation", "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "drifting",
@@ -146,50 +158,99 @@ def _unlined(path: str, mutant: str) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """A mutant with the tests that are to notice it, in groups; its limit in s, and when all trials end (monotonic)."""
+    """A mutant with the tests that are to notice it, and whether it is to be imported anew."""
 
     path: str
     mutant: Mutant
-    groups: list[tuple[str, ...]]
-    limit: float
-    stop: float
+    tests: list[Reach]
+    anew: bool
 
-    def answer(self) -> tuple[str, str, str | None]:
-        """Return path, mutant and what became of it; None if the time for all was over first."""
-        left = self.stop - time.monotonic()
-        if left <= 0:
-            return self.path, str(self.mutant), None
-        said = judge(self.path, self.mutant.source, self.groups, min(self.limit, left)) if self.groups else "survived"
-        return self.path, str(self.mutant), None if said == "timeout" and left < self.limit else said
+    def task(self) -> Task:
+        """Return what a fork with all tests is asked."""
+        return Task(tuple((one.test, one.seconds) for one in self.tests), self.path, self.mutant.source)
+
+    def start(self, number: int, children: Children) -> None:
+        """Begin it in a process that has imported nothing of this repository."""
+        groups, cpu = by_file(self.tests), IMPORT_SECONDS + 10.0 * sum(one.seconds for one in self.tests)
+        children.start(number, lambda: anew(self.path, self.mutant.source, groups), cpu)
+
+
+def judged(
+    trials: Iterable[Trial], collected: Collected, processes: int, stop: float = float("inf")
+) -> Iterator[tuple[Trial, str]]:
+    """Yield each trial with what became of its mutant, as they end: killed, survived or timeout.
+
+    So many run at a time; none begins after STOP (of the monotonic clock).
+    """
+    waiting: Iterator[Trial] = iter(trials)
+    swapped, imported = dict[int, tuple[Trial, Reach | None]](), dict[int, Trial]()
+    children, more = Children(), True
+    while more or swapped or imported:
+        while more and len(swapped) + len(imported) < processes:
+            trial = next(waiting, None) if time.monotonic() < stop else None
+            if trial is None:
+                more = False
+            elif not trial.tests:
+                yield trial, "survived"
+            elif trial.anew:
+                imported[id(trial)] = trial
+                trial.start(id(trial), children)
+            else:
+                swapped[collected.ask(trial.task())] = trial, None
+        for number, code in collected.heard(0.02):
+            trial, alone = swapped.pop(number)
+            if code == ANEW:
+                imported[id(trial)] = trial
+                trial.start(id(trial), children)
+            elif alone is not None and code == 0:  # it fails after others, which may not be the mutant's doing
+                rest = [one for one in trial.tests if one != alone]
+                waiting, more = chain([replace(trial, tests=rest)], waiting), True
+            elif alone is None and code is not None and code > FAILED:
+                failed = trial.tests[code - FAILED]
+                swapped[collected.ask(replace(trial, tests=[failed]).task())] = trial, failed
+            else:
+                yield trial, _word(code)
+        for number, code in children.ended():
+            yield imported.pop(number), _word(code)
+
+
+def _word(code: int | None) -> str:
+    return "timeout" if code is None else "survived" if code == 0 else "killed"
 
 
 def main() -> None:
     options = _arguments()
     os.chdir(ROOT)
     stop = time.monotonic() + options.seconds
-    made = {path: mutants(Path(path).read_text(encoding="utf-8")) for path in wanted(options.modules)}
+    sources = {path: Path(path).read_text(encoding="utf-8") for path in wanted(options.modules)}
+    made = {path: mutants(source) for path, source in sources.items()}
     if options.list:
         print("\n".join(f"{path}: {mutant}" for path, found in made.items() for mutant in found))
         return
     tests = {path: tuple(options.tests) or TESTS[path] for path in made}
     jobs = taken(made, options.sample, options.seed, options.share)
     answers = _kept(options.out)
-    preload()
-    with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=20) as pool:
-        known = _known(tests, options.reach, pool)
-        trials = [
-            _trial(path, mutant, chosen(known, tests[path], path, mutant.line, options.each), stop)
-            for path, mutant in jobs
-            if (path, str(mutant)) not in answers
-        ]
-        print(f"{len(trials)} mutants to try, {len(known)} tests", flush=True)
-        for path, name, said in pool.imap_unordered(Trial.answer, trials):
-            if said is None:
-                continue
-            answers[path, name] = said
+    left = [(path, mutant) for path, mutant in jobs if (path, str(mutant)) not in answers]
+    if left:
+        preload()
+        collected = Collected(sorted({str(file) for own in tests.values() for name in own for file in _files(name)}))
+        known = _known(collected, options.reach, options.processes)
+        own = {path: [one for one in known if one.within(named)] for path, named in tests.items()}
+        print(f"{len(left)} mutants to try, {len(known)} tests", flush=True)
+
+        def trial(path: str, mutant: Mutant) -> Trial:
+            runs = collected.found.on_import.get(path, frozenset())
+            on_import = mutant.where in runs or pairs(sources[path], mutant.source) is None
+            asked = chosen(own[path], path, mutant, options.each, on_import=on_import)
+            return Trial(path, mutant, asked, on_import or options.anew)
+
+        trials = (trial(path, mutant) for path, mutant in left)
+        for one, said in judged(trials, collected, options.processes, stop):
+            answers[one.path, str(one.mutant)] = said
             if options.out is not None:
                 with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([path, name, said]) + "\n")
+                    file.write(json.dumps([one.path, str(one.mutant), said]) + "\n")
+        collected.close()
     _report({(path, str(mutant)): answers.get((path, str(mutant))) for path, mutant in jobs}, made)
 
 
@@ -202,9 +263,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--share", default="1/1", help="which part of the mutants: 3/8")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to end with what there is")
     parser.add_argument("--each", type=float, default=20.0, help="seconds of tests that a mutant is worth at most")
-    parser.add_argument("--reach", type=Path, help="file of what each test enters; written if it is not there")
+    parser.add_argument("--reach", type=Path, help="file of what each test enters (JSON lines), which is gone on with")
     parser.add_argument("--tests", nargs="+", default=(), help="files or folders of tests that are asked instead")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
+    parser.add_argument("--anew", action="store_true", help="import every mutant's module anew, which is slow")
     parser.add_argument("--out", type=Path, help="file of answers (JSON lines), which is gone on with")
     return parser.parse_args()
 
@@ -220,27 +282,35 @@ def taken(made: dict[str, list[Mutant]], sample: int | None, seed: str, share: s
     return [(path, mutant) for _, path, mutant in rounds][first - 1 :: of]
 
 
-def _known(tests: Mapping[str, Iterable[str]], kept: Path | None, pool: Pool) -> list[Reach]:
-    """Return what the files' tests reach, from a file if there is one; a word on those that are left out."""
-    files = sorted({str(file) for own in tests.values() for named in own for file in _test_files(Path(named))})
-    known = [Reach(**one) for one in json.loads(kept.read_text("utf-8"))] if kept is not None and kept.exists() else []
-    have = {one.test.partition("::")[0] for one in known}
-    missing = [file for file in files if file not in have]
-    missing.sort(key=lambda file: -Path(file).stat().st_size)
-    for file, (found, said) in zip(missing, pool.imap(reach, missing, chunksize=1), strict=True):
-        known += found
-        print(f"{file}: {len(found)} tests{'; ' * bool(said)}{said}", flush=True)
-    if kept is not None and missing:
-        kept.write_text(json.dumps([asdict(one) for one in known]), encoding="utf-8")
-    return known
+def _known(collected: Collected, kept: Path | None, processes: int) -> list[Reach]:
+    """Return what the tests reach; from a file what it holds of tests whose own file has not changed since."""
+    for file in collected.found.lost:
+        print(f"{file} cannot be collected here", flush=True)
+    now = {name: _stamp(name.partition("::")[0]) for name in collected.found.tests}
+    lines = kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else []
+    known = {one["test"]: Reach(**one) for stamp, one in map(json.loads, lines) if now.get(one["test"]) == stamp}
+    missing = [name for name in now if name not in known]
+
+    def tell(one: Reach) -> None:
+        known[one.test] = one
+        if kept is not None:
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([now[one.test], asdict(one)]) + "\n")
+
+    collected.reach(missing, processes, tell)
+    left_out = sum(not one.entered for one in known.values())
+    print(f"{left_out} of {len(known)} tests enter nothing, or fail or skip here by themselves", flush=True)
+    return list(known.values())
 
 
-def _test_files(named: Path) -> list[Path]:
-    return sorted(named.glob("**/test_*.py")) if named.is_dir() else [named]
+@functools.cache
+def _stamp(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
 
 
-def _trial(path: str, mutant: Mutant, tests: Sequence[Reach], stop: float) -> Trial:
-    return Trial(path, mutant, by_file(tests), GRACE_SECONDS + 10.0 * sum(one.seconds for one in tests), stop)
+def _files(named: str) -> list[Path]:
+    path = Path(named)
+    return sorted(path.glob("**/test_*.py")) if path.is_dir() else [path]
 
 
 def _kept(out: Path | None) -> dict[tuple[str, str], str]:
@@ -257,18 +327,18 @@ def _report(answers: dict[tuple[str, str], str | None], made: dict[str, list[Mut
         counts[path][said] += 1
         survivors += [f"{path}: {name}"] if said == "survived" else []
     print(_machine())
-    heads = f"{'mutants':>8} {'tried':>6} {'killed':>7} {'equivalent':>11} {'survived':>9} {'share':>7}"
+    heads = f"{'mutants':>8} {'tried':>6} {'killed':>7} {'timeout':>8} {'equivalent':>11} {'survived':>9} {'share':>7}"
     print(f"{'module':36} {heads}")
     folders: dict[str, Counter[str]] = {}
     for path, count in counts.items():
         folder = str(Path(path).parent)
         folders[folder] = folders.get(folder, Counter()) + count
     for what, count in [*counts.items(), *folders.items(), ("all", sum(counts.values(), Counter[str]()))]:
-        killed, same = count["killed"] + count["timeout"], count["equivalent"]
+        killed, late, same, survived = (count[said] for said in ("killed", "timeout", "equivalent", "survived"))
         number = sum(len(found) for path, found in made.items() if what in (path, "all", str(Path(path).parent)))
         tried = count.total() - count["left"]
-        share = f"{killed / (tried - same):7.1%}" if tried > same else f"{'-':>7}"
-        print(f"{what:36} {number:8} {tried:6} {killed:7} {same:11} {count['survived']:9} {share}")
+        share = f"{killed / (killed + survived):7.1%}" if killed + survived else f"{'-':>7}"
+        print(f"{what:36} {number:8} {tried:6} {killed:7} {late:8} {same:11} {survived:9} {share}")
     print("\nsurvivors:" if survivors else "\nno survivors")
     print("\n".join(sorted(survivors)))
 
@@ -280,7 +350,9 @@ def _machine() -> str:
             versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             versions.append(f"no {name}")
-    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {', '.join(versions)}"
+    today = datetime.datetime.now(datetime.UTC).date()
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
+    return f"{today}, {machine}, Python {platform.python_version()}, {', '.join(versions)}"
 
 
 if __name__ == "__main__":
