@@ -48,7 +48,7 @@ def number(key: Key, text: str) -> float:
 
 
 def share(key: Key, text: str) -> float:
-    """Read a number between 0 and 1, or a percentage: 0.4, 40%."""
+    """Read a number between 0 and 1, or a percentage: 0.4, 40% or 40 %."""
     value = _float(text.removesuffix("%").strip()) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 < value < 1.0:
         raise ValueError(f"{key.name}={text}: a number between 0 and 1 is needed ({key.help})")

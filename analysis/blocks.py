@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from analysis import human
+
 Interval = tuple[float, float]
 
 
@@ -40,9 +42,8 @@ class Identified:
 
     def sentence(self, name: str) -> str:
         """Return what is said of a constant that is not: "E is not identified: at most 1.3 (its profile is flat)"."""
-        side = {"upper": "at most", "lower": "at least"}.get(self.side or "")
-        limit = f": {side} {self.limit:.4g}" if side and self.limit is not None else ""
-        return f"{name} is not identified{limit} ({self.reason})"
+        limit = human.one_sided(self.side, self.limit, lambda value: f"{value:.4g}")
+        return f"{name} is not identified{f': {limit}' if limit else ''} ({self.reason})"
 
 
 @dataclass(frozen=True)

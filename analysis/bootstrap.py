@@ -126,10 +126,15 @@ def student_scales(df_resid: int, resamples: int, seed: int) -> Array:
 
     Each is of its own chi squared, so that quantiles are those of t(df) at any confidence.
     """
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+    return np.asarray(np.sqrt(1.0 / squared_scales(df_resid, generator.uniform(size=resamples))))
+
+
+def squared_scales(df: float, probability: Array) -> Array:
+    """Return quantiles (n,) of chi squared over its `df` degrees of freedom."""
     from scipy.stats import chi2
 
-    generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
-    return np.asarray(np.sqrt(df_resid / chi2.ppf(generator.uniform(size=resamples), df_resid)))
+    return np.asarray(chi2.ppf(probability, df) / df)
 
 
 def widening(count: int, df_resid: int, confidence: float = CONFIDENCE) -> float:

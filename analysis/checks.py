@@ -22,7 +22,7 @@ LEAST_MISFIT = 5e-4
 """Errors of whole budgets below this, 0.05 %, are less than what seeds do, however small the scatter."""
 ASSUMED = ("", "given", "6ND")
 """FLOP rules that say nothing about attention; any other counts it and need not be 6 N D."""
-UNUSABLE, SHOWN = ("missing", "not_positive", "not_a_number"), 5
+UNUSABLE = ("missing", "not_positive", "not_a_number")
 """What is wrong with the cells of rows that are named, up to so many."""
 FAR = 10.0
 """FLOPs further from 6 N D than this factor, either way, are no other count: units differ."""
@@ -45,7 +45,7 @@ def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", wa
         out.append(Check("rows_dropped", text, "see rows_dropped in fit.json for each run's reason", "note"))
     cells = [d for d in lost if d.code in UNUSABLE]
     if cells:
-        named = "; ".join(f"{d.key}: {d.reason}" for d in cells[:SHOWN]) + ("; ..." if len(cells) > SHOWN else "")
+        named = human.listed((f"{d.key}: {d.reason}" for d in cells), "; ")
         text = f"{human.counted(len(cells), 'row')} cannot be used ({named})"
         advice = (
             "fill in or mend these cells; runs that diverged for their size or rate bias the law towards the others"
@@ -89,7 +89,8 @@ def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]
         text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
         out.append(Check("not_converged", text, "do not quote the constants; report the data as a problem"))
     if evidence.agree_share < 0.5:
-        text = f"only {evidence.agree_share:.0%} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
+        share = human.percent(evidence.agree_share)
+        text = f"only {share} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
         out.append(Check("basins", text, "compare the basins' predictions before trusting one"))
     for name, verdict in block.identified.items():
         if not verdict.identified:

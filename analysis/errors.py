@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from analysis import engine, losses
+from analysis.bootstrap import squared_scales
 from analysis.rows import Array, Index
 
 CALIBRATION = (50, 200)
@@ -105,14 +106,7 @@ def centred(loss: losses.Loss, residual: Array) -> Array:
 
 def scales(df: float, count: int, generator: np.random.Generator) -> Array:
     """Return draws (count,) of chi squared over its `df` degrees of freedom."""
-    return scales_at(df, generator.uniform(RAREST, 1.0, count))
-
-
-def scales_at(df: float, probability: Array) -> Array:
-    """Return the quantiles of chi squared over its `df` degrees of freedom."""
-    from scipy.stats import chi2
-
-    return np.asarray(chi2.ppf(probability, df) / df)
+    return squared_scales(df, generator.uniform(RAREST, 1.0, count))
 
 
 def independent(around: Around, resamples: int) -> Array:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import human
 from analysis.tablefile import GROUPS, cased
 
 QUANTITIES = ("params", "tokens", "flops", "loss")
@@ -201,7 +202,7 @@ def missing(table: pd.DataFrame, names: Sequence[str], path: Path) -> str:
     quoted = f"'{option}'" if re.search(r"[\s()*]", option) else option
     hint = "; flop_rule=6ND computes the one of params, tokens, flops that is not there" if {
         "flops", "params", "tokens"} & set(names) else ""  # fmt: skip
-    held = ", ".join(map(str, table.columns[:SHOWN])) + (", ..." if len(table.columns) > SHOWN else "")
+    held = human.listed(map(str, table.columns), most=SHOWN)
     which = f"no column {names[0]!r}" if len(names) == 1 else f"no columns {', '.join(map(repr, names))}"
     guess = "perhaps " if any(c != "COLUMN" for _, c in proposal) else ""
     return f"{path} has {which}; map with {guess}{quoted}{hint}. It has {held}"
@@ -233,5 +234,5 @@ def _present(table: pd.DataFrame, name: str, path: Path) -> str:
         return name
     near = difflib.get_close_matches(name, list(table.columns), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    held = ", ".join(map(str, table.columns[:SHOWN])) + (", ..." if len(table.columns) > SHOWN else "")
+    held = human.listed(map(str, table.columns), most=SHOWN)
     raise ValueError(f"{path} has no column {name!r}{hint}; it has {held}")

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import learning
+from analysis import human, learning
 from analysis.filerows import from_csv
 from analysis.rows import Index, Rows, rows
 from analysis.studyruns import from_mlflow, from_runs
-from analysis.suspects import SHOWN, beyond_gap
+from analysis.suspects import beyond_gap
 from analysis.tidy import (
     BITS_PER_BYTE,
     COLUMNS,
@@ -134,15 +134,15 @@ def _refuse_mixed(good: pd.DataFrame, ratio: np.ndarray[Any, np.dtype[np.float64
         return
     off = max((below, ~below), key=lambda mask: float(np.abs(np.log(ratio[mask])).mean()))
     where = np.flatnonzero(off)
-    rows = ", ".join(
+    rows = human.listed(
         f"{good['key'].iloc[i]} with params {good['params'].iloc[i]:.4g}, tokens {good['tokens'].iloc[i]:.4g}"
-        for i in where[:SHOWN]
+        for i in where
     )
     there, elsewhere = (float(np.exp(np.log(ratio[mask]).mean())) for mask in (off, ~off))
     raise ValueError(
         f"{len(where)} of {len(good)} rows have one of params, tokens and flops in other units than the rest: flops "
         f"are {there:.2g} times 6 x params x tokens there, and {elsewhere:.2g} times elsewhere "
-        f"({rows}{', ...' if len(where) > SHOWN else ''}). Write counts in every row, or leave these out (where=)"
+        f"({rows}). Write counts in every row, or leave these out (where=)"
     )
 
 

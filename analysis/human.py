@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 MISSING = "–"
 DUST = 1e-12
@@ -54,6 +54,16 @@ def counted(value: int, noun: str) -> str:
     return f"{value} {noun}" if value == 1 else f"{value} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+SHOWN = 8
+"""Of more rows than this a sentence names the first."""
+
+
+def listed(names: Iterable[str], separator: str = ", ", most: int = SHOWN) -> str:
+    """Return the first names in a row, with an ellipsis where there are more."""
+    each = list(names)
+    return separator.join([*each[:most], "..."] if len(each) > most else each)
+
+
 def scientific(value: object, digits: int = 2) -> str:
     """Return mantissa and exponent: 3.4e12, 1e18, 2.5e-5."""
     x = finite(value)
@@ -95,6 +105,16 @@ def labelled(name: str, kind: str) -> str:
     return name if kind in ("", "given") else f"{name} [{kind}]"
 
 
+SIDES = {"upper": "at most", "lower": "at least"}
+"""What a limit is called that bounds a quantity on one side."""
+
+
+def one_sided(side: object, limit: object, show: Callable[[object], str] = number) -> str:
+    """Return "at most 2.41" of an upper limit, "at least" of a lower one; "" where there is no side or no limit."""
+    word, bound = SIDES.get(str(side)), finite(limit)
+    return "" if word is None or bound is None else f"{word} {show(bound)}"
+
+
 def interval(bounds: object, show: Callable[[object], str] = number) -> str:
     """Return "low to high"; a missing or infinite end becomes "at least" or "at most", rounding dust of 0 becomes 0."""
     if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
@@ -103,9 +123,9 @@ def interval(bounds: object, show: Callable[[object], str] = number) -> str:
     if low is None and high is None:
         return MISSING
     if high is None:
-        return f"at least {show(low)}"
+        return one_sided("lower", low, show)
     if low is None:
-        return f"at most {show(high)}"
+        return one_sided("upper", high, show)
     if max(abs(low), abs(high)) > DUST * 1e9:
         low, high = (0.0 if abs(end) < DUST else end for end in (low, high))
     return f"{show(low)} to {show(high)}"

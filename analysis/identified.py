@@ -104,7 +104,7 @@ def _on_bound(fit: LawFit, name: str, verdict: Identified) -> Identified:
     limit = verdict.limit if verdict.side == "upper" else None
     if len(draws):
         limit = max(limit or 0.0, float(np.quantile(draws, fit.confidence)))
-    where = "the fit puts" if fit.params[name] < lowest else f"{share:.0%} of the resamples put"
+    where = "the fit puts" if fit.params[name] < lowest else f"{human.percent(share)} of the resamples put"
     return Identified(False, f"{where} {name} on its bound 0", None if limit is None else "upper", limit)
 
 

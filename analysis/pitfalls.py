@@ -84,7 +84,7 @@ def _optimizer(fit: LawFit) -> list[Check]:
         text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
         out.append(Check("not_converged", text, "do not quote the constants; fix or tie some, or report the data"))
     if evidence.agree_share < 0.5:
-        text = f"{evidence.agree_share:.0%} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
+        text = f"{human.percent(evidence.agree_share)} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
         out.append(Check("basins", text, "compare the basins' predictions before trusting one; raise starts="))
     if fit.flat is not None:
         text = f"laws {fit.flat.text}, fit the rows equally well; of these the one of least squared residuals is given"

@@ -105,7 +105,7 @@ def allowed(each: Sequence[Scatter], best: Array, drawn: Array, generator: np.ra
     picks = generator.uniform(errors.RAREST, 1.0, len(drawn))
     for column, (found, sign) in enumerate(zip(each, (1.0, -1.0), strict=True)):
         own = drawn[..., column] - best[:, column] + sign * away * np.sqrt(found.between)
-        scale = np.sqrt(found.share / errors.scales_at(found.df, picks))
+        scale = np.sqrt(found.share / bootstrap.squared_scales(found.df, picks))
         out[..., column] = best[:, column] + own * scale[:, None]
     return out
 

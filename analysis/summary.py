@@ -66,10 +66,8 @@ def law_text(block: Mapping[str, Any]) -> str:
 
 def limit_text(name: str, found: Mapping[str, Any]) -> str:
     """Return what the data do say of a constant that they do not identify: "E not identified: at most 2.41"."""
-    limit = human.finite(found.get("limit"))
-    side = {"upper": "at most", "lower": "at least"}.get(str(found.get("side")))
-    bound = "" if limit is None or side is None else f": {side} {human.number(limit)}"
-    return f"{name} not identified{bound}"
+    limit = human.one_sided(found.get("side"), found.get("limit"))
+    return f"{name} not identified" + (f": {limit}" if limit else "")
 
 
 def main(arguments: Sequence[str]) -> int:

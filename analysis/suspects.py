@@ -29,7 +29,6 @@ LEAST = 0.01
 FLOOR = 2e-3
 """The least scatter in ln loss that runs are taken to have."""
 FEWEST = 8
-SHOWN = 8
 FITTED = 20_000
 """Rows that the smooth curve is fitted to, at most."""
 HALF, NEAREST = 0.5, 5
@@ -91,11 +90,10 @@ def _counts(rows: Rows) -> list[Check]:
         apart = beyond_gap(logs, np.log(WIDEST_GAP))
         if apart is None:
             continue
-        named = ", ".join(f"{rows.keys[i]} {rows.column(name)[i]:.4g}" for i in np.flatnonzero(apart)[:SHOWN])
-        more = ", ..." if apart.sum() > SHOWN else ""
+        named = human.listed(f"{rows.keys[i]} {rows.column(name)[i]:.4g}" for i in np.flatnonzero(apart))
         gap = np.exp(logs[~apart].min() - logs[apart].max())
         text = f"{human.counted(int(apart.sum()), 'row')} of {len(rows)} have {name} at least {human.number(gap, 2)} "
-        text += f"times below all others ({named}{more}): in millions or billions beside counts, by their size"
+        text += f"times below all others ({named}): in millions or billions beside counts, by their size"
         return [Check("mixed_units", text, f"write {name} as counts in every row", "error")]
     return []
 
@@ -143,9 +141,8 @@ def _odd(rows: Rows) -> list[Check]:
     if odd.any():
         far = 100.0 * np.expm1(left)
         ordered = np.flatnonzero(odd)[np.argsort(-np.abs(far[odd]), kind="stable")]
-        named = ", ".join(f"{rows.keys[i]} {far[i]:+.1f} %" for i in ordered[:SHOWN])
-        more = ", ..." if len(ordered) > SHOWN else ""
-        text = f"{human.counted(len(ordered), 'loss')} far from the others of like size and tokens ({named}{more})"
+        named = human.listed(f"{rows.keys[i]} {far[i]:+.1f} %" for i in ordered)
+        text = f"{human.counted(len(ordered), 'loss')} far from the others of like size and tokens ({named})"
         out.append(Check("outliers", text, "look at these runs; leave out those that went wrong (where=)"))
     return out
 
@@ -287,8 +284,7 @@ def _copies(rows: Rows) -> list[Check]:
 
 
 def _named(rows: Rows, mask: Mask) -> str:
-    names = [f"{rows.keys[i]} {rows.loss[i]:.4g}" for i in np.flatnonzero(mask)]
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return human.listed(f"{rows.keys[i]} {rows.loss[i]:.4g}" for i in np.flatnonzero(mask))
 
 
 def _ranks(values: Array) -> Index:

@@ -89,13 +89,13 @@ def summary(fit: LawFit) -> Summary:
         ("rows, residual df", f"{fit.nobs}, {fit.df_resid}"),
         ("log likelihood", f"{fit.llf:.4f}"),
         ("AICc, AIC, BIC", f"{fit.aicc:.2f}, {fit.aic:.2f}, {fit.bic:.2f}"),
-        ("starts that agree", f"{evidence.agree_share:.0%} of {evidence.starts}"),
+        ("starts that agree", f"{human.percent(evidence.agree_share)} of {evidence.starts}"),
         ("basins", str(len(evidence.basins))),
         ("relative gradient", f"{evidence.gradient_norm:.1e}"),
         ("intervals", f"{100 * fit.confidence:g} %, {fit.interval_method}"),
     )
     ends, spread = fit.conf_int(), fit.bse
-    low, high = (f"{100 * q:.3g}%" for q in (0.5 - fit.confidence / 2, 0.5 + fit.confidence / 2))
+    low, high = (f"{100 * q:.3g} %" for q in (0.5 - fit.confidence / 2, 0.5 + fit.confidence / 2))
     rows = [("", "value", "std err", f"[{low}", f"{high}]", "")]
     values = {**fit.params.to_dict(), **fit.derived.to_dict()}
     for key, value in values.items():

@@ -11,6 +11,7 @@ from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from study.policy import Rules, parse_rule
+from sweeps.stake import STAKE
 from train.spec.config import RunConfig, key, section
 
 DESIGNS = ("grid", "isoflop", "ladder", "random_nd", "trunk_and_branch")
@@ -61,7 +62,7 @@ class SearchConfig:
     quantile: float = key(0.2, "pbt: share of members at the bottom that copy, and at the top that are copied")
     resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")
     stake: float = key(
-        0.125,
+        STAKE,
         "asha_guarded: share of the resource that selects; the rest trains trials to the end that nobody selects",
     )
     explore: str = key(

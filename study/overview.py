@@ -16,7 +16,7 @@ from study.observe import PointStatus
 from study.point import Point
 from study.standing import REFUSED, RESUMABLE, STATES
 from study.terminal import WIDTH, cut
-from study.units import counted, duration, recognised
+from study.units import counted, duration, percent, recognised
 
 BAR = 30
 CONFIG = 12
@@ -38,12 +38,12 @@ class Failure:
 
 def bars(counts: Mapping[str, int], total: int, width: int = WIDTH) -> list[str]:
     """Return one line a state: its name, a bar as long as its share of the points, count and share."""
-    lines, longest = [], min(BAR, width - 30)
+    lines, longest = [], min(BAR, width - 31)
     for state in STATES:
         count = counts.get(state, 0)
         if count:
             filled = max(1, round(longest * count / total))
-            lines.append(f"  {state:<12}{'█' * filled:<{longest}} {count:>9,}  {_percent(count / total):>4}")
+            lines.append(f"  {state:<12}{'█' * filled:<{longest}} {count:>9,}  {_percent(count / total):>5}")
     return lines
 
 
@@ -185,7 +185,7 @@ def table(statuses: Sequence[PointStatus], width: int = WIDTH) -> list[str]:
     """Return the points as a table of `width` columns: overrides are cut, and what weighs less is left out before."""
     rows = [("point", "state", "done", "loss", "try", "job", "config")]
     for s in statuses:
-        share = f"{min(1.0, s.tokens / s.budget_tokens):.0%}" if s.budget_tokens and s.tokens else ""
+        share = percent(min(1.0, s.tokens / s.budget_tokens)) if s.budget_tokens and s.tokens else ""
         loss = "" if s.loss is None else f"{s.loss:.4f}"
         rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", recognised(s.overrides)))
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
@@ -266,7 +266,7 @@ def _first_line(group: Sequence[PointStatus]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.005 else "<1%"
+    return percent(share) if share >= 0.005 else "<1 %"
 
 
 def _amount(hours: float) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from study import terminal
 from study.observe import PointStatus
 from study.overview import queued_lines
-from study.units import duration, recognised
+from study.units import duration, percent, recognised
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -221,7 +221,7 @@ class Panel:
                 Text(status.key, style="cyan"),
                 Text(recognised(status.overrides), style="dim", no_wrap=True, overflow="ellipsis"),
                 Text(_bar(_share(status), bar), style="magenta"),
-                Text(f"{_share(status):4.0%}"),
+                Text(f"{percent(_share(status)):>5}"),
                 Text("" if status.loss is None else f"loss {status.loss:.3f}"),
             )
         more = len(running) - SHOWN_RUNS

@@ -15,7 +15,7 @@ from study.config import ClusterConfig
 from study.executors.local import slot_count
 from study.layout import StudyFolder
 from study.point import Point
-from study.units import counted, estimate, human, recognised
+from study.units import counted, estimate, human, percent, recognised
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 
@@ -172,7 +172,7 @@ def _shared_trunk(rows: Sequence[Row]) -> str:
     spent, apart = sum(row.own for row in rows), sum(row.flops for row in rows if row.point.key not in trunk)
     runs = sum(row.point.key not in trunk for row in rows)
     share = 1 - spent / apart
-    compared = f"{abs(share):.0%} {'less' if share >= 0 else 'more'} than the {apart:.2e} of {runs} separate runs"
+    compared = f"{percent(abs(share))} {'less' if share >= 0 else 'more'} than the {apart:.2e} of {runs} separate runs"
     return f" Branches share their trunk: {spent:.2e} FLOPs, {compared}."
 
 

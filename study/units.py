@@ -35,6 +35,11 @@ def human(count: float) -> str:
     return f"{count:.3g}"
 
 
+def percent(share: float, decimals: int = 0) -> str:
+    """Return a share as per cent: 40 %, or 3.7 % with a decimal."""
+    return f"{100 * share:.{decimals}f} %"
+
+
 def counted(count: int, word: str) -> str:
     """Return a count with what is counted: 1 point, 1,200 points."""
     return f"{count:,} {word}{'s' * (count != 1)}"

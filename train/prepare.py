@@ -147,7 +147,7 @@ class Display:
         if self._live:
             if fresh or share >= 1 or now - self._shown > _LINE_SECONDS:
                 self._shown = now
-                self._stream.write(f"\r\x1b[2Kpreparing data: {stage} {share:4.0%}  {now - self._began:.0f} s")
+                self._stream.write(f"\r\x1b[2Kpreparing data: {stage} {100 * share:3.0f} %  {now - self._began:.0f} s")
         elif fresh:
             self._stream.write(f"preparing data: {stage}\n")
         self._stream.flush()

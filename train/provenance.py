@@ -117,8 +117,8 @@ def describe(config: RunConfig, step: int, first: int, count: int, shown: int) -
     for i in sorted(range(count), key=lambda i: found[i].entropy)[:shown]:
         s = found[i]
         lines.append(
-            f"{first + i}  {s.entropy:.3f}  {s.top_share:.1%}  {s.distinct_share:.1%}  {s.longest_run}  "
-            f"{s.repeated_share:.1%}{'  <- stands out' if i in strange else ''}"
+            f"{first + i}  {s.entropy:.3f}  {100 * s.top_share:.1f} %  {100 * s.distinct_share:.1f} %  "
+            f"{s.longest_run}  {100 * s.repeated_share:.1f} %{'  <- stands out' if i in strange else ''}"
         )
         lines += [
             f"    {o.source} {o.shard} document {o.document} at token {o.offset}, {o.tokens} tokens"

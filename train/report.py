@@ -63,7 +63,7 @@ def line(step: int, tokens: int, config: RunConfig, loss: float, lr: float, rate
     budget = config.budget.tokens or 1
     left = (budget - tokens) / max(rate, 1e-9)
     return (
-        f"step {step}  tokens {tokens:,}/{budget:,} ({tokens / budget:.0%})  "
+        f"step {step}  tokens {tokens:,}/{budget:,} ({100 * tokens / budget:.0f} %)  "
         f"loss {loss:.4f}  lr {lr:.3g}  {rate:,.0f} tokens/s  {duration(left)} left"
     )
 

@@ -151,8 +151,8 @@ def _not_identified(block: Block, name: str) -> bool:
 
 def _unknown(name: str, block: Block) -> Html:
     found = block.identified[name]
-    side = {"upper": "at most", "lower": "at least"}.get(found.side or "")
-    known = "" if side is None or found.limit is None else f" ({side} {human.number(found.limit)})"
+    limit = human.one_sided(found.side, found.limit)
+    known = f" ({limit})" if limit else ""
     return tag("p", maths.symbol(name), f" is not identified by these runs{known}: do not quote it.", class_="unknown")
 
 

@@ -195,8 +195,8 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
     value = block.params.get(name, block.derived.get(name))
     found = block.identified.get(name)
     if found is not None and not found.identified:
-        side = {"upper": "at most", "lower": "at least"}.get(found.side or "")
-        known = "" if side is None or found.limit is None else f", {side} {human.number(found.limit)}"
+        limit = human.one_sided(found.side, found.limit)
+        known = f", {limit}" if limit else ""
         why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", maths.prose(_sentence(found.reason)))
         return [title, maths.symbol(name), tag("span", human.number(value), class_="quiet"), why]
     shown, bounds = human.estimate(value, block.intervals.get(name))

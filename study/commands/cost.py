@@ -9,7 +9,7 @@ from study import budget, cost
 from study.commands import add_json, add_study, emit
 from study.observe import Observer
 from study.submission import find_study
-from study.units import counted
+from study.units import counted, percent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,5 +62,6 @@ def _rows(one: cost.Cost) -> list[tuple[str, float | None]]:
 
 def _line(word: str, value: float | None, one: cost.Cost) -> str:
     said = "?" if value is None else f"{value:,.2f}" if value >= 10 else f"{value:.4g}"
-    share = f"  {value / one.used:.0%} of used" if value and one.used and word in ("lost to failures", "idle") else ""
+    of_used = value and one.used and word in ("lost to failures", "idle")
+    share = f"  {percent(value / one.used)} of used" if value and of_used else ""
     return f"  {word:<19}{said:>12} {one.unit}{share}"

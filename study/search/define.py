@@ -12,8 +12,8 @@ from study.config import StudyConfig
 from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
 from sweeps.events import Setting
 from sweeps.rungs import first_rung
-from sweeps.schedulers.asha_guarded import STAKE
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
+from sweeps.stake import STAKE
 from train.spec.config import RunConfig
 
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")
@@ -136,7 +136,8 @@ def settings_of(
         )
     if not 0 < search.stake < 1:
         raise ValueError(
-            f"search.stake={search.stake} is not allowed: a share of the resource, above 0 and below 1 (0.125 is usual)"
+            f"search.stake={search.stake} is not allowed: a share of the resource, above 0 and below 1 "
+            f"({STAKE:g} is usual)"
         )
     if search.stake != STAKE and search.name != "asha_guarded":
         raise ValueError(

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from study.search.settings import Settings
 from study.search.state import Search
-from study.units import counted, estimate
+from study.units import counted, estimate, percent
 from sweeps.events import Ended, Reported, Started, Unit
 from sweeps.rungs import always_enough
 from sweeps.schedulers.asha_promotion import AshaPromotion
@@ -167,7 +167,7 @@ def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str
     ]
     if found.none > 0:
         does = what_is_enough(settings) if settings.scheduler in PROMOTING else f"{found.enough:.2e} FLOPs would do"
-        said.append(f"  in {found.none:.0%} of rehearsals with losses made by chance there was none: {does}")
+        said.append(f"  in {percent(found.none)} of rehearsals with losses made by chance there was none: {does}")
     return said
 
 

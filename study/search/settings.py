@@ -16,7 +16,7 @@ from sweeps.samplers.models import MODELS, Modelled
 from sweeps.samplers.sampler import RandomDraws, Sampler
 from sweeps.samplers.spread import Grid, Sobol
 from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import STAKE, AshaGuarded
+from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
 from sweeps.schedulers.full import FullRuns
@@ -24,6 +24,7 @@ from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.schedulers.scheduler import Scheduler
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
+from sweeps.stake import STAKE
 from train.spec.config import RunConfig
 from train.spec.later import filled
 from train.spec.read import read

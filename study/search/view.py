@@ -15,7 +15,7 @@ from study.search.pareto import front_of, values_at
 from study.search.settings import Settings
 from study.search.state import Search, Trial
 from study.terminal import aligned
-from study.units import counted, duration
+from study.units import counted, duration, percent
 from sweeps.correlation import spearman
 from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
@@ -38,10 +38,13 @@ def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: s
         f"  rungs at {' '.join(f'{level:,}' for level in rungs)} tokens; new trials: {settings.sampler}",
     ]
     if settings.scheduler == "pbt":
-        how = "varied" if settings.explore == "perturb" else "chosen by what settings have gained so far"
+        share, how = (
+            percent(settings.quantile),
+            "varied" if settings.explore == "perturb" else "chosen by what settings have gained so far",
+        )
         lines[1] = (
-            f"  members are compared every {settings.r:,} of {settings.R:,} tokens; the bottom {settings.quantile:.0%} "
-            f"go on from one of the top {settings.quantile:.0%} with its settings {how}"
+            f"  members are compared every {settings.r:,} of {settings.R:,} tokens; the bottom "
+            f"{share} go on from one of the top {share} with its settings {how}"
         )
     if settings.scheduler == "hyperband":
         starts = " ".join(f"{level:,}" for level in rungs)
@@ -266,11 +269,11 @@ def _start_up(search: Search) -> list[str]:
     seconds, share = search.usage.start_up, search.start_share()
     if seconds is None or share is None:
         return []
-    said = f"starting or resuming a unit takes {seconds:.1f} s, {share:.1%} of a full training"
+    said = f"starting or resuming a unit takes {seconds:.1f} s, {percent(share, 1)} of a full training"
     scheduler = search.scheduler
     if isinstance(scheduler, AshaAuto):
         does = "trials go straight on or stop" if scheduler.stopping else "trials pause at every rung"
-        return [f"{said}: {does} (it changes at {scheduler.break_even:.1%})"]
+        return [f"{said}: {does} (it changes at {percent(scheduler.break_even, 1)})"]
     return [said]
 
 

@@ -15,8 +15,8 @@ from sweeps.events import Event, Reported, Started, Unit
 from sweeps.evidence import Odds
 from sweeps.rungs import Rung, crossed
 from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.stake import STAKE
 
-STAKE = 0.125
 DOUBT = 1.0
 """Odds below which trials speak against early places: then selection gets nothing until they rise again."""
 ROUNDING = 1e-9

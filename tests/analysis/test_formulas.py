@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import exp, log
 
 import numpy as np
@@ -11,83 +10,11 @@ import pytest
 from analysis import losses
 from analysis.bootstrap import choose, cluster_weights, percentile
 from analysis.forms import FORMS
+from tests.analysis.formulas import FORMULAS
 from tests.analysis.test_forms import LAWS, RANGES
 
-Equation = Callable[[dict[str, float], dict[str, float]], float]
 
-
-def _surface(c: dict[str, float], n: float, d: float) -> float:
-    return float(c["E"] + c["A"] / n ** c["alpha"] + c["B"] / d ** c["beta"])
-
-
-def _broken(c: dict[str, float], x: dict[str, float]) -> float:
-    """Caballero et al. 2022, eq. 1."""
-    at = x["flops"]
-    return float(c["a"] + c["b"] * at ** -c["c0"] * (1 + (at / c["d"]) ** (1 / c["f"])) ** (-c["c1"] * c["f"]))
-
-
-def _effective(c: dict[str, float], x: dict[str, float]) -> float:
-    """Kumar et al. 2024, eq. 4."""
-    size = x["params"]
-    for gamma, bits in (("gamma_w", "bits_weights"), ("gamma_a", "bits_activations"), ("gamma_kv", "bits_cache")):
-        size *= 1 - exp(-x[bits] / c[gamma])
-    return size
-
-
-def _overtrained(c: dict[str, float], x: dict[str, float]) -> float:
-    """Gadre et al. 2024, eq. 4."""
-    many = x["tokens"] / x["params"]
-    return float(c["E"] + (c["a"] * many ** c["eta"] + c["b"] * many ** -c["eta"]) * x["flops"] ** -c["eta"])
-
-
-def _kaplan(c: dict[str, float], x: dict[str, float]) -> float:
-    """Kaplan et al. 2020, eq. 1.5."""
-    size = (c["N_c"] / x["params"]) ** (c["alpha_N"] / c["alpha_D"])
-    return float((size + c["D_c"] / x["tokens"]) ** c["alpha_D"])
-
-
-def _experts(c: dict[str, float], x: dict[str, float]) -> float:
-    """Ludziejewski et al. 2025, eq. 5."""
-    n, d, e = x["params_active"], x["tokens"], x["experts"]
-    size = c["A"] * e ** c["delta"] * n ** -(c["alpha"] + c["gamma"] * log(e))
-    return float(c["E"] + size + c["B"] * e ** c["omega"] * d ** -(c["beta"] + c["zeta"] * log(e)))
-
-
-def _repeats(c: dict[str, float], x: dict[str, float]) -> float:
-    """Muennighoff et al. 2023, eq. 5 and 6."""
-    unique = min(x["unique_tokens"], x["tokens"])
-    again = x["tokens"] / unique - 1
-    data = unique * (1 + c["R_D"] * (1 - exp(-again / c["R_D"])))
-    best = (c["alpha"] * c["A"] / (c["beta"] * c["B"]) * unique ** c["beta"]) ** (1 / c["alpha"])
-    useful = min(x["params"], best)
-    size = useful * (1 + c["R_N"] * (1 - exp(-(x["params"] / useful - 1) / c["R_N"])))
-    return _surface(c, size, data)
-
-
-EQUATIONS: dict[str, Equation] = {
-    "chinchilla": lambda c, x: _surface(c, x["params"], x["tokens"]),
-    "chinchilla_no_floor": lambda c, x: c["A"] / x["params"] ** c["alpha"] + c["B"] / x["tokens"] ** c["beta"],
-    "chinchilla_tied": lambda c, x: c["E"] + c["A"] / x["params"] ** c["alpha"] + c["B"] / x["tokens"] ** c["alpha"],
-    "compute": lambda c, x: c["L_inf"] + c["a"] * x["flops"] ** -c["alpha"],
-    "frontier": lambda c, x: c["L_inf"] + c["a"] * x["flops"] ** -c["alpha"],
-    "frontier_no_floor": lambda c, x: c["a"] * x["flops"] ** -c["alpha"],
-    "kaplan": _kaplan,
-    "overtraining": _overtrained,
-    "repeats": _repeats,
-    "broken": _broken,
-    "learning_rate": lambda c, x: c["c"] * x["params"] ** c["p"] * x["tokens"] ** c["q"],
-    "learning_rate_compute": lambda c, x: c["c"] * x["flops"] ** c["p"],
-    "batch": lambda c, x: c["c"] * x["tokens"] ** c["r"],
-    "batch_compute": lambda c, x: c["c"] * x["flops"] ** c["r"],
-    "critical_batch_of_loss": lambda c, x: c["B_star"] * x["loss"] ** c["r"],
-    "critical_batch": lambda c, x: c["S_min"] * (1 + c["B_crit"] / x["batch_tokens"]),
-    "precision": lambda c, x: _surface(c, _effective(c, x), x["tokens"]),
-    "moe": _experts,
-    "downstream": lambda c, x: c["eps"] - c["k"] * exp(-c["gamma"] * x["loss"]),
-}
-
-
-@pytest.mark.parametrize("name", sorted(EQUATIONS))
+@pytest.mark.parametrize("name", sorted(FORMULAS))
 def test_a_law_is_its_papers_equation(name: str) -> None:
     form, constants = FORMS[name], {**LAWS[name], **({"f": 0.7} if name == "broken" else {})}
     random = np.random.default_rng(5)
@@ -99,7 +26,7 @@ def test_a_law_is_its_papers_equation(name: str) -> None:
     centres = form.centre(logs)
     theta = form.internal(np.array([[constants[n] for n in form.names]]), centres)
     found = np.exp(form.log_value(theta, logs - centres[:, None])[0])
-    expected = [EQUATIONS[name](constants, {n: float(v[i]) for n, v in inputs.items()}) for i in range(12)]
+    expected = [FORMULAS[name](constants, {n: float(v[i]) for n, v in inputs.items()}) for i in range(12)]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 

@@ -244,7 +244,7 @@ def test_summary_says_it_in_four_formats() -> None:
         "E + A/N^alpha + B/D^beta",
         "delta=0.001",
         "0.0010182740178",
-        "100% of 8",
+        "100 % of 8",
         "42 model sizes",
         "477.83",
     ):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, backtest, checks, engine, evidence, frame, suspects
+from analysis import approaches, backtest, checks, engine, evidence, frame, human, suspects
 from analysis.approaches import side_by_side
 from analysis.law import fit_law
 from analysis.results import Backtest, Block, Choice, Recommendation
@@ -231,7 +231,7 @@ def test_many_losses_in_bits_are_named_too(share: float) -> None:
         assert set(found) == {"mixed_units"}
         few = np.flatnonzero(rows if share <= 0.5 else ~rows)
         assert f"{len(few)} losses are {'1.44' if share <= 0.5 else '0.69'} times the others" in found["mixed_units"]
-        assert all(f"r{i} " in found["mixed_units"] for i in few[: suspects.SHOWN])
+        assert all(f"r{i} " in found["mixed_units"] for i in few[: human.SHOWN])
 
 
 @pytest.mark.parametrize("column", ["params", "tokens"])
@@ -294,7 +294,7 @@ def test_rows_of_accuracies_are_named() -> None:
         assert set(found) == {"not_a_loss"}
         several = f"{len(rows)} loss{'es are' if len(rows) > 1 else ' is'} at most 1"
         assert found["not_a_loss"].startswith(several)
-        assert all(f"r{i} " in found["not_a_loss"] for i in rows[: suspects.SHOWN])
+        assert all(f"r{i} " in found["not_a_loss"] for i in rows[: human.SHOWN])
     assert "(r0 " in codes(table.assign(loss=1.0 / table["loss"]))["not_a_loss"]
 
 

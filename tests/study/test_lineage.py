@@ -83,7 +83,7 @@ def test_the_table_bills_the_trunk_once_and_says_what_that_saves(branched: Plan)
     out = io.StringIO()
     Console(file=out, width=200).print(table(made, speed, 1, "title"))
     said = " ".join(out.getvalue().split())
-    assert f"{69_632 * each:.2e} FLOPs, 15% less than the {81_920 * each:.2e} of 2 separate runs" in said
+    assert f"{69_632 * each:.2e} FLOPs, 15 % less than the {81_920 * each:.2e} of 2 separate runs" in said
 
 
 def test_a_branch_waits_for_its_parent_and_is_stranded_with_it(branched: Plan) -> None:

@@ -63,7 +63,7 @@ def test_the_panel_shows_whole_keys_at_every_width_and_bars_without_colours(widt
         panel.update(POINTS)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert (POINTS[0].key in text, " 50%" in text, "loss 1.500" in text, "░" in text) == (True,) * 4
+    assert (POINTS[0].key in text, " 50 %" in text, "loss 1.500" in text, "░" in text) == (True,) * 4
     assert "\x1b[35m" not in text
 
 

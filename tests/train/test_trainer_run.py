@@ -48,7 +48,7 @@ def test_a_run_leaves_its_outcome_and_metrics(tmp_path: Path, tiny: RunConfig) -
     folder = tmp_path / "run"
     config = write_config(folder, with_runtime(tiny, log_steps=7))
     out = finish(start(config))
-    assert "step 30  tokens 3,760/3,760 (100%)" in out
+    assert "step 30  tokens 3,760/3,760 (100 %)" in out
     outcome = read_outcome(folder)
     assert outcome["state"] == "completed"
     assert outcome["schedule_complete"] is True

@@ -42,7 +42,7 @@ def test_a_fit_at_its_floor_is_on_its_bound() -> None:
     )
     half = np.concatenate((np.zeros(50), np.linspace(0.1, 0.2, 50)))
     both = identified._on_bound(stand_in(half, value=0.002), "E", KNOWN)
-    assert both.reason == "50% of the resamples put E on its bound 0"
+    assert both.reason == "50 % of the resamples put E on its bound 0"
     assert both.limit == pytest.approx(np.quantile(half, 0.9))
     lower = Identified(False, "flat", "lower", 0.7)
     assert identified._on_bound(stand_in(value=0.001), "E", lower).side is None
@@ -54,7 +54,7 @@ def test_half_of_alpha_of_the_resamples_at_zero_is_on_the_bound() -> None:
     assert identified._on_bound(stand_in(draws), "E", KNOWN) is KNOWN
     draws[4] = 0.0019
     found = identified._on_bound(stand_in(draws), "E", KNOWN)
-    assert found.reason == "5% of the resamples put E on its bound 0"
+    assert found.reason == "5.0 % of the resamples put E on its bound 0"
     assert (found.identified, found.side) == (False, "upper")
     assert found.limit == pytest.approx(np.quantile(draws, 0.9))
     high = identified._on_bound(stand_in(draws), "E", Identified(False, "", "upper", 5.0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import exp
 from typing import Any
 
 import numpy as np
@@ -12,84 +10,8 @@ import pytest
 from analysis.forms import FORMS, SURFACE
 from analysis.forms.base import Form, Linked
 from analysis.forms.powers import SumOfPowers
+from tests.analysis.formulas import FORMULAS
 from tests.analysis.test_forms import LAWS, design
-
-Numbers = Mapping[str, Any]
-
-
-def repeats(c: Numbers, i: Numbers) -> Any:
-    """Muennighoff et al. 2023, eq. 5 and 6."""
-    unique = min(i["unique_tokens"], i["tokens"])
-    g = (c["alpha"] * c["A"] / (c["beta"] * c["B"])) ** (1 / (c["alpha"] + c["beta"]))
-    best = (unique * g) ** (c["beta"] / c["alpha"]) * g
-    useful = min(i["params"], best)
-    size = useful + useful * c["R_N"] * (1 - exp(-(i["params"] / useful - 1) / c["R_N"]))
-    data = unique + unique * c["R_D"] * (1 - exp(-(i["tokens"] / unique - 1) / c["R_D"]))
-    return c["E"] + c["A"] / size ** c["alpha"] + c["B"] / data ** c["beta"]
-
-
-def effective(c: Numbers, i: Numbers) -> Any:
-    out = i["params"]
-    for gamma, bits in (("gamma_w", "bits_weights"), ("gamma_a", "bits_activations"), ("gamma_kv", "bits_cache")):
-        out *= 1 - exp(-i[bits] / c[gamma])
-    return out
-
-
-def precision(c: Numbers, i: Numbers) -> Any:
-    return c["E"] + c["A"] / effective(c, i) ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"]
-
-
-def precision_after(c: Numbers, i: Numbers) -> Any:
-    after = c["G"] * i["tokens"] ** c["g_D"] / effective(c, i) ** c["g_N"] * exp(-i["bits_after"] / c["gamma_post"])
-    for rate, bits in (("C_w", "bits_weights"), ("C_a", "bits_activations"), ("C_kv", "bits_cache")):
-        after *= 1 - exp(-c[rate] * max(i[bits] - i["bits_after"], 1e-12))
-    return precision(c, i) + after
-
-
-FORMULAS: dict[str, Callable[[Any, Any], float]] = {
-    "chinchilla": lambda c, i: c["E"] + c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"],
-    "chinchilla_tied": lambda c, i: c["E"] + c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["alpha"],
-    "chinchilla_no_floor": lambda c, i: c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"],
-    "chinchilla_interaction": lambda c, i: (
-        c["E"] + c["A"] / i["params"] ** c["alpha"] + c["B"] / i["tokens"] ** c["beta"]
-        + c["G"] / (i["params"] ** c["gamma"] * i["tokens"] ** c["delta"])
-    ),
-    "compute": lambda c, i: c["L_inf"] + c["a"] * i["flops"] ** -c["alpha"],
-    "frontier": lambda c, i: c["L_inf"] + c["a"] * i["flops"] ** -c["alpha"],
-    "frontier_no_floor": lambda c, i: c["a"] * i["flops"] ** -c["alpha"],
-    "kaplan": lambda c, i: (
-        (c["N_c"] / i["params"]) ** (c["alpha_N"] / c["alpha_D"]) + c["D_c"] / i["tokens"]
-    ) ** c["alpha_D"],
-    "kaplan_floor": lambda c, i: (
-        c["E"] + ((c["N_c"] / i["params"]) ** (c["alpha_N"] / c["alpha_D"]) + c["D_c"] / i["tokens"]) ** c["alpha_D"]
-    ),
-    "farseer": lambda c, i: (
-        exp(c["s"] * i["params"] ** c["q"] + c["S"])
-        + exp(c["B"] * i["params"] ** c["b"] + c["Q"]) * i["tokens"] ** -exp(c["A"] * i["params"] ** c["a"] + c["F"])
-    ),
-    "overtraining": lambda c, i: (
-        c["E"] + (c["a"] * (i["tokens"] / i["params"]) ** c["eta"] + c["b"] * (i["tokens"] / i["params"]) ** -c["eta"])
-        * i["flops"] ** -c["eta"]
-    ),
-    "repeats": repeats,
-    "broken": lambda c, i: (
-        c["a"] + c["b"] * i["flops"] ** -c["c0"] * (1 + (i["flops"] / c["d"]) ** (1 / c["f"])) ** (-c["c1"] * c["f"])
-    ),
-    "learning_rate": lambda c, i: c["c"] * i["params"] ** c["p"] * i["tokens"] ** c["q"],
-    "learning_rate_compute": lambda c, i: c["c"] * i["flops"] ** c["p"],
-    "batch": lambda c, i: c["c"] * i["tokens"] ** c["r"],
-    "batch_compute": lambda c, i: c["c"] * i["flops"] ** c["r"],
-    "critical_batch_of_loss": lambda c, i: c["B_star"] * i["loss"] ** c["r"],
-    "critical_batch": lambda c, i: c["S_min"] * (1 + c["B_crit"] / i["batch_tokens"]),
-    "precision": precision,
-    "precision_after": precision_after,
-    "moe": lambda c, i: (
-        c["E"]
-        + c["A"] * i["experts"] ** c["delta"] * i["params_active"] ** -(c["alpha"] + c["gamma"] * np.log(i["experts"]))
-        + c["B"] * i["experts"] ** c["omega"] * i["tokens"] ** -(c["beta"] + c["zeta"] * np.log(i["experts"]))
-    ),
-    "downstream": lambda c, i: c["eps"] - c["k"] * exp(-c["gamma"] * i["loss"]),
-}  # fmt: skip
 
 
 def test_every_law_has_its_formula_here() -> None:

@@ -103,7 +103,7 @@ def test_convergence_and_basins() -> None:
     (found,) = pitfalls._optimizer(optimizer(converged=False))
     assert (found.code, found.message) == ("not_converged", "the optimizer stopped at a relative gradient of 0.03")
     (found,) = pitfalls._optimizer(optimizer(agree_share=0.49))
-    assert (found.code, found.message) == ("basins", "49% of 8 starts agree; 2 basins")
+    assert (found.code, found.message) == ("basins", "49 % of 8 starts agree; 2 basins")
     assert pitfalls._optimizer(optimizer(agree_share=0.5)) == []
     (found,) = pitfalls._optimizer(fit(flat=SimpleNamespace(text="along x")))
     assert found.code == "flat_optimum"

@@ -50,7 +50,7 @@ def test_status_shows_states_and_the_last_lines_of_a_failure(ended: tuple[StudyF
     assert lines[0] == "mixed: 3 points: 1 completed, 1 pending, 1 failed"
     assert [line.split()[::2] for line in lines[1:4]] == [[s, "1"] for s in ("completed", "pending", "failed")]
     assert [line.split()[:3] for line in lines[6:8]] == [
-        [keys[1], "completed", "100%"],
+        [keys[1], "completed", "100", "%"],
         [keys[FAILS], "failed", "1"],
     ]
     assert max(map(len, lines)) <= 80
@@ -245,7 +245,7 @@ def test_the_panel_shows_each_running_point_on_a_line_of_its_own() -> None:
     lines = console.file.getvalue().splitlines()
     assert lines[0] == "s  [0 s] train: 1/2 done, 1 running, loss 3.250 (aaa)"
     assert lines[2].split()[:2] == ["aaa", "seed=1"]
-    assert lines[2].split()[-3:] == ["40%", "loss", "3.250"]
+    assert lines[2].split()[-4:] == ["40", "%", "loss", "3.250"]
     assert lines[3] == "slow: aaa: rank 3 on n2 takes 2.0 x"
 
 

@@ -40,7 +40,7 @@ def test_bars_are_as_long_as_their_share_and_none_is_empty() -> None:
     lines = bars({"completed": 9_998, "failed": 1, "running": 1}, 10_000)
     assert [line.split()[0] for line in lines] == ["completed", "running", "failed"]
     assert [line.count("█") for line in lines] == [30, 1, 1]
-    assert lines[-1].endswith("1   <1%")
+    assert lines[-1].endswith("1   <1 %")
     assert max(map(len, lines)) <= 80
 
 
