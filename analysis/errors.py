@@ -56,7 +56,8 @@ class Around:
     @cached_property
     def residual(self) -> Array:
         """Observed less fitted (n,) in `order`, less the location that the objective gives them."""
-        return centred(self.problem.loss, engine.residuals(self.problem, self.point.theta[None])[0][self.order])
+        residual = engine.residuals(self.problem, self.point.theta[None])[:, self.order]
+        return np.asarray(centred(self.problem.loss, residual)[0])
 
     @cached_property
     def slopes(self) -> Array:
@@ -100,8 +101,8 @@ class Parts:
 
 
 def centred(loss: losses.Loss, residual: Array) -> Array:
-    """Return residuals (n,) less the location that the loss gives them."""
-    return residual - losses.location(loss, residual)
+    """Return residuals (R, n) less the location that the loss gives each row."""
+    return residual - losses.locations(loss, residual)[:, None]
 
 
 def scales(df: float, count: int, generator: np.random.Generator) -> Array:
@@ -129,7 +130,7 @@ def shrinkage(around: Around, resamples: int) -> float:
     grown, shape = np.sqrt(n / around.df), (resamples, n)
     y = around.targets((around.residual * grown)[generator.integers(n, size=shape)])
     once = around.solved(y)
-    left = np.stack([centred(p.loss, row) for row in engine.residuals(p, once, y)[:, around.order]]) * grown
+    left = centred(p.loss, engine.residuals(p, once, y)[:, around.order]) * grown
     first = p.form.log_value(once, p.x)
     again = around.targets(np.take_along_axis(left, generator.integers(n, size=shape), axis=1), first)
     second = p.form.log_value(around.solved(again), p.x)

@@ -257,19 +257,26 @@ class StudentT:
 def location(loss: Loss, residual: Array) -> float:
     """Return the m at which the pulls of residual (n,) - m sum to zero: the mean for squares, Huber's location, ...
 
-    Errors that are drawn anew have to be centred there, for that is the centre which the objective fits. The sum falls
-    as m rises (for Student's t near its root), so the root is found by bisection.
+    Errors that are drawn anew have to be centred there, for that is the centre which the objective fits.
     """
-    slack = 1e-12 * float(np.abs(loss.summed(residual[None], None)[1]).sum())
+    return float(locations(loss, residual[None])[0])
+
+
+def locations(loss: Loss, residual: Array) -> Array:
+    """Return the location (R,) of each row of residuals (R, n).
+
+    The sum of pulls falls as m rises (for Student's t near its root), so the roots are found by bisection.
+    """
+    slack = 1e-12 * np.abs(loss.summed(residual, None)[1]).sum(axis=1)
     ends = []
     for least in (slack, -slack):  # where pulls balance over a stretch, as medians do, its middle is taken
-        low, high = float(residual.min()), float(residual.max())
+        low, high = residual.min(axis=1), residual.max(axis=1)
         for _ in range(100):
             middle = 0.5 * (low + high)
-            pull = float(loss.summed((residual - middle)[None], None)[1].sum())
-            low, high = (middle, high) if pull > least else (low, middle)
+            above = loss.summed(residual - middle[:, None], None)[1].sum(axis=1) > least
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
         ends.append(0.5 * (low + high))
-    return 0.5 * (ends[0] + ends[1])
+    return np.asarray(0.5 * (ends[0] + ends[1]))
 
 
 def named(name: str | Loss, delta: float = 1e-3) -> Loss:
