@@ -34,6 +34,9 @@ help: ## say what there is
 study: .venv/ready
 	@$(BIN)/python -m study reproduce
 
+# Tests start a thousand processes: where Python may write no bytecode, each would compile all of its modules anew.
+test kernels: export PYTHONDONTWRITEBYTECODE :=
+
 test: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20
