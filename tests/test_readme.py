@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.slurm.cluster import ThrowawayCluster
+from tests.warm_trainer import trainer
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -71,6 +73,11 @@ def clean_environment(checkout: Path) -> dict[str, str]:
     return {**clean, "PATH": path, "OMP_NUM_THREADS": "1"}
 
 
+def quickly() -> dict[str, str]:
+    """Return what has runs begin in a moment: dozens of trainers would do little else than import torch."""
+    return {} if torch.cuda.is_available() else {"STUDY_TRAINER": trainer()}  # a process that was forked has no GPU
+
+
 def run(text: str, checkout: Path, **environment: str) -> str:
     """Run a block in bash, stopping at the first error; return what it printed."""
     done = subprocess.run(  # noqa: PLW1510 (its output says more than the exception would)
@@ -104,7 +111,7 @@ def test_the_main_job_stopped_twice_run_again_and_with_a_changed_value(checkout:
     stopped_at(checkout, 2, signal.SIGINT)
     stopped_at(checkout, 5, signal.SIGKILL)
     done = outcomes_of(checkout)
-    said = run(block("make study"), checkout)
+    said = run(block("make study"), checkout, **quickly())
     assert "train next" in said
     assert "report.html" in said
     assert "mlflow ui" in said
@@ -123,7 +130,7 @@ def test_the_main_job_stopped_twice_run_again_and_with_a_changed_value(checkout:
     small = study.read_text()
     study.write_text(small.replace("[4.0e+9, 8.0e+9, 1.6e+10]", "[4.0e+9, 8.0e+9, 1.6e+10, 3.2e+10]"))
     try:
-        run(block("dvc repro"), checkout)
+        run(block("dvc repro"), checkout, **quickly())
     finally:
         study.write_text(small)
     after = outcomes.read_text().splitlines()
@@ -134,8 +141,9 @@ def test_the_main_job_stopped_twice_run_again_and_with_a_changed_value(checkout:
 def stopped_at(checkout: Path, runs: int, number: signal.Signals) -> None:
     """Start the main job and send its processes a signal once so many runs have ended."""
     command = ["bash", "-c", block("make study")]
+    environment = clean_environment(checkout) | quickly()
     started = subprocess.Popen(
-        command, cwd=checkout, env=clean_environment(checkout), start_new_session=True, stdout=subprocess.DEVNULL
+        command, cwd=checkout, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
     )
     while len(outcomes_of(checkout)) < runs:
         assert started.poll() is None, "it ended before it could be stopped"
@@ -167,7 +175,7 @@ def test_dry_run_prints_the_script(checkout: Path) -> None:
 @pytest.mark.slurm
 def test_the_same_study_on_a_cluster(checkout: Path, cluster: ThrowawayCluster) -> None:
     shutil.rmtree(checkout / "runs", ignore_errors=True)
-    said = run(block("python -m study watch isoflop"), checkout, **cluster.environment)
+    said = run(block("python -m study watch isoflop"), checkout, **cluster.environment, **quickly())
     assert "completed" in said
     fit = "out=reports/isoflop\n"  # so small a study recommends nothing, which the fit's exit code 3 says
     run(block("python -m analysis.fit runs=runs/isoflop out=reports/isoflop").replace(

@@ -7,17 +7,30 @@ import random
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
+
+import torch
 
 from tests.environment import python_path
 from tests.slurm.cluster import LIMIT_SECONDS, REPOSITORY, JobState, ThrowawayCluster, wait_for
+from tests.warm import fresh, warm
+from tests.warm_trainer import trainer
 
 TRAINERS = Path(__file__).with_name("trainers")
 COMMAND_SECONDS = 400.0
 LOOK_SECONDS = 2.0
 """Between commands that ask for a state: each takes most of a second of a core, which what is waited for wants too."""
+IMPORTED = (
+    *("hydra", "hydra.core.plugins", "hydra._internal.hydra", "omegaconf", "rich.console", "rich.live", "submitit"),
+    *("study.plugins", "study.compose", "study.designs", "study.execute", "study.follow", "study.commands.status"),
+)
+"""What the commands import, which takes them longer than what they are asked to do."""
+STARTING = Lock()
+"""Held while a command is started: a test gives commands from several threads, to one process that forks."""
 WORDS = ("def", "return", "alpha", "beta", "x", "y", "+", "(", ")", ":", "\n", "if", "else", "while", "import")
 
 TEXT = (
@@ -86,7 +99,9 @@ class Lab:
     def environment(self) -> dict[str, str]:
         """Environment of its commands."""
         fixed = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-        return self.cluster.full_environment(**fixed) | dict(self.variables)
+        # Trainers begin in a moment; a process that was forked has no GPU.
+        begun = {} if torch.cuda.is_available() else {"STUDY_TRAINER": trainer()}
+        return self.cluster.full_environment(**fixed) | begun | dict(self.variables)
 
     def sweep_command(self, *overrides: str, cluster: str = "slurm") -> list[str]:
         """Return the command that makes a study of the corpus."""
@@ -97,11 +112,13 @@ class Lab:
 
     def sweep(self, *overrides: str, cluster: str = "slurm", code: int = 0) -> str:
         """Make and submit a study; return what was printed. Checks the exit code."""
-        return self.run(*self.sweep_command(*overrides, cluster=cluster), code=code)
+        command = self.sweep_command(*overrides, cluster=cluster)
+        return self._checked(command, *self._done(command), code)
 
     def study(self, *words: str, code: int = 0) -> str:
         """Run `python -m study …`; return what was printed. Checks the exit code."""
-        return self.run(sys.executable, "-m", "study", *words, code=code)
+        command = [sys.executable, "-m", "study", *words]
+        return self._checked(command, *self._done(command), code)
 
     def run(self, *command: str, code: int = 0) -> str:
         """Run a command in this folder; return stdout and stderr. Checks the exit code."""
@@ -116,22 +133,28 @@ class Lab:
             text=True,
             timeout=COMMAND_SECONDS,
         )
-        assert done.returncode == code, f"exit code {done.returncode}, not {code}: {shlex.join(command)}\n{done.stdout}"
-        return done.stdout
+        return self._checked(command, done.returncode, done.stdout, "", code)
+
+    def _done(self, command: Sequence[str]) -> tuple[int, str, str]:
+        """Run `python -m …` in this folder to its end; return its exit code, stdout and stderr."""
+        environment, (_, _, module, *words) = self.environment, command
+        ours = environment["PYTHONPATH"] == python_path()  # what has imported it cannot run another checkout's code
+        start = warm(*IMPORTED).start if ours else fresh
+        with STARTING:
+            process = start(module, *words, cwd=self.folder, env=environment)
+        said, trouble = process.communicate(timeout=COMMAND_SECONDS)
+        return int(process.returncode or 0), said, trouble
+
+    @staticmethod
+    def _checked(command: Sequence[str], found: int, said: str, trouble: str, code: int) -> str:
+        assert found == code, f"exit code {found}, not {code}: {shlex.join(command)}\n{said}{trouble}"
+        return said + trouble
 
     def points(self, study: str) -> list[dict[str, Any]]:
         """Return what `status --json` says of every point."""
-        done = subprocess.run(
-            [sys.executable, "-m", "study", "status", study, "--json"],
-            check=False,
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-        )
-        assert done.returncode in (0, 1), done.stderr
-        points: list[dict[str, Any]] = json.loads(done.stdout)["points"]
+        code, said, trouble = self._done([sys.executable, "-m", "study", "status", study, "--json"])
+        assert code in (0, 1), trouble
+        points: list[dict[str, Any]] = json.loads(said)["points"]
         return points
 
     def point(self, study: str) -> dict[str, Any]:

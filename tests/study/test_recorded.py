@@ -20,7 +20,10 @@ from study.search.settings import load, refuse_another
 from study.stored import stored
 from study.sweep import main as sweep
 from tests.environment import python_path
+from tests.study.execution.studies import LIMIT_SECONDS
 from tests.study.recorded import DATA, SAID, unpack
+from tests.study.tracking.conftest import begun
+from tests.warm_trainer import trainer
 from train.spec import later
 from train.spec.config import SCIENTIFIC, BudgetConfig, ModelConfig, RunConfig, key
 from train.spec.resolve import resolve
@@ -164,7 +167,7 @@ def test_a_recorded_search_is_read_and_taken_for_the_same(here: Path, capfd: pyt
 
 @pytest.mark.slow
 def test_a_recorded_run_goes_on_from_its_checkpoint(here: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "STUDY_TRAINER": trainer()}
     command = [sys.executable, "-m", "study", "retry", "recorded"]
     done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -178,8 +181,6 @@ def test_a_recorded_run_goes_on_from_its_checkpoint(here: Path) -> None:
 @pytest.mark.slow
 def test_a_recorded_study_goes_to_mlflow_once_whatever_is_lost(here: Path) -> None:
     """Also where rows were sent, cut, and written again at another time, and tracking.json is gone."""
-    environment = {**os.environ, "PYTHONPATH": python_path()}
-    command = [sys.executable, "-m", "study.tracking", "sync", "runs/recorded", "--uri", "sqlite:///m.db"]
     folder = StudyFolder(here / "runs/recorded")
     metrics = folder.run(UNFINISHED).metrics
     for again in (False, True):
@@ -189,8 +190,9 @@ def test_a_recorded_study_goes_to_mlflow_once_whatever_is_lost(here: Path) -> No
             late = [json.dumps({**record, "time": record["time"] + 99.0}) for record in later]
             metrics.write_text("\n".join([*lines[:-9], *late]) + "\n")
             folder.tracking.unlink()
-        done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        syncing = begun("study.tracking", "sync", "runs/recorded", "--uri", "sqlite:///m.db", cwd=here)
+        _, trouble = syncing.communicate(timeout=LIMIT_SECONDS)
+        assert syncing.returncode == 0, trouble
     with closing(sqlite3.connect(here / "m.db")) as database:
         (values,) = database.execute("select count(*) from metrics").fetchone()
         (steps,) = database.execute(
