@@ -50,16 +50,18 @@ def mutants(source: str) -> list[Mutant]:
     offsets = _Offsets(source)
     places = _places(tree)
     found: dict[str, Mutant] = {}
-    for node in ast.walk(tree):
-        if id(node) not in places:
-            continue
-        for edit in _edits(node, source, offsets):
-            changed = source[: edit.begin] + edit.text + source[edit.end :]
-            if changed == source or changed in found or not _compiles(changed):
-                continue
-            line = source.count("\n", 0, edit.begin) + 1
-            before, after = (text.split("\n")[line - 1].strip() for text in (source, changed))
-            found[changed] = Mutant(places[id(node)], line, before, after, changed)
+    for statement in tree.body:
+        begin, end = offsets.of(statement)
+        for node in ast.walk(statement):
+            for edit in _edits(node, source, offsets) if id(node) in places else ():
+                changed = source[: edit.begin] + edit.text + source[edit.end :]
+                if changed == source or changed in found:
+                    continue
+                if not _compiles(source[begin : edit.begin] + edit.text + source[edit.end : end]):
+                    continue
+                line = source.count("\n", 0, edit.begin) + 1
+                before, after = (text.split("\n")[line - 1].strip() for text in (source, changed))
+                found[changed] = Mutant(places[id(node)], line, before, after, changed)
     return sorted(found.values(), key=lambda one: (one.line, one.after))
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -50,3 +55,100 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert score.main(given) == 2
     assert "give loss_unit=nats per token" in capsys.readouterr().err
     assert score.main(["fit=/nowhere/fit.json", f"runs={tmp_path / 't.csv'}"]) == 2
+
+
+COLUMNS = {"params": 1e6, "tokens": 2e7, "params_kind": "total", "loss_unit": "nats per token", "used": True}
+
+
+def rows(*runs: tuple[str, float, float]) -> pd.DataFrame:
+    """Runs by key, FLOPs and loss."""
+    return pd.DataFrame([{**COLUMNS, "key": key, "flops": flops, "loss": loss} for key, flops, loss in runs])
+
+
+def foreseeing(monkeypatch: pytest.MonkeyPatch, largest: float | None = 1e18, kind: str = "total") -> Any:
+    """A fit whose law gives 2 for every run, and nothing for runs called "none"."""
+    monkeypatch.setattr(
+        fit, "with_prediction", lambda _, table: table.assign(predicted=np.where(table["key"] == "none", np.nan, 2.0))
+    )
+    kinds = SimpleNamespace(params=kind, loss="nats per token")
+    return SimpleNamespace(kinds=kinds, runs=SimpleNamespace(largest_flops=largest))
+
+
+def test_errors_are_those_of_the_unseen_runs_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    law = foreseeing(monkeypatch)
+    table = rows(("a", 1e18, 2.5), ("b", 4e18, 1.6), ("none", 9e18, 1.0), ("c", 2e18, 2.0), ("out", 8e18, 1.0))
+    table.loc[4, "used"] = False
+    found = score.score(law, table)
+    assert [(line.key, line.flops, line.observed) for line in found.lines] == [
+        ("b", 4e18, 1.6), ("c", 2e18, 2.0), ("a", 1e18, 2.5),
+    ]  # fmt: skip
+    assert [line.relative_error for line in found.lines] == pytest.approx([0.25, 0.0, -0.2])
+    assert found.mean_abs_relative_error == pytest.approx(0.15)
+    assert found.mean_relative_error == pytest.approx(0.05 / 3)
+    assert (found.worst, found.factor, found.seen) == pytest.approx((0.25, 4.0, 0))
+    assert not found.one_sided
+    assert score.score(law, rows(("a", 1e18, 1.6), ("b", 1e18, 4.0))).worst == pytest.approx(-0.5)
+    assert math.isnan(score.score(foreseeing(monkeypatch, None), table).factor)
+
+
+@pytest.mark.parametrize(
+    ("losses", "one_sided"),
+    [([1.9] * 4, False), ([1.9] * 5, True), ([2.1] * 5, True), ([1.9] * 5 + [2.1], False), ([1.9] * 4 + [2.0], False),
+     ([2.1] * 4 + [2.0], False)],
+)  # fmt: skip
+def test_five_errors_of_one_sign_are_one_sided(
+    monkeypatch: pytest.MonkeyPatch, losses: list[float], one_sided: bool
+) -> None:
+    table = rows(*((f"r{i}", 1e18 + i, loss) for i, loss in enumerate(losses)))
+    assert score.score(foreseeing(monkeypatch), table).one_sided is one_sided
+
+
+def test_rows_that_agree_with_a_fitted_one_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    law = foreseeing(monkeypatch)
+    table = rows(("a", 1e18, 2.5), ("b", 4e18, 1.6))
+    seen = rows(("x", 1e18, 2.5 * (1 + 1e-10)))
+    assert [line.key for line in score.score(law, table, seen).lines] == ["b"]
+    assert score.score(law, table, seen).seen == 1
+    for column in ("params", "tokens", "loss"):
+        other = seen.assign(**{column: 1.001 * seen[column]})
+        assert score.score(law, table, other).seen == 0, "all three agree, or it is another run"
+    assert score.score(law, table, seen.assign(used=False)).seen == 0
+    with pytest.raises(ValueError, match="1 row to score and the fit has seen all of them"):
+        score.score(law, table[:1], seen)
+    with pytest.raises(ValueError, match="1 row to score and its law gives no loss for them"):
+        score.score(law, rows(("none", 1e18, 2.5)))
+    with pytest.raises(ValueError, match="0 rows to score and its law gives no loss"):
+        score.score(law, table.assign(used=False))
+
+
+def test_other_kinds_are_refused_where_both_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rows(("a", 1e18, 2.5))
+    with pytest.raises(ValueError, match="the fit has params=matmul and these runs total: give params=matmul"):
+        score.score(foreseeing(monkeypatch, kind="matmul"), table)
+    assert score.score(foreseeing(monkeypatch, kind="given"), table).lines
+    assert score.score(foreseeing(monkeypatch, kind="matmul"), table.assign(params_kind="given")).lines
+
+
+def test_a_score_reads_as_the_largest_runs_and_what_they_say_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [("a" * 20, 1e18, 1.6), ("b", 4e18, 1.25), ("c", 5e17, 1.6), ("d", 4e17, 1.6), ("e", 3e17, 1.6)]
+    found = score.score(foreseeing(monkeypatch), rows(*runs))
+    lines = score.text(found, "nats per token", 2).split("\n")
+    assert [line.split() for line in lines[:4]] == [
+        ["run", "params", "tokens", "FLOPs", "predicted", "observed", "error"],
+        ["b", "1M", "20M", "4e18", "2.000", "1.250", "+60.00", "%"],
+        ["a" * 16, "1M", "20M", "1e18", "2.000", "1.600", "+25.00", "%"],
+        ["...", "and", "3", "smaller", "ones"],
+    ]
+    assert lines[4:] == [
+        "",
+        "unseen     5 runs in nats per token; up to 4x its largest run",
+        "error      32 % on average, +60.00 % at worst",
+        "bias       +32.00 % on average, all too high",
+    ]
+    assert "smaller" not in score.text(found, "nats per token", 5)
+    low = score.score(foreseeing(monkeypatch, None), rows(*((f"r{i}", 1e18, 2.5) for i in range(5))), rows(*runs[:1]))
+    said = score.text(replace(low, seen=3), "bits per byte", 9)
+    assert "unseen     5 runs in bits per byte; 3 rows that the fit has seen left out\n" in said
+    assert said.endswith("bias       -20.00 % on average, all too low")
+    mixed = score.score(foreseeing(monkeypatch), rows(("a", 1e18, 1.6)))
+    assert score.text(mixed, "", 9).endswith("bias       +25.00 % on average")
