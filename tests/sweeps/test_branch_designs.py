@@ -29,6 +29,11 @@ def test_three_budgets_of_one_size() -> None:
     assert saved(parts) == (3200 + 200 + 400 + 800, 7000)
 
 
+def test_a_share_that_rounds_below_a_whole_step_begins_with_that_step() -> None:
+    assert 10 * (1 - 0.9) < 1
+    assert trunk_and_branch([10], 0.9, 1, 0) == [Part(0, 1, None), Part(1, 10, 0, True)]
+
+
 @given(
     st.lists(st.integers(2_000, 10**6), min_size=1, max_size=8),
     st.floats(0.05, 0.5),

@@ -18,7 +18,7 @@ from sweeps.replay.optuna_peer import OptunaPruned
 from sweeps.replay.simulate import Cluster, replay
 from sweeps.rungs import Rung, always_enough, brackets, crossed, first_rung, levels, most_at_the_end
 from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers.asha_guarded import DOUBT, AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
 from sweeps.schedulers.full import FullRuns
@@ -569,6 +569,31 @@ def test_a_probe_that_diverged_is_not_trained_on_and_earns_only_what_it_took() -
     guard.apply(Ended(0, "reached"))
     assert guard.allowed == pytest.approx(1 / 7)
     assert guard.decide() == Unit(1, 1, probe=True)
+
+
+def test_equals_are_half_ahead_of_a_trial() -> None:
+    guard = AshaGuarded(1, 27, 3)
+    guard.rungs[1].record(9, 2.0)
+    for trial, value in [(9, 2.0), (0, 1.0), (1, 2.0), (2, 2.0), (3, 3.0)]:
+        guard.unselected[1].record(trial, value)
+    assert guard._place(1, 9) == pytest.approx((1 + 0.5 * 2 + 1) / (4 + 2))
+
+
+def test_selection_gets_its_stake_until_the_odds_say_that_it_misleads(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = AshaGuarded(1, 27, 3, stake=0.25)
+    for value, share in [(DOUBT, 0.25), (2 * DOUBT, 0.25), (0.9 * DOUBT, 0.0)]:
+        monkeypatch.setattr(Odds, "value", value)
+        assert guard.share == share
+
+
+def test_a_guard_with_one_rung_only_trains_probes_to_it() -> None:
+    guard = AshaGuarded(27, 27, 3)
+    for trial in range(3):
+        assert guard.decide() == Unit(trial, 27, probe=True)
+        guard.apply(Started(Unit(trial, 27, probe=True)))
+        guard.apply(Reported(trial, 27, 3.0 - trial))
+        guard.apply(Ended(trial, "reached"))
+    assert guard.evidence().finished == 0, "there is no early value to judge by"
 
 
 @pytest.mark.parametrize("stake", [0.0, -0.1, 1.0, math.nan])
