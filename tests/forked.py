@@ -1,7 +1,8 @@
 """Ranks as forks of one process that has imported what they need: `python -m tests.forked RANKS MODULE WORDS …`.
 
-A path that ends in .py may stand for the module. Importing torch and its distributed parts takes each process seconds
-of a core; here one does it for all. Nothing is computed before the fork: a library's threads are not in the copies.
+A path that ends in .py may stand for the module; before RANKS may stand `--compile`. Importing torch and its
+distributed parts takes each process seconds of a core; here one does it for all. No thread may be left before the fork:
+it would not be in the copies.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import gc
 import importlib
 import os
 import runpy
-import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.slurm.settings import free_ports
+from tests.warm import Warm, other_threads, warm
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECONDS = 1000.0
@@ -30,6 +31,13 @@ USED = (
     "torch._dynamo",
 )
 """What set-ups of ranks import when they are built, which is after the fork."""
+LOADED = ("tests.train.faults", "train.checkpoint", "train.distributed", "train.saving", "train.setup")
+"""What every trainer imports once it runs."""
+
+
+def trainers() -> Warm:
+    """Return the process of this one that has imported torch and the trainer."""
+    return warm(*USED, *LOADED)
 
 
 def environments(size: int) -> list[dict[str, str]]:
@@ -39,26 +47,33 @@ def environments(size: int) -> list[dict[str, str]]:
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
-def run_ranks(size: int, module: str, *words: str | Path) -> str:
-    """Run `python -m module words…` as so many ranks; return what they printed. AssertionError where one fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.forked", str(size), module, *map(str, words)],
+def run_ranks(size: int, module: str, *words: str | Path, compiling: bool = False, **environment: str) -> str:
+    """Run `python -m module words…` as so many ranks; return what they printed. AssertionError where one fails.
+
+    `compiling`: they use torch.compile. Variables of the environment are set before anything is imported.
+    """
+    process = (warm(*USED, module, **environment) if environment else trainers()).start(
+        "tests.forked",
+        *(["--compile"] if compiling else []),
+        *(str(size), module, *map(str, words)),
         cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    return done.stdout
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out[-4000:] + err[-8000:]
+    return out
 
 
-def fork(size: int, module: str, words: Sequence[str]) -> int:
+def fork(size: int, module: str, words: Sequence[str], compiling: bool) -> int:
     """Run the module in `size` forks of this process; return how many of them failed."""
     gc.disable()
     for name in USED if module.endswith(".py") else (*USED, module):
         importlib.import_module(name)
+    if compiling:
+        load_compiler()
     sys.modules.pop(module, None)  # what is run is __main__
     # The collector of each fork would look through a million objects of modules, and have their memory copied.
     gc.freeze()
@@ -72,6 +87,24 @@ def fork(size: int, module: str, words: Sequence[str]) -> int:
             _end(module)
         children.append(child)
     return sum(os.waitpid(child, 0)[1] != 0 for child in children)
+
+
+def load_compiler() -> None:
+    """Compile a function both ways: torch.compile loads its parts and patterns, three seconds of a core, with that.
+
+    What is compiled takes one number after the other: of vectors, torch writes and compiles each loop twice.
+    """
+    import torch
+    from torch._inductor import config
+
+    # Or a progress bar of torch's, where its cache is empty, leaves a thread.
+    importlib.import_module("tqdm").tqdm.monitor_interval = 0
+    torch.set_num_threads(1)
+    config.cpp.simdlen = 1
+    tensor = torch.ones(8, requires_grad=True)
+    torch.compile(lambda x: x.sin().sum())(tensor).backward()
+    torch.compiler.reset()
+    assert not other_threads(), other_threads()
 
 
 def _end(module: str) -> None:
@@ -94,4 +127,6 @@ def _end(module: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(fork(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    given = [word for word in sys.argv[1:] if word != "--compile"]
+    failed = fork(int(given[0]), given[1], given[2:], "--compile" in sys.argv[1:])
+    os._exit(int(failed > 0))  # without what the process that this is a fork of would do at its end

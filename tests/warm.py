@@ -185,6 +185,15 @@ def _leave(forks: Iterable[int]) -> NoReturn:
     os._exit(0)
 
 
+def other_threads() -> set[str]:
+    """Return the names of this process' threads that may hold locks, which nobody would let go of in a fork."""
+    threads = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            threads.append((task / "comm").read_text().strip())
+    return {*threads[1:]} - HARMLESS
+
+
 def main() -> None:
     """Import, serve, and in each fork run what was asked for."""
     connection, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
@@ -195,11 +204,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.freeze()  # or the collector of each fork has the memory of all modules copied
     gc.enable()
-    threads = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
-            threads.append((task / "comm").read_text().strip())
-    if {*threads[1:]} - HARMLESS:  # others hold locks that nobody would let go of in a fork
+    if other_threads():
         connection.send(THREADED)
         return
     connection.send(READY)

@@ -29,8 +29,7 @@ HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 @functools.cache
 def trainer() -> str:
     """Return the command that stands for `python -m train.run`; what it asks runs as long as this process."""
-    from tests.forked import USED
-    from tests.train.runs import LOADED
+    from tests.forked import LOADED, USED
 
     place = Path(tempfile.mkdtemp(prefix="trainer-")) / "socket"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,11 +1,14 @@
-"""Triton's interpreter, in half the time.
+"""Triton's interpreter, in a quarter of the time.
 
 Whenever a kernel calls a function the interpreter looks through all of triton.language for what to put its own versions
-in the place of, though that was done when the kernel was launched. Here it is done once a launch.
+in the place of, though that was done when the kernel was launched. Here it is done once a launch. And it computes for
+every sum and product of integers whether it overflows, to throw that away where kernels are not debugged; here it asks
+first.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace as changed
 from typing import Any
 
 from triton import language
@@ -24,8 +27,16 @@ class Launch:
         self._scope.restore()
 
 
-def replace_once_a_launch() -> None:
-    """Make the interpreter of this process do so, where its version has the function that does it."""
+def hasten() -> None:
+    """Make the interpreter of this process do both, where its version has what does them."""
+    builder: Any = getattr(interpreter, "interpreter_builder", None)
+    options: Any = getattr(builder, "options", None)
+    if getattr(options, "sanitize_overflow", False):
+        builder.options = changed(options, sanitize_overflow=options.debug)
+    _replace_once_a_launch()
+
+
+def _replace_once_a_launch() -> None:
     replace: Any = getattr(interpreter, "_patch_lang", None)
     if replace is None:
         return

@@ -16,7 +16,7 @@ from tests.kernels import interpreted
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if INTERPRETED:
-    interpreted.replace_once_a_launch()
+    interpreted.hasten()
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -11,15 +11,13 @@ from typing import Any
 import torch
 import yaml
 
-from tests.forked import USED
-from tests.warm import Started, fresh, warm
+from tests.forked import trainers
+from tests.warm import Started, fresh
 from train.spec.config import RunConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 300.0
 """What takes seconds is waited for so long: a machine that is busy elsewhere or syncs slowly is not wrong."""
-LOADED = ("tests.train.faults", "train.checkpoint", "train.distributed", "train.saving", "train.setup")
-"""What every trainer imports once it runs."""
 
 
 def write_config(folder: Path, config: RunConfig) -> Path:
@@ -45,7 +43,7 @@ def started(module: str, *arguments: str, env: dict[str, str] | None = None) -> 
     whole = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
     if torch.cuda.is_available():  # a process that was forked has no GPU
         return fresh(module, *arguments, cwd=REPOSITORY, env=whole)
-    return warm(*USED, *LOADED).start(module, *arguments, cwd=REPOSITORY, env=whole)
+    return trainers().start(module, *arguments, cwd=REPOSITORY, env=whole)
 
 
 def finish(process: Started, code: int = 0) -> str:

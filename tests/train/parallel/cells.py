@@ -93,7 +93,7 @@ EAGER = (
     ),
 )
 
-RECOMPUTED = (
+RECOMPUTED = variants(
     Cell(
         "cp 2 x tp 2, ALiBi, windows, caps, documents, selective, parameters offloaded",
         parallel(cp=2, tp=2),
@@ -107,7 +107,7 @@ RECOMPUTED = (
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
-COMPILED = (Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True),)
+COMPILED = variants(Cell("compiled: fsdp 4", parallel(dp_shard=4), compile=COMPILE, masked=True))
 """Compiling a block takes half a minute of two cores: this one, and of tensor parallelism that of a pipeline."""
 
 MORE_COMPILED = (

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 
 from kernels.sharding import local
 from tests.train.parallel.cells import COMPILE, MODEL, Cell, parallel
-from tests.train.parallel.ranks import config_of, whole_gradients
+from tests.train.parallel.ranks import config_of, meeting_place, met, whole_gradients
 from train import checkpoint, distributed
 from train.distributed import World
 from train.precision.fp8 import Received, products
@@ -161,13 +162,13 @@ def failures(every: list[list[dict[str, Any]]], fixed: bool) -> list[str]:
     return bad
 
 
-def rows(folder: Path, world: World, device: torch.device) -> list[dict[str, Any]]:
-    """Return what this rank found of every layout of this many ranks; of the first, restarts as well."""
+def rows(folder: Path, store: Store, world: World, device: torch.device) -> list[list[dict[str, Any]]]:
+    """Return what each rank found of every layout of this many ranks; of the first, restarts as well."""
     found = []
     for number, cell in enumerate(CELLS[world.size]):
-        found.append(compared(cell, folder, world, device, swap=number == 0))
-        torch.compiler.reset()
-    return found
+        with met(store, cell.name, world, device):
+            found.append(world.gather(compared(cell, folder, world, device, swap=number == 0)))
+    return [list(rank) for rank in zip(*found, strict=True)]
 
 
 def history(folder: Path, world: World, device: torch.device) -> dict[str, list[float]]:
@@ -187,11 +188,9 @@ def main(folder: Path, out: Path, kind: str) -> None:
     device = torch.device(kind, world.local_rank) if kind == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    distributed.join(world, device)
-    every = world.gather(rows(folder, world, device))
+    every = rows(folder, meeting_place(world), world, device)
     if world.writes:
         out.write_text(json.dumps(every))
-    distributed.leave(world)
 
 
 if __name__ == "__main__":

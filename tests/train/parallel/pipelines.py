@@ -74,7 +74,7 @@ def splits(layout: ParallelConfig) -> bool:
 
 PIPELINES = tuple(cell for cell in ALL if can_split() or not splits(cell.parallel))
 
-RECOMPUTED_PIPELINES = (
+RECOMPUTED_PIPELINES = variants(
     Cell(
         "pp 4, interleaved, a stage each, recomputed",
         parallel(pp=4, pp_schedule="interleaved", pp_stages=1, **FEW),
@@ -87,7 +87,7 @@ RECOMPUTED_PIPELINES = (
 
 COMPILE = CompileConfig(blocks=True, warmup_steps=-1)
 
-COMPILED_PIPELINES = (
+COMPILED_PIPELINES = variants(
     # Here torch 2.13 loses the whole gradient of an embedding whose output still waits for its message.
     Cell(
         "compiled: pp 2 x tp 2, interleaved, tied",
@@ -98,5 +98,7 @@ COMPILED_PIPELINES = (
     ),
 )
 
-EIGHT = (Cell("pp 2 x fsdp 2 x tp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, tp=2, **FEW), SHALLOW_TIED, masked=True),)
+EIGHT = variants(
+    Cell("pp 2 x fsdp 2 x tp 2, 1f1b, tied", parallel(pp=2, dp_shard=2, tp=2, **FEW), SHALLOW_TIED, masked=True)
+)
 """For eight ranks."""

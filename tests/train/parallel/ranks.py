@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.tensor import debug
 
 from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
 from train import distributed
@@ -262,24 +263,21 @@ def main(data_root: Path, cells: str, out: Path, device_type: str) -> None:
     device = torch.device(device_type, world.local_rank) if device_type == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store = TCPStore(world.host, world.port, world.size, is_master=world.writes and not world.elastic)
-    begin(store, "references", world, device)
+    store = meeting_place(world)
     names = [name.partition(":") for name in cells.split(",")]
     chosen = [cell for module, _, attribute in names for cell in getattr(importlib.import_module(module), attribute)]
-    wanted = references(chosen, data_root, world, device)
-    end()
+    with met(store, "references", world, device):
+        wanted = references(chosen, data_root, world, device)
     if any(cell.compile.blocks for cell in chosen):
         compile_in_turn(data_root)
     rows = []
     for number, cell in enumerate(chosen):
-        begin(store, f"cell {number}", world, device)
-        try:
-            mine = compare(cell, wanted[plain(cell)], data_root, world, device)
-        except Exception:  # one broken cell is a row of the table, not the end of the others
-            mine = {"error": traceback.format_exc()}
-        rows.append(merged(cell, world.gather(mine)))
-        torch.compiler.reset()
-        end()
+        with met(store, f"cell {number}", world, device):
+            try:
+                mine = compare(cell, wanted[plain(cell)], data_root, world, device)
+            except Exception:  # one broken cell is a row of the table, not the end of the others
+                mine = {"error": traceback.format_exc()}
+            rows.append(merged(cell, world.gather(mine)))
         if world.writes:
             print(line(rows[-1]), flush=True)
     if world.writes:
@@ -302,14 +300,23 @@ def compile_in_turn(folder: Path) -> None:
     compile_fx._compile_fx_inner = in_turn
 
 
-def begin(store: Store, name: str, world: World, device: torch.device) -> None:
-    """Meet the other ranks for one cell."""
+def meeting_place(world: World) -> Store:
+    """Return what the ranks meet at, as often as they like."""
+    return TCPStore(world.host, world.port, world.size, is_master=world.writes and not world.elastic)
+
+
+@contextmanager
+def met(store: Store, name: str, world: World, device: torch.device) -> Iterator[None]:
+    """Meet the other ranks, then let go of all groups that were made, and of what torch keeps that names them.
+
+    Gloo's threads, several a group, look for messages a hundred times a second.
+    """
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=PrefixStore(name, store), rank=world.rank, world_size=world.size)
-
-
-def end() -> None:
-    """Let go of all groups of the cell: gloo's threads, several a group, look for messages a hundred times a second."""
+    yield
+    torch.compiler.reset()
+    # How operations on DTensors are cut is kept with their mesh, and found again for an equal one.
+    getattr(debug, "_clear_sharding_prop_cache", lambda: None)()
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from tests.train.parallel import gathered
 from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.pipelines import DEEP, splits
-from tests.train.parallel.ranks import apart, config_of, largest
+from tests.train.parallel.ranks import apart, config_of, largest, meeting_place, met
 from train import checkpoint, distributed
 from train.distributed import World
 from train.precision import notes
@@ -156,27 +156,28 @@ def compared(pair: tuple[str, str, str], done: dict[Any, Any], folder: Path, wor
 def main(folder: Path, out: Path) -> None:
     torch.set_num_threads(1)
     world = distributed.world_of()
-    distributed.join(world, torch.device("cpu"))
+    store, device = meeting_place(world), torch.device("cpu")
     done: dict[Any, Any] = {}
     rows = []
     for pair in PAIRS:
-        try:
-            mine = compared(pair, done, folder, world)
-        except Exception:
-            mine = {"error": traceback.format_exc()}
-            print(mine["error"], flush=True)
-        every = world.gather(mine)
+        with met(store, str(pair), world, device):
+            try:
+                mine = compared(pair, done, folder, world)
+            except Exception:
+                mine = {"error": traceback.format_exc()}
+                print(mine["error"], flush=True)
+            every = world.gather(mine)
         broken = [rank["error"] for rank in every if "error" in rank]
         row: dict[str, Any] = {"pair": pair, "error": broken[0] if broken else None}
         if not broken:
             row |= {key: max(rank[key] for rank in every) for key in ("loss", "norm")}
             row |= {key: all(rank[key] for rank in every) for key in ("bitwise", "data", "carried", "alike")}
         rows.append(row)
-    others = world.gather(gathered.rows(folder, world, torch.device("cpu")))
-    histories = world.gather(gathered.history(folder, world, torch.device("cpu")))
+    others = gathered.rows(folder, store, world, device)
+    with met(store, "histories", world, device):
+        histories = world.gather(gathered.history(folder, world, device))
     if world.writes:
         out.write_text(json.dumps({"pairs": rows, "gathered": others, "histories": histories}))
-    distributed.leave(world)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every layout of four ranks against one process: each weight's gradient, 20 losses and gradient norms."""
+"""Every layout of four ranks against one process: each weight's gradient, 20 losses and gradient norms, or 8."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ from tests.train.parallel.ranks import line
 from tests.train.runs import REPOSITORY
 
 
-def table(where: str, folder: Path, device: str = "cpu", ranks: int = 4) -> list[dict[str, Any]]:
-    """Run the cells named `module:attribute,…` on ranks started once, and return a row for each."""
+def table(
+    where: str, folder: Path, device: str = "cpu", ranks: int = 4, compiling: bool = False
+) -> list[dict[str, Any]]:
+    """Run the cells named `module:attribute,…` on ranks started once, and return a row for each.
+
+    `compiling`: blocks are compiled in some of them.
+    """
     write_corpus(folder, cells.VOCABULARY, train_tokens=20_000, validation_tokens=5_000)
     out, module = folder / "rows.json", "tests.train.parallel.ranks"
     if device == "cpu":
-        run_ranks(ranks, module, folder, where, out)
+        run_ranks(ranks, module, folder, where, out, compiling=compiling)
     else:  # a process that was forked has no GPU
         command = [sys.executable, "-m", module, str(folder), where, str(out), device]
         processes = [
@@ -62,7 +67,7 @@ def failures(wanted: Sequence[Cell], rows: Sequence[dict[str, Any]], slack: floa
 @pytest.mark.slow
 def test_every_layout_trains_as_one_process_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = "tests.train.parallel.cells"
-    rows = table(f"{module}:EAGER,{module}:RECOMPUTED,{module}:COMPILED", tmp_path)
+    rows = table(f"{module}:EAGER,{module}:RECOMPUTED,{module}:COMPILED", tmp_path, compiling=True)
     with capsys.disabled():
         print("\n" + "\n".join(line(row) for row in rows))
     assert not failures((*cells.EAGER, *cells.RECOMPUTED, *cells.COMPILED), rows)

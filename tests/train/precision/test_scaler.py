@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
+from tests.forked import run_ranks
 from train.precision.scaler import LossScaler
 
 CPU = torch.device("cpu")
@@ -67,17 +68,18 @@ def test_disabled_it_only_looks() -> None:
     assert (grad.tolist(), float(ours.scale), ours.metrics(), ours.state_dict()) == ([3.0], 1.0, {}, {})
 
 
-def _rank(rank: int, path: str, results: torch.Tensor) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    grad = torch.tensor([1.0, math.inf if rank == 1 else 2.0])
-    group = dist.group.WORLD
-    assert group is not None
-    results[rank] = scaler().unscale_([grad], [group])
-    dist.barrier()
-    dist.destroy_process_group()
+RANK = """
+import math, torch, torch.distributed as dist
+from tests.train.precision.test_scaler import scaler
+dist.init_process_group("gloo")
+grad = torch.tensor([1.0, math.inf if dist.get_rank() == 1 else 2.0])
+print(f"found {float(scaler().unscale_([grad], [dist.group.WORLD]))}")
+dist.barrier()
+dist.destroy_process_group()
+"""
 
 
-def test_an_overflow_on_one_rank_is_known_to_all(tmp_path: object) -> None:
-    results = torch.zeros(2).share_memory_()  # type: ignore[no-untyped-call]
-    torch.multiprocessing.spawn(_rank, (f"{tmp_path}/meet", results), nprocs=2)  # type: ignore[no-untyped-call, attr-defined]
-    assert results.tolist() == [1.0, 1.0]
+def test_an_overflow_on_one_rank_is_known_to_all(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    assert run_ranks(2, str(script)).count("found 1.0") == 2
