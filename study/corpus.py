@@ -30,6 +30,8 @@ Told twice it might be disturbed while it cleans up.
 Say = Callable[[str], None]
 SCRATCH = ".prepare-"
 """How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
+DATA = "data.yaml"
+"""The one file in such a folder."""
 LEFT_SECONDS = 7 * 86_400.0
 NOT_FOR_PREPARING = frozenset({
     "batch", "export-file", "get-user-env", "gid", "ignore-pbs", "kill-on-invalid-dep", "nodefile", "parsable", "uid",
@@ -138,7 +140,7 @@ def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
 
     Path(corpus.root).mkdir(parents=True, exist_ok=True)
     with _scratch(Path(corpus.root)) as scratch:
-        file = scratch / "data.yaml"
+        file = scratch / DATA
         file.write_text(dump({"data": asdict(corpus.data)}))
         words = ["-m", "train.prepare", "--config", str(file.absolute()), "--root", corpus.root]
         command, environment = [sys.executable, *words], job_environment(os.environ)

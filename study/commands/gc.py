@@ -10,13 +10,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from study import frozen, retention, terminal
+from study import frozen, preparations, retention, terminal
 from study.commands import add_json, add_selection, add_study, emit
 from study.files import locked
 from study.freeze import load_points
 from study.frozen import Copy
 from study.layout import StudyFolder
 from study.observe import Observer
+from study.preparations import Left
 from study.retention import Needs, Pruning
 from study.selection import selected
 from study.submission import find_study, reference
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     statuses = observer.statuses()
     chosen = selected(options, statuses, observer.points, "all")
     copies = frozen.collect(folder.path.parent, time.time(), options.yes)  # first: it may be refused
+    left = preparations.collect({point.config.runtime.data_root for point in observer.points.values()}, options.yes)
     fence = Fence(folder)
     done = []
     for status in chosen:
@@ -65,18 +67,22 @@ def run(options: argparse.Namespace) -> int:
         else:
             done.append(retention.prune(folder.run(status.key), policy, fence, options.yes))
     if options.json:
-        emit("gc", folder, as_json(done, copies, options.keep, options.yes))
+        emit("gc", folder, as_json(done, copies, left, options))
     else:
-        terminal.show("\n".join([*as_text(folder, done, options), *code_lines(copies, options.yes)]))
+        further = [*code_lines(copies, options.yes), *preparation_lines(left, options.yes)]
+        terminal.show("\n".join([*as_text(folder, done, options), *further]))
     return 0
 
 
-def as_json(done: Sequence[Pruning], copies: Sequence[Copy], keep: str, really: bool) -> dict[str, Any]:
+def as_json(
+    done: Sequence[Pruning], copies: Sequence[Copy], left: Sequence[Left], options: argparse.Namespace
+) -> dict[str, Any]:
     """Return what was (or would be) removed, for machines."""
     return {
         "code": [{"version": one.version, "bytes": one.bytes, "keep": one.kept or None} for one in copies],
-        "removed": really,
-        "keep": keep,
+        "preparations": [{"folder": str(one.folder), "bytes": one.bytes} for one in left],
+        "removed": options.yes,
+        "keep": options.keep,
         "bytes": sum(one.bytes for one in done),
         "runs": [
             {
@@ -127,6 +133,15 @@ def code_lines(copies: Sequence[Copy], really: bool) -> list[str]:
         said = f"removed, {freed} freed" if really else f"would be removed (--yes), which frees {freed}"
         lines.append(f"code that no study here needs: {names}: {said}")
     return lines
+
+
+def preparation_lines(left: Sequence[Left], really: bool) -> list[str]:
+    """Return what was (or would be) removed of what killed preparations of data left."""
+    if not left:
+        return []
+    freed = size(sum(one.bytes for one in left))
+    said = f"removed, {freed} freed" if really else f"would be removed (--yes), which frees {freed}"
+    return [*(f"  {one.folder}" for one in left), f"left by killed preparations of data: {said}"]
 
 
 def size(count: float) -> str:

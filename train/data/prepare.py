@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Callable
@@ -14,9 +15,12 @@ from train.spec.manifest import (
     BYTES_VOCABULARY,
     FILE,
     LARGEST_VOCABULARY,
+    PREPARER,
     SPLITS,
+    STAGING,
     check_sizes,
     folder,
+    lock_of,
     read_manifest,
     settings_of,
     sources_of,
@@ -57,7 +61,7 @@ def prepare(
     from filelock import FileLock, Timeout
 
     root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(root / f".{target.name}.lock")
+    lock = FileLock(lock_of(target))
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -169,12 +173,13 @@ def _build_and_swap(config: DataConfig, target: Path, progress: Progress, worker
     from train.data.combine import combine
     from train.data.workers import Workers, cores
 
-    prefix = f".{target.name}.staging-"
+    prefix = f".{target.name}{STAGING}"
     for stale in target.parent.glob(f"{prefix}*"):  # we hold the lock: whoever left these was killed
         shutil.rmtree(stale, ignore_errors=True)
     staging = target.with_name(prefix + secrets.token_hex(4))
     try:
         staging.mkdir()
+        (staging / PREPARER).write_text(f"{os.uname().nodename} {os.getpid()}\n", encoding="utf-8")
         if config.sources:
             built = combine(config, target.parent, staging)
         else:

@@ -25,6 +25,10 @@ from train.spec.read import read
 
 FORMAT = 1
 FILE = "manifest.json"
+STAGING = ".staging-"
+"""How the name goes on, after a dot and the corpus's, of the folder in which a corpus is made; then a random number."""
+PREPARER = "prepared-by"
+"""The file in it that says whose it is: host and process."""
 SPLITS = ("train", "validation")
 OFFSET_BYTES = 8
 BYTES_VOCABULARY = 257
@@ -168,6 +172,11 @@ _BEGINNINGS = {
 def folder(config: DataConfig, root: str | Path) -> Path:
     """Return the folder of the corpus that `config` names, under the data root."""
     return Path(root) / f"{config.name}-{config.tokenizer}{config.vocab_size}"
+
+
+def lock_of(target: Path) -> Path:
+    """Return the lock that whoever prepares this corpus holds."""
+    return target.with_name(f".{target.name}.lock")
 
 
 def settings_of(config: DataConfig) -> Settings:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
-from study import checkpoints, freeze, retention
+from study import checkpoints, freeze, preparations, retention
 from study.__main__ import main
 from study.checkpoints import ABANDONED, PIN, saved
 from study.files import RunLock, locked
@@ -23,6 +25,8 @@ from study.retention import Needs, Policy, Stored, keep, parse, prune
 from study.search.claims import Office
 from tests.study.execution.studies import REPOSITORY, environment, make_study, seeded, study_command
 from tests.study.search.searches import make_search
+from train.data.prepare import prepare
+from train.spec.config import BudgetConfig, DataConfig, RunConfig
 from train.spec.resolve import resolve
 
 NOBODY = Needs({}, frozenset())
@@ -266,3 +270,78 @@ def test_a_search_that_goes_on_is_left_alone_until_it_is_cancelled(tmp_path: Pat
     assert study_command("cancel", "found", cwd=tmp_path).returncode == 0
     done = study_command("gc", "found", "--yes", cwd=tmp_path)
     assert (done.returncode, "nothing to remove" in done.stdout) == (0, True), done.stderr
+
+
+def dead() -> int:
+    """Return the number of a process that is no more."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return child
+
+
+def test_what_killed_preparations_left_is_listed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, host, gone = tmp_path / "data", os.uname().nodename, dead()
+    root.mkdir()
+
+    def staging(name: str, by: str | None, lock: bool = True) -> Path:
+        place = root / f".{name}.staging-0123abcd"
+        (place / "built").mkdir(parents=True)
+        (place / "built/train.bin").write_bytes(b"x" * 100)
+        if by is not None:
+            (place / "prepared-by").write_text(by + "\n")
+        if lock:
+            (root / f".{name}.lock").touch()
+        return place
+
+    def scratch(name: str, file: str = "data.yaml") -> Path:
+        place = root / f".prepare-{name}"
+        place.mkdir()
+        (place / file).write_text("data: {}\n")
+        return place
+
+    left = {staging("killed-bytes257", f"{host} {gone}"), scratch(f"{host}-{gone}-abc")}
+    held = staging("held-bytes257", f"{host} {gone}")
+    stays = {
+        held, staging("runs-bytes257", f"{host} {os.getpid()}"), staging("away-bytes257", f"elsewhere {gone}"),
+        staging("mine", None), staging("unlocked", f"{host} {gone}", lock=False), scratch(f"{host}-{os.getpid()}-abc"),
+        scratch(f"elsewhere-{gone}-abc"), scratch(f"{host}-{gone}-mine", "mine.txt"),
+    }  # fmt: skip
+    (root / ".linked.staging-0123abcd").symlink_to(tmp_path)
+    study = StudyFolder(tmp_path / "s")
+    base = RunConfig()
+    config = replace(base, runtime=replace(base.runtime, data_root=str(root)), budget=BudgetConfig(tokens=12_800))
+    append_points(study, [point(resolve(config), ())])
+    study.study.write_text("tracking: {enabled: false}\n")
+    with FileLock(root / ".held-bytes257.lock"):
+        assert main(["gc", str(study.path)]) == 0
+        said = capsys.readouterr().out
+        assert all(str(place) in said for place in left) and not any(str(place) in said for place in stays)
+        assert "left by killed preparations of data: would be removed (--yes)" in said and all(p.exists() for p in left)
+        assert main(["gc", str(study.path), "--json"]) == 0
+        listed = json.loads(capsys.readouterr().out)["preparations"]
+        assert {Path(one["folder"]) for one in listed} == left and sum(one["bytes"] for one in listed) > 100
+        assert main(["gc", str(study.path), "--yes"]) == 0
+    assert "left by killed preparations of data: removed" in capsys.readouterr().out
+    assert not any(place.exists() for place in left)
+    assert all((place / "built/train.bin").is_file() for place in stays if "staging" in place.name)
+    assert all(any(place.iterdir()) for place in stays) and (root / ".linked.staging-0123abcd").is_symlink()
+
+
+def test_a_preparation_that_is_killed_leaves_what_gc_takes_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.txt").write_text("words and more words\n" * 2000)
+    config = DataConfig(name="d", source=str(tmp_path / "text"), sequence_length=32)
+    monkeypatch.setattr("train.data.build.build", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    child = os.fork()
+    if child == 0:
+        prepare(config, tmp_path / "data", workers=1)
+        os._exit(0)
+    os.waitpid(child, 0)
+    (found,) = preparations.collect([tmp_path / "data"], really=True)
+    assert found.folder.name.startswith(".d-") and list((tmp_path / "data").glob("*.staging-*")) == []
