@@ -21,6 +21,8 @@ from analysis.bfgs import Array
 from analysis.forms import Form
 
 NODES = 12
+TINY = 1e-100
+"""The least sd of ln loss: a candidate whose loss is known without any noise is divided by this."""
 FLOOR = 1e-3
 """Least error of a form in ln loss: none is exact."""
 SEEDS = 2e-3
@@ -163,14 +165,15 @@ class _State:
         """Return the expected drop (m,) of that variance for each candidate."""
         t = self.targets
         spread = np.einsum("bii->bi", self.covariances)[:, t:] + self.noise**2
-        inside = (self.covariances[:, :t, t:] ** 2).mean(axis=1) / spread
-        return np.asarray(self.weights @ inside + _between(self, np.sqrt(spread)))
+        learnt = (self.covariances[:, :t, t:] ** 2).mean(axis=1)
+        inside = np.divide(learnt, spread, out=np.zeros_like(learnt), where=spread > 0)  # what is known tells nothing
+        return np.asarray(self.weights @ inside + _between(self, np.maximum(np.sqrt(spread), TINY)))
 
     def observe(self, index: int) -> None:
         """Plan a run at candidate `index`: covariances shrink; its loss is not known yet, so weights stay."""
         place = self.targets + index
         column = self.covariances[:, :, place]
-        spread = self.covariances[:, place, place] + self.noise**2
+        spread = np.maximum(self.covariances[:, place, place] + self.noise**2, TINY**2)
         self.covariances = self.covariances - column[:, :, None] * column[:, None, :] / spread[:, None, None]
 
 

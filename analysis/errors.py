@@ -134,9 +134,12 @@ def shrinkage(around: Around, resamples: int) -> float:
     first = p.form.log_value(once, p.x)
     again = around.targets(np.take_along_axis(left, generator.integers(n, size=shape), axis=1), first)
     second = p.form.log_value(around.solved(again), p.x)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         moved = [np.linalg.norm(b - a, axis=1) for a, b in ((around.fitted, first), (first, second))]
-        share = float(np.nanmedian(moved[1]) / np.nanmedian(moved[0]))
+    known = [each[~np.isnan(each)] for each in moved]
+    if not all(map(len, known)) or not 0.0 < (before := float(np.median(known[0]))) < np.inf:
+        return 1.0
+    share = float(np.median(known[1])) / before
     return min(max(share, LEAST_SHRINKAGE), 1.0) if np.isfinite(share) else 1.0
 
 

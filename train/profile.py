@@ -73,7 +73,8 @@ class Profiler:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         steps = self._config.steps
         # One step more than is recorded: with the schedule's own end the last trace would be saved within a step.
-        schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=steps + 1, repeat=1)
+        # Before the first step there is none to warm up in: without a schedule all is recorded from here on.
+        schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=steps + 1, repeat=1) if warmup else None
         self._running = torch.profiler.profile(activities=activities, schedule=schedule)
         self._running.start()
         self._left = warmup + steps

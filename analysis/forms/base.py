@@ -158,7 +158,8 @@ class Expression(Linked):
     def log_value(self, theta: Array, x: Array) -> Array:
         """Return ln target (R, n)."""
         constants = {name: Dual(theta[:, i, None]) for i, name in enumerate(self.names)}
-        return np.asarray(np.broadcast_to(self.formula(constants, self._columns(x)).value, (len(theta), x.shape[-1])))
+        found = self._evaluated(constants, x)
+        return np.asarray(np.broadcast_to(found.value, (len(theta), x.shape[-1])))
 
     def log_value_and_pull(self, theta: Array, x: Array) -> tuple[Array, Pull]:
         """Return ln target (R, n) and the weighted sums of its gradients."""
@@ -184,7 +185,12 @@ class Expression(Linked):
 
     def _differentiated(self, theta: Array, x: Array) -> Dual:
         constants = {name: Dual.variable(theta[:, i, None], i) for i, name in enumerate(self.names)}
-        return self.formula(constants, self._columns(x))
+        return self._evaluated(constants, x)
+
+    def _evaluated(self, constants: dict[str, Dual], x: Array) -> Dual:
+        """Return the formula's value. A trial step may go far: what overflows then is not taken."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.formula(constants, self._columns(x))
 
     def _columns(self, x: Array) -> dict[str, Array]:
         return {name: x[i] for i, name in enumerate(self.inputs)}

@@ -81,13 +81,14 @@ class SumOfPowers(Linked):
     def _terms(self, theta: Array, x: Array) -> list[Array]:
         """Return the summands: the floor (R, 1) if there is one, then the powers (R, n)."""
         head = 1 if self.floor else 0
-        terms = [np.exp(theta[:, :1])] if head else []
+        logs = [theta[:, :1]] if head else []
         for i, parts in enumerate(self._parts):
             power = theta[:, head + i, None] - theta[:, parts[0][1], None] * x[parts[0][0]]
             for row, column in parts[1:]:
                 power -= theta[:, column, None] * x[row]
-            terms.append(np.exp(power))
-        return terms
+            logs.append(power)
+        with np.errstate(over="ignore"):  # a trial step may go far: infinity is its value, and it is not taken
+            return [np.exp(each) for each in logs]
 
     def log_value(self, theta: Array, x: Array) -> Array:
         """Return ln of the sum."""

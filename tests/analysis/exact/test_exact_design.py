@@ -285,3 +285,16 @@ def test_an_exact_fit_is_no_infinite_evidence() -> None:
     assert found.noise == 0.5
     assert found.misfit == pytest.approx(max(1e-3, np.sqrt(3e-4 / 18)), rel=0.2)
     assert np.isfinite(found.weights).all()
+
+
+def test_a_candidate_whose_loss_is_known_tells_nothing_and_warns_of_nothing() -> None:
+    """Without any noise, and with no variance of its own: 0 over 0."""
+    covariances = np.zeros((2, 3, 3))
+    covariances[:, 0, 0], covariances[:, 2, 2], covariances[:, 0, 2], covariances[:, 2, 0] = 1.0, 1.0, 0.5, 0.5
+    means = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
+    state = design._State(1, np.array([0.5, 0.5]), means, covariances, 0.0)
+    with np.errstate(all="raise", under="ignore"):
+        drops = state.drops()
+        state.observe(0)
+    assert drops[0] == pytest.approx(0.0, abs=1e-12) and drops[1] >= 0.25
+    np.testing.assert_array_equal(state.covariances, covariances)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -130,3 +131,12 @@ def test_terms_are_read_as_they_are_written() -> None:
     matrix, offset = FORMS["learning_rate"].link(np.array([10.0, 20.0]))
     np.testing.assert_array_equal(matrix, [[1.0, -10.0, -20.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     np.testing.assert_array_equal(offset, np.zeros(3))
+
+
+@pytest.mark.parametrize("form", [SURFACE, FORMS["precision_after"], FORMS["farseer"]])
+def test_a_trial_step_that_goes_too_far_warns_of_nothing(form: Any) -> None:
+    x = np.log(np.stack(design(form, 4, seed=1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        values = form.log_value(np.full((1, len(form.names)), 800.0), x - form.centre(x)[:, None])
+    assert values.shape == (1, 4) and not (form is SURFACE and np.isfinite(values).any())

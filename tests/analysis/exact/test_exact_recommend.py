@@ -60,7 +60,8 @@ def of_valleys(
     size, tokens, loss = (c + s * x + 0.02 * generator.normal(size=(draws, 3)) for c, s in (
         (np.log(1e8), 1.0), (np.log(1e9), 1.0), (3.0, 0.0),
     ))  # fmt: skip
-    return ValleyFit(block, FLOPS, size.mean(0), tokens.mean(0), loss.mean(0), size, tokens, loss)
+    at = [each.mean(0) if draws else np.full(3, np.nan) for each in (size, tokens, loss)]
+    return ValleyFit(block, FLOPS, at[0], at[1], at[2], size, tokens, loss)
 
 
 FRONTIER = FrontierFit(
