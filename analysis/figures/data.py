@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import csv
 import math
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analysis.learning import validations
+
+MOST_DOTS = 1500
+"""Runs of a panel that are drawn as dots: of more nothing is seen, and a page of them is slow to write and to open."""
+
+
+def dots(count: int, most: int = MOST_DOTS) -> list[int]:
+    """Return which of so many runs are drawn as dots: all of them, or as many as are allowed, always the same ones."""
+    return list(range(count)) if count <= most else sorted(random.Random(0).sample(range(count), most))
 
 
 @dataclass(frozen=True)

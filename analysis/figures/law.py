@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from analysis import human
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
-from analysis.figures.data import Row
+from analysis.figures.data import MOST_DOTS, Row, dots
 from analysis.results import Fit
 
 if TYPE_CHECKING:
@@ -102,17 +102,20 @@ def _scatter(ax: Axes, x: Sequence[float], y: Sequence[float], rows: Sequence[Ro
     """Draw points coloured by budget where runs have few distinct ones, else in one colour."""
     budgets = _coloured(rows)
     shown = dict(zip(budgets, style.ramp(len(budgets)), strict=True))
-    colours = [shown.get(row.budget, style.BLUE) for row in rows]
+    kept = dots(len(rows))
+    colours = [shown.get(rows[i].budget, style.BLUE) for i in kept]
+    x, y = ([values[i] for i in kept] for values in (x, y))
     ax.scatter(x, y, s=26, c=colours, edgecolors=style.PAPER, linewidths=0.6, alpha=0.9, zorder=3)
 
 
 def _caption(rows: Sequence[Row]) -> str:
     sd = robust_sd([row.error for row in rows])
     worst = max(rows, key=lambda row: abs(row.error))
+    some = f" Of {len(rows):,} runs {MOST_DOTS:,} are drawn." if len(rows) > MOST_DOTS else ""
     return (
         f"Points should scatter around the lines without a pattern: the typical miss is {human.percent(sd)}, the "
         f"worst {human.percent(abs(worst.error))} (run {worst.key}, {human.count(worst.params)} parameters). "
-        f"Dashes mark one robust standard deviation{'; colours are budgets' if _coloured(rows) else ''}."
+        f"Dashes mark one robust standard deviation{'; colours are budgets' if _coloured(rows) else ''}.{some}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from analysis import human
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
-from analysis.figures.data import Row, budget_label
+from analysis.figures.data import MOST_DOTS, Row, budget_label, dots
 from analysis.results import Fit, Interval, Valley
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def figure(fit: Fit, rows: Sequence[Row]) -> Figure | None:
     )
     if kept < len(curves):
         caption += " Grey valleys have none, and approach 2 leaves them out."
+    if (runs := sum(len(curve.points) for curve in curves)) > MOST_DOTS:
+        caption += f" Of {runs:,} runs about {MOST_DOTS:,} are drawn."
     panel = Panel(
         "valleys",
         f"Loss against parameters for {len(curves)} compute budgets with fitted parabolas",
@@ -87,7 +89,7 @@ def draw(ax: Axes, curves: Sequence[Curve], params_kind: str, loss_unit: str) ->
     colours = [c if curve.kept else style.MUTED for c, curve in zip(style.ramp(len(drawn)), drawn, strict=True)]
     faint = len(drawn) > MOST_LABELS
     for curve, colour in zip(drawn, colours, strict=True):
-        _draw_curve(ax, curve, colour, 0.35 if faint and not curve.kept else 1.0)
+        _draw_curve(ax, curve, colour, 0.35 if faint and not curve.kept else 1.0, max(MOST_DOTS // len(drawn), 1))
     minima = [c.minimum for c in drawn if c.minimum is not None]
     if len(minima) > 1:
         ax.plot(*zip(*minima, strict=True), color=style.INK, linestyle=(0, (4, 3)), linewidth=1, zorder=3)
@@ -140,10 +142,12 @@ def _loss_limits(curves: Sequence[Curve]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _draw_curve(ax: Axes, curve: Curve, colour: str, alpha: float) -> None:
+def _draw_curve(ax: Axes, curve: Curve, colour: str, alpha: float, most: int) -> None:
+    """Draw a valley, at most so many of its runs as dots."""
+    shown = [curve.points[i] for i in dots(len(curve.points), most)]
     fill = colour if curve.kept else "none"
     ax.plot(
-        *zip(*curve.points, strict=True),
+        *zip(*shown, strict=True),
         "o",
         ms=4.5,
         mfc=fill,

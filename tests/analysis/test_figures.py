@@ -239,6 +239,21 @@ def test_loss_frontier_draws_the_fitted_law(fit: Fit) -> None:
     assert "no law is drawn through them: resamples put L_inf on its bound 0" in bare.caption
 
 
+def test_of_very_many_runs_some_are_drawn_and_the_captions_say_so(fit: Fit, rows: tuple[data.Row, ...]) -> None:
+    many = tuple(replace(rows[i % len(rows)], key=str(i), used=True) for i in range(data.MOST_DOTS + 500))
+    found = law.figure(fit, [row for row in many if math.isfinite(row.error)])
+    assert found is not None
+    offsets = [np.asarray(c.get_offsets()) for c in drawn(found, found.panels[0].name).collections]
+    assert max(map(len, offsets)) == data.MOST_DOTS
+    assert f"runs {data.MOST_DOTS:,} are drawn." in found.caption and len(found.table.rows) > data.MOST_DOTS
+    each = data.MOST_DOTS // 3
+    ax, shown = axes(), valleys.prepare(fit.fits.valleys.valleys, rows)[:2]
+    crowded = tuple(replace(curve, points=curve.points * 400) for curve in shown)
+    valleys.draw(ax, (*crowded, shown[1]), "matmul", "nats per token")
+    assert max(len(line.get_xdata()) for line in ax.lines if line.get_marker() == "o") == each  # type: ignore[arg-type]
+    assert data.dots(5) == [0, 1, 2, 3, 4] and len(set(data.dots(9000))) == data.MOST_DOTS
+
+
 def test_law_panels_hold_every_fitted_run(fit: Fit, rows: tuple[data.Row, ...]) -> None:
     figure = law.figure(fit, rows)
     fitted = law.prepare(rows)
