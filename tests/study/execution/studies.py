@@ -17,6 +17,7 @@ from study.layout import StudyFolder
 from study.observe import observe
 from study.point import Point, point
 from tests.environment import python_path
+from tests.warm import warm
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -25,6 +26,10 @@ LIMIT_SECONDS = 300.0
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TRAINER = f"{sys.executable} {Path(__file__).with_name('stand_in_trainer.py')}"
+COMMANDS = tuple(
+    f"study.commands.{name}" for name in ("cancel", "gc", "list", "logs", "retry", "show", "status", "watch")
+)
+"""What most commands that tests give are in, and all that these import."""
 FAILS, DIVERGES, SILENT, KILLS_ITSELF, FULL, SLOW, SAVES_SLOWLY = 101, 102, 103, 104, 105, 200, 300
 """Seeds: what the stand-in does with them; every other one completes in a moment, SLOW and above in about 20 s."""
 
@@ -52,15 +57,9 @@ def environment() -> dict[str, str]:
 
 def study_command(*arguments: str | Path, cwd: str | Path) -> subprocess.CompletedProcess[str]:
     """Run `python -m study …` to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "study", *map(str, arguments)],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    process = warm(*COMMANDS).start("study", *map(str, arguments), cwd=Path(cwd), env=environment())
+    said, trouble = process.communicate(timeout=LIMIT_SECONDS)
+    return subprocess.CompletedProcess(process.args, int(process.returncode or 0), said, trouble)
 
 
 RUN = """
