@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit, score
+from analysis import fit, results, score, source
 from tests.analysis import studies
 
 
@@ -152,3 +152,26 @@ def test_a_score_reads_as_the_largest_runs_and_what_they_say_together(monkeypatc
     assert said.endswith("bias       -20.00 % on average, all too low")
     mixed = score.score(foreseeing(monkeypatch), rows(("a", 1e18, 1.6)))
     assert score.text(mixed, "", 9).endswith("bias       +25.00 % on average")
+
+
+def test_the_command_says_the_score_and_writes_it_where_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    law = foreseeing(monkeypatch)
+    law.form = "chinchilla"
+    monkeypatch.setattr(results, "load", lambda path: law)
+    monkeypatch.setattr(source, "load", lambda options: rows(("a", 1e18, 1.6)))
+    given = {"fit": str(tmp_path / "fit.json"), "show": 20, "out": ""}
+    assert score.act(given) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("law        chinchilla\n\n  run ")
+    assert "rows that the fit has seen could not be left out" in said and "wrote" not in said
+    assert not list(tmp_path.iterdir())
+    rows(("z", 1e18, 1.9)).to_csv(tmp_path / "runs.csv")
+    for _ in range(2):
+        assert score.act({**given, "out": str(tmp_path / "new" / "folder")}) == 0
+    said = capsys.readouterr().out
+    assert "could not be left out" not in said
+    (written,) = (tmp_path / "new" / "folder").iterdir()
+    assert f"wrote {written}" in said and written.name == "score.json"
+    assert [line["key"] for line in json.loads(written.read_text())["lines"]] == ["a"]

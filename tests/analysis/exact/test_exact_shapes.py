@@ -67,7 +67,7 @@ def test_a_size_is_offered_once_and_within_15_per_cent_only(params: float, count
 )  # fmt: skip
 def test_heads_are_as_wide_as_divides_the_width(width: int, heads: int, head_dim: int) -> None:
     _, shape = shapes._shape("deep", width, 1e9, 0, 64.0)
-    assert (shape.heads, shape.head_dim) == (heads, head_dim)
+    assert (shape.heads, shape.head_dim, type(shape.heads)) == (heads, head_dim, int)
     assert shape.overrides == f"model.width={width} model.layers={shape.layers} model.head_dim={head_dim}"
 
 
