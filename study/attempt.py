@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import study
 from study import ledger
 from study.classify import INTERRUPTED, Ending, Seen, by_words, classify, headline, root
 from study.files import last_lines, read_json, tail, write_json
@@ -170,7 +171,7 @@ def trainer_environment(
     if job.get("code"):  # for the manifests of checkpoints
         changed = " (changed since)" if job.get("source") == "other" else ""
         environment["CODE_VERSION"] = f"{job['code']}{changed}"
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(study.__file__).resolve().parents[1])
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, inherited.get("PYTHONPATH")) if p)
     if attempt is not None:
         environment["HEARTBEAT"] = str(attempt.beat(place.rank).absolute())

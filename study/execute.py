@@ -11,17 +11,14 @@ from study.config import ClusterConfig
 from study.executors import query, room
 from study.executors.local import longest_first, tasks, write_batch
 from study.files import locked, read_json
-from study.follow import follow
 from study.freeze import load_points
 from study.last import as_the_last
 from study.layout import StudyFolder
 from study.observe import Observer
 from study.reconcile import Submit, decide
-from study.settling import Outside, after_error, settle
+from study.settling import Outside, settle
 from study.standing import NEVER_BEGAN
 from study.submission import reference
-
-__all__ = ["Outside", "advance", "after_error", "follow", "reconcile", "resume", "settle", "start"]
 
 SUBMITTER_SECONDS = 120.0
 

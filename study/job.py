@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import study
 from study import frozen, ledger
 from study.attempt import (
     Ran,
@@ -291,7 +292,7 @@ def describe(work: Work, started: float) -> dict[str, Any]:
 def _said_of_code(job: Mapping[str, Any]) -> str:
     """Return which code an attempt runs, for its log."""
     said = {
-        "frozen": f", code {job['code']}, frozen in {Path(__file__).resolve().parents[1]}",
+        "frozen": f", code {job['code']}, frozen in {Path(study.__file__).resolve().parents[1]}",
         "live": f", code {job['code']}",
         "other": f", with other code than was recorded for it ({job['code']})",
     }

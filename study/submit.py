@@ -190,13 +190,14 @@ def _is_setting(name: str) -> bool:
 
 def _execute(plan: Plan, console: Console) -> int:
     from study import execute
+    from study.follow import follow
 
     batches = plan.batches()
     submitted = sum(execute.start(plan.folder, [p.key for p in points], cluster) for cluster, points in batches)
     # Following is for the whole study, so once; local runs are started by the one who follows, in its slots.
     stays = sorted((c for c, _ in batches if plan.config.wait or c.executor == "local"), key=lambda c: c.executor)
     if stays:
-        return execute.follow(plan.folder, stays[0])
+        return follow(plan.folder, stays[0])
     _next_commands(plan, submitted, console)
     return 0
 

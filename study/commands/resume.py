@@ -7,7 +7,9 @@ import sys
 
 from study.commands import add_json, add_study
 from study.commands.reconcile import report
-from study.execute import Outside, follow, resume
+from study.execute import resume
+from study.follow import follow
+from study.settling import Outside
 from study.submission import find_study, load_submission
 
 

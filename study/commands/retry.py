@@ -8,7 +8,8 @@ from contextlib import redirect_stdout
 
 from study import ledger
 from study.commands import add_json, add_selection, add_study, emit
-from study.execute import follow, start
+from study.execute import start
+from study.follow import follow
 from study.observe import Observer
 from study.selection import parse_states, selected
 from study.submission import find_study, load_submission, reference

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import study
 from study.executors import limits, nodes, query, room
 from study.files import RunLock
 
@@ -157,7 +158,7 @@ def lock_is_seen(path: Path) -> bool:
     try:
         program = "import sys; from pathlib import Path; from study.files import RunLock; "
         program += "sys.exit(RunLock(Path(sys.argv[1])).acquire())"
-        root = str(Path(__file__).resolve().parents[2])
+        root = str(Path(study.__file__).resolve().parents[1])
         done = subprocess.run(
             [sys.executable, "-c", program, str(path)], check=False, cwd=root, timeout=60, capture_output=True
         )

@@ -65,7 +65,8 @@ def study_command(*arguments: str | Path, cwd: str | Path) -> subprocess.Complet
 RUN = """
 import sys
 from pathlib import Path
-from study.execute import follow, start
+from study.execute import start
+from study.follow import follow
 from study.freeze import load_points
 from study.layout import StudyFolder
 from study.submission import load_submission
