@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import envelope, forms, human, isoflop, observations, pitfalls, recommend, valleys
+from analysis.blocks import Interval, PowerLaw
 from analysis.law import fit_law
-from analysis.results import Interval, PowerLaw
 from analysis.rows import Rows, rows
 from analysis.valleychoices import Choices
 

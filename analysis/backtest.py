@@ -15,7 +15,8 @@ import numpy as np
 from analysis import arguments, engine, frontier, human, recommend, source, ties, valleys
 from analysis.arguments import Key
 from analysis.cost import cost
-from analysis.forms import FORMS, Form
+from analysis.forms import FORMS
+from analysis.forms.base import Form
 from analysis.plain import to_json
 from analysis.results import Backtest, BacktestOptimum, BacktestRun, Cut
 from analysis.rows import Array, Rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis import human
-from analysis.results import Interval
+from analysis.blocks import Interval
 from analysis.rows import Array, Index, Rows
 
 MANY_CLUSTERS = 30

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from analysis import human
-from analysis.forms import SURFACE
+from analysis.blocks import Block, Check, Dropped, Interval
+from analysis.forms.powers import SURFACE
 from analysis.planlaws import Closed
 from analysis.recommend import Clash
-from analysis.results import Backtest, Block, Check, Choice, Dropped, Interval, Recommendation
+from analysis.results import Backtest, Choice, Recommendation
 from analysis.rows import Index, Rows
 
 BIASED = 0.01

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.forms import Form
+from analysis.forms.base import Form
 
 Array = NDArray[np.float64]
 LOWEST = -690.0

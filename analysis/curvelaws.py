@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import human, losses, observations
+from analysis.blocks import Block, Check
 from analysis.law import fit_law
-from analysis.results import Block, Check
 
 if TYPE_CHECKING:
     import pandas as pd

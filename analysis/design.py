@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from analysis import engine, priors, ties
 from analysis.bfgs import Array
-from analysis.forms import Form
+from analysis.forms.base import Form
 
 NODES = 12
 TINY = 1e-100

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis import bootstrap, errors, human
-from analysis.results import Check
+from analysis.blocks import Check
 
 if TYPE_CHECKING:
     from analysis.lawfit import LawFit

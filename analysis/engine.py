@@ -20,10 +20,10 @@ import numpy as np
 
 from analysis import newton, ties
 from analysis.bfgs import Array, Evaluate, Index, Minimum, minimise
+from analysis.blocks import Basin, Optimizer
 from analysis.constraints import FREE, Constraint, constraint
-from analysis.forms import Form
+from analysis.forms.base import Form
 from analysis.losses import Huber, Linear, Loss, Squared
-from analysis.results import Basin, Optimizer
 
 __all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, isoflop, observations, ties
-from analysis.results import Check, PowerLaw
+from analysis.blocks import Check, PowerLaw
 from analysis.rows import Rows
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import human, valleychoices
+from analysis.blocks import Block, Check, PowerLaw
 from analysis.plain import to_json
-from analysis.results import Block, Check, Choice, PowerLaw, ProfileCurve
+from analysis.results import Choice, ProfileCurve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +102,7 @@ def surface(rows: Rows, asked: Mapping[str, Any]) -> tuple[Surface | Block, LawF
     Raises ValueError where the runs repeat data and the form asked for knows of no repeats.
     """
     from analysis import observations, pitfalls
-    from analysis.forms import SURFACE
+    from analysis.forms.powers import SURFACE
     from analysis.surface import FEWEST, Surface
 
     kept = rows

@@ -23,7 +23,7 @@ def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
     from analysis.curvelaws import NEEDS
     from analysis.formnames import CURVES
     from analysis.forms import FORMS
-    from analysis.frame import REQUIRED
+    from analysis.tidy import REQUIRED
 
     if options["form"] == CURVES:
         return source.load(options, need=NEEDS)

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from analysis.blocks import Block, Fits, Frontier, Valleys
 from analysis.fitparts import criterion, dropped, kinds_of, once, record_of, setting_checks, study_name
 from analysis.plain import to_json
-from analysis.results import Block, Fit, Fits, Frontier, Runs, Valleys
+from analysis.results import Fit, Runs
 
 if TYPE_CHECKING:
     import pandas as pd

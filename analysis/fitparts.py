@@ -9,22 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import human
+from analysis.blocks import Block, Check, Dropped, Fits, Interval, Kinds, PowerLaw, Valleys
 from analysis.fitkeys import APPROACHES
 from analysis.plain import to_json
-from analysis.results import (
-    Block,
-    Check,
-    Cloud,
-    Dropped,
-    Fit,
-    Fits,
-    Interval,
-    Kinds,
-    PowerLaw,
-    Recommendation,
-    Runs,
-    Valleys,
-)
+from analysis.results import Cloud, Fit, Recommendation, Runs
 
 if TYPE_CHECKING:
     import pandas as pd

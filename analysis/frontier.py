@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis import bootstrap, engine, errors, human, scatter, ties
-from analysis.forms import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
-from analysis.results import Frontier, FrontierPoint, Identified
+from analysis.blocks import Frontier, FrontierPoint, Identified
+from analysis.forms.powers import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
 from analysis.rows import Array, Rows
 from analysis.valleys import ValleyFit
 

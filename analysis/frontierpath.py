@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from analysis.results import Block, Growth, PathPoint, PowerLaw, Proposal, Recommendation
+from analysis.blocks import Block, PowerLaw
+from analysis.results import Growth, PathPoint, Proposal, Recommendation
 
 SAMPLES = 25
 """Budgets at which the path is worked out; a law without a closed form is searched at each of them."""

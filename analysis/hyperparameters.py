@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import human, observations, ties
+from analysis.blocks import Check
 from analysis.law import fit_law
-from analysis.results import Check
 
 if TYPE_CHECKING:
     import pandas as pd

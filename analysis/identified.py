@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, engine, human
+from analysis.blocks import Identified, Interval
 from analysis.constraints import constraint
 from analysis.forms.powers import SumOfPowers
-from analysis.results import Identified, Interval
 
 if TYPE_CHECKING:
     from analysis.lawfit import LawFit

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import human, observations, ties
-from analysis.results import PowerLaw
+from analysis.blocks import PowerLaw
 from analysis.rows import SAME_BUDGET, Rows, clusters
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, engine, errors, losses, observations, pitfalls
-from analysis.forms import Form, named
+from analysis.forms import named
+from analysis.forms.base import Form
 from analysis.lawfit import LawFit
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, covariance, engine, observations
+from analysis.blocks import Basin, Block, Check, Identified, Interval, Optimizer
 from analysis.flat import Flat, flat
-from analysis.forms import Form
+from analysis.forms.base import Form
 from analysis.identified import verdicts
 from analysis.profile import Profile, profile
-from analysis.results import Basin, Block, Check, Identified, Interval, Optimizer
 
 if TYPE_CHECKING:
     import pandas as pd

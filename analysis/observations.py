@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.forms import Form
+from analysis.forms.base import Form
 from analysis.rows import SAME_SIZE, Rows, clusters
 
 Array = NDArray[np.float64]

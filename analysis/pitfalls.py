@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import drawchecks, human, observations, ties
-from analysis.forms import Form
-from analysis.results import Check
+from analysis.blocks import Check
+from analysis.forms.base import Form
 from analysis.rows import SAME_SIZE, clusters
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from analysis.arguments import UnansweredError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.blocks import Check, Interval
     from analysis.cost import Cost
     from analysis.lawfit import LawFit
     from analysis.planlaws import Law
-    from analysis.results import Check, Interval
     from analysis.rows import Rows
 
 NAMES = ("E", "A", "B", "alpha", "beta")

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.cost import Cost
-from analysis.forms import FORMS, Form
+from analysis.forms import FORMS
+from analysis.forms.base import Form
 
 Array = NDArray[np.float64]
 GRID = 400

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from analysis import human
 
 if TYPE_CHECKING:
+    from analysis.blocks import Interval
     from analysis.planbasis import Basis
     from analysis.plans import Answers
-    from analysis.results import Interval
     from analysis.shapes import Shape
 
 

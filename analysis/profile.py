@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import engine
+from analysis.blocks import Identified
 from analysis.constraints import Constraint, solved
 from analysis.engine import PointFit, Problem
-from analysis.results import Identified
 
 Array = NDArray[np.float64]
 REACH = 14.0

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis import bootstrap, human, planbasis, planlaws, plans, valleys
+from analysis.blocks import Block, Interval, PowerLaw
 from analysis.cost import Cost, cost
 from analysis.frontier import FrontierFit
 from analysis.frontierpath import Proposer, by_exponents, by_power_laws, by_slope, with_path
 from analysis.planlaws import Closed, Law
-from analysis.results import Block, Interval, PowerLaw, Proposal, Recommendation
+from analysis.results import Proposal, Recommendation
 from analysis.rows import Array, Rows
 from analysis.surface import Surface
 from analysis.valleys import ValleyFit

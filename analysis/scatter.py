@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from analysis import bootstrap, errors, human
-from analysis.results import Check
+from analysis.blocks import Check
 from analysis.rows import Array
 
 LUCK = 0.05

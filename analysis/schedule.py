@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis import engine, human
-from analysis.forms import SURFACE
-from analysis.results import Check
+from analysis.blocks import Check
+from analysis.forms.powers import SURFACE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,8 @@ from analysis.results import BacktestRun
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.results import Fit, Kinds
+    from analysis.blocks import Kinds
+    from analysis.results import Fit
 
 PURPOSE = "The errors of a fit's law on runs that it has not seen: rows that it was fitted to are left out."
 EXAMPLES = ("python -m analysis.score fit=reports/isoflop/fit.json runs=runs/larger",)

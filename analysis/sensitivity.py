@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, losses, observations
-from analysis.forms import Form, named
+from analysis.forms import named
+from analysis.forms.base import Form
 from analysis.law import fit_law
 
 if TYPE_CHECKING:

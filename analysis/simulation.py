@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import bootstrap, covariance, engine, losses, observations
-from analysis.forms import Form, named
+from analysis.forms import named
+from analysis.forms.base import Form
 
 Array = NDArray[np.float64]
 CHOICES = ("default", "sizes", "runs", "rows", "residuals", "delta", "sandwich")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analysis import engine
-from analysis.forms import SURFACE
-from analysis.results import Block
+from analysis.blocks import Block
+from analysis.forms.powers import SURFACE
 from analysis.rows import Array
 
 FEWEST = len(SURFACE.names) + 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analysis import human
-from analysis.results import Check
+from analysis.blocks import Check
 from analysis.rows import Array, Index, Mask, Rows
 
 BITS = float(np.log(1.0 / np.log(2.0)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis import bootstrap, human, identified, scatter, ties
-from analysis.results import Check, Identified, Interval, PowerLaw, Valley, Valleys
+from analysis.blocks import Check, Identified, Interval, PowerLaw, Valley, Valleys
 from analysis.rows import Array, Index, Mask, Rows
 from analysis.scatter import Scatter
 from analysis.valleychoices import WINDOW, Choices

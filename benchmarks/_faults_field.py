@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from study.files import read_json
+from study.storage.files import read_json
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.daemons import Daemons
 from tests.slurm.lab import TINY, Lab

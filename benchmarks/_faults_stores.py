@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks._faults_field import Field, Result, times_run, train_losses
 from tests.slurm.cluster import wait_for
 from tests.slurm.test_slurm_submission import SEEDS, STUDY, killed_around_sbatch
-from tests.study.tracking.made import Made, Row, append, complete, expected, make_study, start_run, stored
+from tests.study.support.made import Made, Row, append, complete, expected, make_study, start_run, stored
 from tests.study.tracking.test_tracking_server import free_port, served
 
 REPOSITORY = Path(__file__).parents[1]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from benchmarks.submit_10000 import TRAINER, executable
 from benchmarks.submit_points import write_text
-from study import ledger
-from study.freeze import known_keys
-from study.layout import StudyFolder
+from study.records import ledger
+from study.records.points import known_keys
+from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster
 
 POINTS, MOST_JOBS, ARRAY, KILLS_A_STUDY = 24, 8, 5, 20

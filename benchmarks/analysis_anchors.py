@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import bootstrap, engine, fit_law, hyperparameters, isoflop, plans
+from analysis import bootstrap, engine, hyperparameters, isoflop, plans
 from analysis.cost import Cost
 from analysis.forms.multi_power import MultiPower, Schedules
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
 
 DATA = Path(__file__).parents[2] / "shared/data/scaling"

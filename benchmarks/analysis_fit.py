@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from analysis import bootstrap, engine
-from analysis.forms import SURFACE
+from analysis.forms.powers import SURFACE
 
 POINTS = Path(__file__).parents[2] / "shared/data/scaling/chinchilla_epoch/runs.csv"
 RESAMPLES = 4000

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from analysis import checks, evidence, frontier, recommend, valleys
-from analysis.results import Check
+from analysis.blocks import Check
 from analysis.rows import Array, Rows, rows
 from analysis.surface import Surface
 

@@ -13,9 +13,9 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from study.compose import Composer, HydraSource, conf_folder
-from study.freeze import append_points, seal, settle
-from study.layout import StudyFolder
+from study.config.compose import Composer, HydraSource, conf_folder
+from study.records.points import append_points, seal, settle
+from study.storage.layout import StudyFolder
 
 POINTS = 1000
 HYDRA_POINTS = 20

@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from study import cost
-from study.executors import query
-from study.layout import StudyFolder
-from study.observe import Observer
+from study.executors.slurm import query
+from study.status import cost
+from study.status.observer import Observer
+from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.install import unavailable
 from tests.slurm.lab import TINY, Lab, prepare, write_text

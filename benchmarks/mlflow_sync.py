@@ -24,7 +24,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from study.layout import StudyFolder
+from study.storage.layout import StudyFolder
 from train.spec.config import RunConfig
 
 METRICS = ("loss", "lr", "grad_norm", "tokens_per_second")

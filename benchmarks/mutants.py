@@ -59,39 +59,16 @@ SWEEPS = tuple(f"tests/sweeps/test_{name}.py" for name in (
     "asha_auto", "branch_designs", "densities", "draws", "isoflop_design", "pb2_choice", "pbt", "pbt_bandit",
     "pbt_decisions", "replay", "rungs", "samplers", "schedulers", "space", "trials",
 ))  # fmt: skip
-RUN = (
-    "again",
-    "blame",
-    "classify",
-    "commands",
-    "disk",
-    "job",
-    "last",
-    "limits",
-    "policy",
-    "ranks",
-    "reconcile",
-    "settling",
-    "where",
-)
-STUDY = (
-    *(f"tests/study/execution/test_run_{name}.py" for name in RUN),
-    *(
-        f"tests/study/test_{name}.py"
-        for name in (
-            "hostile",
-            "lineage",
-            "names",
-            "outcomes",
-            "point",
-            "selection",
-            "sweep_table",
-            "terminal",
-            "units",
-        )
-    ),
-    *(f"tests/study/search/test_search_{name}.py" for name in ("retrying", "outlook", "shown")),
-)
+STUDY = tuple(f"tests/study/{name}.py" for name in (
+    "reconcile/test_reconcile_retry", "reconcile/test_reconcile_disk", "reconcile/test_reconcile_last",
+    "reconcile/test_reconcile_decide", "reconcile/test_reconcile_two_phase", "job/test_job", "job/test_job_blame",
+    "job/test_job_ranks", "failures/test_failures_kinds", "failures/test_failures_retry_policy",
+    "commands/test_commands_shown", "executors/test_executors_limits", "status/test_status_filters",
+    "status/test_status_selection", "storage/test_storage_hostile", "storage/test_storage_study_names",
+    "records/test_records_lineage", "records/test_records_outcomes", "records/test_records_point",
+    "sweep/test_sweep_table", "test_text", "test_text_numbers", "search/test_search_retry", "search/test_search_outlook",
+    "search/test_search_shown",
+))  # fmt: skip
 TESTS: dict[str, tuple[str, ...]] = {
     **{f"train/spec/{name}.py": SPEC for name in (
         "counts", "decoder", "footprint", "former", "later", "lineage", "mesh", "mup", "peaks", "pipeline",
@@ -104,8 +81,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     )},
     **{f"train/optim/{name}.py": OPTIM for name in ("adamw", "groups", "muon", "sgd")},
     "analysis/recorded.py": (
-        "tests/train/test_trainer_metrics.py", "tests/study/tracking/test_tracking_spool.py",
-        "tests/study/test_export_curves.py",
+        "tests/train/test_trainer_metrics.py", "tests/study/tracking/test_tracking_metrics_reader.py",
+        "tests/study/search/test_search_curves.py",
     ),
     **{f"analysis/{name}.py": ANALYSIS for name in (
         "approaches", "bfgs", "bootstrap", "candidates", "comparison", "constraints", "cost", "covariance", "curvelaws",

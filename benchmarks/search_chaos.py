@@ -30,13 +30,13 @@ from typing import Any
 
 import psutil
 
-from study.config import StudyConfig, plain
-from study.layout import StudyFolder
-from study.search import worker
-from study.search.claims import Office
-from study.search.log import EventLog
+from study.config.schema import StudyConfig, plain
+from study.search.event_log import EventLog
 from study.search.settings import Settings, described, save
 from study.search.state import Search
+from study.search.trial_queue import Office
+from study.storage.layout import StudyFolder
+from study.workers import worker
 from sweeps.events import Ended, Event, Reported, Started, Unit
 from sweeps.replay.history import decisions, undisturbed
 from sweeps.schedulers.asha_promotion import AshaPromotion
@@ -50,8 +50,8 @@ TRAINER = f"{sys.executable} -S {REPOSITORY / 'benchmarks/_chaos_trainer.py'}"
 STAY = """
 import sys
 from pathlib import Path
-from study.layout import StudyFolder
-from study.search.pool import stay
+from study.storage.layout import StudyFolder
+from study.workers.pool import stay
 sys.exit(stay(StudyFolder(Path(sys.argv[1])), int(sys.argv[2])))
 """
 R, ETA, LEASE = 27_008, 3, 0.5

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from study.config import StudyConfig, plain
-from study.layout import StudyFolder
-from study.search.claims import Office
+from study.config.schema import StudyConfig, plain
 from study.search.settings import Settings, described, save
+from study.search.trial_queue import Office
+from study.storage.layout import StudyFolder
 from sweeps.space import Interval
 from train.spec.config import BudgetConfig
 

@@ -3,7 +3,7 @@
 `python -m benchmarks.status_10000 [--points N]`. The study's files are made as jobs leave them: completed, failed,
 running, queued and waiting points, also a study just submitted and one of which all completed. A stand-in for squeue
 lists what lives. A first look at ended points reads three files of each; jobs that look after others as they end, and
-any command, leave what they read for the next (study.remembered). Before each first look here that is taken away, and
+any command, leave what they read for the next (study.status.cache). Before each first look here that is taken away, and
 the ledger is as the jobs left it, without the ends that a look writes down. Files are in the page cache.
 Goal for first and later looks: at most 1.0 s from the start of Python on, at most 200 MB. What was tried for it is in
 benchmarks/status_notes.md.
@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from study import ledger
-from study.freeze import append_points
-from study.layout import StudyFolder
-from study.point import Point, point
-from study.resources import Shape
+from study.executors.job_spec import Shape
+from study.records import ledger
+from study.records.point import Point, point
+from study.records.points import append_points
+from study.storage.layout import StudyFolder
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 

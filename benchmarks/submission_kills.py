@@ -29,13 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._pretend_slurm import PretendSlurm
-from study import code_version, execute, ledger
-from study.config import ClusterConfig
-from study.freeze import append_points
-from study.job import unwanted
-from study.layout import StudyFolder
-from study.point import point
-from study.settling import Outside
+from study.config.schema import ClusterConfig
+from study.job.__main__ import unwanted
+from study.process import code_version
+from study.reconcile import reconcile
+from study.reconcile.two_phase import Outside
+from study.records import ledger
+from study.records.point import point
+from study.records.points import append_points
+from study.storage.layout import StudyFolder
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -134,7 +136,7 @@ class World:
                 self._job(begun, None)
             elif ledger.read(self.study).waiting:
                 self.stuck += 1  # only a later command helps
-                self._act(lambda outside: execute.advance(self.study, outside), None)
+                self._act(lambda outside: reconcile.advance(self.study, outside), None)
             else:
                 return
         raise AssertionError(f"seed {self.seed}: it does not come to an end")
@@ -154,13 +156,13 @@ class World:
             return
         actions: list[Callable[[Outside], object]] = [
             self._give_command,
-            lambda outside: execute.advance(self.study, outside),
-            lambda outside: execute.reconcile(self.study, outside),
+            lambda outside: reconcile.advance(self.study, outside),
+            lambda outside: reconcile.reconcile(self.study, outside),
         ]
         self._act(self.chance.choice(actions), at)
 
     def _give_command(self, outside: Outside) -> None:
-        execute.start(self.study, self.keys, CLUSTER, outside)
+        reconcile.start(self.study, self.keys, CLUSTER, outside)
 
     def _job(self, begun: tuple[str, str, int], at: int | None) -> None:
         """Do what study.job does: nothing with a point that is not wanted, else run it; then submit what waits."""
@@ -176,7 +178,7 @@ class World:
             with (run.path / "ran").open("a") as note:
                 note.write(f"{job_id}_{index}\n")
             run.outcome.write_text('{"state": "completed"}')
-        self._act(lambda outside: execute.advance(self.study, outside, ended={key}), at)
+        self._act(lambda outside: reconcile.advance(self.study, outside, ended={key}), at)
         self.slurm.end(job_id, index, "COMPLETED")
 
     def _sleep(self, seconds: float) -> None:

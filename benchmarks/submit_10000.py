@@ -25,9 +25,9 @@ import psutil
 
 from benchmarks import _counted_slurm as counted
 from benchmarks.submit_points import write_text
-from study import ledger
-from study.freeze import known_keys
-from study.layout import StudyFolder
+from study.records import ledger
+from study.records.points import known_keys
+from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import search_path, unavailable
 

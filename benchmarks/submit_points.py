@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from study.config import ClusterConfig
-from study.execute import start
-from study.freeze import append_points
-from study.layout import StudyFolder
-from study.observe import observe
-from study.point import point
+from study.config.schema import ClusterConfig
+from study.reconcile.reconcile import start
+from study.records.point import point
+from study.records.points import append_points
+from study.status.observer import observe
+from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
 from train.spec.config import BudgetConfig, RunConfig

@@ -27,9 +27,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.study.tracking import postgres
-from tests.study.tracking.made import Made, Row, complete, expected, lines_of, make_study, start_run, stored
-from tests.study.tracking.proxy import Trouble, proxy
+from tests.study.support import postgres
+from tests.study.support.made import Made, Row, complete, expected, lines_of, make_study, start_run, stored
+from tests.study.support.proxy import Trouble, proxy
 from tests.study.tracking.test_tracking_server import free_port, served
 
 REPOSITORY = Path(__file__).parents[1]

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from benchmarks.fake_corpus import write_corpus
 from train.distributed import World
-from train.memory import keep_freed_memory
+from train.memory.allocator import keep_freed_memory
 from train.progress import Progress, parts
 from train.setup import Setup, build
 from train.spec.config import (

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from study import terminal
+from study import text as terminal
 from study.commands import COMMANDS, EXIT_CODES, FORMAT, Command
 
 
@@ -56,7 +56,7 @@ def _run(given: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError) as error:
-        from study.messages import from_system
+        from study.config.errors import from_system
 
         said = from_system(error) if isinstance(error, OSError) else str(error)
         if said is None:

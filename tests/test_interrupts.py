@@ -17,11 +17,11 @@ from pathlib import Path
 import filelock
 import pytest
 
-from study.layout import StudyFolder
+from study.storage.layout import StudyFolder
 from study.tracking.mlflow_store import ENVIRONMENT
 from tests.environment import python_path
-from tests.study.execution.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end, wait_until
-from tests.study.tracking import made
+from tests.study.support import made
+from tests.study.support.studies import LIMIT_SECONDS, TRAINER, make_study, run_to_end, wait_until
 from tests.warm import fresh, warm
 from train.spec.interrupts import guarded
 from train.spec.manifest import read_manifest
@@ -113,7 +113,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory, session_folder: Path) ->
         if not database.exists():
             warmed = warm(*MLFLOW, **ENVIRONMENT, MLFLOW_LOGGING_LEVEL="ERROR")
             words = (str(database), f"file://{database.parent}")
-            process = warmed.start("tests.study.tracking.creating", *words, cwd=ROOT, env=environment())
+            process = warmed.start("tests.study.support.creating", *words, cwd=ROOT, env=environment())
             assert process.communicate(timeout=LIMIT_SECONDS)[0] == "True\n"
     shutil.copy(database, folder / "mlflow.db")
     return folder
@@ -145,7 +145,14 @@ def cases(templates: Path) -> dict[str, Case]:
     source = f"data.source={templates / 'text'}"
     point = (*SOURCE, source, "data.sequence_length=16", "budget.tokens=128000", "batch.tokens=128", "tracking=none")
     runs = f"runs={ROOT / 'docs' / 'example-runs.csv'}"
-    hydra = ("hydra", "hydra.core.plugins", "hydra._internal.hydra", "omegaconf", "study.compose", "study.plugins")
+    hydra = (
+        "hydra",
+        "hydra.core.plugins",
+        "hydra._internal.hydra",
+        "omegaconf",
+        "study.config.compose",
+        "study.sweep.plugins",
+    )
     fit = ("pandas", "scipy.optimize", "scipy.stats", "analysis.fitparts")
     small = ("resamples=20", "sensitivity=no", "report=no", "out=out")
     return {
@@ -153,7 +160,7 @@ def cases(templates: Path) -> dict[str, Case]:
         "sweep": Case("study.sweep", ("study.name=two", *point, "-m", "seed=1,2"), hydra, (0,), corpus, swept),
         "fit": Case("analysis.fit", (runs, *small), fit, (0,), nothing, fitted),
         "status": Case("study", ("status", "ended"), ("study.commands.status",), (0,), ended, no_leftovers),
-        "watch": Case("study", ("watch", "live"), ("study.follow",), (), waiting, no_leftovers),
+        "watch": Case("study", ("watch", "live"), ("study.watch.follow",), (), waiting, no_leftovers),
         "sync": Case("study", ("sync", "sent"), MLFLOW, (0,), unsent, synced, tuple(ENVIRONMENT.items())),
     }
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.environment import python_path
-from tests.study.execution.studies import LIMIT_SECONDS
+from tests.study.support.studies import LIMIT_SECONDS
 from tests.warm import Process, warm
 
 ROOT = Path(__file__).parents[1]

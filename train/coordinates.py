@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
-from train.optim import make_optimizer
+from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
 from train.spec.counts import head_dim, kv_heads, mlp_width
 

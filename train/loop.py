@@ -15,7 +15,7 @@ from dataclasses import replace
 from enum import Enum
 
 from train import outcome
-from train.checkpoint import WRITE_SECONDS, SaveError
+from train.checkpoint.save import WRITE_SECONDS, SaveError
 from train.clock import Clock
 from train.data.loader import TrainingData
 from train.evaluate import evaluate

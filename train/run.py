@@ -102,7 +102,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     from train import distributed
     from train.determinism import make_deterministic
     from train.loop import Loop
-    from train.memory import keep_freed_memory
+    from train.memory.allocator import keep_freed_memory
     from train.setup import build, device_of
 
     torch.set_num_threads(config.runtime.threads)
@@ -129,7 +129,7 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
 def _train(loop: Loop, until: int | None) -> int:
     """Train and return the exit code."""
     from train import distributed
-    from train.checkpoint import SaveError
+    from train.checkpoint.save import SaveError
     from train.loop import End
     from train.pause import further
     from train.report import say

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train import checkpoint
-from train.checkpoint import Checkpoint
+from train.checkpoint.layout import Checkpoint
 from train.health.monitor import remembered
 from train.precision.notes import NAMES as PRECISION
 from train.progress import Progress

@@ -14,13 +14,14 @@ from train.compiling import Compilation, compile_blocks, use_cache
 from train.data.loader import open_training
 from train.data.validation import ValidationSet, open_validation
 from train.distributed import World
-from train.memory import even, micro_batch_sequences
+from train.memory.allocator import even
 from train.memory.budget import Filler
 from train.memory.checkpointing import wrap
 from train.memory.offload import OffloadedState
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
-from train.optim import Optimizer, make_optimizer
+from train.optim.build import make_optimizer
+from train.optim.optimizer import Optimizer
 from train.parallel.apply import Fill, make_stages
 from train.parallel.mesh import Mesh, make_mesh
 from train.parallel.stage import Stage
@@ -31,6 +32,7 @@ from train.precision.scaler import LossScaler
 from train.reading import Reader, RowSource, make_reader
 from train.spec import mesh as layout
 from train.spec.config import SCIENTIFIC, RunConfig
+from train.spec.footprint import micro_batch_sequences
 from train.spec.later import without
 from train.spec.manifest import Manifest, folder, read_manifest
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from train.batch import Batch
 from train.clock import UNTIMED, Clock
 from train.health.guard import skip_flag
-from train.optim import set_lr
+from train.optim.optimizer import set_lr
 from train.parallel.norm import clip_factor, total_norm
 from train.progress import Progress, batch_sequences, parts
 from train.schedule import batch_tokens, factor

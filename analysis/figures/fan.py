@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis import human
+from analysis.blocks import Interval
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
-from analysis.results import Cut, Fit, Interval
+from analysis.results import Cut, Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis import human, sentences
+from analysis.blocks import Interval
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
 from analysis.plain import to_json
-from analysis.results import Fit, Interval
+from analysis.results import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from analysis import human
+from analysis.blocks import Frontier
 from analysis.figures import frontier, style
 from analysis.figures.canvas import Figure, Panel, Table
 from analysis.figures.frontier import Line, Path, Point
-from analysis.results import Fit, Frontier
+from analysis.results import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis import human
+from analysis.blocks import Interval
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
-from analysis.results import Choice, Fit, Interval
+from analysis.results import Choice, Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis import human
+from analysis.blocks import Interval, Valley
 from analysis.figures import style
 from analysis.figures.canvas import Figure, Panel, Table
 from analysis.figures.data import MOST_DOTS, Row, budget_label, dots
-from analysis.results import Fit, Interval, Valley
+from analysis.results import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from analysis import human, sentences
+from analysis.blocks import Block
 from analysis.plain import to_json
 from analysis.report import maths
 from analysis.report.markup import Html, join, tag
-from analysis.results import Backtest, Block, Fit, Growth, Recommendation
+from analysis.results import Backtest, Fit, Growth, Recommendation
 
 TRUSTED_ERROR = 0.03
 FAR = 10.5

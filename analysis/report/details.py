@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from analysis import human, sentences, summary
+from analysis.blocks import Block, Check, Optimizer
 from analysis.figures.data import Row
 from analysis.figures.valleys import STATUS
 from analysis.plain import to_json
@@ -13,7 +14,7 @@ from analysis.report import maths
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
 from analysis.report.markup import Html, join, table, tag
-from analysis.results import Block, Check, Fit, Optimizer
+from analysis.results import Fit
 
 OPEN_ROWS = 40
 FEW = 12

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from analysis import human
+from analysis.blocks import Block
 from analysis.report.markup import Html, join, tag
-from analysis.results import Block
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|\s+|.")
 _RAISED = re.compile(r"\^(-?)([A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?)")

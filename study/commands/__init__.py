@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from study.layout import StudyFolder
+    from study.storage.layout import StudyFolder
 
 COMMANDS = {
     "list": "every study in one line: its points by state, and when something last happened",
@@ -78,20 +78,6 @@ def add_point(parser: argparse.ArgumentParser) -> None:
     """Add the two ways to name points by key: as words behind the study, or with --point."""
     parser.add_argument("points", nargs="*", metavar="POINT", help="a point's key, or the beginning of it")
     parser.add_argument("--point", action="append", default=[], metavar="KEY", help="the same as an option")
-
-
-def given_points(options: argparse.Namespace) -> list[str]:
-    """Return the keys, or beginnings of keys, that were given in either way."""
-    return [*options.points, *options.point]
-
-
-def one_point(options: argparse.Namespace) -> str:
-    """Return the one key that was given; ValueError where none was, or several."""
-    given = given_points(options)
-    if len(given) != 1:
-        said = f"{len(given)} were given ({', '.join(given)})" if given else "none was given"
-        raise ValueError(f"name one point by its key, or the beginning of it: {said}")
-    return given[0]
 
 
 def add_selection(parser: argparse.ArgumentParser, default: str, help: str) -> None:

@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from study import ledger, terminal
-from study.commands import add_json, add_selection, add_study, emit, given_points
-from study.follow import terminate
-from study.layout import StudyFolder
-from study.observe import Observer, PointStatus
-from study.selection import selected
-from study.submission import find_study, reference
-from study.units import counted
+from study import text
+from study.commands import add_json, add_selection, add_study, emit
+from study.records import ledger
+from study.records.settings import find_study, reference
+from study.status.observer import Observer
+from study.status.selection import given_points, selected
+from study.status.states import PointStatus
+from study.storage.layout import StudyFolder
+from study.text import counted
+from study.watch.follow import terminate
 
 DEFAULT_STATES = "waiting,pending,queued,running,unknown"
 
@@ -50,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
     elif not chosen:
         print(f"{folder.name}: nothing to cancel: no such point is waiting or running")
     else:
-        terminal.show(f"{folder.name}: {counted(len(chosen), 'point')} cancelled: {in_words(done)}")
-        terminal.show(f"{again}    # carries on with them")
+        text.show(f"{folder.name}: {counted(len(chosen), 'point')} cancelled: {in_words(done)}")
+        text.show(f"{again}    # carries on with them")
     return 0
 
 
@@ -89,7 +91,7 @@ def in_words(done: Done) -> str:
 
 
 def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
-    from study.search.pool import cancel
+    from study.workers.pool import cancel
 
     if options.state or given_points(options) or options.where:
         raise ValueError(f"{folder.name} is a search: it is cancelled as a whole, without points, --state or --where")
@@ -97,7 +99,7 @@ def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
     if options.json:
         emit("cancel", folder, {"search": True, "said": said})
     else:
-        terminal.show(said)
+        text.show(said)
     return 0
 
 
@@ -111,6 +113,6 @@ def _cancel_jobs(observer: Observer, chosen: Sequence[PointStatus]) -> None:
     """Cancel the jobs in which no point is wanted any more; a packed job that goes on tells its points itself."""
     indices = observer.known.unwanted_jobs(_on_slurm(observer, chosen))
     if indices:
-        from study.executors import slurm
+        from study.executors.slurm import sbatch
 
-        slurm.cancel(indices)
+        sbatch.cancel(indices)

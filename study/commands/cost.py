@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from study import budget, cost
 from study.commands import add_json, add_study, emit
-from study.observe import Observer
-from study.submission import find_study
-from study.units import counted, percent
+from study.records.settings import find_study
+from study.status import budget, cost
+from study.status.observer import Observer
+from study.text import counted, percent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

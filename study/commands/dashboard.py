@@ -7,15 +7,15 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from study import dashboard
 from study.commands import add_json, add_study, emit
-from study.files import last_lines
-from study.follow import Stop
-from study.freeze import load_points
-from study.layout import StudyFolder
-from study.submission import find_study, load_submission, reference
-from study.sync_process import SyncProcess
-from study.where import flat
+from study.records.points import load_points
+from study.records.settings import find_study, load_submission, reference
+from study.status.filters import flat
+from study.storage.files import last_lines
+from study.storage.layout import StudyFolder
+from study.tracking import server as dashboard
+from study.watch.follow import Stop
+from study.watch.sync_process import SyncProcess
 
 TICK_SECONDS = 0.25
 SYNC_SECONDS = 300.0
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C, sending what MLflow does not have yet meanwhile; for a server elsewhere, name the pages."""
-    from study.tracking.uri import is_server, resolve
+    from study.config.tracking_uri import is_server, resolve
 
     folder = find_study(options.study, options.runs)
     tracking = load_submission(folder).tracking
@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _first_sync(folder: StudyFolder, uri: str, syncer: SyncProcess, stop: Stop) -> str:
     """Return the id of the study's experiment, once the store holds it. Raises ValueError where that cannot be."""
+    from study.config.tracking_uri import identity, shown, sqlite_file
     from study.tracking import state
-    from study.tracking.uri import identity, shown, sqlite_file
 
     limit, database = time.monotonic() + SYNC_SECONDS, sqlite_file(uri)
     while True:
@@ -81,14 +81,19 @@ def _first_sync(folder: StudyFolder, uri: str, syncer: SyncProcess, stop: Stop) 
 
 def _show(folder: StudyFolder, uri: str, address: str, experiment: str, machine: bool) -> None:
     """Write the study's view and say where to look."""
-    from study.tracking import views
-    from study.tracking.uri import shown
+    from study.config.tracking_uri import shown
+    from study.tracking import mlflow_view
 
     configs = [flat(asdict(point.config)) for point in load_points(folder).values()]
-    parameters = views.varying(configs)
-    dashboard.set_tag(address, experiment, views.TAG + views.KEY, views.encode(views.view(parameters)))
-    dashboard.set_tag(address, experiment, *views.KIND)
-    table, charts = views.page(shown(address), experiment), views.page(shown(address), experiment, charts=True)
+    parameters = mlflow_view.varying(configs)
+    dashboard.set_tag(
+        address, experiment, mlflow_view.TAG + mlflow_view.KEY, mlflow_view.encode(mlflow_view.view(parameters))
+    )
+    dashboard.set_tag(address, experiment, *mlflow_view.KIND)
+    table, charts = (
+        mlflow_view.page(shown(address), experiment),
+        mlflow_view.page(shown(address), experiment, charts=True),
+    )
     if machine:
         emit("dashboard", folder, {"store": shown(uri), "experiment": experiment, "table": table, "charts": charts})
     else:

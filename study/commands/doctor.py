@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from study import terminal
+from study import text as terminal
 from study.commands import add_json, add_runs, emit
 from study.doctor.checks import Check
 
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look, try and write; 1 if something that runs need does not work here."""
+    from study.config.tracking_uri import DEFAULT
     from study.doctor import checks as look
     from study.doctor import site
-    from study.executors import query
-    from study.tracking import DEFAULT
+    from study.executors.slurm import query
 
     if options.nodes < 1:
         raise ValueError(f"--nodes {options.nodes} is not allowed: 1 or more")
@@ -94,9 +94,9 @@ def lines(check: Check, width: int = terminal.WIDTH) -> list[str]:
 
 
 def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Namespace, slurm: bool) -> list[Check]:
-    from study.config import ClusterConfig
+    from study.config.schema import ClusterConfig
     from study.doctor import trial
-    from study.resources import Shape
+    from study.executors.job_spec import Shape
     from train.spec.read import read
 
     def say(text: str) -> None:
@@ -115,8 +115,8 @@ def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Nam
 
 def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, bool]:
     """Write the file, unless there is one that a person may have changed; return its place and whether it is so."""
-    from study.compose import conf_folder
-    from study.files import write_atomic
+    from study.config.compose import conf_folder
+    from study.storage.files import write_atomic
 
     path: Path = (options.out or conf_folder() / "cluster" / f"{name}.yaml").absolute()
     if path.suffix != ".yaml":
@@ -129,7 +129,7 @@ def _write(options: argparse.Namespace, name: str, text: str) -> tuple[Path, boo
 
 
 def _closing(path: Path, name: str, written: bool, code: int) -> list[str]:
-    from study.compose import conf_folder
+    from study.config.compose import conf_folder
 
     option = path.stem
     own = path.parent == conf_folder() / "cluster"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from study.commands import add_json, add_study, emit
-from study.submission import find_study
+from study.records.settings import find_study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +20,8 @@ def run(options: argparse.Namespace) -> int:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    from study.search.claims import Office
-    from study.search.define import enqueued
+    from study.search.from_overrides import enqueued
+    from study.search.trial_queue import Office
 
     folder = find_study(options.study, options.runs)
     office = Office.of(folder)

@@ -21,8 +21,8 @@ def run(options: argparse.Namespace) -> int:
     """Write a study's learning curves as a table and say how to replay schedulers on them."""
     import numpy as np
 
-    from study.curves import NOT_WHOLE, from_mlflow, from_runs, table
-    from study.submission import find_study
+    from study.records.settings import find_study
+    from study.search.curves import NOT_WHOLE, from_mlflow, from_runs, table
 
     if options.study.startswith("mlflow:"):
         curves = from_mlflow(options.uri, options.study.removeprefix("mlflow:"))

@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from study import frozen, preparations, retention, terminal
+from study import text as terminal
+from study.cleanup import checkpoints, code, preparations
+from study.cleanup.checkpoints import Pruning, StudyFence, _needed_by_search
+from study.cleanup.code import Copy
+from study.cleanup.preparations import Left
 from study.commands import add_json, add_selection, add_study, emit
-from study.files import locked
-from study.freeze import load_points
-from study.frozen import Copy
-from study.layout import StudyFolder
-from study.observe import Observer
-from study.preparations import Left
-from study.retention import Needs, Pruning
-from study.selection import selected
-from study.submission import find_study, reference
+from study.records.settings import find_study, reference
+from study.status.observer import Observer
+from study.status.selection import selected
+from study.storage.layout import StudyFolder
 
 KEEP = "last=1"
 MAY_RUN = frozenset({"running", "unknown"})
@@ -46,26 +43,26 @@ def run(options: argparse.Namespace) -> int:
     """Remove what nothing needs, or say what that would be."""
     folder = find_study(options.study, options.runs)
     folder = StudyFolder(folder.path.resolve())  # its neighbours are those of the place where it lies
-    policy = retention.parse(options.keep)
+    policy = checkpoints.parse(options.keep)
     if options.yes and options.dry_run:
         raise ValueError("gc --yes --dry-run: take one of them")
     busy: Mapping[str, str] = {}
     if folder.search.exists():
-        busy = _search(folder)
+        busy = _needed_by_search(folder)
     observer = Observer(folder)
     observer.refresh()
     statuses = observer.statuses()
     chosen = selected(options, statuses, observer.points, "all")
-    copies = frozen.collect(folder.path.parent, time.time(), options.yes)  # first: it may be refused
+    copies = code.collect(folder.path.parent, time.time(), options.yes)  # first: it may be refused
     left = preparations.collect({point.config.runtime.data_root for point in observer.points.values()}, options.yes)
-    fence = Fence(folder)
+    fence = StudyFence(folder)
     done = []
     for status in chosen:
         if status.state in MAY_RUN or status.key in busy:
             why = busy.get(status.key) or f"it is {status.state}"
             done.append(Pruning(status.key, skipped=why))
         else:
-            done.append(retention.prune(folder.run(status.key), policy, fence, options.yes))
+            done.append(checkpoints.prune(folder.run(status.key), policy, fence, options.yes))
     if options.json:
         emit("gc", folder, as_json(done, copies, left, options))
     else:
@@ -150,59 +147,3 @@ def size(count: float) -> str:
         if count >= limit:
             return f"{count / limit:.3g} {unit}"
     return f"{count:.0f} B"
-
-
-@dataclass
-class Fence:
-    """What others go on from, said under the locks that whoever adds to it holds.
-
-    Those are the study's own, under which its points are appended, also where a point of another study names a
-    checkpoint of this one; and in a search the log's, under which copies are decided.
-    """
-
-    folder: StudyFolder
-    _seen: object = None
-    _needs: Needs = field(default_factory=lambda: Needs({}, frozenset()))
-
-    @contextmanager
-    def __call__(self) -> Iterator[Needs]:
-        """Hold the locks, and yield what is needed now. ValueError where a search has gone on meanwhile."""
-        with ExitStack() as stack:
-            if self.folder.search.exists():
-                from study.search.claims import Office
-
-                stack.enter_context(Office.of(self.folder).transaction())
-                _search(self.folder)
-            stack.enter_context(locked(self.folder.lock))
-            seen = self._state()
-            if seen != self._seen:
-                self._needs = retention.needs(self.folder, load_points(self.folder), _copied(self.folder))
-                self._seen = seen
-            yield self._needs
-
-    def _state(self) -> object:
-        """Return what changes whenever anything is added."""
-        logs = [*self.folder.path.parent.glob("*/points.jsonl"), self.folder.events]
-        return {path: path.stat().st_size for path in logs if path.exists()}
-
-
-def _copied(folder: StudyFolder) -> Iterable[tuple[str, int]]:
-    """Return the checkpoints (key, tokens) that members of a population may still copy."""
-    if not folder.search.exists():
-        return ()
-    from study.search.pins import needed
-
-    return needed(folder)
-
-
-def _search(folder: StudyFolder) -> dict[str, str]:
-    """Return the trials of a search that must not be touched: while it goes on, any may be promoted or copied."""
-    from study.search.claims import Office
-
-    search = Office.of(folder).search
-    if not search.over and (search.claims or not search.stopped):
-        raise ValueError(
-            f"{folder.name} is a search that goes on, and any of its checkpoints may be wanted: wait until it is "
-            "over, or python -m study cancel it first"
-        )
-    return {trial.key: "the search may go on from it" for trial in search.trials.values() if not search.over}

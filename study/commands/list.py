@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from study import overview, terminal
+from study import text as terminal
 from study.commands import DEFAULT_RUNS, add_json, add_runs, emit
-from study.executors import query
-from study.layout import StudyFolder
-from study.observe import Observer
-from study.units import duration
+from study.executors.slurm import query
+from study.status import overview
+from study.status.observer import Observer
+from study.storage.layout import StudyFolder
+from study.text import duration
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def changed(folder: StudyFolder) -> float:
 
 def _search(folder: StudyFolder) -> Entry:
     from study.search import view
-    from study.search.claims import Office
+    from study.search.trial_queue import Office
 
     try:
         search = Office.of(folder).look().search

@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from study import ledger, terminal
-from study.commands import add_json, add_point, add_study, emit, given_points, one_point
-from study.layout import AttemptFolder, StudyFolder
-from study.observe import PointStatus, job_log, latest_attempt, observe
-from study.selection import by_key
-from study.submission import find_study, reference
-from study.units import recognised
+from study import text
+from study.commands import add_json, add_point, add_study, emit
+from study.records import ledger
+from study.records.attempts import job_log, latest_attempt
+from study.records.settings import find_study, reference
+from study.status.observer import observe
+from study.status.selection import by_key, given_points, one_point
+from study.status.states import PointStatus
+from study.storage.layout import AttemptFolder, StudyFolder
+from study.text import recognised
 
 POLL_SECONDS = 0.5
 STATUS_SECONDS = 10.0
@@ -43,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             emit("logs", folder, {"points": [_entry(folder, s) for s in statuses if s.attempt]})
         else:
-            terminal.show(_listing(folder, statuses))
+            text.show(_listing(folder, statuses))
         return 0
     status = by_key(statuses, one_point(options))
     if status.state == "failed" and options.attempt is None and not _began(folder, status):

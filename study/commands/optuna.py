@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from study.commands import add_json, add_study, emit
-from study.submission import find_study
+from study.records.settings import find_study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fill the Optuna storage of a search from its log, as often as wanted, and say how to look at it."""
-    from study.search.optuna_storage import fill, url
+    from study.search.optuna_export import fill, url
 
     folder = find_study(options.study, options.runs)
     count = fill(folder)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from study.commands import add_json, add_study, emit
-from study.submission import find_study
+from study.records.settings import find_study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Draw a search from its log; the pictures are written anew each time."""
-    from study.search.claims import Office
     from study.search.plots import captions, draw
+    from study.search.trial_queue import Office
 
     folder = find_study(options.study, options.runs)
     out = options.out or folder.path.absolute().parent.parent / "reports" / folder.name / "search"

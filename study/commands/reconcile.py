@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from study import ledger
 from study.commands import add_json, add_study, emit
-from study.execute import Outside, reconcile
-from study.layout import StudyFolder
-from study.submission import find_study
-from study.units import counted
+from study.reconcile.reconcile import reconcile
+from study.reconcile.two_phase import Outside
+from study.records import ledger
+from study.records.settings import find_study
+from study.storage.layout import StudyFolder
+from study.text import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

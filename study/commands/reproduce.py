@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import IO
 
-from study.reproduce import reproduce
+from study.config.tracking_uri import ui_command
+from study.records.settings import load_submission
+from study.storage.layout import StudyFolder
+from study.text import duration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,3 +28,116 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the pipeline and print its answer."""
     return reproduce(options.root.absolute(), options.report, options.arguments)
+
+
+LOCK = Path(".dvc/tmp/reproduce.lock")
+
+
+def reproduce(root: Path, report: Path, arguments: list[str]) -> int:
+    """Run the pipeline of the checkout `root` and print what `report` (a folder) answers; return the exit code.
+
+    Only one runs at a time: a second one waits for the first, which may be what a killed terminal left behind.
+    Ctrl-C reaches every process of the terminal: each stage saves its work and ends, and the next run carries on.
+    """
+    if not (root / "dvc.yaml").is_file():
+        raise ValueError(f"there is no dvc.yaml in {root}: run this in a checkout of the project")
+    begun = time.monotonic()
+    _allow_no_git(root)
+    with _lock(root / LOCK) as held:
+        forget_the_dead(root / ".dvc" / "tmp" / "rwlock")
+        code = _dvc(root, arguments, held)
+    if code != 0:
+        print(
+            "The study is not finished: what ran is kept, and the same command carries on from there.", file=sys.stderr
+        )
+        return code
+    _show_report(root, report)
+    _answer(root, report)
+    print(f"Done in {duration(time.monotonic() - begun)}.")
+    return 0
+
+
+def _dvc(root: Path, arguments: list[str], held: IO[str]) -> int:
+    """Run `dvc repro`; it inherits the lock, so that the lock lives exactly as long as the pipeline does."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "dvc", "repro", *arguments]
+    process = subprocess.Popen(command, cwd=root, env=environment, pass_fds=[held.fileno()])
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # The terminal has sent it to every stage too: they are saving their work.
+            continue
+
+
+def _lock(path: Path) -> IO[str]:
+    """Return the open, locked file; wait for another pipeline that holds it, and say so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = path.open("a+")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.seek(0)
+        print(f"This pipeline is running already (process {held.read().strip() or 'unknown'}): waiting for it to end.")
+        fcntl.flock(held, fcntl.LOCK_EX)
+    held.seek(0)
+    held.truncate()
+    held.write(f"{os.getpid()}\n")
+    held.flush()
+    return held
+
+
+def forget_the_dead(path: Path) -> None:
+    """Remove DVC's file of read and write locks if nobody who is named in it is alive, or if it was cut off.
+
+    DVC forgets the dead by itself, but takes one that was killed and that nobody has reaped for the living.
+    """
+    try:
+        locks = json.loads(path.read_text())
+        holders = [*locks.get("write", {}).values(), *(one for many in locks.get("read", {}).values() for one in many)]
+    except FileNotFoundError:
+        return
+    except ValueError:
+        holders = []
+    if not any(_is_dvc(int(holder["pid"])) for holder in holders):
+        path.unlink()
+
+
+def _is_dvc(pid: int) -> bool:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "dvc" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _allow_no_git(root: Path) -> None:
+    """Let DVC work where the project was unpacked from an archive instead of cloned."""
+    local = root / ".dvc" / "config.local"
+    if not (root / ".git").exists() and not local.exists():
+        local.write_text("[core]\n    no_scm = true\n")
+
+
+def _show_report(root: Path, report: Path) -> None:
+    """Send a report that is newer than what MLflow has of its study: it is made after the runs were followed."""
+    study, page = StudyFolder(root / "runs" / report.name), root / report / "report.html"
+    if page.is_file() and study.tracking.is_file() and page.stat().st_mtime > study.tracking.stat().st_mtime:
+        command = [sys.executable, "-m", "study.tracking", "sync", str(study.path)]
+        # A store that is away is said on stderr; the report lies on disk in any case.
+        subprocess.run(command, cwd=root, stdout=subprocess.DEVNULL, check=False)
+
+
+def _answer(root: Path, report: Path) -> None:
+    from analysis.summary import summary
+
+    if not (root / report / "fit.json").is_file():
+        return  # only the first stages were asked for
+    fit = json.loads((root / report / "fit.json").read_text())
+    print()
+    print(summary(fit))
+    print(f"Report   {root / report / 'report.html'}")
+    opened = ui_command(load_submission(StudyFolder(root / "runs" / report.name)).tracking.uri)
+    print(f"Runs     {'.venv/bin/' if opened.startswith('mlflow ') else ''}{opened}")

@@ -7,10 +7,10 @@ import sys
 
 from study.commands import add_json, add_study
 from study.commands.reconcile import report
-from study.execute import resume
-from study.follow import follow
-from study.settling import Outside
-from study.submission import find_study, load_submission
+from study.reconcile.reconcile import resume
+from study.reconcile.two_phase import Outside
+from study.records.settings import find_study, load_submission
+from study.watch.follow import follow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

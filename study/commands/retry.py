@@ -6,14 +6,14 @@ import argparse
 import sys
 from contextlib import redirect_stdout
 
-from study import ledger
 from study.commands import add_json, add_selection, add_study, emit
-from study.execute import start
-from study.follow import follow
-from study.observe import Observer
-from study.selection import parse_states, selected
-from study.submission import find_study, load_submission, reference
-from study.units import counted
+from study.reconcile.reconcile import start
+from study.records import ledger
+from study.records.settings import find_study, load_submission, reference
+from study.status.observer import Observer
+from study.status.selection import parse_states, selected
+from study.text import counted
+from study.watch.follow import follow
 
 DEFAULT_STATES = "failed,interrupted,time_limit"
 RETRIABLE = frozenset({"failed", "interrupted", "time_limit", "cancelled", "unknown"})

@@ -10,17 +10,20 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from study import lineage, retention, terminal
-from study.commands import add_json, add_point, add_study, emit, one_point
+from study import text
+from study.cleanup import checkpoints
+from study.commands import add_json, add_point, add_study, emit
 from study.commands.gc import size
-from study.files import read_json
-from study.layout import RunFolder, StudyFolder
-from study.observe import Observer, PointStatus
-from study.point import Point
-from study.selection import by_key
-from study.submission import find_study, load_section, load_submission, reference
-from study.units import duration, recognised
-from study.where import flat, said
+from study.records import lineage
+from study.records.point import Point
+from study.records.settings import find_study, load_section, load_submission, reference
+from study.status.filters import flat, said
+from study.status.observer import Observer
+from study.status.selection import by_key, one_point
+from study.status.states import PointStatus
+from study.storage.files import read_json
+from study.storage.layout import RunFolder, StudyFolder
+from study.text import duration, recognised
 from train.spec.later import read_run
 from train.spec.resolve import resolve
 
@@ -44,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         emit("show", folder, found)
     else:
-        terminal.show("\n".join(as_text(folder, status, found)))
+        text.show("\n".join(as_text(folder, status, found)))
     return 1 if status.state == "failed" else 0
 
 
@@ -61,7 +64,7 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
         "attempts": attempts(place),
         "checkpoints": [
             {"step": c.step, "tokens": c.tokens, "loss": c.loss, "bytes": c.bytes, "whole": c.whole, "pinned": c.pinned}
-            for c in retention.stored(place)
+            for c in checkpoints.stored(place)
         ],
         "outcome": read_json(place.outcome),
         "mlflow": mlflow(folder, status.key),
@@ -121,8 +124,8 @@ def attempts(run: RunFolder) -> list[dict[str, Any]]:
 
 def mlflow(folder: StudyFolder, key: str) -> dict[str, Any] | None:
     """Return where MLflow shows a run, by what the syncer wrote down; None where it has not been sent."""
+    from study.config.tracking_uri import is_server
     from study.tracking import state
-    from study.tracking.uri import is_server
 
     for store, entry in state.load(folder.tracking).stores.items():
         run = entry.runs.get(key)
@@ -184,12 +187,12 @@ def _attempts(found: Sequence[Mapping[str, Any]]) -> list[str]:
         nodes = ",".join(one["nodes"][:4]) + ("…" if len(one["nodes"]) > 4 else "")
         spent = "" if took is None else duration(float(took))
         rows.append((f"job {one['job_id'] or '?'}", f"on {nodes or '?'}", spent, end))
-    for one, row in zip(found, terminal.aligned(rows, right=[2]), strict=True):
+    for one, row in zip(found, text.aligned(rows, right=[2]), strict=True):
         lines.append(f"  {one['number']:>3}  {row}")
         if one["source"] == "other":
             lines.append(f"       | ran other code than was recorded for it ({one['code']})")
         if one["error"]:
-            lines.append(terminal.cut(f"       | {one['error']}"))
+            lines.append(text.cut(f"       | {one['error']}"))
     return lines
 
 
@@ -205,4 +208,4 @@ def _checkpoints(found: Sequence[Mapping[str, Any]]) -> list[str]:
         loss = "" if one["loss"] is None else f"loss {one['loss']:.4f}"
         mark = f"({', '.join(marks)})" if marks else ""
         rows.append((f"step {one['step']:,}", f"{one['tokens']:,} tokens", size(one["bytes"]), loss, mark))
-    return lines + [f"  {row}" for row in terminal.aligned(rows, right=[0, 1, 2])]
+    return lines + [f"  {row}" for row in text.aligned(rows, right=[0, 1, 2])]

@@ -9,16 +9,19 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
-from study import cost, ledger, overview, terminal
+from study import text as terminal
 from study.commands import add_json, add_study, emit
-from study.feed import send_waiting
-from study.layout import StudyFolder
-from study.observe import Observer, PointStatus
-from study.point import Point
-from study.policy import ENDED_BADLY
-from study.progress import slow_lines
-from study.submission import find_study, reference
-from study.units import recognised
+from study.failures.retry_policy import ENDED_BADLY
+from study.reconcile.reconcile import send_waiting
+from study.records import ledger
+from study.records.point import Point
+from study.records.settings import find_study, reference
+from study.status import cost, overview
+from study.status.observer import Observer
+from study.status.states import PointStatus
+from study.storage.layout import StudyFolder
+from study.text import recognised
+from study.watch.progress import slow_lines
 
 ERROR_LINES = 4
 SHOWN_FAILURES = 5
@@ -43,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     observer.refresh()
     statuses, points = observer.statuses(), observer.points
     if any(s.state in ENDED_BADLY for s in statuses):
-        from study.again import carry_on
+        from study.reconcile.retry import carry_on
 
         statuses = carry_on(observer, statuses, lambda text: print(text, file=sys.stderr))
     if options.json:
@@ -54,17 +57,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _search(folder: StudyFolder, machine: bool) -> int:
-    from study.search import jobs, queue, view
-    from study.search.claims import Office
+    from study.search import view
     from study.search.outlook import nothing_finished
+    from study.search.trial_queue import Office
+    from study.workers import unit_jobs, waiting
 
-    jobs.advance_quietly(folder)
+    unit_jobs.advance_quietly(folder)
     search = Office.of(folder).look().search
     if machine:
         said = {"search": True, **view.as_json(search, folder, time.time())}
         emit("status", folder, said | {"refused": None if search.over else ledger.read(folder).refusal})
     else:
-        stuck = [] if search.over else queue.lines(folder)
+        stuck = [] if search.over else waiting.lines(folder)
         terminal.show("\n".join([view.text(search, folder, time.time()), *stuck]))
     return 1 if any(trial.failed for trial in search.trials.values()) or nothing_finished(search) else 0
 

@@ -6,8 +6,8 @@ import argparse
 import dataclasses
 
 from study.commands import add_json, add_study, emit
-from study.layout import StudyFolder
-from study.submission import find_study, load_submission
+from study.records.settings import find_study, load_submission
+from study.storage.layout import StudyFolder
 
 AWAY = 75
 
@@ -32,9 +32,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _machine(folder: StudyFolder) -> int:
+    from study.config.tracking_uri import shown
     from study.tracking import sync
     from study.tracking.store import StoreAwayError
-    from study.tracking.uri import shown
 
     tracking = load_submission(folder).tracking
     about = {"enabled": tracking.enabled, "store": shown(tracking.uri)}

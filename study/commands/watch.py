@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from study.commands import add_json, add_study
-from study.follow import follow
-from study.submission import find_study, load_submission
+from study.records.settings import find_study, load_submission
+from study.watch.follow import follow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
     """Show live progress until all runs ended; 1 if one did not complete."""
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
-        from study.search.pool import watch
+        from study.workers.pool import watch
 
         if options.json:
             raise ValueError(f"watch --json: {folder.name} is a search: take status --json, now and then")

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import study
-from study.executors import limits, nodes, query, room
-from study.files import RunLock
+from study.executors.slurm import limits, nodes, query
+from study.executors.slurm import site as room
+from study.storage.files import RunLock
 
 NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cephfs", "fuse.juicefs", "wekafs", "9p", "smb3", "cifs")
 SECONDS = 5.0
@@ -156,7 +157,7 @@ def lock_is_seen(path: Path) -> bool:
     if not lock.acquire():
         return False
     try:
-        program = "import sys; from pathlib import Path; from study.files import RunLock; "
+        program = "import sys; from pathlib import Path; from study.storage.files import RunLock; "
         program += "sys.exit(RunLock(Path(sys.argv[1])).acquire())"
         root = str(Path(study.__file__).resolve().parents[1])
         done = subprocess.run(
@@ -169,7 +170,7 @@ def lock_is_seen(path: Path) -> bool:
 
 def tracking(uri: str) -> Check:
     """Return whether the tracking store can be reached: a server answers, a database file can be written."""
-    from study.tracking.uri import is_server, resolve, shown, sqlite_file
+    from study.config.tracking_uri import is_server, resolve, shown, sqlite_file
 
     try:
         address = resolve(uri, Path.cwd())

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from study.doctor.checks import mount_type, reached
-from study.executors.local import job_environment
-from study.files import RunLock, last_lines, read_json, write_json
-from study.hang import py_spy
-from study.place import Place, find_place, rendezvous
+from study.job.hang_watch import py_spy
+from study.job.rank import Place, find_place
+from study.job.rendezvous import rendezvous
+from study.process.children import job_environment
+from study.storage.files import RunLock, last_lines, read_json, write_json
 
 LETTER, LOCK, MEETING = "letter.json", "lock", "meeting.json"
 MEET_SECONDS, TORCH_SECONDS = 120.0, 240.0

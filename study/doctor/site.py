@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from study.config import ClusterConfig
+from study.config.schema import ClusterConfig
 from study.doctor.checks import Check, Slurm
-from study.executors.nodes import Nodes
+from study.executors.slurm.nodes import Nodes
 from train.spec.read import read
 
 MEMORY_SHARE = 0.95

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from study.config.tracking_uri import is_server
 from study.doctor.checks import Check
 from study.doctor.probe import LETTER, LOCK
-from study.executors import query
-from study.executors.local import job_environment
-from study.files import RunLock, last_lines, read_json, write_json
-from study.layout import StudyFolder
-from study.resources import Shape
-from study.tracking.uri import is_server
-from study.units import duration
+from study.executors.job_spec import Shape
+from study.executors.slurm import query
+from study.process.children import job_environment
+from study.storage.files import RunLock, last_lines, read_json, write_json
+from study.storage.layout import StudyFolder
+from study.text import duration
 
 MODULE = "study.doctor.probe"
 POLL_SECONDS = 1.0
@@ -41,14 +41,14 @@ class Trial:
 
 def on_slurm(folder: Path, shape: Shape, tracking: str, seconds: float, say: Say) -> Trial:
     """Submit the test job and wait for it, at most `seconds`; it is cancelled where it takes longer, or at Ctrl-C."""
-    from study.executors import slurm
+    from study.executors.slurm import sbatch
 
     study = StudyFolder(folder)
     lock = _prepare(folder, tracking)
     name = f"doctor.{uuid.uuid4().hex[:10]}"
     try:
-        job_id = slurm.submit(study, name, slurm.render(study, shape, name, None, module=MODULE))
-    except slurm.SchedulerError as error:
+        job_id = sbatch.submit(study, name, sbatch.render(study, shape, name, None, module=MODULE))
+    except sbatch.SchedulerError as error:
         lock.close()
         return Trial(problem=str(error))
     over = False

@@ -5,21 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from study import code_version, frozen, ledger
-from study.config import ClusterConfig
-from study.layout import StudyFolder
-from study.lineage import own_flops
-from study.place import local_world
-from study.point import Point
-from study.supervise import spawn
-from train.spec.config import RunConfig
+from study.process import code_snapshot
+from study.process.children import job_environment, python, spawn
+from study.records import ledger
+from study.storage.layout import StudyFolder
 
 
 class Slots:
@@ -38,7 +31,7 @@ class Slots:
     def start(self, key: str, batch: ledger.Batch) -> None:
         """Start the process that advances this key. ValueError where the copy of the code that it is to run is gone."""
         self._folder.jobs.mkdir(parents=True, exist_ok=True)
-        copy = frozen.source(self._folder, batch.resources.get("code"), batch.code)
+        copy = code_snapshot.source(self._folder, batch.resources.get("code"), batch.code)
         words = [str(self._folder.path.absolute()), "--name", batch.name, "--index", str(batch.keys.index(key))]
         log = self._folder.jobs / "local.log"
         self._running[key] = spawn(
@@ -71,43 +64,3 @@ def write_batch(
     ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources=about, code=code)
     ledger.append(folder, "submitted", name=name, job_id="local")
     return name
-
-
-def slot_count(cluster: ClusterConfig, runs: Iterable[RunConfig]) -> int:
-    """Return how many runs fit at once: as said, or by `runtime.threads` cores for each process of a run."""
-    if cluster.slots is not None:
-        if cluster.slots < 1:
-            raise ValueError(f"cluster.slots={cluster.slots} is not allowed: it takes 1 or more, or null")
-        return cluster.slots
-    cores = max((run.runtime.threads * local_world(asdict(run.parallel), tasks(cluster)) for run in runs), default=1)
-    return max(1, len(os.sched_getaffinity(0)) // max(1, cores))
-
-
-def tasks(cluster: ClusterConfig) -> int:
-    """Return how many processes of one run the cluster section asks for."""
-    return cluster.nodes * cluster.tasks_per_node
-
-
-def estimated_flops(config: RunConfig) -> float:
-    """Return the training FLOPs that a run spends itself, for ordering and for the time left."""
-    return own_flops(config) if config.budget.tokens else 0.0
-
-
-def longest_first(keys: Sequence[str], points: Mapping[str, Point]) -> list[str]:
-    """Return the keys by falling compute, so that no long run is left alone at the end; ties keep their order."""
-    return sorted(keys, key=lambda key: -estimated_flops(points[key].config) if key in points else 0.0)
-
-
-def python(copy: Path | None = None) -> list[str]:
-    """Return how Python is started for a local run of the checkout, or of a copy of the code and nothing beside it."""
-    return [sys.executable, *code_version.python_options(copied=copy is not None)]
-
-
-def job_environment(environment: Mapping[str, str], copy: Path | None = None) -> dict[str, str]:
-    """Return the environment of a local run: this one, with this package importable from any directory.
-
-    copy: of the code, which then is imported; what else the working directory and the checkout hold comes after it.
-    """
-    home = [] if copy is None else [str(copy), str(Path.cwd())]
-    folders = [*home, str(code_version.home()), environment.get("PYTHONPATH")]
-    return {**environment, "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}

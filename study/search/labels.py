@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from study.layout import StudyFolder
 from study.search import view
-from study.search.log import EventLog
+from study.search.event_log import EventLog
 from study.search.settings import Settings, load
 from study.search.state import Search
+from study.storage.layout import StudyFolder
 
 REPLACED = "replaced"
 """Verdict of a member's point once the member goes on as another one's copy."""
@@ -43,7 +43,7 @@ class Labels:
     def _ended(self, search: Search) -> str:
         if search.stopped or search.claims:
             return "stopped" if search.stopped and not search.claims else ""
-        from study.search.claims import Office  # it knows what the next trial would cost
+        from study.search.trial_queue import Office  # it knows what the next trial would cost
 
         try:
             return "over" if Office.of(self._folder).search.over else ""

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from study.search.settings import Settings
 from study.search.state import Search
-from study.units import counted, estimate, percent
+from study.text import counted, estimate, percent
 from sweeps.events import Ended, Reported, Started, Unit
 from sweeps.rungs import always_enough
 from sweeps.schedulers.asha_promotion import AshaPromotion

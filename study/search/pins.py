@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from study import checkpoints
-from study.layout import StudyFolder
+from study.records import checkpoints
 from study.search.state import Claim, Search
+from study.storage.layout import StudyFolder
 from sweeps.schedulers.pbt import PopulationBased
 from train.spec.lineage import parse
 
@@ -33,7 +33,7 @@ def release_all(folder: StudyFolder, search: Search) -> None:
 
 def needed(folder: StudyFolder) -> set[tuple[str, int]]:
     """Return the checkpoints (key, tokens) of a study's search that trials may still copy or go on from."""
-    from study.search.claims import Office
+    from study.search.trial_queue import Office
 
     search = Office.of(folder).search
     if not isinstance(search.scheduler, PopulationBased):

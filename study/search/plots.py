@@ -213,7 +213,7 @@ def _place(trial: Trial, name: str) -> float | str:
 
 
 def _tokens(count: int) -> str:
-    from study.units import human
+    from study.text import human
 
     return human(count)
 

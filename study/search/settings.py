@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from study.files import read_json, write_atomic
-from study.layout import StudyFolder
+from study.storage.files import read_json, write_atomic
+from study.storage.layout import StudyFolder
 from sweeps.rungs import first_rung
 from sweeps.samplers.density import DensityDraws
 from sweeps.samplers.models import MODELS, Modelled

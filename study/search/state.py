@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from study.policy import End
-from study.search import retrying
-from study.search.log import Record
+from study.failures.retry_policy import End
+from study.search import retry
+from study.search.event_log import Record
 from study.search.settings import Settings
 from study.search.usage import Usage
 from sweeps.events import Config, Ended, Measured, Reported, Setting, Started, Unit
@@ -231,7 +231,7 @@ class Search:
             self.spent -= self._cost(claim.unit, trial.flops_per_token)
         elif record["how"] == "lost":
             self.lost_units += 1
-        end = retrying.end_of(record, claim.key)
+        end = retry.end_of(record, claim.key)
         trial.short_of_memory += end is not None and end.kind == "host_memory"
         trial.ends = [] if record["how"] == "reached" else [*trial.ends, *([end] if end is not None else [])]
         trial.failed = trial.failed or record["how"] == "failed"

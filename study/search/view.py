@@ -7,15 +7,13 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from study.layout import StudyFolder
-from study.search import ancestry
 from study.search.forecast import forecast
 from study.search.outlook import nothing_finished
 from study.search.pareto import front_of, values_at
 from study.search.settings import Settings
 from study.search.state import Search, Trial
-from study.terminal import aligned
-from study.units import counted, duration, percent
+from study.storage.layout import StudyFolder
+from study.text import aligned, counted, duration, percent
 from sweeps.correlation import spearman
 from sweeps.events import Setting
 from sweeps.rungs import Rung, levels
@@ -73,7 +71,7 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     """Return the search as `status` shows it; now [s since 1970]: running units have lasted until then."""
     state = "stopped" if search.stopped else "over" if search.over else "going on"
     lines = [f"{folder.name}: {search.settings.scheduler}, {state}: {line(search)}"]
-    population = ancestry.lines(search)
+    population = population_lines(search)
     lines += [] if isinstance(search.scheduler, PopulationBased) else ["", *_rungs(search)]
     lines += ["", *_best(search)]
     lines += _front(search)
@@ -134,7 +132,7 @@ def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> di
             }
             for trial in search.trials.values()
         ],
-        **ancestry.as_json(search),
+        **population_as_json(search),
     }
 
 
@@ -279,3 +277,49 @@ def _start_up(search: Search) -> list[str]:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+SHOWN_COPIES = 12
+
+
+def population_lines(search: Search) -> list[str]:
+    """Return the latest copies and the incumbent's schedule; nothing for a search that is no population."""
+    scheduler = search.scheduler
+    if not isinstance(scheduler, PopulationBased):
+        return []
+    copies = scheduler.lineage
+    shown = [
+        f"member {copy.member} copied {copy.donor} at {copy.resource:,} tokens (it stood at {copy.own:,}): "
+        + _settings(copy.config)
+        for copy in copies[-SHOWN_COPIES:]
+    ]
+    if len(copies) > SHOWN_COPIES:
+        shown.insert(0, f"{len(copies)} copies, the latest:")
+    best = search.incumbent
+    if best is not None:
+        shown += ["", f"settings that led to the best, member {best.number}:"]
+        steps = scheduler.schedule(best.number)
+        shown += [f"  from {since:>13,} tokens  {_settings(config)}" for since, config in steps]
+    return shown
+
+
+def population_as_json(search: Search) -> dict[str, Any]:
+    """Return lineage (copies in order) and schedule of the incumbent; resources in tokens."""
+    scheduler = search.scheduler
+    if not isinstance(scheduler, PopulationBased):
+        return {}
+    best = search.incumbent
+    schedule = [] if best is None else scheduler.schedule(best.number)
+    return {
+        "lineage": [
+            {"member": c.member, "donor": c.donor, "own_tokens": c.own, "tokens": c.resource, "config": dict(c.config)}
+            for c in scheduler.lineage
+        ],
+        "schedule": [{"tokens": since, "config": dict(config)} for since, config in schedule],
+        "tokens_trained": scheduler.used,
+    }
+
+
+def _settings(config: Any) -> str:
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in config.items()}
+    return " ".join(f"{name}={value}" for name, value in shown.items())

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from study.tracking.uri import DEFAULT, resolve, shown, ui_command
+from study.config.tracking_uri import DEFAULT, resolve, shown, ui_command
 
 if TYPE_CHECKING:
-    from study.layout import StudyFolder
+    from study.storage.layout import StudyFolder
     from study.tracking.syncer import Synced
 
 __all__ = ["DEFAULT", "Tracking", "command", "resolve", "shown", "sync", "ui_command"]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from study.layout import StudyFolder
-from study.tracking.redact import redactor
-from study.tracking.sent import address
-from study.tracking.uri import DEFAULT, resolve, shown, ui_command
+from study.config.tracking_uri import DEFAULT, resolve, shown, ui_command
+from study.storage.layout import StudyFolder
+from study.storage.secrets import redactor
+from study.tracking.syncer import address
 
 OK, REFUSED, USAGE, BROKEN, AWAY = 0, 1, 2, 70, 75
 """Exit codes: all sent; some runs refused by the store; wrong arguments; a defect; store away, run it again."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.executors.query import Job, View
-from study.files import last_lines, read_json
-from study.layout import RunFolder, StudyFolder
-from study.ledger import Ledger
-from study.observe import gather
-from study.standing import judge
+from study.executors.slurm.query import Job, View
+from study.records.ledger import Ledger
+from study.status.observer import gather
+from study.status.states import judge
+from study.storage.files import last_lines, read_json
+from study.storage.layout import RunFolder, StudyFolder
 
 ERROR_LINES = 12
 

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from study.tracking import uri as address
-from study.tracking.database import create_database, tune
-from study.tracking.redact import Redact
-from study.tracking.spool import Value
+from study.config import tracking_uri as address
+from study.storage.secrets import Redact
+from study.tracking.metrics_reader import Value
+from study.tracking.sqlite import create_database, tune
 from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError, StoredRun
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from study.layout import RunFolder
+from study.storage.layout import RunFolder
+from study.storage.secrets import Redact
 from study.tracking.facts import Facts
-from study.tracking.project import Card, FrozenPoint, params
-from study.tracking.redact import Redact
-from study.tracking.spool import Position, Record, Value, records
+from study.tracking.mapping import Card, FrozenPoint, params
+from study.tracking.metrics_reader import Position, Record, Value, records
 from study.tracking.state import RunState
 from study.tracking.store import ENTITIES, PARAMS, Store
 

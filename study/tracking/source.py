@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from study import ledger
-from study.executors.query import Job, View, look
-from study.layout import StudyFolder
+from study.executors.slurm.query import Job, View, look
+from study.records import ledger
 from study.search.labels import Labels
-from study.tracking.project import FrozenPoint
+from study.storage.layout import StudyFolder
+from study.tracking.mapping import FrozenPoint
 
 REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
 LOOK_SECONDS = 60.0

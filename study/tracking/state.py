@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study.files import read_json, write_atomic
-from study.tracking.spool import Position
+from study.storage.files import read_json, write_atomic
+from study.tracking.metrics_reader import Position
 
 FORMAT = 1
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from study.tracking.spool import Value
+from study.tracking.metrics_reader import Value
 
 ENTITIES = 1000
 """Metrics, parameters and tags that one call may carry together."""

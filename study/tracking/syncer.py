@@ -11,27 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from study.files import locked
-from study.layout import StudyFolder
+from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
+from study.executors.slurm.query import View
+from study.records.settings import load_section
+from study.storage.files import locked
+from study.storage.layout import StudyFolder
+from study.storage.secrets import Redact, redactor
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
-from study.tracking.project import (
-    PARENT,
-    Card,
-    FrozenPoint,
-    identity_tags,
-    of_search,
-    run_card,
-    run_name,
-    study_card,
-)
-from study.tracking.redact import Redact, redactor
-from study.tracking.sent import unsent
+from study.tracking.mapping import PARENT, Card, FrozenPoint, identity_tags, of_search, run_card, run_name, study_card
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
 from study.tracking.store import RunGoneError, RunRefusedError, Store, StoreAwayError
-from study.tracking.uri import identity
 
 FAILURES = 3
 """Runs in a row at which a store fails before a pass is given up."""
@@ -288,3 +280,48 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def address(folder: StudyFolder) -> str | None:
+    """Return the absolute address of a study's store; None where its tracking is off. ValueError for none of ours."""
+    section = load_section(folder, "tracking")
+    if section.get("enabled") is False:
+        return None
+    outside = os.environ.get("MLFLOW_TRACKING_URI")
+    uri = resolve(section.get("uri") or outside or DEFAULT, Path.cwd())
+    # A study's files hold no credentials: those of its store may be in the environment's address of the same one.
+    return outside if outside and identity(outside) == identity(uri) else uri
+
+
+def is_all_sent(folder: StudyFolder) -> bool:
+    """Whether every point has reached its outcome and all that a study shows was sent, as far as its files know.
+
+    What was removed from the store since is not seen: only asking the store, as `sync` does, can tell. A search is
+    never said to be sent, for it may make points yet.
+    """
+    try:
+        uri = address(folder)
+        if uri is None or folder.search.exists():
+            return False
+        target = memory.load(folder.tracking).stores.get(identity(uri))
+        database = sqlite_file(uri)
+        if target is None or (database is not None and not database.exists()):
+            return False
+        source = Source(folder, lambda jobs: View())
+        source.refresh(())
+    except ValueError:  # whoever sends says what is wrong
+        return False
+    if not source.points or source.started() != list(source.points):
+        return False
+    if not all(key in target.runs and target.runs[key].done for key in source.points):
+        return False
+    card = study_card([target.runs[key].state for key in source.points], 0, *source.latest(), redactor(os.environ))
+    return target.parent_sent == card.digest() and not any(unsent(target, source, None))
+
+
+def unsent(target: StoreState, source: Source, report: Path | None) -> Iterator[tuple[Path, str | None, str, str]]:
+    """Yield the study's files that the store does not have as they are: path, folder and name there, stamp."""
+    for path, folder, stamp in source.files(report):
+        name = f"{folder or ''}/{path.name}"
+        if target.files.get(name) != stamp:
+            yield path, folder, name, stamp

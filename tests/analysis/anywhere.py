@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import approaches, fit_law, frame, isoflop
+from analysis import approaches, frame, isoflop
 from analysis import fit as command
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
 from tests.analysis import studies
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis import engine
-from analysis.forms import SURFACE
+from analysis.forms.powers import SURFACE
 from analysis.rows import Rows, rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "scaling"

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import engine, fit_law, flat, forms, human, losses
+from analysis import engine, flat, forms, human, losses
 from analysis.flat import Flat
+from analysis.law import fit_law
 from tests.analysis import anywhere, studies
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, envelope, fit_law, isoflop
-from analysis.forms import SURFACE
+from analysis import approaches, envelope, isoflop
+from analysis.forms.powers import SURFACE
+from analysis.law import fit_law
 from tests.analysis import studies
 
 KEYS = ["group", "dataset", "hparams", "warmup", "decay", "param_count", "split"]

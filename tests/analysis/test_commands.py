@@ -61,7 +61,7 @@ def test_a_rolling_backtest_of_an_exact_law_has_no_error(tmp_path: Path, capsys:
     assert backtest.main([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}"]) == 0
     assert "exponent a" in capsys.readouterr().out
     rows = studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15)))
-    from analysis.engine import Huber
+    from analysis.losses import Huber
 
     cuts = backtest.rolling(rows, Huber())
     assert [cut.rows for cut in cuts] == [10, 15]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import bootstrap, engine, fit_law, forms
+from analysis import bootstrap, engine, forms
+from analysis.law import fit_law
 from tests.analysis import studies
 
 laws = st.tuples(

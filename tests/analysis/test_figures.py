@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import results
+from analysis.blocks import Identified
 from analysis.figures import backtest, canvas, curves, data, frontier, law, loss, style, valleys
 from analysis.figures.canvas import Figure
-from analysis.results import Fit, Identified
+from analysis.results import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from analysis import bootstrap, engine, errors, fit_law, losses, valleys
+from analysis import bootstrap, engine, errors, losses, valleys
+from analysis.law import fit_law
 from benchmarks import analysis_intervals
 from tests.analysis import studies
 

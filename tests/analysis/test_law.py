@@ -11,8 +11,11 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis import compare, fit_law, losses, sensitivity
+from analysis import losses
+from analysis.comparison import compare
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
+from analysis.sensitivity import sensitivity
 from tests.analysis import studies
 
 

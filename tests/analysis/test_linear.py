@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 from scipy.optimize import minimize, nnls
 
-from analysis import fit, fit_law, frame, losses
+from analysis import fit, frame, losses
+from analysis.law import fit_law
 from tests.analysis import studies
 
 

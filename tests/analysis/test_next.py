@@ -9,7 +9,7 @@ import pytest
 
 from analysis import design, engine, frame
 from analysis import next as upcoming
-from analysis.forms import SURFACE
+from analysis.forms.powers import SURFACE
 from analysis.losses import Squared
 from tests.analysis import studies
 
@@ -95,7 +95,7 @@ def test_the_choice_beats_random_runs_of_the_same_cost() -> None:
 
 def test_the_command_writes_what_study_sweep_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The config folder is composed by Hydra as it is: every run of it is a point, with its shape and its tokens."""
-    from study import sweep
+    from study.sweep import __main__
 
     folder = tmp_path / "runs" / "isoflop"
     studies.write_study(folder, studies.isoflop(1, noise=0.003))
@@ -114,7 +114,7 @@ def test_the_command_writes_what_study_sweep_runs(tmp_path: Path, capsys: pytest
     # The made-up points hold only what the analysis reads; the schema's defaults stand in for the rest.
     head, _, tail = text.partition("data:")
     (out / "next.yaml").write_text(head + tail[tail.index("search:") :])
-    assert sweep.main(["--config-dir", str(out), "--config-name", "next", *runs]) == 0
+    assert __main__.main(["--config-dir", str(out), "--config-name", "next", *runs]) == 0
     shown = capsys.readouterr().out
     assert f"{len(points)} points" in shown or "1 point" in shown
     for path in points:

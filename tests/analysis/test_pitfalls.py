@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit_law, frame, hyperparameters, pitfalls, source
+from analysis import frame, hyperparameters, pitfalls, source
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
 from tests.analysis import studies
 

@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import results
+from analysis.blocks import Check, Identified
 from analysis.figures.data import Row, read_rows
 from analysis.report import maths
 from analysis.report.__main__ import main, parse
 from analysis.report.markup import VOID, Html, join, tag
 from analysis.report.page import page
 from analysis.report.write import figures, write
-from analysis.results import Check, Fit, Identified
+from analysis.results import Fit
 
 DATA = Path(__file__).parent / "data"
 FIT = DATA / "fit_example.json"

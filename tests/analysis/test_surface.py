@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from analysis import bootstrap, engine, evidence, recommend, surface
+from analysis.blocks import Block
 from analysis.cost import Cost, cost
-from analysis.forms import SURFACE
-from analysis.results import Block
+from analysis.forms.powers import SURFACE
 from analysis.rows import Rows
 from tests.analysis import studies
 

@@ -12,8 +12,9 @@ import pytest
 
 from analysis import approaches, backtest, checks, engine, evidence, frame, human, suspects
 from analysis.approaches import side_by_side
+from analysis.blocks import Block
 from analysis.law import fit_law
-from analysis.results import Backtest, Block, Choice, Recommendation
+from analysis.results import Backtest, Choice, Recommendation
 from tests.analysis import studies
 
 NATS = "nats per token"

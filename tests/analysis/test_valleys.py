@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import fit, frame, valleychoices, valleys
-from analysis.results import Valleys
+from analysis.blocks import Valleys
 from analysis.valleychoices import Choices
 from tests.analysis import studies
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from study.classify import Seen, classify
+from study.failures.kinds import Seen, classify
 from tests.forked import environments
 from tests.train.faults import BRAKE
 from tests.train.runs import LIMIT_SECONDS, faulty, finish, records, start, with_runtime, write_config

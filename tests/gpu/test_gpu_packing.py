@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from study.pack import multi_process_service
+from study.job.packed import multi_process_service
 from tests.train.runs import LIMIT_SECONDS, finish, read_outcome, start, with_runtime, write_config
 from train.spec.config import RunConfig
 

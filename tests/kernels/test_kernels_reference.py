@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
-from kernels import rms_norm, rope, swiglu
 from kernels.linear_cross_entropy import chunk_rows
+from kernels.rms_norm import rms_norm
+from kernels.rope import rope
+from kernels.swiglu import swiglu
 from tests.kernels import oracle
 
 IGNORED = -100

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
-from study.supervise import die_with_parent
+from study.process.children import die_with_parent
 from tests.slurm.cluster import ClusterError, ThrowawayCluster, wait_for
 from tests.slurm.lab import TRAINERS, Lab
 from tests.slurm.supervisor import MARK

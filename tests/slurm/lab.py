@@ -26,7 +26,14 @@ LOOK_SECONDS = 2.0
 """Between commands that ask for a state: each takes most of a second of a core, which what is waited for wants too."""
 IMPORTED = (
     *("hydra", "hydra.core.plugins", "hydra._internal.hydra", "omegaconf", "rich.console", "rich.live", "submitit"),
-    *("study.plugins", "study.compose", "study.designs", "study.execute", "study.follow", "study.commands.status"),
+    *(
+        "study.sweep.plugins",
+        "study.config.compose",
+        "study.planning.designs",
+        "study.reconcile.reconcile",
+        "study.watch.follow",
+        "study.commands.status",
+    ),
 )
 """What the commands import, which takes them longer than what they are asked to do."""
 STARTING = Lock()

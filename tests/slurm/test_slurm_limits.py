@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from study.files import locked, write_atomic
-from study.layout import StudyFolder
+from study.storage.files import locked, write_atomic
+from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ThrowawayCluster, wait_for
 from tests.slurm.lab import TINY, Lab
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from study.layout import StudyFolder
-from study.search.claims import Office
 from study.search.state import Search
+from study.search.trial_queue import Office
+from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ClusterError, ThrowawayCluster, wait_for
 from tests.slurm.lab import TINY, Lab
 

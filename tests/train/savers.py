@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from train.checkpoint import Saver
+from train.checkpoint.save import Saver
 
 
 def main(folder: Path, step: int) -> None:

@@ -12,7 +12,7 @@ from sweeps.designs.trunk_and_branch import Part, saved, trunk_and_branch
 from tests.train.runs import read_outcome, records, values, write_config
 from train import run
 from train.branch import branch
-from train.checkpoint import Checkpoint, newest
+from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import stored
 from train.schedule import batch_tokens, factor
 from train.spec.config import BatchConfig, BudgetConfig, RunConfig, ScheduleConfig

@@ -22,22 +22,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.train.runs import started
-from train.checkpoint import (
-    Checkpoint,
-    Retention,
-    SaveError,
-    Saver,
-    abandon_from,
-    collect,
-    mark_torn,
-    newest,
-    pin,
-    read_all,
-    recover,
-    restore,
-    single,
-)
-from train.checkpoint.layout import TORN
+from train.checkpoint.layout import TORN, Checkpoint, Retention, abandon_from, mark_torn, newest, pin, recover, single
+from train.checkpoint.load import read_all, restore
+from train.checkpoint.save import SaveError, Saver
+from train.checkpoint.state import collect
 from train.files import describe
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import rope
+from kernels.rope import rope
 from train.model.attention import Attention
 from train.model.initialise import initialise
 from train.model.rope import rotations

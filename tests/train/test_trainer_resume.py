@@ -17,7 +17,8 @@ from tests.train.faults import BRAKE
 from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
 from tests.warm import Started
 from train import run, saving
-from train.checkpoint import newest, save
+from train.checkpoint import save
+from train.checkpoint.layout import newest
 from train.signals import StopFlag
 from train.spec.config import RunConfig
 

@@ -11,9 +11,9 @@ import torch
 
 from tests.train.runs import write_config
 from train import run
-from train.checkpoint import Saver
+from train.checkpoint.save import Saver
 from train.checkpoint.staging import Staging
-from train.optim import Optimizer
+from train.optim.optimizer import Optimizer
 from train.spec.config import BudgetConfig, RunConfig
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from train.health import desync, probe, statistics
 from train.health.parts import Part, held, part_of, state_of
 from train.health.statistics import Size
-from train.optim import Optimizer
+from train.optim.optimizer import Optimizer
 from train.precision import underflow
 from train.precision.scaler import LossScaler
 from train.spec.config import HealthConfig

@@ -24,8 +24,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from kernels import cast_fp8
-from kernels.fp8 import LEAST, scale_of
+from kernels.fp8 import LEAST, cast_fp8, scale_of
 from train.model.transformer import Transformer
 from train.precision.fp8 import FORWARD, Received, products
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels import Fp8, cast_fp8
+from kernels.fp8 import Fp8, cast_fp8
 from train.model.weights import Product
 from train.spec.config import PrecisionConfig
 

@@ -11,10 +11,10 @@ import pytest
 
 from analysis import approaches, engine, isoflop
 from analysis.approaches import side_by_side
-from analysis.forms import SURFACE
+from analysis.blocks import Identified, PowerLaw
+from analysis.forms.powers import SURFACE
 from analysis.law import fit_law
 from analysis.lawfit import LawFit
-from analysis.results import Identified, PowerLaw
 from analysis.rows import Rows
 from tests.analysis import studies
 

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from analysis import backtest, engine, frontier, valleys
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 from analysis.results import Cut
 from analysis.rows import Rows
 from tests.analysis import studies

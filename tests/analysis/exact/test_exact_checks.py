@@ -10,19 +10,9 @@ import pytest
 from scipy import stats
 
 from analysis import checks
+from analysis.blocks import Basin, Block, Dropped, Identified, Optimizer
 from analysis.recommend import Clash
-from analysis.results import (
-    Backtest,
-    BacktestRun,
-    Basin,
-    Block,
-    Choice,
-    Dropped,
-    Identified,
-    Optimizer,
-    Proposal,
-    Recommendation,
-)
+from analysis.results import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from analysis.rows import Rows, rows
 from tests.analysis import studies
 from tests.analysis.exact.verdicts import UNIDENTIFIED

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import comparison, fit_law
+from analysis import comparison
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
 from tests.analysis import studies
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.constraints import FREE, Constraint, constraint, solved
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 
 CENTRES = np.array([16.0, 21.0])
 NAMES = ("E", "A", "B", "alpha", "beta")

@@ -9,7 +9,7 @@ import pytest
 
 from analysis import covariance, engine, losses
 from analysis.constraints import constraint
-from analysis.forms import SURFACE
+from analysis.forms.powers import SURFACE
 from tests.analysis import studies
 
 TABLE = studies.isoflop(0)

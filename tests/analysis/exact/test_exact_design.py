@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from analysis import design, engine, losses, priors
 from analysis.design import Basin, Choice, Posterior
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 from tests.analysis import studies
 
 TABLE = studies.isoflop(3, noise=0.01)

@@ -11,12 +11,13 @@ import pytest
 
 from analysis import bfgs, engine
 from analysis.bfgs import Array, Minimum
+from analysis.blocks import Basin, Optimizer
 from analysis.constraints import FREE, constraint
 from analysis.engine import PointFit, Problem
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
 from analysis.forms.base import Candidates
+from analysis.forms.powers import SURFACE
 from analysis.losses import Absolute, Huber, Loss, Squared, StudentT
-from analysis.results import Basin, Optimizer
 from tests.analysis import studies
 
 LOSSES: tuple[Loss, ...] = (Huber(0.02), Squared(), Absolute(0.005), StudentT())

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from analysis import approaches, envelope, evidence, frame
-from analysis.forms import SURFACE
-from analysis.results import Block, Check
+from analysis.blocks import Block, Check
+from analysis.forms.powers import SURFACE
 from analysis.surface import FEWEST, Surface
 from tests.analysis import studies
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bootstrap, engine, errors, fit_law, law, observations
+from analysis import bootstrap, engine, errors, law, observations
 from analysis.bfgs import Array
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
 from tests.analysis import studies
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from analysis import bootstrap, engine, frontier
-from analysis.forms import FRONTIER, FRONTIER_NO_FLOOR
+from analysis.blocks import Frontier
+from analysis.forms.powers import FRONTIER, FRONTIER_NO_FLOOR
 from analysis.frontier import FrontierFit
-from analysis.results import Frontier
 from analysis.rows import Rows, rows
 from analysis.valleys import ValleyFit
 

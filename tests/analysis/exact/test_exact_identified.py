@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import fit_law, identified
-from analysis.results import Identified
+from analysis import identified
+from analysis.blocks import Identified
+from analysis.law import fit_law
 from tests.analysis import studies
 
 KNOWN = Identified(True)

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import bootstrap, engine, errors, fit_law, law, losses, observations
-from analysis.forms import SURFACE
+from analysis import bootstrap, engine, errors, law, losses, observations
+from analysis.forms.powers import SURFACE
+from analysis.law import fit_law
 from tests.analysis import studies
 
 TABLE = studies.isoflop(1, noise=0.003)

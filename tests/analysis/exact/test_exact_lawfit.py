@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
-from analysis import bootstrap, fit_law
-from analysis.forms import SURFACE
+from analysis import bootstrap
+from analysis.blocks import Identified
+from analysis.forms.powers import SURFACE
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
 from analysis.losses import Huber
-from analysis.results import Identified
 from tests.analysis import studies
 
 NAMES = ["E", "A", "B", "alpha", "beta"]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
 from analysis.forms.base import Form, Linked
-from analysis.forms.powers import SumOfPowers
+from analysis.forms.powers import SURFACE, SumOfPowers
 from tests.analysis.formulas import FORMULAS
 from tests.analysis.test_forms import LAWS, design
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis import observations
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 from analysis.observations import Observations, by_first, column, inputs, read
 from analysis.rows import rows
 

@@ -10,8 +10,9 @@ import pytest
 from scipy import stats
 
 from analysis import drawchecks, observations, pitfalls
-from analysis.forms import FORMS, SURFACE
-from analysis.results import Basin, Identified, Optimizer
+from analysis.blocks import Basin, Identified, Optimizer
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 from tests.analysis.exact.verdicts import UNIDENTIFIED
 
 N = np.array([1e6, 2e6, 4e6])

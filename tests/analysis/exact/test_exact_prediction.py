@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bootstrap, comparison, fit_law, losses, prediction
+from analysis import bootstrap, comparison, losses, prediction
+from analysis.law import fit_law
 from analysis.lawfit import LawFit
 from analysis.prediction import Prediction, predicted
 from tests.analysis import studies

@@ -10,7 +10,8 @@ import pytest
 from scipy import optimize
 
 from analysis import engine, losses, priors
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 from tests.analysis import studies
 
 

@@ -11,10 +11,11 @@ import pytest
 from scipy import stats
 
 from analysis import engine, losses, profile
+from analysis.blocks import Identified
 from analysis.constraints import constraint
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 from analysis.profile import Profile, _Path
-from analysis.results import Identified
 from tests.analysis import studies
 
 TABLE = studies.isoflop(2, noise=0.002, budgets=(1e12, 1e13, 1e14, 1e15))

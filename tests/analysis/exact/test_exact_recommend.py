@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from analysis import bootstrap, recommend, valleys
-from analysis.blocks import Valley
+from analysis.blocks import Block, Frontier, Identified, PowerLaw, Valley, Valleys
 from analysis.cost import Cost, cost
 from analysis.forms import FORMS
 from analysis.frontier import FrontierFit
 from analysis.law import fit_law
 from analysis.planlaws import Closed, Fitted
-from analysis.results import Block, Frontier, Identified, PowerLaw, Proposal, Valleys
+from analysis.results import Proposal
 from analysis.rows import Rows
 from analysis.surface import Surface
 from analysis.valleys import ValleyFit

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from analysis import frontierpath
-from analysis.results import Block, Identified, PathPoint, PowerLaw, Proposal, Recommendation
+from analysis.blocks import Block, Identified, PowerLaw
+from analysis.results import PathPoint, Proposal, Recommendation
 from analysis.rows import clusters, rows
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from analysis import bootstrap
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
+from analysis.forms.powers import SURFACE
 from tests.analysis import studies
 
 sensitivity: Any = importlib.import_module("analysis.sensitivity")

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from analysis import bootstrap, covariance, engine, law, losses, observations, simulation
-from analysis.forms import SURFACE
+from analysis.forms.powers import SURFACE
 from analysis.simulation import Errors, coverage
 from tests.analysis import studies
 

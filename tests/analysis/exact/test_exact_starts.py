@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from analysis.forms import FORMS, SURFACE
+from analysis.forms import FORMS
 from analysis.forms.base import Array, Expression, Form, product
 from analysis.forms.kaplan import scales
 from analysis.forms.multi_power import MultiPower, Schedules
+from analysis.forms.powers import SURFACE
 from analysis.forms.precision import starts as precision_starts
 from tests.analysis.test_forms import LAWS, design
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from analysis import bootstrap, valleychoices, valleys
-from analysis.results import PowerLaw, Valley
+from analysis.blocks import PowerLaw, Valley
 from analysis.rows import Rows, rows
 
 X = np.array([-2.0, -1.2, 0.0, 0.9, 2.0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.results import Identified
+from analysis.blocks import Identified
 
 UNIDENTIFIED = [
     (Identified(False, "why"), "E is not identified (why)"),

@@ -13,8 +13,8 @@ import kernels
 from kernels.jit import adamw, gradient_norm, multi_tensor
 from kernels.tuning import Launch, override
 from tests.kernels.oracle import DEVICE, INTERPRETED, check, digest, error
-from train.optim import make_optimizer
 from train.optim.adamw import fused
+from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
 
 SHAPES = [(3,), (37, 11), (1,), (0,), (64, 5)]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from study.layout import StudyFolder
 from study.search import view
 from study.search.forecast import MOST, Forecast, forecast
 from study.search.pareto import front, front_of
 from study.search.state import Search, ended, reported, started
-from tests.study.search.searches import search_settings
+from study.storage.layout import StudyFolder
+from tests.study.support.searches import search_settings
 
 R = 27_008
 NOWHERE = StudyFolder(Path("nowhere"))

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from study.commands.status import run as status
-from study.files import locked
-from study.layout import StudyFolder
-from study.search import outlook, pool, view
-from study.search.claims import Office
+from study.search import outlook, view
 from study.search.settings import load, save, with_rungs_of
 from study.search.state import Search, ended, reported, started
-from study.sweep import main
-from tests.study.search.searches import advance, make_search, search_settings
+from study.search.trial_queue import Office
+from study.storage.files import locked
+from study.storage.layout import StudyFolder
+from study.sweep.__main__ import main
+from study.workers import pool
+from tests.study.support.searches import advance, make_search, search_settings
 
 RATE = "optim.lr=interval(1e-4,1e-2)"
 R = 27_008

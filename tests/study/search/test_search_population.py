@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from study import checkpoints
-from study.config import SearchConfig, StudyConfig
-from study.freeze import load_points
-from study.layout import StudyFolder
+from study.config.schema import SearchConfig, StudyConfig
+from study.records import checkpoints
+from study.records.points import load_points
 from study.search import view
-from study.search.claims import Office
-from study.search.define import settings_of
+from study.search.from_overrides import settings_of
 from study.search.state import Search
+from study.search.trial_queue import Office
+from study.storage.layout import StudyFolder
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Interval
-from tests.study.execution.studies import wait_until
-from tests.study.search.searches import advance, begin_worker, make_search, run_worker, search_settings
+from tests.study.support.searches import advance, begin_worker, make_search, run_worker, search_settings
+from tests.study.support.studies import wait_until
 from train.checkpoint import layout
 from train.spec.config import BudgetConfig
 from train.spec.lineage import parse
@@ -127,8 +127,8 @@ def test_what_a_copy_cannot_take_over_is_refused() -> None:
     run = search_settings().base
 
     def define(space: Mapping[str, Domain], name: str = "pbt", explore: str = "perturb") -> Any:
-        from study.compose import check
-        from study.freeze import settle
+        from study.config.compose import check
+        from study.records.points import settle
 
         search = SearchConfig(name=name, trials=4, explore=explore)
         config = StudyConfig(search=search, budget=BudgetConfig(tokens=27_008))

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from study.search.claims import Office
-from study.search.define import domains, enqueued
-from study.search.log import Record
+from study.records.settings import find_study
+from study.search.event_log import Record
+from study.search.from_overrides import domains, enqueued
 from study.search.settings import described, domain_of
 from study.search.state import Search, ended, reported, started
-from study.submission import find_study
+from study.search.trial_queue import Office
 from sweeps.events import Config
 from sweeps.samplers.models import distribution
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
-from tests.study.search.searches import make_search, search_settings
+from tests.study.support.searches import make_search, search_settings
 
 SPACE: dict[str, Domain] = {"optim.name": Choice(("adamw", "muon")), "optim.lr": Interval(1e-3, 1e-1, log=True)}
 HANGS = {"optim.momentum": {"on": "optim.name", "values": ["muon"]}}

@@ -9,22 +9,22 @@ from pathlib import Path
 import optuna
 import pytest
 
-from study.executors.query import View
-from study.layout import StudyFolder
-from study.search.claims import Office
+from study.executors.slurm.query import View
 from study.search.labels import Labels
-from study.search.optuna_storage import fill, url
+from study.search.optuna_export import fill, url
 from study.search.plots import draw, survivors
 from study.search.settings import load, save
+from study.search.trial_queue import Office
 from study.search.view import verdict
+from study.storage.layout import StudyFolder
+from study.storage.secrets import redactor
 from study.tracking.facts import Facts
-from study.tracking.project import run_card
-from study.tracking.redact import redactor
+from study.tracking.mapping import run_card
 from study.tracking.source import Source
 from study.tracking.syncer import Syncer
 from sweeps.schedulers.pbt import PopulationBased
-from tests.study.search.searches import advance, make_search
-from tests.study.tracking.fake import FakeStore
+from tests.study.support.fake_store import FakeStore
+from tests.study.support.searches import advance, make_search
 
 
 def stored(study: StudyFolder) -> optuna.Study:

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.compose import check
-from study.layout import StudyFolder
+from study.config.compose import check
 from study.search import view
-from study.search.claims import Office, frozen
-from study.search.log import Record
+from study.search.event_log import Record
 from study.search.settings import load, save
 from study.search.state import Search, ended, reported, started
+from study.search.trial_point import frozen
+from study.search.trial_queue import Office
+from study.storage.layout import StudyFolder
 from sweeps.events import Unit
 from sweeps.schedulers.asha_guarded import AshaGuarded
-from tests.study.search.searches import make_search, search_settings
+from tests.study.support.searches import make_search, search_settings
 
 
 def take(search: Search, log: list[Record], worker: str = "w") -> Unit | None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from study.layout import StudyFolder
 from study.search import view
-from study.search.claims import Office
-from study.search.log import Record
+from study.search.event_log import Record
 from study.search.state import Search, ended, reported, started
+from study.search.trial_queue import Office
 from study.search.usage import FIRST_SHARE, SAFETY, Usage
-from tests.study.search.searches import make_search, run_worker, search_settings
+from study.storage.layout import StudyFolder
+from tests.study.support.searches import make_search, run_worker, search_settings
 
 HOURS = 1 / 3600.0
 

@@ -38,7 +38,7 @@ def begun(module: str, *words: str, cwd: Path) -> Started:
 
 def creating(path: Path, artifacts: str) -> Started:
     """Start a process that makes a database, and prints whether it did."""
-    return begun("tests.study.tracking.creating", str(path), artifacts, cwd=REPOSITORY)
+    return begun("tests.study.support.creating", str(path), artifacts, cwd=REPOSITORY)
 
 
 @pytest.fixture(scope="session")

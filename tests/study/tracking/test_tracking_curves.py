@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from study.__main__ import main
-from study.curves import from_mlflow, from_runs
-from study.layout import StudyFolder
+from study.search.curves import from_mlflow, from_runs
+from study.storage.layout import StudyFolder
 from study.tracking.__main__ import main as tracking
 from sweeps.replay.__main__ import main as replay
-from tests.study.test_export_curves import finished
-from tests.study.tracking.made import rolled_back
+from tests.study.search.test_search_curves import finished
+from tests.study.support.made import rolled_back
 
 
 def test_an_experiment_becomes_the_table_that_its_runs_are(

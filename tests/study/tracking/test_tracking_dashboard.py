@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from study.layout import StudyFolder
+from study.storage.layout import StudyFolder
 from tests.analysis.test_report_browser import BROWSER, Browser
-from tests.study.execution.studies import environment, make_study, study_command
+from tests.study.support.studies import environment, make_study, study_command
 from tests.study.tracking.test_tracking_server import SMALL, free_port
 
 SECONDS = 300.0

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from study import ledger
-from study.executors.query import Job, View
-from study.files import RunLock, write_json
-from study.observe import Observer
+from study.executors.slurm.query import Job, View
+from study.records import ledger
+from study.status.observer import Observer
+from study.storage.files import RunLock, write_json
 from study.tracking.facts import read_facts
-from tests.study.execution.studies import make_study
+from tests.study.support.studies import make_study
 
 SILENT = View(complete=False, problems=("squeue: no answer in 30 s",), queue_complete=False)
 VIEWS = {

@@ -19,12 +19,11 @@ from typing import Any
 
 import pytest
 
-from study.supervise import die_with_parent
-from study.tracking.uri import ui_command
+from study.config.tracking_uri import ui_command
+from study.process.children import die_with_parent
 from tests.slurm.settings import free_ports
-from tests.study.tracking import postgres
-from tests.study.tracking.conftest import Start
-from tests.study.tracking.made import (
+from tests.study.support import postgres
+from tests.study.support.made import (
     LIMIT_SECONDS,
     Row,
     append,
@@ -37,6 +36,7 @@ from tests.study.tracking.made import (
     stored,
     wait_for,
 )
+from tests.study.tracking.conftest import Start
 from tests.warm import Started
 
 SMALL = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from tests.environment import python_path
-from tests.study.tracking.conftest import REPOSITORY, Start, creating
-from tests.study.tracking.made import (
+from tests.study.support.made import (
     LIMIT_SECONDS,
     append,
     complete,
@@ -30,6 +29,7 @@ from tests.study.tracking.made import (
     stored,
     wait_for,
 )
+from tests.study.tracking.conftest import REPOSITORY, Start, creating
 
 OFFLINE = """
 import sys
@@ -176,7 +176,7 @@ def test_the_log_of_a_database_that_another_process_just_made_is_not_swept(tmp_p
     log.write_bytes(b"log")
     descriptor = os.open(tmp_path, os.O_RDONLY)  # stands for the other process, about to publish
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    code = "import sys; from pathlib import Path; from study.tracking.database import create_database as c; "
+    code = "import sys; from pathlib import Path; from study.tracking.sqlite import create_database as c; "
     code += "print('started', flush=True); sys.exit(c(Path(sys.argv[1]), 'file:///nowhere'))"
     command = [sys.executable, "-c", code, str(database)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from study.sync_process import SyncProcess
-from study.tracking.redact import redactor
-from study.tracking.sent import is_all_sent
+from study.storage.secrets import redactor
 from study.tracking.store import StoreAwayError
-from study.tracking.syncer import Synced, Syncer
-from tests.study.tracking.fake import FakeRun, FakeStore, Killed
-from tests.study.tracking.made import (
+from study.tracking.syncer import Synced, Syncer, is_all_sent
+from study.watch.sync_process import SyncProcess
+from tests.study.support.fake_store import FakeRun, FakeStore, Killed
+from tests.study.support.made import (
     Made,
     append,
     complete,

@@ -21,7 +21,7 @@ from train.health.fingerprint import fingerprint
 from train.health.inspection import Watch
 from train.health.parts import Part, held, part_of, stacked, state_of
 from train.health.statistics import Measured, Size
-from train.optim import make_optimizer
+from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
 
 A, B = Part("a", ()), Part("b", ())

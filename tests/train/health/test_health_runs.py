@@ -17,7 +17,9 @@ from analysis import recorded
 from tests.train.runs import read_outcome, records, values, with_runtime, write_config
 from train import branch, loop, provenance, run
 from train import step as stepping
-from train.checkpoint import Saver, newest, read_all, single
+from train.checkpoint.layout import newest, single
+from train.checkpoint.load import read_all
+from train.checkpoint.save import Saver
 from train.parallel import norm as norms
 from train.progress import Progress
 from train.recording import Recorder

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tests.train.runs import write_config
-from train.checkpoint import Saver, collect
+from train.checkpoint.save import Saver
+from train.checkpoint.state import collect
 from train.hub import architecture, weights
 from train.hub.__main__ import main
 from train.hub.convert import export, take_in

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from train.optim import make_optimizer, muon
+from train.optim import muon
+from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
 
 SIZE = 32

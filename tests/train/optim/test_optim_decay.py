@@ -7,7 +7,8 @@ import torch
 
 from train.model.initialise import initialise
 from train.model.transformer import Transformer
-from train.optim import make_optimizer, set_lr
+from train.optim.build import make_optimizer
+from train.optim.optimizer import set_lr
 from train.spec.config import ModelConfig, OptimConfig
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from kernels import cast_fp8
+from kernels.fp8 import cast_fp8
 from train.model.weights import Product
 from train.parallel.gather import Way
 from train.precision.fp8 import BACKWARD, FORWARD, Received, convert, narrowed, rowwise, tensorwise

@@ -11,7 +11,7 @@ import pytest
 from tests.train.runs import read_outcome, write_config
 from train import run
 from train.branch import branch
-from train.checkpoint import newest
+from train.checkpoint.layout import newest
 from train.signals import StopFlag
 from train.spec import former, mesh
 from train.spec.config import RunConfig

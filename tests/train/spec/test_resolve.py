@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.model.transformer import Transformer
-from train.optim import make_optimizer
+from train.optim.build import make_optimizer
 from train.spec.config import (
     BudgetConfig,
     DataConfig,

@@ -1,0 +1,1 @@
+"""Removing checkpoints and code snapshots that nothing needs."""

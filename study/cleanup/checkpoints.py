@@ -1,0 +1,307 @@
+"""Which checkpoints of a study are still needed, and removing the others so that a kill tears none.
+
+Decided purely from what was found on disk (:func:`keep`); a run is only touched under its own lock, which whoever
+advances it holds. A checkpoint is first renamed to a name that every reader passes over, then removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from study.records import lineage
+from study.records.checkpoints import ABANDONED, MANIFEST, PIN, PREFIX
+from study.records.point import Point
+from study.records.points import load_points
+from study.storage.files import RunLock, locked, read_json
+from study.storage.layout import RunFolder, StudyFolder
+
+STAGING = ".staging-"
+"""The trainer's name for what is not a checkpoint yet: it removes these itself when it saves next."""
+OURS = re.compile(r"__\d+_\d+\.distcp|\.metadata(\.tmp)?|manifest\.json|pinned|torn|abandoned")
+"""Files of a checkpoint. A folder that holds anything else is left alone: somebody put that there."""
+RULES = ("last", "best", "every")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Checkpoints of a run that stay: the `last` newest, the `best` by validation loss, those of every n-th step."""
+
+    last: int = 1
+    best: int = 0
+    every: int = 0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint on disk: step, tokens, validation loss [nats per token] last measured before it, size [bytes].
+
+    `whole`: every file that its manifest names is there with its size; contents are not hashed. `foreign`: something in
+    it that no trainer of ours writes; empty for what may be removed. `abandoned`: its run went back to before it and
+    took another path.
+    """
+
+    folder: Path
+    step: int
+    tokens: int
+    loss: float | None
+    bytes: int
+    whole: bool
+    pinned: bool
+    foreign: str = ""
+    abandoned: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What others go on from: tokens at which a run's checkpoint is needed, by key; folders named outright."""
+
+    tokens: Mapping[str, frozenset[int]]
+    folders: frozenset[Path]
+
+
+Fence = Callable[[], AbstractContextManager[Needs]]
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What is (to be) removed of a run, what stays of it and why, or why it was not touched."""
+
+    key: str
+    removed: tuple[Stored, ...] = ()
+    kept: tuple[tuple[Stored, str], ...] = ()
+    leftovers: int = 0
+    skipped: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """What the removal frees [bytes]."""
+        return sum(one.bytes for one in self.removed) + self.leftovers
+
+
+def parse(text: str) -> Policy:
+    """Return the policy in `last=2,best=1,every=1000`. Raises ValueError that says what is allowed."""
+    given: dict[str, int] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", part)
+        if not found or found[1] not in RULES:
+            raise ValueError(
+                f"--keep {part.strip()!r} is not a rule: write last=N (the newest), best=N (the lowest validation "
+                "loss) or every=N (steps), several with commas between them"
+            )
+        given[found[1]] = int(found[2])
+    return Policy(**{"last": 0, **given})
+
+
+def keep(found: Sequence[Stored], policy: Policy, needed: frozenset[int], unfinished: bool) -> dict[Path, str]:
+    """Return the folders that stay, with why. Pure.
+
+    `needed`: tokens that others go on from. An unfinished run keeps its newest whole checkpoint whatever the policy.
+    What is not whole is never counted, and stays only where it is pinned or needed; what was abandoned only where it is
+    pinned.
+    """
+    whole = sorted((one for one in found if one.whole and not one.abandoned), key=lambda one: one.step)
+    stays: dict[Path, str] = {}
+    for one in whole[len(whole) - policy.last :] if policy.last else []:
+        stays[one.folder] = "last"
+    measured = sorted((one for one in whole if one.loss is not None), key=lambda one: (one.loss, -one.step))
+    for one in measured[: policy.best]:
+        stays.setdefault(one.folder, "best")
+    for one in whole:
+        if policy.every and one.step and one.step % policy.every == 0:
+            stays.setdefault(one.folder, f"every {policy.every}")
+    if unfinished and whole:
+        stays.setdefault(whole[-1].folder, "its run goes on from it")
+    for one in found:
+        if one.pinned:
+            stays[one.folder] = "pinned"
+        if one.foreign:
+            stays[one.folder] = f"it is not all ours: {one.foreign}"
+        if one.tokens in needed and not one.abandoned:
+            stays[one.folder] = "another run goes on from it"
+    return stays
+
+
+def needs(folder: StudyFolder, points: Mapping[str, Point], copied: Iterable[tuple[str, int]] = ()) -> Needs:
+    """Return what branches and copies still go on from: those of this study, and folders named in its neighbours.
+
+    `copied`: checkpoints (key, tokens) that a search may still copy. A point needs its parent until it has its
+    outcome: were its own checkpoints torn, it would begin there again.
+    """
+    tokens: dict[str, set[int]] = {}
+    for key, point in points.items():
+        parent = lineage.parent_of(point.config)
+        if parent is not None and not folder.run(key).outcome.exists():
+            tokens.setdefault(parent.key, set()).add(parent.tokens)
+    for key, at in copied:
+        tokens.setdefault(key, set()).add(at)
+    folders: set[Path] = set()
+    for listed in folder.path.parent.glob("*/points.jsonl"):
+        folders |= _named_folders(listed)
+    return Needs({key: frozenset(at) for key, at in tokens.items()}, frozenset(folders))
+
+
+def stored(run: RunFolder) -> list[Stored]:
+    """Return a run's checkpoints, oldest first."""
+    every = (*run.checkpoints.glob(f"{PREFIX}*"), *run.checkpoints.glob(f"{ABANDONED}-*-{PREFIX}*"))
+    return sorted(
+        (_stored(folder) for folder in every if folder.name.rpartition("-")[2].isdigit()),
+        key=lambda one: (one.step, one.folder),
+    )
+
+
+def prune(run: RunFolder, policy: Policy, fence: Fence, really: bool) -> Pruning:
+    """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held.
+
+    fence: says what others go on from at that moment, and lets nobody add to it until the names are gone.
+    """
+    key = run.path.name
+    if not run.checkpoints.is_dir():
+        return Pruning(key)
+    if linked := next((place for place in (run.path, run.checkpoints) if place.is_symlink()), None):
+        return Pruning(key, skipped=f"{linked.name} is a link, and what it leads to may be another's")
+    lock = RunLock(run.lock)
+    try:
+        if not lock.acquire():
+            return Pruning(key, skipped="an attempt is advancing it")
+        found = stored(run)
+        left = [place for place in run.checkpoints.glob(f"{STAGING}*") if not _foreign(place)]
+        size = sum(map(_size, left))
+        if really:
+            for place in left:  # first: an earlier removal that was killed may have left a name that is needed
+                shutil.rmtree(place)
+        with fence() as now:
+            stays = keep(found, policy, now.tokens.get(key, frozenset()), not run.outcome.exists())
+            named = {one.folder for one in found if now.folders and one.folder.resolve() in now.folders}
+            stays |= dict.fromkeys(named, "another run goes on from it")
+            gone = tuple(one for one in found if one.folder not in stays)
+            away = [_put_away(one.folder) for one in gone] if really else []
+        for place in away:
+            shutil.rmtree(place)
+        return Pruning(key, gone, tuple((one, stays[one.folder]) for one in found if one.folder in stays), size)
+    finally:
+        lock.close()
+
+
+def _put_away(checkpoint: Path) -> Path:
+    """Give a checkpoint a name that every reader passes over."""
+    return checkpoint.rename(checkpoint.with_name(f"{STAGING}removed-{checkpoint.name}"))
+
+
+def _stored(folder: Path) -> Stored:
+    manifest = read_json(folder / MANIFEST) or {}
+    progress, files = manifest.get("progress"), manifest.get("files")
+    readable = isinstance(progress, dict) and isinstance(files, dict)
+    about: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
+    loss, tokens = about.get("validation_loss"), about.get("tokens")
+    return Stored(
+        folder,
+        step=int(folder.name.rpartition("-")[2]),
+        tokens=tokens if isinstance(tokens, int) and tokens else -1,
+        loss=float(loss) if isinstance(loss, int | float) else None,
+        bytes=_size(folder),
+        whole=readable and bool(about) and all(_is(folder, name, said) for name, said in (files or {}).items()),
+        pinned=(folder / PIN).exists(),
+        foreign=_foreign(folder) or ("" if (folder / MANIFEST).is_file() else f"no {MANIFEST} of ours"),
+        abandoned=(folder / ABANDONED).exists(),
+    )
+
+
+def _foreign(folder: Path) -> str:
+    """Return what is in a checkpoint's folder, or one of a save that was killed, which no trainer of ours writes."""
+    if folder.is_symlink() or not folder.is_dir():
+        return "it is a link" if folder.is_symlink() else "it is a file"
+    with os.scandir(folder) as entries:
+        strange = [e.name for e in entries if not (OURS.fullmatch(e.name) and e.is_file(follow_symlinks=False))]
+    return min(strange, default="")
+
+
+def _is(folder: Path, name: str, about: object) -> bool:
+    try:
+        return isinstance(about, dict) and Path(name).name == name and (folder / name).stat().st_size == about["bytes"]
+    except (OSError, KeyError):
+        return False
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(parent, name).lstat().st_size
+            except OSError:
+                continue
+    return total
+
+
+def _named_folders(listed: Path) -> set[Path]:
+    """Return the checkpoint folders that points of a study name as their parent, without reading every line as JSON."""
+    found: set[Path] = set()
+    with listed.open(encoding="utf-8") as lines:
+        for line in lines:
+            if '"parent":"/' in line and line.endswith("\n"):
+                found.add(Path(json.loads(line)["config"]["schedule"]["parent"]).resolve())
+    return found
+
+
+@dataclass
+class StudyFence:
+    """What others go on from, said under the locks that whoever adds to it holds.
+
+    Those are the study's own, under which its points are appended, also where a point of another study names a
+    checkpoint of this one; and in a search the log's, under which copies are decided.
+    """
+
+    folder: StudyFolder
+    _seen: object = None
+    _needs: Needs = field(default_factory=lambda: Needs({}, frozenset()))
+
+    @contextmanager
+    def __call__(self) -> Iterator[Needs]:
+        """Hold the locks, and yield what is needed now. ValueError where a search has gone on meanwhile."""
+        with ExitStack() as stack:
+            if self.folder.search.exists():
+                from study.search.trial_queue import Office
+
+                stack.enter_context(Office.of(self.folder).transaction())
+                _needed_by_search(self.folder)
+            stack.enter_context(locked(self.folder.lock))
+            seen = self._state()
+            if seen != self._seen:
+                self._needs = needs(self.folder, load_points(self.folder), _copied(self.folder))
+                self._seen = seen
+            yield self._needs
+
+    def _state(self) -> object:
+        """Return what changes whenever anything is added."""
+        logs = [*self.folder.path.parent.glob("*/points.jsonl"), self.folder.events]
+        return {path: path.stat().st_size for path in logs if path.exists()}
+
+
+def _copied(folder: StudyFolder) -> Iterable[tuple[str, int]]:
+    """Return the checkpoints (key, tokens) that members of a population may still copy."""
+    if not folder.search.exists():
+        return ()
+    from study.search.pins import needed
+
+    return needed(folder)
+
+
+def _needed_by_search(folder: StudyFolder) -> dict[str, str]:
+    """Return the trials of a search that must not be touched: while it goes on, any may be promoted or copied."""
+    from study.search.trial_queue import Office
+
+    search = Office.of(folder).search
+    if not search.over and (search.claims or not search.stopped):
+        raise ValueError(
+            f"{folder.name} is a search that goes on, and any of its checkpoints may be wanted: wait until it is "
+            "over, or python -m study cancel it first"
+        )
+    return {trial.key: "the search may go on from it" for trial in search.trials.values() if not search.over}

@@ -1,0 +1,152 @@
+"""What a person is told when a config is wrong: the key, the value, what is allowed, the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from study.config.schema import sections
+
+UNQUOTED = re.compile(r"[^\w\s/\\+.$%*@?|:,=()\[\]{}-]", re.ASCII)
+"""A sign that Hydra's grammar knows in quotes only."""
+
+
+def valid_keys() -> list[str]:
+    """Return every key of the schema, dotted."""
+    return [key.path for part in sections() for key in part.keys]
+
+
+def unknown_key(path: str) -> str:
+    """Return the message for a key that is not in the schema."""
+    return f"unknown key {path!r}: {_suggestion(path)}"
+
+
+def unknown_keys(plain: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted keys of a config that are not in the schema."""
+    known, parts = set(valid_keys()), {part.path for part in sections()}
+    return list(_unknown(plain, prefix, known, parts))
+
+
+def missing_values(plain: Mapping[str, Any]) -> str:
+    """Return the message for the first value that must still be given (`???`), or nothing."""
+    for path, value in _leaves(plain, ""):
+        if value == "???":
+            return f"{path} has no value yet: give it, as {path}=…"
+    return ""
+
+
+def explain(error: ValueError, plain: Mapping[str, Any]) -> str:
+    """Return the message for a config that does not fit the schema; unknown keys name the nearest of all keys."""
+    unknown = unknown_keys(plain)
+    return unknown_key(unknown[0]) if unknown else str(error)
+
+
+def from_hydra(error: BaseException) -> str:
+    """Return one or two lines for an error of Hydra or OmegaConf, said in this project's words where it is known."""
+    text = _whole(error)
+    if found := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
+        return _unknown_option(found[1], found[2], re.findall(r"^\t(\S+)$", text.split("Config search path")[0], re.M))
+    if found := re.search(
+        r"(?:Could not override|Could not delete from config\.|Error merging override) '?\+*([\w./@]+)", text
+    ):
+        known = [*valid_keys(), *(part.path for part in sections())]
+        if not found[1].startswith("hydra.") and found[1] not in known:
+            return unknown_key(found[1])
+    if "OverrideParse" in type(error).__name__:
+        return unreadable(str(getattr(error, "override", "")))
+    return _first_lines(text)
+
+
+def from_system(error: OSError) -> str | None:
+    """Return the message for a file that cannot be written or read; None for an error that is no state of the disk."""
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}{error.strerror}: make room, then give the same command again"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{where}{error.strerror}: who changes a study writes there; status, show, logs and cost only read"
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP):
+        return f"{where}{error.strerror}"
+    return None
+
+
+def unreadable(override: str) -> str:
+    """Return the message for a word of the command line that Hydra's grammar has no meaning for."""
+    key, equals, value = override.partition("=")
+    if not equals:
+        key, colon, value = override.partition(":")
+        meant = f"{key}={value}" if colon else f"{key}=…"
+        near = f": did you mean {meant}?" if key in valid_keys() or key.isidentifier() else ""
+        return f"{override!r} is neither KEY=VALUE nor GROUP=OPTION{near}"
+    said = f"cannot read the override {override}"
+    if not re.fullmatch(r"[+~]*[\w./@$-]+", key, re.ASCII):
+        return f"{said}: {key!r} is no key: python -m study.sweep --help lists every key"
+    if any(value.count(a) != value.count(b) for a, b in ("()", "[]", "{}")):
+        return f"{said}: a bracket in it is not closed"
+    if "'" in value or '"' in value:
+        return f"{said}: quotes in it are not closed, or stand inside quotes of the same kind"
+    if sign := UNQUOTED.search(value):
+        return f"{said}: {sign[0]!r} stands only in quotes, as '{key}=\"{value}\"'"
+    return f"{said}: there is a comma or a sign too many in it"
+
+
+def _unknown_option(group: str, option: str, options: list[str]) -> str:
+    near = difflib.get_close_matches(option, options, n=1, cutoff=0.5)
+    hint = f" (did you mean {group}={near[0]}?)" if near else ""
+    if not options:
+        return f"there is no config {group}/{option}"
+    return f"{group}={option} is not an option of {group}: choose one of {', '.join(sorted(options))}{hint}"
+
+
+def _suggestion(path: str) -> str:
+    keys = valid_keys()
+    leaf, section = path.rsplit(".", 1)[-1], path.rpartition(".")[0]
+    names = {part.path for part in sections() if part.path}
+    inside = [key for key in keys if key.rpartition(".")[0] == section] if section in names else []
+    near = difflib.get_close_matches(leaf, [key.rsplit(".", 1)[-1] for key in inside], n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {section}.{near[0]!s}?"
+    same_leaf = [key for key in keys if key.rsplit(".", 1)[-1] == leaf]
+    if same_leaf:
+        return f"did you mean {' or '.join(same_leaf)}?"
+    if inside:
+        return f"the keys of {section} are {', '.join(key.rsplit('.', 1)[-1] for key in inside)}"
+    close = difflib.get_close_matches(path, [*keys, *names], n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]}?"
+    return "python -m study.sweep --help lists every key"
+
+
+def _unknown(plain: Mapping[str, Any], prefix: str, known: set[str], parts: set[str]) -> Iterable[str]:
+    for name, value in plain.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        if path in parts and isinstance(value, Mapping):
+            yield from _unknown(value, path, known, parts)
+        elif path not in known and path not in parts:
+            yield path
+
+
+def _leaves(plain: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for name, value in plain.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        elif isinstance(value, list | tuple):
+            named = {str(place): item for place, item in enumerate(value)}  # as Hydra names items: data.sources.1
+            yield from _leaves(named, path)
+        else:
+            yield path, value
+
+
+def _whole(error: BaseException) -> str:
+    lines = [str(error)]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        lines.append(str(error))
+    return "\n".join(lines)
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join([line.strip() for line in text.splitlines() if line.strip()][:2])

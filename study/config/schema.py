@@ -1,0 +1,267 @@
+"""The whole config of a submission: one run's sections, and where, when and how many of them.
+
+Same conventions as :mod:`train.spec.config`: frozen, torch-free, one-line help with its unit in the metadata. These
+dataclasses are the schema: their defaults are what Hydra composes onto, and `read` checks what it composed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from study.failures.retry_policy import Rules, parse_rule
+from sweeps.stake import STAKE
+from train.spec.config import RunConfig, key, section
+
+DESIGNS = ("grid", "isoflop", "ladder", "random_nd", "trunk_and_branch")
+SEARCHES = (*DESIGNS, "asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")
+
+
+@dataclass(frozen=True)
+class StudySection:
+    """The study that the points belong to."""
+
+    name: str = key("default", "the study's points lie in <paths.runs>/<name>; also its name in MLflow")
+    gpu_hours: float | None = key(None, "budget of all its jobs, failed ones too [GPU-hours]; null: no limit")
+    core_hours: float | None = key(None, "the same for processor cores, for clusters without GPUs [core-hours]")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """Which points a command makes, besides the lists after -m."""
+
+    name: str = key(
+        "grid", f"{', '.join(DESIGNS)}: all points at once; the others give budget as results come in", SEARCHES
+    )
+    budgets: tuple[float, ...] = key((), "isoflop, trunk_and_branch: training compute of each group [FLOPs]")
+    ratios: tuple[float, ...] = key((), "designs: D/N wanted, or its range (random_nd) [tokens per matmul parameter]")
+    tokens: tuple[int, ...] = key((), "trunk_and_branch: budgets, instead of ratios [tokens]")
+    params: tuple[float, ...] = key((), "ladder, trunk_and_branch: sizes to come near to; random_nd: range [N matmul]")
+    points: int = key(20, "random_nd: how many")
+    shapes: tuple[dict[str, int], ...] = key((), "designs: explicit sizes [{width, layers}]")
+    width_step: int = key(32, "designs: widths tried are multiples of this [channels]")
+    width_max: int = key(8192, "designs: widest width tried [channels]")
+    aspect_ratio: float = key(32.0, "designs: width per layer of the shapes tried [channels per layer]")
+    min_layers: int = key(1, "designs: fewest layers of the shapes tried")
+    trials: int = key(64, "asha, hyperband, random: most trials started; pbt: members")
+    min_tokens: int | None = key(
+        None,
+        "asha, hyperband: least first rung, of budget.tokens / eta^k; pbt: between two looks at a member [tokens]; "
+        "null: budget.tokens / eta^3, / 20",
+    )
+    eta: int = key(3, "asha, hyperband: one trial in eta goes on from a rung")
+    sampler: str = key(
+        "random",
+        "where new trials come from; tpe, gp, density learn from the trials before; sobol, grid cover the space",
+        ("random", "sobol", "grid", "tpe", "gp", "density"),
+    )
+    objectives: tuple[str, ...] = key(("loss",), "tpe, gp: what they lower: [loss] or [loss, gpu_seconds]")
+    enqueue: tuple[dict[str, Any], ...] = key((), "known-good points to try first, as [{optim.lr: 3e-4}]")
+    seed: int = key(0, "seed of the trials that are drawn")
+    quantile: float = key(0.2, "pbt: share of members at the bottom that copy, and at the top that are copied")
+    resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")
+    stake: float = key(
+        STAKE,
+        "asha_guarded: share of the resource that selects; the rest trains trials to the end that nobody selects",
+    )
+    explore: str = key(
+        "perturb",
+        "pbt: what a copy varies; perturb: as above; pb2: real numbers by what settings have gained so far (bandit)",
+        ("perturb", "pb2"),
+    )
+    burn_in_tokens: int = key(0, "pbt: members do not copy before this [tokens]")
+    budget_flops: float | None = key(None, "compute of all trials of a search [FLOPs]; null: no limit")
+    budget_gpu_hours: float | None = key(
+        None,
+        "device time of all trials, lost units too [GPU-hours; a worker without GPUs counts one]; null: no limit",
+    )
+    shape: str = key("pool", "slurm; pool: workers that claim units; jobs: one job for each unit", ("pool", "jobs"))
+    workers: int | None = key(None, "workers (jobs) at once; null: cluster.slots on this machine, 4 on SLURM")
+    lease_seconds: float = key(120.0, "a worker silent for so long has lost its trial to another [s]")
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Where runs are executed and what one run gets."""
+
+    executor: str = key("local", "processes of this machine, or SLURM jobs", ("local", "slurm"))
+    slots: int | None = key(None, "local: runs at once; null: cores // runtime.threads")
+    nodes: int = key(1, "nodes of one run")
+    tasks_per_node: int = key(1, "processes (ranks) of one run on each node")
+    cpus_per_task: int = key(1, "cores of one process")
+    gpus_per_node: int = key(0, "GPUs of one run on each node")
+    mem_gb: float | None = key(None, "memory of one run on each node [GB]; null: the partition's default")
+    time_minutes: int = key(60, "time limit of one job [minutes]; a run that reaches it is resumable")
+    partition: str | None = key(None, "SLURM partition; null: the cluster's default")
+    account: str | None = key(None, "SLURM account; null: your default")
+    qos: str | None = key(None, "SLURM quality of service; null: your default")
+    constraint: str | None = key(None, "node features wanted, as sbatch --constraint")
+    exclude: str | None = key(None, "nodes not wanted, as sbatch --exclude")
+    reservation: str | None = key(None, "SLURM reservation")
+    nice: int | None = key(None, "lower priority by this much, as sbatch --nice")
+    sbatch: dict[str, Any] | None = key(None, "more sbatch options, as {comment: night, hint: nomultithread}")
+    container_image: str | None = key(None, "image that tasks run in, as srun --container-image (pyxis)")
+    container_mounts: str | None = key(None, "folders seen inside it, as srun --container-mounts")
+    prefix: tuple[str, ...] = key((), "words before python in a task, as [apptainer, exec, --nv, image.sif]")
+    python: str | None = key(None, "the interpreter in a job, such as a container's; null: this one")
+    pack: int = key(1, "points that share one job side by side, each of one process")
+    pack_gpus: str = key(
+        "own",
+        "own: each packed point has gpus_per_node GPUs of its own; slices: all take turns on the job's gpus_per_node "
+        "GPUs; mps: the same through NVIDIA's multi-process service",
+        ("own", "slices", "mps"),
+    )
+    auto: tuple[str, ...] = key((), "sized from each point: any of gpus, memory, time; [all] for the three")
+    margin: float = key(1.5, "auto: how much more time and memory is asked than is expected")
+    gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
+    array_parallelism: int = key(256, "jobs of one submission that may run at once")
+    code: str = key(
+        "live",
+        "what jobs run; live: the checkout as it is when they start; frozen: a copy of it, made as they are submitted",
+        ("live", "frozen"),
+    )
+    prepare: str = key(
+        "job",
+        "slurm: where data that is missing is prepared; job: in a SLURM job that the command waits for; here: on this "
+        "machine",
+        ("job", "here"),
+    )
+    setup: tuple[str, ...] = key((), "shell lines run in the job before Python starts (modules, exports)")
+    master_addr: str | None = key(None, "rendezvous address of multi-node runs; null: the first node")
+    poll_seconds: float = key(10.0, "shortest time between two looks at the scheduler [s]")
+    signal_seconds: int = key(90, "warning before the time limit, for the last checkpoint [s]")
+    requeue: bool = key(True, "jobs that are to go on requeue themselves where SLURM lets them; else: submitted anew")
+    hang_floor_seconds: float = key(
+        600.0, "no step for this long (and 10 median steps) is a hang: stacks are kept, the run is killed [s]; 0: never"
+    )
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """What follows by itself from each kind of bad end: again N, elsewhere N, more N (memory), stop."""
+
+    preempted: str = key("again 100", "preempted by other jobs")
+    time_limit: str = key("again 100", "the job's time limit")
+    node_failure: str = key("elsewhere 5", "the node failed")
+    held: str = key("again 5", "another attempt still had the run, and has let go of it since")
+    hang: str = key("elsewhere 3", "no progress")
+    communication: str = key("elsewhere 3", "NCCL, gloo or the rendezvous failed")
+    killed: str = key("again 2", "a signal from outside, with no sign of lost memory")
+    host_memory: str = key("more 2", "out of the node's memory")
+    gpu_memory: str = key("stop", "out of the GPU's memory")
+    no_outcome: str = key("again 1", "ended as if complete, but without an outcome")
+    disk_full: str = key("stop", "no space left")
+    bad_config: str = key("stop", "the config cannot be run")
+    code_error: str = key("stop", "an exception of the code")
+    diverged: str = key("stop", "the loss diverged")
+    interrupted: str = key("stop", "told to stop by somebody")
+    unknown: str = key("stop", "ended with no sign why")
+    failures: int = key(6, "most failures of one point in a row, together; a newer checkpoint ends a row")
+    memory_factor: float = key(1.5, "more: times this much memory")
+    exclude_after: int = key(2, "a node on which so many attempts ended badly is left out")
+    exclude_most: int = key(4, "most nodes left out at once")
+    exclude_hours: float = key(24.0, "evidence against a node counts for this long [h]")
+
+    def __post_init__(self) -> None:
+        self.rules()
+
+    def rules(self) -> Rules:
+        """Return the policy that this spells. ValueError for a rule that is none."""
+        said = {f.name: getattr(self, f.name) for f in fields(self)}
+        kinds = {name: parse_rule(f"retry.{name}", text) for name, text in said.items() if isinstance(text, str)}
+        others = {name: value for name, value in said.items() if name not in kinds}
+        return Rules(kinds, **others)
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Where MLflow shows the runs."""
+
+    enabled: bool = key(True, "send finished metrics to MLflow; the run folders hold them in any case")
+    uri: str = key("sqlite:///mlflow.db", "MLflow tracking URI: sqlite:///file.db or http(s)://server")
+
+
+@dataclass(frozen=True)
+class PathsConfig:
+    """Folders of this machine or of the shared file system."""
+
+    runs: str = key("runs", "folder of all studies; on SLURM it must be on shared storage")
+    locks: str = key(
+        "auto",
+        "how processes exclude each other in a study's folder; posix: flock, link: symbolic links, for file systems "
+        "without it; auto: flock where it works",
+        ("auto", "posix", "link"),
+    )
+
+
+@dataclass(frozen=True)
+class StudyConfig(RunConfig):
+    """Everything that `python -m study.sweep` needs to know."""
+
+    study: StudySection = section(StudySection, "the study that the points belong to")
+    search: SearchConfig = section(SearchConfig, "which points are made")
+    cluster: ClusterConfig = section(ClusterConfig, "where runs are executed")
+    retry: RetryConfig = section(RetryConfig, "what follows by itself from each kind of bad end")
+    tracking: TrackingConfig = section(TrackingConfig, "MLflow")
+    paths: PathsConfig = section(PathsConfig, "folders")
+    dry_run: bool = key(False, "show the points and the exact job script; submit and write nothing")
+    wait: bool = key(False, "slurm: stay with live progress until all runs ended (local always stays)")
+
+    def run(self) -> RunConfig:
+        """Return the part that is one run's."""
+        return RunConfig(**{f.name: getattr(self, f.name) for f in fields(RunConfig)})
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the schema, for help and for errors."""
+
+    path: str
+    kind: Any
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of the schema; the top level is the section with an empty path."""
+
+    path: str
+    help: str
+    keys: tuple[Key, ...]
+
+
+def sections(kind: type = StudyConfig, path: str = "", help: str = "") -> Iterator[Section]:
+    """Yield every section of the schema in order, the top level's own keys first."""
+    hints = get_type_hints(kind)
+    keys, nested = [], []
+    for spec in fields(kind):
+        where = f"{path}.{spec.name}" if path else spec.name
+        inner = hints[spec.name]
+        if isinstance(inner, type) and is_dataclass(inner):
+            nested.append((inner, where, spec.metadata.get("help", "")))
+        else:
+            keys.append(_key(spec, where, inner))
+    yield Section(path, help, tuple(keys))
+    for inner, where, text in nested:
+        yield from sections(inner, where, text)
+
+
+def defaults() -> dict[str, Any]:
+    """Return the schema's defaults as plain dicts and lists: what Hydra composes everything else onto."""
+    made = plain(asdict(StudyConfig()))
+    assert isinstance(made, dict)
+    return made
+
+
+def _key(spec: Field[Any], where: str, kind: Any) -> Key:
+    return Key(where, kind, spec.default, spec.metadata.get("help", ""), spec.metadata.get("choices", ()))
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses' values as YAML and JSON hold them: tuples become lists."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,180 @@
+"""The corpora that points read are prepared where they are missing: here, or in a SLURM job."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from study.config.schema import ClusterConfig
+from study.executors.job_spec import Shape
+from study.executors.slurm.query import clean_environment
+from study.process.children import job_environment
+from study.records.corpus import DATA, Corpus, check, corpus_of
+from study.storage.files import has_ended
+from train.spec.config import DataConfig, RunConfig
+from train.spec.manifest import Manifest, folder
+
+_TOLD_SECONDS = 1.0
+"""How long a process is waited for after Ctrl-C before it is told: a terminal has told it, too, kill -INT has not.
+
+Told twice it might be disturbed while it cleans up.
+"""
+Say = Callable[[str], None]
+SCRATCH = ".prepare-"
+"""How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
+LEFT_SECONDS = 7 * 86_400.0
+NOT_FOR_PREPARING = frozenset({
+    "batch", "export-file", "get-user-env", "gid", "ignore-pbs", "kill-on-invalid-dep", "nodefile", "parsable", "uid",
+    "begin", "deadline", "hold", "input", "cpus-per-gpu", "mem-per-gpu", "ntasks-per-core", "ntasks-per-gpu",
+    "ntasks-per-socket", "tres-per-task",
+})  # fmt: skip
+"""Options of sbatch that srun does not know, that are about when a run starts, its ranks, its input or its GPUs."""
+
+
+def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool, cluster: ClusterConfig) -> dict[Corpus, Manifest]:
+    """Return the manifest of every corpus that the runs read, preparing what is missing; with `dry_run` nothing is.
+
+    cluster: where a run is executed, and so where data is prepared.
+
+    Raises ValueError where a run asks for more than its corpus holds, SystemExit where preparing fails.
+    """
+    runs = list(runs)
+    found = {}
+    for corpus in dict.fromkeys(map(corpus_of, runs)):
+        manifest, wanted = corpus.find(), folder(corpus.data, corpus.root)
+        if manifest is None:
+            _check_sources(corpus.data)
+        if manifest is None and not dry_run:
+            where = " in a SLURM job (cluster.prepare=here does it on this machine)" if in_job(cluster) else ""
+            say(f"Preparing the corpus {wanted.name} in {corpus.root}{where}")
+            prepare(corpus, cluster)
+            manifest = corpus.find()
+            if manifest is None:
+                raise ValueError(f"{wanted} was prepared with other data.* settings")
+        if manifest is None:
+            say(f"The corpus {wanted.name} is not prepared in {corpus.root}: the keys below will change when it is.")
+        else:
+            found[corpus] = manifest
+    for run in runs:
+        if manifest := found.get(corpus_of(run)):
+            check(run, manifest)
+    return found
+
+
+def _check_sources(data: DataConfig) -> None:
+    """Raise ValueError where a folder of raw text that has to be read is not there."""
+    named = {f"data.sources.{place}.source": one.source for place, one in enumerate(data.sources)}
+    for key, source in (named or {"data.source": data.source}).items():
+        if source is not None and not Path(source).expanduser().is_dir():
+            raise ValueError(f"{key}={source}: there is no such folder: name the one that holds your text")
+
+
+def in_job(cluster: ClusterConfig) -> bool:
+    """Return whether data is prepared in a SLURM job, which spares the login node minutes of all its cores."""
+    return cluster.executor == "slurm" and cluster.prepare == "job"
+
+
+def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
+    """Prepare a corpus in a process or a SLURM job of its own (it loads heavy libraries), its progress shown.
+
+    Raises SystemExit with its exit code where it fails, KeyboardInterrupt once it has ended after Ctrl-C.
+    """
+    from train.spec.yamlfile import dump
+
+    Path(corpus.root).mkdir(parents=True, exist_ok=True)
+    with _scratch(Path(corpus.root)) as scratch:
+        file = scratch / DATA
+        file.write_text(dump({"data": asdict(corpus.data)}))
+        words = ["-m", "train.prepare", "--config", str(file.absolute()), "--root", corpus.root]
+        command, environment = [sys.executable, *words], job_environment(os.environ)
+        if in_job(cluster):  # of its own: within a job, as this command may be, srun would make a step of that
+            command, environment = srun_command(words, cluster), clean_environment(environment)
+        code = _wait_for(command, environment)
+    if code != 0 and in_job(cluster):
+        raise ValueError(
+            f"the data was not prepared: srun ended with exit code {code}, for the reason above; "
+            "cluster.prepare=here prepares it on this machine"
+        )
+    if code != 0:
+        raise SystemExit(code)
+
+
+@contextmanager
+def _scratch(root: Path) -> Iterator[Path]:
+    """Give a folder of this process's own in the data root, where nodes see it, too; what the dead left there goes."""
+    prefix = f"{SCRATCH}{os.uname().nodename}-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir=root, prefix=prefix) as name:
+        mine = Path(name)
+        for other in root.glob(f"{SCRATCH}*"):
+            if other != mine and _is_left(other, mine):
+                shutil.rmtree(other, ignore_errors=True)
+        yield mine
+
+
+def _is_left(other: Path, mine: Path) -> bool:
+    """Whether nobody prepares data with this folder any more: its process is dead, or it is older by a week."""
+    host, pid = [*other.name.removeprefix(SCRATCH).rsplit("-", 2), ""][:2]
+    try:
+        age = mine.stat().st_mtime - other.stat().st_mtime  # both by the clock of the file system
+    except OSError:
+        return False
+    return has_ended(host, pid) or age > LEFT_SECONDS
+
+
+def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:
+    """Return the command that runs Python with these words as a job of one process, with a run's cores and no GPU.
+
+    Of cluster.sbatch it takes what is not about GPUs, ranks, when to start, or of sbatch alone.
+    """
+    asked = {
+        "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
+        "constraint": cluster.constraint, "exclude": cluster.exclude, "reservation": cluster.reservation,
+        "mem": None if cluster.mem_gb is None else f"{round(cluster.mem_gb * 1024)}M",
+        "container-image": cluster.container_image, "container-mounts": cluster.container_mounts, "nice": cluster.nice,
+    }  # fmt: skip
+    python = shlex.join([*cluster.prefix, cluster.python or sys.executable, *words])
+    return [
+        *("srun", "--job-name=prepare-data", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cluster.cpus_per_task}"),
+        *(f"--time={cluster.time_minutes}", "--export=ALL", "--quit-on-interrupt"),
+        *(f"--{name}={value}" for name, value in asked.items() if value is not None),
+        *(f"--{name}={value}" if value else f"--{name}" for name, value in _further(cluster)),
+        *("bash", "-c", "\n".join([*cluster.setup, f"exec {python}"])),
+    ]
+
+
+def _further(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
+    """Yield the options of cluster.sbatch that such a job takes, with their values; a flag has ''."""
+    for name, value in Shape.of(cluster).sbatch:
+        if name == "gres":
+            other = [part for part in value.split(",") if not part.removeprefix("gres/").startswith("gpu")]
+            yield from [(name, ",".join(other))] if other else []
+        elif name not in NOT_FOR_PREPARING and not name.startswith("gpu"):
+            yield name, value
+
+
+def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command in this process's group and return its exit code; after Ctrl-C once it has ended by itself."""
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except FileNotFoundError:
+        raise ValueError(
+            f"cluster.executor=slurm, but {command[0]} is not on PATH: run this on a login node, or take cluster=local"
+        ) from None
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        try:
+            process.wait(_TOLD_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        raise

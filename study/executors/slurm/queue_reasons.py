@@ -1,0 +1,103 @@
+"""Why SLURM has not started a job yet: its reason in words, whether that passes by itself, and what helps. Pure.
+
+The table is of the reasons in SLURM's own documentation of job reason codes (squeue(1)) and of the sentences that its
+controller writes in their place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from study.executors.slurm.query import compress
+
+ORDINARY, LIMIT, STUCK = "ordinary", "limit", "stuck"
+"""It passes as the queue moves on; it passes when something else ends or a limit is raised; it never passes by itself.
+"""
+NODES = "sinfo -R shows which and why; an administrator: scontrol update nodename=NODE state=resume"
+LIMITS = "sacctmgr show assoc where user=$USER, sacctmgr show qos"
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A reason in words, one of ORDINARY, LIMIT and STUCK, and what helps; {jobs} stands for the jobs' ids."""
+
+    words: str
+    kind: str = ORDINARY
+    help: str = ""
+
+
+_REASONS: Sequence[tuple[str, Queued]] = (
+    (
+        r"launch[ _]failed[ _]requeued[ _]held",
+        Queued("SLURM could not start it on its node, and holds it since", STUCK, "scontrol release {jobs}"),
+    ),
+    (
+        r"(user[ _]env|JobHoldMaxRequeue|job requeued in held state|special exit|REQUEUE_HOLD|SPECIAL_EXIT)",
+        Queued("it failed to start or was requeued too often, and SLURM holds it", STUCK, "scontrol release {jobs}"),
+    ),
+    (r"JobHeldUser", Queued("held by its owner", STUCK, "scontrol release {jobs}")),
+    (
+        r"JobHeldAdmin",
+        Queued("held by an administrator", STUCK, "ask them why; they give: scontrol release {jobs}"),
+    ),
+    (
+        r"DependencyNeverSatisfied",
+        Queued("the job that it waits for did not succeed, so it never starts", STUCK, "scancel {jobs}, then retry"),
+    ),
+    (r"Dependency", Queued("it waits for another job, as a branch for its parent's")),
+    (
+        r"BadConstraints|NodeNotInPart|PartitionNodeLimit|PartitionConfig|AccountNotAllowed|QOSNotAllowed|InvalidAccount"
+        r"|InvalidQOS|.*(?:MaxWallDurationPerJob|PerJob|MaxWallPerJob|PartitionTimeLimit|PerNode(?:Limit)?\b)",
+        Queued(
+            "it asks for more, or for other things, than the partition or your account may have",
+            STUCK,
+            "scancel {jobs}, change cluster.* (python -m study doctor shows what there is), give the command again",
+        ),
+    ),
+    (
+        r"(?i)ReqNodeNotAvail|Nodes required for job are|NodeDown|.*\b(?:DRAINED|UnavailableNodes)\b",
+        Queued("the nodes that it could run on are down, drained or reserved", LIMIT, NODES),
+    ),
+    (
+        r"PartitionDown|PartitionInactive",
+        Queued("its partition takes no jobs at present", LIMIT, "sinfo shows partitions; an administrator opens them"),
+    ),
+    (r"(QOS|Assoc|Max|Association).*", Queued("a limit of your account or its QOS is used up", LIMIT, LIMITS)),
+    (r"BeginTime", Queued("it was started in vain or asked to wait: SLURM tries again shortly")),
+    (r"JobArrayTaskLimit", Queued("as many of its array run as are to (cluster.array_parallelism)")),
+    (r"Reservation", Queued("its reservation has not begun, or is over", LIMIT, "scontrol show reservation")),
+    (r"Licenses", Queued("its licenses are in use")),
+    (r"Priority", Queued("others are before it")),
+    (r"Resources", Queued("the nodes are in use")),
+)
+
+
+def explain(reason: str) -> Queued:
+    """Return what SLURM's reason (or, of a held job, its state) means; one that is not known is said as it is."""
+    found = next((meaning for pattern, meaning in _REASONS if re.match(pattern, reason)), None)
+    if found is None:
+        return Queued(f"SLURM says {reason}" if reason else "it is new to the queue")
+    return Queued(f"{found.words} ({reason})", found.kind, found.help)
+
+
+def jobs(ids: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Return job ids as scontrol and scancel take them.
+
+    An array by its own id where all of its tasks are meant, as far as these and `others` tell: they count from 0.
+    """
+    wanted = sorted(set(ids))
+    kept = {one.partition("_")[0] for one in set(others).difference(wanted)}
+    arrays: dict[str, list[int]] = {}
+    for one in wanted:
+        array, _, task = one.partition("_")
+        arrays.setdefault(array, []).extend([int(task)] if task.isdigit() else [])
+    return " ".join(_one(array, tasks, array not in kept) for array, tasks in arrays.items())
+
+
+def _one(array: str, tasks: Sequence[int], alone: bool) -> str:
+    """Return the name of some tasks of an array, or of a job without any; alone: no others of it are known."""
+    if not tasks or (alone and sorted(tasks) == list(range(len(tasks)))):
+        return array
+    return f"{array}_{tasks[0]}" if len(tasks) == 1 else f"'{array}_[{compress(tasks)}]'"

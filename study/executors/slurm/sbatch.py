@@ -1,0 +1,175 @@
+"""SLURM: one job array per resource shape, whose tasks are `python -m study.job`; single jobs where none are taken.
+
+submitit renders the script; of its private parts only `_make_sbatch_string` is relied on, and here only. Submitting a
+finished script ourselves leaves no pickles: an array is complete the moment that sbatch returns.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from submitit.slurm.slurm import _make_sbatch_string
+
+from study.executors.job_spec import Shape
+from study.executors.slurm import limits, query, refusal
+from study.process import code_snapshot, code_version
+from study.storage.files import write_atomic
+from study.storage.layout import StudyFolder
+
+ARRAY_LIMIT = 1000
+"""Points of one array: what SLURM's default MaxArraySize of 1001 allows, in whole thousands."""
+PEERS_WAIT_SECONDS = 60
+
+
+class SchedulerError(ValueError):
+    """SLURM refused a submission or gave no answer.
+
+    ambiguous: it may have been submitted all the same. full: it was refused because there are too many jobs already.
+    """
+
+    def __init__(self, message: str, ambiguous: bool, full: bool = False) -> None:
+        super().__init__(message)
+        self.ambiguous = ambiguous
+        self.full = full
+
+
+def batch_name(study: str, token: str | None = None) -> str:
+    """Return a job name that is unique for ever, by which a submission can be looked up."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', study)[:60]}.{token or uuid.uuid4().hex[:10]}"
+
+
+def chunks(keys: Sequence[str], limit: int = ARRAY_LIMIT) -> Iterator[tuple[str, ...]]:
+    """Yield the arrays that many keys become. Each counts from 0 again, for it is the index that is capped."""
+    for start in range(0, len(keys), limit):
+        yield tuple(keys[start : start + limit])
+
+
+def array_limit(most: int | None) -> int:
+    """Return how many jobs one array has at most where MaxArraySize is `most`; 0: jobs are submitted one by one.
+
+    Sites switch arrays off by 0, and an array of the one job that 1 allows is no better than that job.
+    """
+    return ARRAY_LIMIT if most is None else 0 if most < 2 else min(ARRAY_LIMIT, most)
+
+
+def render(
+    folder: StudyFolder,
+    shape: Shape,
+    name: str,
+    count: int | None,
+    parallel: int | None = None,
+    *,
+    module: str = "study.job",
+    copy: Path | None = None,
+) -> str:
+    """Return the exact sbatch script of an array of `count` jobs, at most `parallel` at once. Needs no SLURM.
+
+    count: None for one job that is no array. Each task runs `python -m study.job`, or another module that takes the
+    study's folder and --name. copy: the folder that it imports this code from; None: the checkout.
+    """
+    python = shape.python or sys.executable
+    options = code_version.python_options(copied=copy is not None)
+    job = [*shape.prefix, python, *options, "-m", module, str(folder.path.absolute()), "--name", name]
+    again = "requeue" if shape.requeue else "no-requeue"
+    extra: dict[str, Any] = {"export": "ALL", again: True, "reservation": shape.reservation, "nice": shape.nice}
+    if shape.dependency:
+        # Without it a job whose parent failed would wait for ever.
+        extra |= {"dependency": shape.dependency, "kill-on-invalid-dep": "yes"}
+    extra |= {option: value or True for option, value in shape.sbatch}
+    containers = [("--container-image", shape.container_image), ("--container-mounts", shape.container_mounts)]
+    memory = shape.job_mem_gb
+    return str(
+        _make_sbatch_string(
+            command=shlex.join(job),
+            folder=folder.jobs.absolute(),
+            job_name=name,
+            map_count=count,
+            array_parallelism=parallel or count or 1,
+            time=shape.time_minutes,
+            nodes=shape.nodes,
+            ntasks_per_node=shape.tasks_per_node,
+            cpus_per_task=shape.job_cpus_per_task,
+            gpus_per_node=shape.job_gpus_per_node or None,
+            mem=None if memory is None else f"{round(memory * 1024)}M",
+            partition=shape.partition,
+            account=shape.account,
+            qos=shape.qos,
+            constraint=shape.constraint,
+            exclude=shape.exclude,
+            # A job shorter than the notice would be told to stop as it starts: at most a quarter of its time.
+            signal_delay_s=min(shape.signal_seconds, 15 * shape.time_minutes),
+            setup=[*_import_path(copy), *shape.setup] or None,
+            stderr_to_stdout=True,
+            wckey=None,  # type: ignore[arg-type] # null leaves it out; submitit's own default is refused by some sites
+            srun_args=[
+                "--kill-on-bad-exit=1",
+                f"--wait={PEERS_WAIT_SECONDS}",
+                "--export=ALL",  # said, since SLURM_EXPORT_ENV or SRUN_EXPORT would else decide
+                "--open-mode=append",
+                # srun does not take this over from sbatch since SLURM 22.05.
+                f"--cpus-per-task={shape.job_cpus_per_task}",
+                *[f"{option}={value}" for option, value in containers if value],
+            ],
+            additional_parameters={option: value for option, value in extra.items() if value is not None},
+        )
+    )
+
+
+def submit(
+    folder: StudyFolder, name: str, script: str, runner: query.Runner = query.run, *, shape: Shape | None = None
+) -> str:
+    """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SchedulerError.
+
+    shape: what it asks for, so that a refusal names the key that it is about.
+    """
+    folder.jobs.mkdir(parents=True, exist_ok=True)
+    path = folder.jobs / f"{name}.sh"
+    write_atomic(path, script)
+    answer = runner(["sbatch", str(path)])
+    found = re.search(r"Submitted batch job (\d+)", answer.out) if answer.code == 0 else None
+    if found:
+        return found[1]
+    if answer.code is None and "not found" in answer.error:
+        raise SchedulerError(
+            "cluster.executor=slurm, but sbatch is not on PATH: run this on a login node, or take cluster=local", False
+        )
+    said = _last_line(answer.error or answer.out)
+    full = limits.is_limit(answer.error)
+    no = not full and refusal.refused(answer.error)
+    keys = refusal.blamed(answer.error, shape) if no and shape is not None else ""
+    what = f": {keys}: change it and give the command again" if keys else ""
+    raise SchedulerError(f"sbatch failed: {said}{what}", ambiguous=not (full or no), full=full)
+
+
+def cancel(indices: Mapping[str, Iterable[int]], runner: query.Runner = query.run) -> None:
+    """Cancel these tasks of these arrays (by job id), or jobs without any, by one scancel. Raises SchedulerError."""
+    ids = [f"{job_id}_[{said}]" if (said := query.compress(places)) else job_id for job_id, places in indices.items()]
+    answer = runner(["scancel", *ids])
+    if answer.code != 0:
+        raise SchedulerError(f"scancel failed: {answer.error or 'no answer'}", True)
+
+
+def _import_path(copy: Path | None) -> list[str]:
+    """Return the line that makes this package importable in a job, unless it is installed for this Python.
+
+    From a copy of the code only its packages come: what else lies in the working directory and in the checkout is
+    found as it is without one.
+    """
+    folders = [shlex.quote(folder) for folder in code_snapshot.import_path(copy)]
+    if not folders:
+        return []
+    if copy is not None:
+        folders.insert(1, '"$PWD"')
+    return [f"export PYTHONPATH={':'.join(folders)}${{PYTHONPATH:+:$PYTHONPATH}}"]
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("sbatch:")]
+    return (said or lines or ["no answer"])[-1]

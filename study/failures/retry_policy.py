@@ -1,0 +1,285 @@
+"""What follows from a bad end: try the point again (as it is, on other nodes, with more memory) or stop. Pure.
+
+The counters are the ends that the ledger holds of a point since a person last asked to try it again. Failures count
+while the run gets no further: an attempt that leaves a newer checkpoint than any before it begins their count anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+ACTIONS = ("again", "elsewhere", "more", "stop")
+"""again: as it is. elsewhere: without nodes that there is evidence against. more: with more memory. stop: a person."""
+NO_FAILURES = frozenset({"preempted", "time_limit", "interrupted", "held"})
+"""Kinds of ends that are nobody's failure: they have counters of their own."""
+BLAMED = frozenset({"node_failure", "hang", "communication"})
+"""Kinds of ends that may be a node's fault."""
+UNSURE = frozenset({"interrupted", "killed", "unknown"})
+"""Kinds of ends of which SLURM may know better than the job itself."""
+ENDED_BADLY = frozenset({"failed", "interrupted", "time_limit"})
+"""States of points that something may follow from."""
+BAD_NODES = ("down", "drain", "fail", "error", "unknown", "not_responding", "reboot")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What to do after one kind of end, at most `cap` times for one point."""
+
+    action: str
+    cap: int = 0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The policy of a study. failures: cap over all failures in a row; the rest is about nodes and memory."""
+
+    kinds: Mapping[str, Rule]
+    failures: int = 6
+    memory_factor: float = 1.5
+    exclude_after: int = 2
+    exclude_most: int = 4
+    exclude_hours: float = 24.0
+
+    def here(self) -> Rules:
+        """Return the policy for runs of one machine: there is no other node, and no more memory to give."""
+        kinds = {
+            kind: Rule("again", rule.cap) if rule.action in ("elsewhere", "more") else rule
+            for kind, rule in self.kinds.items()
+        }
+        return replace(self, kinds=kinds)
+
+
+@dataclass(frozen=True)
+class End:
+    """One bad end as the ledger holds it. `action`: what was decided. memory_gb: what a node gave the run [GB].
+
+    saved: tokens of the run's newest checkpoint when it ended; 0: there was none, or an earlier version did not say.
+    """
+
+    key: str
+    batch: str
+    attempt: int
+    kind: str
+    nodes: tuple[str, ...] = ()
+    time: float = 0.0
+    action: str = "stop"
+    why: str = ""
+    memory_gb: float | None = None
+    saved: int = 0
+
+    @property
+    def of(self) -> tuple[str, int]:
+        """What attempt it is the end of: an end may be written twice, the later word is the better one."""
+        return self.batch, self.attempt
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do about an end, one of ACTIONS, and why in words."""
+
+    action: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Counters:
+    """How often a point ended before its time, for each of the three reasons that have caps of their own."""
+
+    preemptions: int = 0
+    time_limits: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs when a point is submitted again: nodes not to use, memory of one run on each node [GB]."""
+
+    exclude: tuple[str, ...] = ()
+    memory_gb: float | None = None
+
+
+class Asks(Protocol):
+    """What a submission asks of SLURM, as far as a change concerns it (a frozen dataclass)."""
+
+    @property
+    def exclude(self) -> str | None:
+        """Nodes not wanted."""
+
+    @property
+    def mem_gb(self) -> float | None:
+        """Memory of one run on each node [GB]."""
+
+
+A = TypeVar("A", bound=Asks)
+
+
+class Ended(Protocol):
+    """A point that ended badly, as study.status.states.PointStatus says it."""
+
+    @property
+    def key(self) -> str:
+        """The point."""
+
+    @property
+    def state(self) -> str:
+        """One of study.status.states.STATES."""
+
+    @property
+    def kind(self) -> str:
+        """One of study.failures.kinds.STATES."""
+
+    @property
+    def batch(self) -> str | None:
+        """Its batch in the ledger."""
+
+    @property
+    def attempt(self) -> int | None:
+        """The latest attempt's number."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Where that ran."""
+
+
+def parse_rule(key: str, text: str) -> Rule:
+    """Return the rule in words such as `again 3` or `stop`. ValueError that names the key."""
+    words = text.split()
+    if words == ["stop"]:
+        return Rule("stop")
+    if len(words) == 2 and words[0] in ACTIONS[:-1] and words[1].isdigit():
+        return Rule(words[0], int(words[1]))
+    raise ValueError(
+        f"{key}={text!r} is not allowed: it takes again N, elsewhere N, more N (at most N times for a point) or stop"
+    )
+
+
+def count(ends: Iterable[End]) -> Counters:
+    """Return a point's counters."""
+    kinds = Counter("failure" if end.kind not in NO_FAILURES else end.kind for end in ends)
+    return Counters(kinds["preempted"], kinds["time_limit"], kinds["failure"])
+
+
+def in_a_row(ends: Sequence[End], saved: int) -> Sequence[End]:
+    """Return the ends, of these in the order of time, since the run last got further: the one that did comes first.
+
+    `saved`: tokens of its newest checkpoint now. None are left where that is newer than at any of these ends.
+    """
+    first, furthest = 0, 0
+    for place, end in enumerate(ends):
+        if end.saved > furthest:
+            first, furthest = place, end.saved
+    return [] if saved > furthest else ends[first:]
+
+
+def verdict(kind: str, ends: Sequence[End], rules: Rules, saved: int = 0) -> Verdict:
+    """Return what to do about an end of this kind of a point that has had these ends before.
+
+    `saved`: tokens of the run's newest checkpoint. Failures count as :func:`in_a_row` says; preemptions and time limits
+    count all, and so does what is answered with more memory, for that grows each time.
+    """
+    rule = rules.kinds.get(kind, Rule("stop"))
+    if rule.action == "stop":
+        return Verdict("stop", f"retry.{kind} is stop" if kind in rules.kinds else f"{kind} is never tried again")
+    row = in_a_row(ends, saved)
+    before = sum(end.kind == kind for end in (ends if kind in NO_FAILURES or rule.action == "more" else row))
+    if before >= rule.cap:
+        return Verdict("stop", f"tried again {before} times after {kind}: that is the cap (retry.{kind})")
+    failures = count(row).failures
+    if kind not in NO_FAILURES and failures >= rules.failures:
+        return Verdict("stop", f"tried again after {failures} failures: that is the cap (retry.failures)")
+    words = {"again": "as it is", "elsewhere": "elsewhere", "more": "with more memory"}[rule.action]
+    return Verdict(rule.action, f"{kind}: tried again {words}, {before + 1} of {rule.cap}")
+
+
+def evidence(ends: Iterable[End], states: Mapping[str, str], rules: Rules, now: float) -> dict[str, str]:
+    """Return the nodes not to use now, each with why.
+
+    ends: every end that the ledger holds. states: what sinfo says of nodes (missing: not asked). A node is left out
+    when its own state is bad, or when two attempts (`exclude_after`) ended badly on it within `exclude_hours`. At most
+    `exclude_most` nodes are, the best evidence first; evidence that has grown old counts no more.
+    """
+    blamed: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
+    for end in ends:
+        if end.kind in BLAMED and now - end.time < 3600 * rules.exclude_hours:
+            for node in end.nodes:
+                blamed[node].add((end.key, *end.of))
+    why = {
+        node: f"{len(attempts)} attempts ended badly on it"
+        for node, attempts in sorted(blamed.items(), key=lambda item: -len(item[1]))
+        if len(attempts) >= rules.exclude_after
+    }
+    bad = {node: f"its state is {state}" for node, state in states.items() if node in blamed and is_bad(state)}
+    return dict(list({**bad, **{n: w for n, w in why.items() if n not in bad}}.items())[: rules.exclude_most])
+
+
+def is_bad(state: str) -> bool:
+    """Whether sinfo's word for a node means that work should not go there: down*, drained, not_responding."""
+    word = state.lower()
+    return word.endswith("*") or any(word.startswith(bad) for bad in BAD_NODES)
+
+
+def change(ends: Sequence[End], excluded: Iterable[str], rules: Rules) -> Change:
+    """Return how a point is to be submitted again after these ends.
+
+    It keeps the memory that its latest end for want of memory gave it, whatever ended it since.
+    """
+    short = [e.memory_gb for e in ends if e.kind == "host_memory" and e.action == "more" and e.memory_gb is not None]
+    return Change(tuple(sorted(excluded)), round(short[-1] * rules.memory_factor, 3) if short else None)
+
+
+def adapt(asks: A, wanted: Change) -> A:
+    """Return what is asked of SLURM with the change made: nodes are added to those that are excluded already."""
+    fields: dict[str, object] = {}
+    if wanted.exclude:
+        fields["exclude"] = ",".join([*([asks.exclude] if asks.exclude else []), *wanted.exclude])
+    if wanted.memory_gb is not None:
+        fields["mem_gb"] = max(wanted.memory_gb, asks.mem_gb or 0.0)
+    return replace(asks, **fields) if fields else asks  # type: ignore[type-var]
+
+
+def new_ends(
+    statuses: Iterable[Ended],
+    known: Mapping[str, Sequence[End]],
+    rules: Rules,
+    now: float,
+    *,
+    memory: Mapping[str, float] | None = None,
+    saved: Callable[[str], int] = lambda key: 0,
+) -> list[End]:
+    """Return the ends that nobody has written down yet, or not as what they are known to be now, and what follows.
+
+    `known` are the ledger's ends of each point, `memory` what each was given [GB], `saved` says the tokens of a run's
+    newest checkpoint. Only points that ended for certain are looked at, never unknown ones.
+    """
+    found = []
+    for status in statuses:
+        if status.state not in ENDED_BADLY or status.batch is None:
+            continue
+        ends = list(known.get(status.key, ()))
+        this = (status.batch, status.attempt or 0)
+        if ends and ends[-1].of == this:
+            if ends[-1].kind == status.kind or ends[-1].kind not in UNSURE:
+                continue
+            ends.pop()
+        reached = saved(status.key)
+        said = verdict(status.kind, ends, rules, reached)
+        gb = (memory or {}).get(status.key)
+        found.append(End(status.key, *this, status.kind, status.nodes, now, said.action, said.why, gb, reached))
+    return found
+
+
+def due(statuses: Iterable[Ended], known: Mapping[str, Sequence[End]]) -> list[str]:
+    """Return the points that are to be submitted again: they ended, and what the ledger says of that end is not stop.
+
+    `known` holds what :func:`new_ends` found as well.
+    """
+    keys = []
+    for status in statuses:
+        ends = known.get(status.key, ())
+        judged = bool(ends) and ends[-1].of == (status.batch, status.attempt or 0)
+        if status.state in ENDED_BADLY and judged and ends[-1].action != "stop":
+            keys.append(status.key)
+    return keys

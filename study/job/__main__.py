@@ -1,0 +1,305 @@
+"""What a SLURM task or a local slot runs: `python -m study.job runs/STUDY --name BATCH [--index I]`.
+
+It claims an attempt of one point, keeps the run's lock, starts the trainer, passes signals on and writes down how it
+ended. It needs only the study's folder, so an array is complete the moment that sbatch returns. Exit codes: 0
+completed, 3 diverged, 75 interrupted (resumable), 76 another attempt is advancing the run, 77 not wanted any more,
+128+n killed by signal n, else the trainer's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import study
+from study.failures.kinds import HELD, Ending
+from study.job.attempt import (
+    Ran,
+    Work,
+    advance,
+    conclude,
+    conclude_rank,
+    finished,
+    not_run,
+    record,
+    told_to_end,
+    wait_for_first,
+)
+from study.job.ending import account_for_restart, after, is_time_to_look
+from study.job.rank import find_place, memory_gb
+from study.job.rendezvous import Round, rendezvous
+from study.planning.ranks import local_world
+from study.process import code_snapshot
+from study.process.children import Signals
+from study.records import ledger
+from study.records.attempts import claim, find_config
+from study.records.checkpoints import pin
+from study.records.lineage import has_branches
+from study.storage.files import Reserve, RunLock, read_json, write_atomic, write_json
+from study.storage.layout import AttemptFolder, StudyFolder
+
+__all__ = ["HELD", "NOT_WANTED", "Work", "find_config", "join", "lead", "main"]
+
+NOT_WANTED = 77
+LOCK_SECONDS = 60.0
+PEERS_SECONDS = 300.0
+POLL_SECONDS = 0.2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one attempt and return the exit code that agrees with how it ended."""
+    parser = argparse.ArgumentParser(prog="python -m study.job", description="Advance one point of a submitted batch.")
+    parser.add_argument("folder", type=Path, help="the study's folder")
+    parser.add_argument("--name", required=True, help="the batch's name in the ledger")
+    parser.add_argument("--index", type=int, help="the job's place in the batch; default: SLURM_ARRAY_TASK_ID")
+    parser.add_argument("--slot", type=int, help="the point's place in a packed job; without it all are run")
+    given = parser.parse_args(arguments)
+    index = given.index if given.index is not None else int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    signals = Signals()
+    signals.install()
+    study = StudyFolder(given.folder.absolute())
+    state = ledger.read(study)
+    batch = state.batches.get(given.name)
+    keys = batch.of_task(index) if batch is not None else ()
+    if batch is None or not (given.slot or 0) < len(keys):
+        print(f"{study.ledger} has no batch {given.name!r} with index {index}", file=sys.stderr)
+        return NOT_WANTED
+    if batch.pack > 1 and given.slot is None:
+        from study.job import packed
+
+        code = packed.lead(study, batch, index, signals)
+    else:
+        code = run(study, state, batch, keys[given.slot or 0], signals)
+    if batch.executor == "slurm" and given.slot is None and os.environ.get("SLURM_PROCID", "0") == "0":
+        send_next(study, keys, told_to_end=bool(signals.received))
+    return code
+
+
+def run(study: StudyFolder, state: ledger.Ledger, batch: ledger.Batch, key: str, signals: Signals) -> int:
+    """Run this process's part of one point, if it is still wanted; return the exit code."""
+    why = unwanted(state, batch, key)
+    if why:
+        print(f"{key}: nothing to do: {why}", file=sys.stderr)
+        return NOT_WANTED
+    world = local_world(find_config(study, key).get("parallel") or {}, int(batch.resources.get("tasks") or 1))
+    work = Work(study, batch, key, find_place(batch.executor, os.environ, world))
+    done = finished(work.run)
+    if done is not None:
+        print(f"{key}: the run is {done.state} already")
+        return done.code
+    return lead(work, signals) if work.place.first else join(work, signals)
+
+
+def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
+    """Return why a job must not advance its point: the fence for a submission that arrived after it was given up."""
+    if batch.abandoned is not None:
+        return f"batch {batch.name} was abandoned ({batch.abandoned})"
+    if key in state.cancelled:
+        return "the point was cancelled"
+    if state.current.get(key) != batch.name:
+        return f"the point now belongs to batch {state.current.get(key)}"
+    return None
+
+
+def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = False) -> None:
+    """Submit points that wait for room, now that these have ended; whatever comes of it, this job is done.
+
+    told_to_end: then only where they were cancelled, which says nothing of those that wait.
+    """
+    state = ledger.read(study)
+    if told_to_end and not state.cancelled.issuperset(ended):
+        return
+    if not (state.waiting or state.unclear):
+        return
+    from study.reconcile.reconcile import advance as submit_waiting
+
+    try:
+        submit_waiting(study, ended=ended)
+    except Exception as error:
+        print(f"points that wait were not submitted: {error}", file=sys.stderr)
+
+
+def lead(work: Work, signals: Signals) -> int:
+    """Claim an attempt and run it: the first rank."""
+    run = work.run
+    run.path.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(run.lock)
+    if not _acquire(lock, signals):
+        print(f"{work.key}: another attempt holds {run.lock}: leaving the run to it", file=sys.stderr)
+        if not signals.received:  # else somebody has told it to end before it could know
+            place = work.place
+            write_json(run.held, {"name": work.batch.name, "job_id": place.job_id, "time": time.time()})
+        return HELD
+    done = finished(run)
+    if done is not None:
+        return done.code
+    config = freeze_config(work)
+    number, attempt = claim(run)
+    started = time.time()
+    job = describe(work, started)
+    write_json(attempt.job, job)
+    reserve = Reserve(run.reserve)
+    print(f"{work.key}: attempt {number} on {job['host']}{_said_of_code(job)}", flush=True)
+    # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
+    too_often = _accounted(work, number)
+    if too_often is not None:
+        ending = too_often
+    elif signals.received or work.cancelled:
+        ending = told_to_end(work, signals, started)
+    else:
+        try:
+            ran = _meet_and_advance(work, config, Round(attempt, job, 0), signals, (lock.fileno(),))
+            ending = conclude(work, attempt, ran, signals, started)
+        except OSError as error:
+            ending = not_run(error)
+    reserve.release()
+    write_json(attempt.outcome, record(attempt, ending, started, 0))
+    if ending.state == "completed" and has_branches(work.study, work.key):
+        pin(run, int(config["budget"]["tokens"]))
+    lock.close()
+    print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
+    if work.place.executor == "slurm" and work.unit is None and (ending.code or is_time_to_look(work.study, work.key)):
+        after(work, number, ending, job)
+    return ending.code
+
+
+def _meet_and_advance(
+    work: Work, config: dict[str, Any], meeting: Round, signals: Signals, inherit: tuple[int, ...]
+) -> Ran:
+    """Run the trainer to its end, with another port for all ranks where somebody has taken theirs meanwhile."""
+    while True:
+        ran = advance(work, config, meeting, signals, inherit=inherit)
+        if signals.received or not meeting.taken(ran.returncode):
+            return ran
+        number = meeting.number + 1
+        address, port = _meeting_place(work, number)
+        print(f"{work.key}: port {meeting.job['port']} was taken: the ranks meet at port {port}", flush=True)
+        job = {**meeting.job, "address": address, "port": port, "round": number}
+        meeting = Round(meeting.attempt, job, 0)
+        write_json(meeting.attempt.job, job)
+
+
+def _accounted(work: Work, number: int) -> Ending | None:
+    """Write down how the earlier start of a requeued job ended; return the end of this one if it was one too many."""
+    if not work.place.restart:
+        return None
+
+    try:
+        return account_for_restart(work, number)
+    except (ValueError, OSError) as error:
+        print(f"{work.key}: how its earlier start ended is not known: {error}", file=sys.stderr)
+        return None
+
+
+def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: False) -> int:
+    """Find the attempt that the first rank of this job claimed, and run this rank of it.
+
+    `given_up`: whether the first rank has gone on without one.
+    """
+    found = _find_attempt(work, given_up)
+    if found is None:
+        print(
+            f"{work.key}: rank 0 of job {work.place.job_id} made no attempt in {PEERS_SECONDS:.0f} s", file=sys.stderr
+        )
+        return HELD
+    attempt, job = found
+    started = time.time()
+    rank = work.place.rank
+    config = find_config(work.study, work.key)
+    while True:
+        meeting = Round(attempt, job, rank)
+        ran = advance(work, config, meeting, signals)
+        ending = conclude_rank(work, attempt, ran, signals, rank=rank, started=started)
+        following = meeting.over() or (meeting.wait() if ending.kind == "communication" else None)
+        if following is None or signals.received:
+            break
+        job = dict(following)
+    if ending.state == "failed":
+        write_json(attempt.rank(rank), record(attempt, ending, started, rank))
+    # The first rank's exit code says how the job ended; any other that is not 0 would have it killed on the spot.
+    return 0 if ending.code == 0 or wait_for_first(attempt) else ending.code
+
+
+def freeze_config(work: Work) -> dict[str, Any]:
+    """Write the run's config.yaml from points.jsonl unless it is there, and return the config."""
+    config = find_config(work.study, work.key)
+    if not work.run.config.exists():
+        from train.spec.yamlfile import dump
+
+        write_atomic(work.run.config, dump(config))
+    return config
+
+
+def describe(work: Work, started: float) -> dict[str, Any]:
+    """Return what job.json says of this attempt, the rendezvous of its ranks included."""
+    import psutil
+
+    place = work.place
+    job: dict[str, Any] = {
+        "name": work.batch.name,
+        "executor": place.executor,
+        "job_id": place.job_id,
+        "restart": place.restart,
+        "nodes": list(place.nodes),
+        "pid": os.getpid(),
+        "start_time": psutil.Process().create_time(),
+        "host": socket.gethostname(),
+        "started": round(started, 3),
+        "code": work.batch.code,
+        "source": code_snapshot.ran(work.study, work.batch.code, work.resources.get("code")),
+        "world": place.world,
+        "unit": work.unit,
+        "memory_gb": memory_gb(os.environ) if place.executor == "slurm" else None,
+    }
+    if place.world > 1:
+        job["address"], job["port"] = _meeting_place(work)
+    return job
+
+
+def _said_of_code(job: Mapping[str, Any]) -> str:
+    """Return which code an attempt runs, for its log."""
+    said = {
+        "frozen": f", code {job['code']}, frozen in {Path(study.__file__).resolve().parents[1]}",
+        "live": f", code {job['code']}",
+        "other": f", with other code than was recorded for it ({job['code']})",
+    }
+    return said.get(str(job["source"]), "")
+
+
+def _meeting_place(work: Work, again: int = 0) -> tuple[str, int]:
+    local = work.place.executor == "local"
+    return rendezvous(work.place, "127.0.0.1" if local else work.batch.resources.get("master_addr"), again)
+
+
+def _acquire(lock: RunLock, signals: Signals) -> bool:
+    """Wait a while for the lock: an attempt that was told to end may still be writing its checkpoint."""
+    limit = time.monotonic() + LOCK_SECONDS
+    while not lock.acquire():
+        if time.monotonic() > limit or signals.received:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def _find_attempt(work: Work, given_up: Callable[[], bool]) -> tuple[AttemptFolder, dict[str, Any]] | None:
+    limit = time.monotonic() + PEERS_SECONDS
+    while time.monotonic() < limit:
+        for path in sorted(work.run.attempts.glob("*/job.json"), reverse=True):
+            job = read_json(path)
+            mine = (work.place.job_id, work.place.restart, work.unit)
+            if job and (job["job_id"], job["restart"], job.get("unit")) == mine:
+                return AttemptFolder(path.parent), job
+        if given_up():
+            return None
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

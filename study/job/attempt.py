@@ -1,0 +1,304 @@
+"""Running the trainer of one attempt to its end: its environment, the watch over it, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import study
+from study.failures.kinds import INTERRUPTED, Ending, Seen, by_words, classify, headline, root
+from study.job.hang_watch import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
+from study.job.rank import Place
+from study.job.rendezvous import Round
+from study.process.children import (
+    PEERS_GRACE,
+    Signals,
+    failed_alone,
+    kill,
+    memory_kills,
+    spawn,
+    trainer_command,
+    wait_together,
+)
+from study.records import ledger
+from study.storage.files import last_lines, read_json, tail, write_json
+from study.storage.layout import AttemptFolder, RunFolder, StudyFolder
+
+WORDS_BYTES = 65536
+PEERS_MARGIN = 60.0
+"""Ranks that watch each other have this much longer before they are watched from outside [s]."""
+LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Work:
+    """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget.
+
+    unit: number of the claim that it belongs to, where one job advances several. further: asked when the trainer has
+    paused: to how many tokens it goes on at once; None: it ends there, and so it does where this is None.
+    """
+
+    study: StudyFolder
+    batch: ledger.Batch
+    key: str
+    place: Place
+    until: int | None = None
+    unit: int | None = None
+    further: Callable[[], int | None] | None = None
+
+    @property
+    def run(self) -> RunFolder:
+        """The run's folder."""
+        return self.study.run(self.key)
+
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """What the batch was given."""
+        return self.batch.resources
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the point is not wanted any more."""
+        return self.key in ledger.read(self.study).cancelled
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a trainer ended: Popen's return code, why it was taken to hang, kills for want of memory meanwhile."""
+
+    returncode: int
+    hang: str | None = None
+    memory_kills: int = 0
+
+
+def finished(run: RunFolder) -> Ending | None:
+    """Return the ending that a run's outcome.json stands for; None where there is none."""
+    outcome = read_json(run.outcome)
+    return None if outcome is None else Ending("diverged" if outcome.get("state") == "diverged" else "completed")
+
+
+def advance(
+    work: Work, config: Mapping[str, Any], meeting: Round, signals: Signals, *, inherit: tuple[int, ...] = ()
+) -> Ran:
+    """Run the trainer to its end, or to that of the round; where several ranks run here, return the first one's."""
+    attempt, job = meeting.attempt, meeting.job
+    runtime = config.get("runtime", {})
+    here = work.place
+    # SLURM starts a job like this one for each rank; on this machine this one starts them all.
+    places = [here]
+    if here.executor == "local":
+        places = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
+    started, kills, processes = time.time(), memory_kills(), {}
+    for place in places:
+        processes[place.rank] = spawn(
+            trainer_command(work.run.config, work.until),
+            trainer_environment(place, job, int(runtime.get("threads", 1)), os.environ, attempt)
+            | ({} if work.further is None else {"PAUSE": str(attempt.pause.absolute())}),
+            attempt.stdout(place.rank),
+            attempt.stderr(place.rank),
+            inherit,
+        )
+        signals.watch(processes[place.rank])
+    watch = Watch(work.run, attempt, here.world, bounds(work, runtime))
+    elsewhere = [attempt.rank(rank) for rank in range(here.world) if rank not in processes] if here.first else []
+    pauses = Pauses(attempt, work.further) if here.first else None
+
+    def look() -> bool:
+        if pauses is not None:
+            pauses.look()
+        if meeting.taken(processes[here.rank].returncode) or meeting.over() is not None:
+            kill(processes)
+        return watch.look(processes)
+
+    first = wait_together(processes, look, lambda: any(p.exists() for p in elsewhere))
+    kills = memory_kills() - kills
+    if first is not None and not meeting.taken(processes[here.rank].returncode):
+        # Ranks that fail within a moment look alike: what each said tells the cause from what follows from it.
+        for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
+            ended = Ran(processes[rank].returncode, watch.hang, kills)
+            ending = conclude_rank(work, attempt, ended, signals, rank=rank, started=started)
+            if ending.state == "failed":
+                write_json(attempt.rank(rank), record(attempt, ending, started, rank))
+    return Ran(processes[here.rank].returncode, watch.hang, kills)
+
+
+class Pauses:
+    """Answers a trainer that has paused (see train.pause)."""
+
+    def __init__(self, attempt: AttemptFolder, further: Callable[[], int | None] | None) -> None:
+        self._asked = attempt.pause.with_name(f"{attempt.pause.name}.asked")
+        self._answer = attempt.pause.with_name(f"{attempt.pause.name}.answer")
+        self._further, self._answered = further, 0
+
+    def look(self) -> None:
+        """Answer if there is a new question."""
+        asked = read_json(self._asked) if self._asked.exists() else None
+        if asked is None or int(asked["number"]) <= self._answered:
+            return
+        self._answered = int(asked["number"])
+        until = None if self._further is None else self._further()
+        write_json(self._answer, {"number": self._answered, "until": until})
+
+
+def bounds(work: Work, runtime: Mapping[str, Any]) -> Bounds:
+    """Return how long the run may stand still: the cluster's floor, and what the config allows a start."""
+    floor = work.resources.get("hang_floor_seconds", FLOOR_SECONDS)
+    peers = float(runtime.get("timeout_seconds", 600.0)) + PEERS_MARGIN if work.place.world > 1 else 0.0
+    return Bounds(float(floor), float(runtime.get("start_seconds", START_SECONDS)), peers)
+
+
+def trainer_environment(
+    place: Place,
+    job: Mapping[str, Any],
+    threads: int,
+    inherited: Mapping[str, str],
+    attempt: AttemptFolder | None = None,
+) -> dict[str, str]:
+    """Return the trainer's environment: as torchrun sets it for several ranks, without any of it for one."""
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    others = (*ours, "SLURM_STEP_NUM_TASKS")  # by which a trainer that srun starts itself knows its ranks
+    environment = {name: value for name, value in inherited.items() if name not in others}
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        environment[name] = str(threads)
+    if job.get("code"):  # for the manifests of checkpoints
+        changed = " (changed since)" if job.get("source") == "other" else ""
+        environment["CODE_VERSION"] = f"{job['code']}{changed}"
+    root = str(Path(study.__file__).resolve().parents[1])
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, inherited.get("PYTHONPATH")) if p)
+    if attempt is not None:
+        environment["HEARTBEAT"] = str(attempt.beat(place.rank).absolute())
+        environment["HEARTBEAT_WHERE"] = inherited.get("SLURMD_NODENAME") or str(job.get("host", ""))
+    if place.world > 1:
+        values = (place.rank, place.world, place.local_rank, job["address"], job["port"])
+        environment.update(zip(ours, map(str, values), strict=True))
+        if attempt is not None:  # where NCCL's flight recorder writes when a collective times out
+            traces = str(attempt.path.absolute() / "nccl-trace-rank-")
+            environment.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", traces)
+    return environment
+
+
+def conclude(work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, started: float) -> Ending:
+    """Return how the attempt ended; a failure of another rank outranks what the first saw of it."""
+    if ran.returncode == 0 and work.until is not None and finished(work.run) is None:
+        return Ending("paused", 0)
+    ending = conclude_rank(work, attempt, ran, signals, rank=0, started=started)
+    peers = [p for p in (read_json(attempt.rank(r)) for r in range(1, work.place.world)) if p]
+    if ending.state in ("completed", "diverged") or not peers:
+        return ending
+    peers.sort(key=lambda peer: float(peer["ended"]))
+    told = [
+        Ending(
+            str(peer.get("kind", "unknown")),
+            peer["exit_code"],
+            peer["signal"],
+            f"rank {peer['rank']}: {peer['error']}",
+            f"rank {peer['rank']}: {peer.get('headline') or headline(str(peer['error']))}",
+        )
+        for peer in peers
+    ]
+    return root([ending, *told] if ending.kind == "hang" else [*told, ending])
+
+
+def conclude_rank(
+    work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, *, rank: int, started: float
+) -> Ending:
+    """Return how one rank ended, by itself."""
+    outcome = finished(work.run)
+    ending = classify(
+        Seen(
+            returncode=ran.returncode,
+            received=tuple(signals.received),
+            outcome=outcome.state if outcome else "completed" if rank else None,
+            cancelled=work.cancelled,
+            time_left=time_left(work, started),
+            notice=float(work.resources.get("signal_seconds") or 0.0),
+            stderr=tail(attempt.stderr(rank), WORDS_BYTES),
+            hang=ran.hang,
+            memory_kills=ran.memory_kills,
+        )
+    )
+    if ending.kind in ("unknown", "code_error", "killed", "disk_full"):
+        full = next((place for place in (work.run.path, Path(tempfile.gettempdir())) if disk_is_full(place)), None)
+        if full == work.run.path or (full and ending.kind == "disk_full"):
+            return replace(ending, kind="disk_full", why=f"no space left in {full}")
+    return ending
+
+
+def told_to_end(work: Work, signals: Signals, started: float) -> Ending:
+    """Return the ending of an attempt that was told to end before its trainer had begun."""
+    left, notice = time_left(work, started), float(work.resources.get("signal_seconds") or 0.0)
+    seen = Seen(INTERRUPTED, tuple(signals.received), cancelled=work.cancelled, time_left=left, notice=notice)
+    return classify(seen)
+
+
+def not_run(error: OSError) -> Ending:
+    """Return the ending of an attempt whose trainer could not be started."""
+    kind = by_words(str(error))
+    return Ending("bad_config" if kind == "unknown" else kind, why=f"the trainer could not be run: {error}")
+
+
+def time_left(work: Work, started: float) -> float | None:
+    """Return the seconds to the job's time limit; None where there is none."""
+    minutes = work.resources.get("time_minutes")
+    return None if minutes is None else started + 60 * float(minutes) - time.time()
+
+
+def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) -> dict[str, Any]:
+    """Return how an attempt, or a rank of one, ended as its file says it. Secrets are left out."""
+    from study.storage.secrets import redactor, scrub
+
+    failed = ending.state == "failed"
+    for path in (attempt.stdout(rank), attempt.stderr(rank)):
+        scrub(path, os.environ)
+    text = tail(attempt.stderr(rank), WORDS_BYTES)
+    said = last_lines(attempt.stderr(rank)) if failed else []
+    error = "\n".join([*([ending.why] if ending.why else []), *said]) or None
+    hide = redactor(os.environ)
+    now = time.time()
+    return {
+        "state": ending.state,
+        "kind": ending.kind,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "ended": round(now, 3),
+        "seconds": round(now - started, 3),
+        "headline": hide(_says_most(ending, text)) if failed else None,
+        "error": None if error is None else hide(error),
+        "rank": rank,
+    }
+
+
+def _says_most(ending: Ending, text: str) -> str:
+    """Return the one line on a failure: of the rank that others follow from; of a killed one nobody's last words."""
+    if ending.headline:
+        return ending.headline
+    if ending.kind == "killed" and ending.why:
+        return ending.why
+    return headline(text) or ending.why or ""
+
+
+def wait_for_first(attempt: AttemptFolder, seconds: float = 2 * PEERS_GRACE + 30.0) -> bool:
+    """Wait until the first rank has written how the attempt ended; False if it does not.
+
+    SLURM kills a job's other tasks as soon as one of them fails: the first must have had its say by then.
+    """
+    limit = time.monotonic() + seconds
+    while not attempt.outcome.exists():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def disk_is_full(path: Path) -> bool:
+    """Whether next to nothing can be written to the disk of a folder."""
+    try:
+        return shutil.disk_usage(path).free < LEAST_BYTES
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""Which points, what each job asks for, and what it may take. Pure."""

@@ -1,0 +1,41 @@
+"""Whether runs that want a GPU can have one: asked before anything is prepared, submitted or started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from study.config.schema import ClusterConfig
+from train.spec.config import RunConfig
+
+FILES = ("nvidia[0-9]*", "kfd", "dxg")
+"""What drivers of GPUs (NVIDIA, AMD, those of a Windows host) make in /dev."""
+ASKING = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task", "exclusive")
+"""Options of sbatch by which a job gets GPUs without cluster.gpus_per_node."""
+
+
+def check(pairs: Iterable[tuple[ClusterConfig, RunConfig]], here: bool | None = None) -> None:
+    """Raise ValueError where a run with runtime.device=cuda will find no GPU. `here`: whether this machine has one."""
+    for cluster, run in pairs:
+        if run.runtime.device != "cuda":
+            continue
+        if cluster.executor == "slurm":
+            asked = {name.replace("_", "-") for name in cluster.sbatch or {}}
+            if not (cluster.gpus_per_node or asked & set(ASKING)):
+                raise ValueError(
+                    "runtime.device=cuda, but cluster.gpus_per_node=0 asks SLURM for no GPU: give it, or take "
+                    "cluster.auto=[gpus] (in a search with search.shape=jobs), or runtime.device=auto"
+                )
+        elif not (has_gpu(os.environ) if here is None else here):
+            raise ValueError(
+                "runtime.device=cuda, but this machine shows no GPU (nothing in /dev, or CUDA_VISIBLE_DEVICES hides "
+                "it): take runtime.device=auto or cpu, or a cluster that has one"
+            )
+
+
+def has_gpu(environment: Mapping[str, str], devices: Path = Path("/dev")) -> bool:
+    """Return whether a GPU is to be seen here, without asking its driver, which takes seconds."""
+    if environment.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    return any(True for name in FILES for _ in devices.glob(name))

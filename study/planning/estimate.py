@@ -1,0 +1,117 @@
+"""The table of points that is shown before anything runs: sizes, tokens, compute and the time it may take."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from study.config.schema import ClusterConfig
+from study.planning.ranks import slot_count
+from study.records import lineage
+from study.records.point import Point
+from study.storage.layout import StudyFolder
+from train.spec.config import RunConfig
+from train.spec.counts import flops_per_token, params
+
+if TYPE_CHECKING:
+    pass
+CPU_FLOPS = 2.0e10
+GPU_FLOPS = 1.5e14
+MAX_MEASURED = 500
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point with its counts: N matmul and total parameters, D tokens, C exact FLOPs."""
+
+    point: Point
+    state: str
+    params: int
+    params_total: int
+    tokens: int
+    flops: float
+    own: float
+    """What the run spends itself [FLOPs]: a branch does not spend again what its parent did."""
+
+    @property
+    def ratio(self) -> float:
+        """D/N [tokens per matmul parameter]."""
+        return self.tokens / self.params
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast runs are expected to be, said of one rank: measured (matmul parameters, FLOP/s) pairs, else assumed.
+
+    assumed [FLOP/s]. ranks: how many processes one run has.
+    """
+
+    measured: tuple[tuple[int, float], ...]
+    assumed: float
+    why: str
+    ranks: int = 1
+
+    def seconds(self, row: Row) -> float:
+        """Return the expected seconds of a run, by the measured runs nearest in size or by the assumption."""
+        if not self.measured:
+            return row.own / (self.assumed * self.ranks)
+        nearest = sorted(self.measured, key=lambda m: abs(math.log(m[0] / row.params)))[:3]
+        return row.own / (statistics.median(rate for _, rate in nearest) * self.ranks)
+
+
+def rows(points: Sequence[Point], states: dict[str, str]) -> list[Row]:
+    """Return the points with their counts, in the order given."""
+    return [_row(point, states.get(point.key, "new")) for point in points]
+
+
+def speed(folder: StudyFolder, config: RunConfig, cluster: ClusterConfig) -> Speed:
+    """Return the speed measured by the study's finished runs on the same kind of device, else an assumption."""
+    gpu = on_gpu(config, cluster)
+    ranks = max(1, cluster.nodes * (cluster.gpus_per_node if gpu else cluster.tasks_per_node))
+    measured = _measured(folder, "cuda" if gpu else "cpu")
+    if measured:
+        return Speed(measured, 0.0, f"as measured by {len(measured)} finished runs of this study", ranks)
+    unit, each = ("GPU", GPU_FLOPS) if gpu else ("core", CPU_FLOPS)
+    rate = each * (1 if gpu else max(1, config.runtime.threads))
+    return Speed((), rate, f"assuming {each:.1e} FLOP/s a {unit}, until a run of this study has been timed", ranks)
+
+
+def on_gpu(config: RunConfig, cluster: ClusterConfig) -> bool:
+    """Return whether a run is expected to find a GPU where the cluster section sends it."""
+    return config.runtime.device == "cuda" or (config.runtime.device == "auto" and cluster.gpus_per_node > 0)
+
+
+def slots(cluster: ClusterConfig, config: RunConfig) -> int:
+    """Return how many runs are executed at once at most."""
+    if cluster.executor == "slurm":
+        return cluster.array_parallelism * cluster.pack
+    return slot_count(cluster, [config])
+
+
+def _row(point: Point, state: str) -> Row:
+    config = point.config
+    counts = params(config.model, config.data.vocab_size)
+    tokens = config.budget.tokens
+    assert tokens is not None, "a frozen config says its tokens"
+    each = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
+    flops = float(tokens) * each
+    return Row(point, state, counts.matmul, counts.total, tokens, flops, lineage.own_flops(config))
+
+
+def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]:
+    pairs = []
+    for path in sorted(folder.path.glob("*/outcome.json"))[:MAX_MEASURED]:
+        try:
+            outcome = json.loads(path.read_text())
+            took, ran_on = float(outcome["seconds"]["total"]), str(outcome.get("device", ""))
+            if outcome["state"] == "completed" and took > 0 and ran_on.startswith(device):
+                own = float(outcome.get("flops_own", outcome["flops"]))
+                each = own / took / max(1, int(outcome.get("world_size", 1)))
+                pairs.append((int(outcome["params"]["matmul"]), each))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return tuple(pairs)

@@ -1,0 +1,99 @@
+"""What a command asks for, decided: the points in order, each once, and the cluster that each one goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from study.config.compose import Composed
+from study.config.schema import ClusterConfig, StudyConfig
+from study.records import lineage
+from study.records.corpus import Corpus
+from study.records.point import Point
+from study.records.points import seal
+from study.storage.layout import StudyFolder
+from study.storage.study_names import check_place, check_study_name
+from train.spec.config import SCIENTIFIC, RunConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Points to submit; `asked` counts them before duplicates were dropped."""
+
+    folder: StudyFolder
+    config: StudyConfig
+    points: tuple[Point, ...]
+    clusters: tuple[ClusterConfig, ...]
+    asked: int
+
+    def batches(self) -> list[tuple[ClusterConfig, list[Point]]]:
+        """Return the points by the cluster section that they go to, in order."""
+        by_cluster: dict[str, tuple[ClusterConfig, list[Point]]] = {}
+        for point, cluster in zip(self.points, self.clusters, strict=True):
+            by_cluster.setdefault(repr(cluster), (cluster, []))[1].append(point)
+        return list(by_cluster.values())
+
+
+def common(composed: Sequence[Composed]) -> StudyConfig:
+    """Return a config that stands for all; ValueError where settings of the whole study differ between points."""
+    if not composed:
+        raise ValueError("the search makes no points: give a value to each list after -m")
+    first = composed[0].config
+    folder = folder_of(first)
+    check_study_name(first.study.name, begun=folder.points.is_file())
+    check_place(folder)
+    for part in ("study", "retry", "tracking", "paths", "dry_run", "wait"):
+        mine = getattr(first, part)
+        other = next((value for one in composed if (value := getattr(one.config, part)) != mine), mine)
+        if other != mine:
+            raise ValueError(
+                f"{part} differs between points ({_unlike(mine, other)} and {_unlike(other, mine)}): "
+                "it is one setting of the whole study, so it cannot be in a list after -m"
+            )
+    return first
+
+
+def make_plan(composed: Sequence[Composed], settled: Sequence[RunConfig], fingerprints: Mapping[Corpus, str]) -> Plan:
+    """Return the frozen points, each once, named by the overrides that tell them apart."""
+    config = common(composed)
+    frozen: dict[str, tuple[Point, ClusterConfig]] = {}
+    keys: list[str] = []
+    for one, run in zip(composed, settled, strict=True):
+        point = seal(lineage.bound(run, keys), fingerprints, lineage.named(one.overrides, keys))
+        keys.append(point.key)
+        frozen.setdefault(point.key, (point, one.config.cluster))
+    shared = _shared([point.overrides for point, _ in frozen.values()])
+    derived = lineage.DERIVED if lineage.parents(point for point, _ in frozen.values()) else ()
+    points = tuple(replace(p, overrides=_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
+    return Plan(folder_of(config), config, points, tuple(c for _, c in frozen.values()), len(composed))
+
+
+def folder_of(config: StudyConfig) -> StudyFolder:
+    """Return the folder of the study that a config names."""
+    return StudyFolder(Path(config.paths.runs).expanduser().absolute() / config.study.name)
+
+
+def _shared(overrides: Sequence[Sequence[str]]) -> frozenset[str]:
+    """Return the overrides that name no point, because all have them; of a single point those of its data."""
+    if len(overrides) == 1:
+        return frozenset(o for o in overrides[0] if _head(o) == "data")
+    return frozenset(set.intersection(*(set(o) for o in overrides)))
+
+
+def _recognisable(overrides: Sequence[str], shared: frozenset[str], derived: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(o for o in overrides if _head(o) in SCIENTIFIC and o not in shared and not o.startswith(derived))
+
+
+def _head(override: str) -> str:
+    """Return the section or group that an override is about."""
+    return override.lstrip("+~").partition("=")[0].partition(".")[0].partition("@")[0]
+
+
+def _unlike(section: Any, other: Any) -> str:
+    """Return what a section says otherwise than another."""
+    if not is_dataclass(section) or isinstance(section, type):
+        return str(section).lower()
+    theirs = asdict(other)
+    return ", ".join(f"{name}={value}" for name, value in asdict(section).items() if value != theirs[name])

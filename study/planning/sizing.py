@@ -1,0 +1,214 @@
+"""Resources of each point sized from its plan: GPUs and nodes, memory, time limit; the config says the rest.
+
+Time is what runs of the study took, else a stated assumption, times `cluster.margin`. Memory is counted from the
+config (train.spec.footprint). Both are rounded up to a few values, so that a study becomes few arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from study.config.schema import ClusterConfig
+from study.executors.job_spec import Shape
+from study.executors.slurm import ceilings
+from study.executors.slurm.nodes import Site, gpus_of, never
+from study.planning.estimate import Speed, rows, speed
+from study.records.point import Point
+from study.storage.layout import StudyFolder
+from train.spec import mesh
+from train.spec.config import RunConfig
+from train.spec.footprint import Footprint, footprint
+
+MINUTES = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 960, 1440)
+"""Time limits that are asked; above, whole half days."""
+START_MINUTES = 2.0
+"""Before the first step: Python, torch, the corpus, and what a busy file system adds."""
+PROCESS_GB = {"cpu": 1.0, "cuda": 4.0}
+"""Memory of a process before it holds a model: Python with torch; with CUDA its context and pinned buffers."""
+NODE_GPUS = 8
+MOST_RANKS = 4096
+
+
+@dataclass(frozen=True)
+class Sized:
+    """One array's worth of points: their shape, their keys, and what it was sized from, in words.
+
+    held: what each GPU of the largest point is planned to hold; None without GPUs.
+    """
+
+    shape: Shape
+    keys: tuple[str, ...]
+    why: str = ""
+    held: Footprint | None = None
+
+
+def parts(cluster: ClusterConfig) -> frozenset[str]:
+    """Return what is to be sized: of gpus, memory, time."""
+    return frozenset({"gpus", "memory", "time"} if "all" in cluster.auto else cluster.auto)
+
+
+def allot(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:
+    """Return the points by the shape of their jobs, in the order given. Points of one shape become one array.
+
+    Raises ValueError for a point whose job could never start at this site.
+    """
+    base = Shape.of(cluster)
+    if not parts(cluster) or not points:
+        _refuse(base, site)
+        return [_of(base, points)] if points else []
+    kinds: dict[bool, Speed] = {}
+    by_shape: dict[Shape, list[Point]] = {}
+    for point, row in zip(points, rows(points, {}), strict=True):
+        sized = layout(cluster, point.config, site)
+        gpu = sized.gpus_per_node > 0
+        if gpu not in kinds:
+            kinds[gpu] = speed(folder, point.config, sized)
+        shape = size(sized, point.config, replace(kinds[gpu], ranks=ranks(sized)).seconds(row), site)
+        by_shape.setdefault(shape, []).append(point)
+    for shape in by_shape:
+        _refuse(shape, site)
+    why = "; ".join(dict.fromkeys(said.why for said in kinds.values()))
+    return [_of(shape, there, why) for shape, there in by_shape.items()]
+
+
+def _of(shape: Shape, points: Sequence[Point], why: str = "") -> Sized:
+    held = None
+    if shape.gpus_per_node:
+        world = shape.nodes * shape.tasks_per_node
+        needs = [footprint(p.config, mesh.axes(p.config.parallel, world), "cuda") for p in points]
+        held = max(needs, key=lambda need: need.total)
+    return Sized(shape, tuple(point.key for point in points), why, held)
+
+
+def check_ranks(cluster: ClusterConfig, run: RunConfig, world: int) -> None:
+    """Raise ValueError for a layout that cannot run on `world` ranks, naming what makes them so many."""
+    try:
+        mesh.check(run, world)
+    except mesh.WorldError as error:
+        made = f"cluster.tasks_per_node={cluster.tasks_per_node}"
+        if cluster.executor == "slurm":
+            made = f"cluster.nodes={cluster.nodes} x {made}; cluster.auto=[gpus] chooses both"
+        raise ValueError(f"{error} ({made})") from None
+
+
+def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
+    """Return the cluster section with nodes, GPUs and processes of this run, where they are to be sized."""
+    if "gpus" not in parts(cluster):
+        return cluster
+    there = site.of(cluster.partition)
+    wanted = run.runtime.device == "cuda" or (run.runtime.device == "auto" and gpus_of(there) > 0)
+    if not wanted:
+        return replace(cluster, gpus_per_node=0)
+    world = _world(run, cluster)
+    each = gpus_of(there) or NODE_GPUS
+    nodes = next(n for n in range(-(-world // each), world + 1) if world % n == 0)
+    return replace(cluster, nodes=nodes, gpus_per_node=world // nodes, tasks_per_node=world // nodes)
+
+
+def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> Shape:
+    """Return the shape of a run that is expected to train for so many seconds. Pure.
+
+    The time limit of a partition, an account or a QOS bounds the time asked: a run that reaches it is resumed.
+    """
+    shape, wanted = Shape.of(cluster), parts(cluster)
+    if "time" in wanted:
+        shared = cluster.pack if cluster.pack_gpus != "own" else 1
+        expected = START_MINUTES + seconds * shared * cluster.margin / 60
+        shape = replace(shape, time_minutes=_within(_rounded(expected), shape, site))
+    if "memory" in wanted:
+        shape = replace(shape, mem_gb=_memory(cluster, run))
+    return shape
+
+
+def ranks(cluster: ClusterConfig) -> int:
+    """Return how many devices a run computes on: GPUs, or processes on cores."""
+    return max(1, cluster.nodes * (cluster.gpus_per_node or cluster.tasks_per_node))
+
+
+def refuse(shapes: Iterable[Shape], site: Site) -> None:
+    """Raise ValueError for the first shape whose job could never start at this site."""
+    for shape in shapes:
+        _refuse(shape, site)
+
+
+def _refuse(shape: Shape, site: Site) -> None:
+    why = never(shape, site) or ceilings.beyond(shape, site.allowed)
+    if why is not None:
+        raise ValueError(why)
+
+
+def _world(run: RunConfig, cluster: ClusterConfig) -> int:
+    """Return the fewest ranks whose share fits a GPU; ValueError where none does."""
+    most = cluster.gpu_memory_gb * 1e9
+    given = [getattr(run.parallel, name) for name in mesh.NAMES]
+    product = 1
+    for axis in given:
+        product *= axis or 1
+    worlds = [product] if None not in given else [product * 2**k for k in range(16) if product * 2**k <= MOST_RANKS]
+    needs: list[tuple[int, Footprint]] = []
+    for world in worlds or [product]:
+        need = footprint(run, mesh.axes(run.parallel, world), "cuda")
+        needs.append((world, need))
+        if need.total * cluster.margin <= most:
+            return world
+        if run.parallel.dp_shard is not None:
+            break  # more copies need as much each
+    world, need = needs[-1]
+    raise ValueError(
+        f"cluster.auto: {world} GPU(s) would each need {need.total * cluster.margin / 1e9:.0f} GB ({in_words(need)}, "
+        f"x {cluster.margin:g}), and cluster.gpu_memory_gb={cluster.gpu_memory_gb:g}: {_smaller(run)}, or "
+        "parallel.micro_batch_sequences=1 memory.checkpointing=full needs less of each"
+    )
+
+
+def in_words(need: Footprint) -> str:
+    """Return what a GPU holds, in words."""
+    parts = (
+        (need.states, "weights, gradients and moments"),
+        (need.gathered, "gathered weights"),
+        (need.activations, "activations"),
+        (need.fetched, "moments during the update"),
+    )
+    return ", ".join(f"{size / 1e9:.1f} for {what}" for size, what in parts if size)
+
+
+def _smaller(run: RunConfig) -> str:
+    """Return which layout needs less of each GPU."""
+    if run.parallel.zero < 3:
+        return "parallel.zero=3 (parallel=fsdp) gathers weights a block at a time"
+    if run.parallel.dp_shard is None:
+        return "parallel.tp or parallel.pp cut what each GPU holds further"
+    return "parallel.dp_shard=null parallel.dp_replicate=1 cuts the model over as many GPUs as it takes"
+
+
+def _memory(cluster: ClusterConfig, run: RunConfig) -> float:
+    """Return the memory of one point on each of its nodes [GB]."""
+    device = "cuda" if cluster.gpus_per_node else "cpu"
+    world = cluster.nodes * cluster.tasks_per_node
+    need = footprint(run, mesh.axes(run.parallel, world), device)
+    # On a GPU the host holds the states once, while a checkpoint is written, beside what is offloaded to it.
+    held = need.states + 2 * need.host if device == "cuda" else need.total
+    return _step(cluster.tasks_per_node * (PROCESS_GB[device] + held / 1e9 * cluster.margin))
+
+
+def _step(value: float) -> float:
+    """Return the next of 1, 1.5, 2, 3, 4, 6, 8, 12, …: few values, none more than half too large."""
+    step = 1.0
+    while step * 1.5 < value:
+        step *= 2
+    return step if value <= step else step * 1.5
+
+
+def _rounded(minutes: float) -> int:
+    return next((m for m in MINUTES if minutes <= m), int(-(-minutes // 720)) * 720)
+
+
+def _within(minutes: int, shape: Shape, site: Site) -> int:
+    """Return the time, or the limit where that is less; a QOS may lift a partition's."""
+    most = [limit for limit in (ceilings.longest(shape, site.allowed),) if limit]
+    limits = [nodes.minutes for nodes in site.of(shape.partition)]
+    known = [limit for limit in limits if limit is not None]
+    if site.complete and known and len(known) == len(limits) and shape.qos is None:
+        most.append(max(known))
+    return min([minutes, *most])

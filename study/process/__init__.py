@@ -1,0 +1,1 @@
+"""Which code a job runs, and the processes that are started here."""

@@ -1,0 +1,1 @@
+"""The idempotent step: what is wanted against what is observed."""

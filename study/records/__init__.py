@@ -1,0 +1,1 @@
+"""What a study's folder holds: points, ledger, settings, attempts, checkpoints, outcomes."""

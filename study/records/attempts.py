@@ -1,0 +1,121 @@
+"""A run's attempts as its folder shows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis import recorded
+from study.records import ledger
+from study.storage.files import read_json, tail
+from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder, StudyFolder
+
+
+def find_config(study: StudyFolder, key: str) -> dict[str, Any]:
+    """Return the frozen config of a key, without reading every other line of points.jsonl as JSON."""
+    needle = f'"{key}"'
+    with study.points.open(encoding="utf-8") as lines:
+        for line in lines:
+            if needle in line and line.endswith("\n"):
+                point = json.loads(line)
+                if point["key"] == key:
+                    config: dict[str, Any] = point["config"]
+                    return config
+    raise ValueError(f"{study.points} has no point {key}: give the study's command again")
+
+
+def claim(run: RunFolder) -> tuple[int, AttemptFolder]:
+    """Return the next attempt's number and its new folder; no two processes get the same one."""
+    run.attempts.mkdir(exist_ok=True)
+    number = 1 + max((int(p.name) for p in run.attempts.iterdir() if p.name.isdigit()), default=0)
+    while True:
+        try:
+            run.attempt(number).path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        return number, run.attempt(number)
+
+
+def latest_attempt(run: RunFolder) -> Attempt | None:
+    """Return the latest attempt that wrote its job.json; a folder without one belongs to a job that died."""
+    return _latest(str(run.attempts))
+
+
+def _latest(attempts: str) -> Attempt | None:
+    try:
+        names = os.listdir(attempts)  # noqa: PTH208 - see study.storage.layout.ATTEMPTS
+    except OSError:
+        return None
+    for number in sorted(map(int, filter(str.isdigit, names)), reverse=True):
+        job = read_json(f"{attempts}/{number}/{JOB}")
+        if job is not None:
+            return Attempt(number, job, read_json(f"{attempts}/{number}/{OUTCOME}"))
+    return None
+
+
+def _read_run(path: str) -> tuple[dict[str, Any] | None, Attempt | None]:
+    """Return the outcome and the latest attempt of the run in a folder."""
+    return read_json(f"{path}/{OUTCOME}"), _latest(f"{path}/{ATTEMPTS}")
+
+
+def is_alive(job: Mapping[str, Any]) -> bool | None:
+    """Return whether the process that job.json names lives; None where it belongs to another host or to SLURM."""
+    if job.get("executor") != "local" or job.get("host") != socket.gethostname():
+        return None
+    import psutil
+
+    try:
+        process = psutil.Process(int(job["pid"]))
+        same = abs(process.create_time() - float(job["start_time"])) < 1.0
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except (psutil.Error, KeyError, ValueError):
+        return False
+
+
+def last_metrics(run: RunFolder) -> dict[str, Any] | None:
+    """Return the last whole training record of a run's metrics.
+
+    After a rollback only one of the path that it began counts; until there is one, the run stands where that began.
+    """
+    stands: dict[str, Any] | None = None
+    rollbacks: list[tuple[int, int]] = []
+    for line in reversed(tail(run.metrics, 4096).split("\n")[:-1]):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(record, dict):
+            continue
+        if record.get("kind") == "train" and not recorded.abandoned(record, rollbacks):
+            return record
+        if record.get("kind") == recorded.ROLLBACK and (found := recorded.goings_back([record])):
+            rollbacks += found
+            stands = stands or {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
+    return stands
+
+
+def job_log(folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:
+    """Return where a point's job writes before and after its attempt: the job's own log."""
+    if batch.executor == "local":
+        return folder.jobs / "local.log"
+    return folder.jobs / f"{batch.job(batch.task(key))}_0_log.out"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The latest attempt of a run: its job.json, and its outcome.json where it has ended and could write one."""
+
+    number: int
+    job: Mapping[str, Any]
+    ended: Mapping[str, Any] | None = None
+
+    @property
+    def batch(self) -> str:
+        """The batch that it belongs to."""
+        return str(self.job.get("name", ""))

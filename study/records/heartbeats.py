@@ -1,0 +1,62 @@
+"""Heartbeats of a run's ranks: reading them, and which rank is slow."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.storage.files import read_json
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a rank said last of itself; see train.heartbeat. Times in seconds."""
+
+    beats: int
+    step: int = 0
+    phase: str = ""
+    allow: float = 0.0
+    median: float | None = None
+    own: float | None = None
+    where: str = ""
+    time: float = 0.0
+
+
+def read_beat(path: Path) -> Beat | None:
+    """Return a rank's last beat; None where there is none, or it is being written."""
+    said = read_json(path)
+    if said is None:
+        return None
+    try:
+        return Beat(
+            int(said["beats"]),
+            int(said["step"]),
+            str(said["phase"]),
+            float(said["allow"]),
+            said["median"],
+            said["own"],
+            str(said["where"]),
+            float(said.get("time") or 0.0),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def slow_rank(beats: Sequence[Beat | None], factor: float = 1.5, least: float = 0.005) -> str | None:
+    """Return words that name the slowest rank and its node; None where no rank is `factor` times the median.
+
+    What is compared is what a step costs a rank alone, so that those that wait for the slow one do not look slow.
+    `least`: differences below this many seconds are noise.
+    """
+    own = {rank: beat.own for rank, beat in enumerate(beats) if beat is not None and beat.own is not None}
+    if len(own) < 2 or len(own) < len(beats):
+        return None
+    rank = max(own, key=lambda r: own[r])
+    usual = statistics.median_low(own.values())
+    if own[rank] < factor * usual or own[rank] - usual < least:
+        return None
+    beat = beats[rank]
+    where = f" on {beat.where}" if beat and beat.where else ""
+    return f"rank {rank}{where} takes {own[rank] / max(usual, 1e-9):.1f} x the median of {len(own)} ranks"

@@ -1,0 +1,345 @@
+"""What was wanted and what was submitted: an append-only file of events, and the state that they add up to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from study.failures.retry_policy import End
+from study.storage.files import append_at, end_of_whole_lines, locked
+from study.storage.layout import StudyFolder
+
+Event = Mapping[str, Any]
+
+
+JOB_ID = re.compile(r"[0-9A-Za-z][\w.-]*")
+"""What is handed to SLURM's commands as a job: never what they would take for an option."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One submission: a job array of SLURM, or a list of local runs. Its jobs take its keys in order, `pack` each.
+
+    array: False where it is one job and no array, as all are on sites that take no arrays. refused: whether it was
+    abandoned because SLURM took no job for it, for good.
+    """
+
+    name: str
+    executor: str
+    keys: tuple[str, ...]
+    time: float
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    job_id: str | None = None
+    abandoned: str | None = None
+    throttle: int | None = None
+    array: bool = True
+    refused: bool = False
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether it was meant to be submitted and nobody wrote down whether it was."""
+        return self.job_id is None and self.abandoned is None
+
+    @property
+    def pack(self) -> int:
+        """How many points share a job of it."""
+        return max(1, int(self.resources.get("pack") or 1))
+
+    def task(self, key: str) -> int:
+        """Return the array index of the job that a key belongs to."""
+        return self.keys.index(key) // self.pack
+
+    def job(self, index: int) -> str:
+        """Return SLURM's name of the job with this array index: `7_3`, or `7` where it is no array."""
+        return f"{self.job_id}_{index}" if self.array else str(self.job_id)
+
+    def places(self) -> dict[str, str]:
+        """Return SLURM's name of the job of each key."""
+        return {key: self.job(index // self.pack) for index, key in enumerate(self.keys)}
+
+    def of_task(self, index: int) -> tuple[str, ...]:
+        """Return the keys of the job with this array index; none where there is no such job."""
+        return self.keys[index * self.pack : (index + 1) * self.pack] if index >= 0 else ()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a key that is still to be submitted is to be submitted with.
+
+    resources: the shape of its job. parallel: how many jobs of its kind may run at once (None: any number). why: what
+    came in between where it was tried already.
+    """
+
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    parallel: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The state that a ledger's events add up to.
+
+    waiting: keys that are wanted and not in a batch yet, in the order in which they are to be submitted. ends: bad ends
+    of each point since somebody last asked to try it again; history: all there ever were. excluded: nodes that the
+    latest submission left out, with why. code: the version that later units of a search run, where it is frozen.
+    refused: keys that SLURM took no job for, for good, with its words, until they are wanted again.
+    """
+
+    batches: Mapping[str, Batch] = field(default_factory=dict)
+    current: Mapping[str, str] = field(default_factory=dict)
+    cancelled: frozenset[str] = frozenset()
+    ends: Mapping[str, tuple[End, ...]] = field(default_factory=dict)
+    history: tuple[End, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    ever_excluded: frozenset[str] = frozenset()
+    code: str | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def refusal(self) -> str | None:
+        """In which words SLURM took no job for the latest submission, for good; None where it did not refuse it so."""
+        latest = next(reversed(list(self.batches.values())), None)
+        return latest.abandoned if latest is not None and latest.refused else None
+
+    @property
+    def unclear(self) -> bool:
+        """Whether nobody wrote down of some submission whether it reached the scheduler."""
+        return any(batch.ambiguous for batch in self.batches.values())
+
+    def batch(self, key: str) -> Batch | None:
+        """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
+        name = self.current.get(key)
+        return None if name is None else self.batches[name]
+
+    def unwanted_jobs(self, keys: Iterable[str]) -> dict[str, list[int]]:
+        """Return, by job id, the array indices of these points' SLURM jobs in which no other point is wanted.
+
+        A job that is no array's has no index.
+        """
+        found: dict[str, list[int]] = {}
+        for name, places in self._tasks(keys).items():
+            batch = self.batches[name]
+            for index in sorted(places):
+                others = (key for key in batch.of_task(index) if key not in self.cancelled)
+                if batch.job_id is not None and not any(self.current.get(key) == name for key in others):
+                    found.setdefault(batch.job_id, []).extend([index] if batch.array else [])
+        return found
+
+    def _tasks(self, keys: Iterable[str]) -> dict[str, set[int]]:
+        wanted, found = set(keys), dict[str, set[int]]()
+        for name in {self.current[key] for key in wanted if key in self.current}:
+            batch = self.batches[name]
+            if batch.executor == "slurm":
+                places = (i for i, key in enumerate(batch.keys) if key in wanted and self.current.get(key) == name)
+                found[name] = {place // batch.pack for place in places}
+        return found
+
+
+def fold(events: Iterable[Event]) -> Ledger:
+    """Return the state after these events. Pure; events of a later version are passed over."""
+    state = _Folding()
+    for event in events:
+        match event["event"]:
+            case "waiting":
+                state.want(event)
+            case "intent":
+                state.intend(event)
+            case "submitted" | "abandoned" if event.get("name") in state.batches:
+                state.settle(event)
+            case "cancelled" | "refused":
+                state.drop(event)
+            case "retry":
+                state.retry(event)
+            case "ended":
+                state.end(event)
+            case "code":
+                state.code = event["code"]
+            case "excluded":
+                state.excluded = dict(event["nodes"])
+                state.ever_excluded.update(event["nodes"])
+    return state.result()
+
+
+class _Folding:
+    """The state of a ledger while its events are added up."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, Batch] = {}
+        self.current: dict[str, str] = {}
+        self.cancelled: set[str] = set()
+        self.waiting: dict[str, Waiting] = {}
+        self.wanted: dict[str, Waiting] = {}
+        self.ends: dict[str, list[End]] = {}
+        self.history: dict[tuple[str, str, int], End] = {}
+        self.excluded: Mapping[str, str] = {}
+        self.ever_excluded: set[str] = set()
+        self.code: str | None = None
+        self.refused: dict[str, str] = {}
+
+    def want(self, event: Event) -> None:
+        asked = Waiting(
+            event.get("resources") or {}, event.get("code"), event.get("parallel"), str(event.get("why", ""))
+        )
+        # What was cancelled stays so until it is tried again, and what followed from the end of a batch's point follows
+        # once: whoever wrote this may not have known of it yet.
+        of = event.get("name")
+        for key in event["keys"]:
+            if key in self.cancelled or (of is not None and self.current.get(key) != of):
+                continue
+            self.current.pop(key, None)
+            self.waiting.pop(key, None)  # it goes to the end of the queue
+            self.waiting[key] = self.wanted[key] = asked
+            self.refused.pop(key, None)
+
+    def intend(self, event: Event) -> None:
+        batch = _batch(event)
+        self.batches[batch.name] = batch
+        for key in batch.keys:
+            self.current[key] = batch.name
+            self.waiting.pop(key, None)
+            self.refused.pop(key, None)
+
+    def settle(self, event: Event) -> None:
+        """A batch was submitted, or never will be: then its keys wait again, unless the scheduler refused for good."""
+        batch = self.batches[event["name"]]
+        if event["event"] == "submitted":
+            self.batches[batch.name] = replace(batch, job_id=str(event["job_id"]))
+            return
+        self.batches[batch.name] = replace(batch, abandoned=str(event["why"]), refused=bool(event.get("final")))
+        for key in batch.keys:
+            if self.current.get(key) == batch.name:
+                del self.current[key]
+                if event.get("final"):
+                    self.refused[key] = str(event["why"])
+                if key in self.wanted and not event.get("final") and key not in self.cancelled:
+                    self.waiting[key] = replace(self.wanted[key], why=str(event["why"]))
+
+    def drop(self, event: Event) -> None:
+        for key in event["keys"]:
+            self.waiting.pop(key, None)
+            self.wanted.pop(key, None)
+            self.refused.pop(key, None)
+        if event["event"] == "cancelled":
+            self.cancelled.update(event["keys"])
+        else:
+            self.refused.update(dict.fromkeys(event["keys"], str(event.get("why", ""))))
+
+    def retry(self, event: Event) -> None:
+        self.cancelled.difference_update(event["keys"])
+        for key in event["keys"]:
+            self.current.pop(key, None)
+            self.ends.pop(key, None)
+            self.refused.pop(key, None)
+
+    def end(self, event: Event) -> None:
+        end = _end(event)
+        others = [e for e in self.ends.get(end.key, ()) if e.of != end.of]
+        self.ends[end.key] = [*others, end]
+        self.history[end.key, *end.of] = end
+
+    def result(self) -> Ledger:
+        return Ledger(
+            self.batches,
+            self.current,
+            frozenset(self.cancelled),
+            {key: tuple(each) for key, each in self.ends.items()},
+            tuple(self.history.values()),
+            self.excluded,
+            self.waiting,
+            frozenset(self.ever_excluded),
+            self.code,
+            self.refused,
+        )
+
+
+def read(folder: StudyFolder) -> Ledger:
+    """Return the state of a study's ledger; the empty state where there is none yet."""
+    return fold(read_events(folder.ledger))
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a ledger file, without a last line that a killed writer left unfinished.
+
+    Raises ValueError, naming the line, where any other line is not an event.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    events = []
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        try:
+            event = json.loads(line)
+            event["event"], event["time"]
+            if "job_id" in event and not JOB_ID.fullmatch(event["job_id"]):
+                raise ValueError(event["job_id"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(
+                f"{path}:{number}: {line[:60]!r} is not an event; the file was edited or damaged: restore it from "
+                "a backup, or remove that line"
+            ) from error
+        events.append(event)
+    return events
+
+
+def append(folder: StudyFolder, event: str, now: float | None = None, **fields: Any) -> None:
+    """Append one event durably: under the lock, after cutting off an unfinished last line, with an fsync."""
+    extend(folder, [{"event": event, **fields}], now)
+
+
+def extend(folder: StudyFolder, events: Iterable[Event], now: float | None = None) -> None:
+    """Append events as :func:`append` does, in one write, of which a kill loses the end."""
+    at = round(time.time() if now is None else now, 3)
+    line = "".join(json.dumps({"time": at, **event}, separators=(",", ":")) + "\n" for event in events).encode()
+    if not line:
+        return
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.lock):
+        descriptor = os.open(folder.ledger, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            append_at(descriptor, line, end_of_whole_lines(descriptor), folder.ledger)
+        finally:
+            os.close(descriptor)
+
+
+def end_fields(end: End) -> dict[str, Any]:
+    """Return an end as the fields of its event, `ended`."""
+    said = {"name": end.batch, "key": end.key, "attempt": end.attempt, "kind": end.kind, "nodes": list(end.nodes)}
+    return {**said, "action": end.action, "why": end.why, "memory_gb": end.memory_gb, "saved": end.saved}
+
+
+def _end(event: Event) -> End:
+    return End(
+        key=str(event["key"]),
+        batch=str(event["name"]),
+        attempt=int(event["attempt"]),
+        kind=str(event["kind"]),
+        nodes=tuple(event.get("nodes") or ()),
+        time=float(event["time"]),
+        action=str(event.get("action", "stop")),
+        why=str(event.get("why", "")),
+        memory_gb=event.get("memory_gb"),
+        saved=int(event.get("saved") or 0),
+    )
+
+
+def _batch(event: Event) -> Batch:
+    return Batch(
+        name=str(event["name"]),
+        executor=str(event["executor"]),
+        keys=tuple(event["keys"]),
+        time=float(event["time"]),
+        resources=event.get("resources") or {},
+        code=event.get("code"),
+        throttle=event.get("throttle"),
+        array=bool(event.get("array", True)),
+    )

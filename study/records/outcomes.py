@@ -1,0 +1,24 @@
+"""All outcomes of a study in one file, so that what depends on them can see in one hash whether they changed."""
+
+from __future__ import annotations
+
+import json
+
+from study.storage.files import read_json, write_atomic
+from study.storage.layout import StudyFolder
+
+
+def export(folder: StudyFolder) -> int:
+    """Write `outcomes.jsonl`, one line for each run that has an outcome, sorted by key; return their number.
+
+    The file is replaced by rename, and only if its content differs: an unchanged study keeps an unchanged file.
+    """
+    lines = []
+    for path in sorted(folder.path.glob("*/outcome.json")):
+        outcome = read_json(path)
+        if outcome is not None:  # what is no outcome to `study status` is none here
+            lines.append(json.dumps({"key": path.parent.name, **outcome}, sort_keys=True) + "\n")
+    text = "".join(lines)
+    if not folder.outcomes.is_file() or folder.outcomes.read_text(encoding="utf-8") != text:
+        write_atomic(folder.outcomes, text)
+    return len(lines)

@@ -1,0 +1,243 @@
+"""From a command line to a search: Hydra's sweep syntax becomes domains, everything else is the base config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+
+from study.config.schema import StudyConfig
+from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
+from sweeps.events import Setting
+from sweeps.rungs import first_rung
+from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
+from sweeps.stake import STAKE
+from train.spec.config import RunConfig
+
+SEARCHED = ("model", "batch", "optim", "schedule", "precision")
+"""Sections whose keys may be searched over: not the data nor the budget, by which trials are compared."""
+
+
+WORKERS = 4
+"""Workers, or jobs at once, of a search on SLURM that does not say."""
+INHERITABLE = ("optim", "schedule")
+NOT_INHERITABLE = ("optim.name", "schedule.name", "schedule.parent")
+
+
+def is_search(name: object) -> bool:
+    """Whether `search.name` is one that gives budget as results come in."""
+    return name in SCHEDULERS
+
+
+def domains(overrides: Sequence[Override]) -> tuple[dict[str, Domain], dict[str, Condition], list[str]]:
+    """Return the domains by key, which of them hang on another, and the overrides that are fixed.
+
+    A key that exists only where another has some value says so by a tag: `optim.momentum=tag("optim.name=muon|sgd",
+    interval(0.8,0.99))`. ValueError for a key that is not searched over.
+    """
+    found: dict[str, Domain] = {}
+    tagged: dict[str, str] = {}
+    fixed: list[str] = []
+    for override in overrides:
+        if not override.is_sweep_override():
+            fixed.append(override.input_line or "")
+            continue
+        key = override.get_key_element()
+        if "." not in key or key.split(".")[0] not in SEARCHED:
+            raise ValueError(
+                f"{override.input_line}: a search is over keys of {', '.join(SEARCHED)}, such as optim.lr, not {key}"
+            )
+        found[key] = _domain(override)
+        said = [tag for tag in getattr(override.value(), "tags", ()) if "=" in tag]
+        if len(said) > 1:
+            raise ValueError(f"{override.input_line}: one condition a key: {' and '.join(sorted(said))} are two")
+        if said:
+            tagged[key] = said[0]
+    # What others hang on is known before them.
+    ordered = {key: found[key] for key in (*(k for k in found if k not in tagged), *tagged)}
+    return ordered, {key: _condition(key, tag, found) for key, tag in tagged.items()}, fixed
+
+
+def _condition(key: str, tag: str, found: Mapping[str, Domain]) -> Condition:
+    """Return the condition in a tag such as `optim.name=muon|sgd`; ValueError where it can never hold."""
+    on, _, said = tag.partition("=")
+    domain = found.get(on)
+    if not isinstance(domain, Choice):
+        lists = ", ".join(name for name, other in found.items() if isinstance(other, Choice)) or "none"
+        raise ValueError(f'{key}=tag("{tag}",…): {on} must be searched over as a list of values; those are: {lists}')
+    by_text = {str(value): value for value in domain.values}
+    unknown = [word for word in said.split("|") if word not in by_text]
+    if unknown:
+        raise ValueError(f'{key}=tag("{tag}",…): {on} is never {unknown[0]!r}, only {", ".join(by_text)}')
+    return Condition(on, tuple(by_text[word] for word in said.split("|")))
+
+
+def enqueued(config: Mapping[str, Any], space: Space) -> dict[str, Setting]:
+    """Return a point to be tried as a search keeps it; ValueError for a key or value that is not in the space."""
+    flat = dict(_flat(config))
+    for name, given in flat.items():
+        if name not in space.domains:
+            raise ValueError(f"{name}={given}: the search is not over it, only over {', '.join(space.domains)}")
+        domain = space.domains[name]
+        value = float(given) if isinstance(domain, Interval) and isinstance(given, int) else given
+        flat[name] = value
+        if not domain.holds(value):
+            raise ValueError(f"{name}={value} is outside the search: it takes {domain.allowed()}")
+        condition = (space.conditions or {}).get(name)
+        if condition is not None and flat.get(condition.on, condition.values[0]) not in condition.values:
+            raise ValueError(f"{name}={value} means nothing where {condition.on}={flat[condition.on]}: leave it out")
+        if condition is not None and condition.on not in flat:
+            raise ValueError(f"{name}={value} also needs {condition.on}: give both")
+    if not flat:
+        raise ValueError(f"no point to try: give values of {', '.join(space.domains)}")
+    return flat
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def settings_of(
+    config: StudyConfig,
+    run: RunConfig,
+    base: dict[str, Any],
+    space: dict[str, Domain],
+    conditions: Mapping[str, Condition] | None = None,
+) -> Settings:
+    """Return the search that a checked config asks for, `run` being its settled run; ValueError says what is wrong."""
+    search = config.search
+    if search.sampler not in SAMPLERS:
+        raise ValueError(f"search.sampler={search.sampler!r} is not allowed: {', '.join(SAMPLERS)}")
+    if config.budget.tokens is None or any(key.startswith("budget.") for key in space):
+        raise ValueError(
+            "a search compares trials at equal tokens: give budget.tokens, the full training of one trial [tokens]"
+        )
+    R = run.budget.tokens
+    assert R is not None, "a settled run has its tokens"
+    if search.eta < 2:
+        raise ValueError(
+            f"search.eta={search.eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)"
+        )
+    r = _first_look(config, R)
+    for name in ("trials", "lease_seconds", "workers", "budget_flops", "budget_gpu_hours"):
+        value = getattr(search, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"search.{name}={value} is not allowed: it must be positive")
+    if search.explore != "perturb" and search.name != "pbt":
+        raise ValueError(
+            f"search.explore={search.explore} says what members of a population vary: it needs search=pbt, and "
+            f"search.name is {search.name}"
+        )
+    if not 0 < search.stake < 1:
+        raise ValueError(
+            f"search.stake={search.stake} is not allowed: a share of the resource, above 0 and below 1 "
+            f"({STAKE:g} is usual)"
+        )
+    if search.stake != STAKE and search.name != "asha_guarded":
+        raise ValueError(
+            f"search.stake={search.stake} is what asha_guarded selects with: it needs search=asha_guarded, and "
+            f"search.name is {search.name}"
+        )
+    if search.shape == "jobs" and config.cluster.executor != "slurm":
+        raise ValueError(
+            "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
+        )
+    if config.cluster.pack > 1:
+        raise ValueError(f"cluster.pack={config.cluster.pack} is for points known beforehand: take 1")
+    made = Settings(
+        scheduler=search.name,
+        sampler=search.sampler,
+        r=r,
+        R=R,
+        eta=search.eta,
+        trials=search.trials,
+        seed=search.seed,
+        budget=search.budget_flops,
+        lease=search.lease_seconds,
+        space={name: described(domain) for name, domain in space.items()},
+        conditions={name: {"on": c.on, "values": list(c.values)} for name, c in (conditions or {}).items()},
+        objectives=tuple(search.objectives),
+        base=base,
+        quantile=search.quantile,
+        resample=search.resample,
+        stake=search.stake,
+        burn_in=search.burn_in_tokens,
+        explore=search.explore,
+        gpu_hours=search.budget_gpu_hours,
+        devices=max(1, config.cluster.nodes * config.cluster.gpus_per_node),
+        shape=search.shape,
+        workers=search.workers or WORKERS,
+    )
+    if search.name == "pbt":
+        _check_population(space, search.trials)
+    made.make_scheduler()
+    made.make_sampler()
+    for point in search.enqueue:
+        enqueued(point, made.make_space())
+    return made
+
+
+def _first_look(config: StudyConfig, R: int) -> int:
+    """Return at how many tokens trials are compared first; ValueError where that is not within their training of R."""
+    search = config.search
+    parts = 20 if search.name == "pbt" else search.eta**3
+    r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
+    if search.name != "random" and not 1 <= r <= R:
+        raise ValueError(
+            f"search.min_tokens={r} is not allowed: at least 1 and at most the full training of a trial, which "
+            f"budget.tokens={config.budget.tokens} makes {R} tokens"
+        )
+    return r if search.name in ("random", "pbt") else first_rung(r, R, search.eta)
+
+
+def check_first_rung(settings: Settings, runs: Sequence[RunConfig]) -> None:
+    """Refuse a first rung, or a look at a member, before a trial's first optimizer step; runs: of the whole space."""
+    if settings.scheduler == "random":
+        return
+    step = max(run.batch.ramp_from or run.batch.tokens or 0 for run in runs)
+    if settings.r < step:
+        raise ValueError(
+            f"search.min_tokens: the first rung, at {settings.r} tokens, is before the end of the first optimizer step "
+            f"of {step}: give search.min_tokens={step} or more, a larger budget.tokens or a smaller batch.tokens"
+        )
+
+
+def _check_population(space: Mapping[str, Domain], members: int) -> None:
+    """Refuse what a member could not take over from another, and a space too small for members to differ."""
+    for name in space:
+        if name.split(".")[0] not in INHERITABLE or name in NOT_INHERITABLE:
+            raise ValueError(
+                f"{name}: a member of a population goes on with another's weights and optimizer state, so only keys of "
+                f"{', '.join(INHERITABLE)} can vary, without {', '.join(NOT_INHERITABLE)}"
+            )
+    sizes = [domain_size(domain) for domain in space.values()]
+    if math.prod(sizes) < members:
+        raise ValueError(f"search.trials={members} members, but the space has {math.prod(sizes):.0f} settings: fewer")
+
+
+def _domain(override: Override) -> Domain:
+    value = override.value()
+    log = "log" in getattr(value, "tags", set())
+    if isinstance(value, IntervalSweep):
+        assert value.start is not None and value.end is not None
+        return Interval(float(value.start), float(value.end), log)
+    if isinstance(value, RangeSweep):
+        start, stop, step = value.start, value.stop, value.step
+        if start is not None and stop is not None and step == 1 and float(start).is_integer():
+            return Integers(int(start), int(stop) - 1, log)
+        return Choice(tuple(_plain(item) for item in value.range()), ordered=True)
+    assert isinstance(value, ChoiceSweep), "a list after -m"
+    return Choice(tuple(_plain(item) for item in value.list), ordered="ordered" in getattr(value, "tags", set()))
+
+
+def _plain(value: Any) -> Setting:
+    text = getattr(value, "text", value)
+    if not isinstance(text, int | float | str):
+        raise ValueError(f"{value} cannot be searched over: numbers and words can")
+    return text

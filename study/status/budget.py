@@ -1,0 +1,155 @@
+"""The device time that a study may take, checked before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from study.config.schema import StudySection
+from study.executors.job_spec import Shape
+from study.executors.slurm import query
+from study.records import ledger
+from study.records.point import Point
+from study.records.settings import load_section
+from study.status import cost
+from study.status.observer import Observer
+from study.status.states import PointStatus
+from study.storage.layout import StudyFolder
+from study.text import counted
+from train.spec.read import read
+
+KEYS = {cost.GPU: "gpu_hours", cost.CORE: "core_hours"}
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A budget [`unit`] and what stands against it: used by what ended, reserved by what waits or runs, and asked now.
+
+    jobs: how many are asked now; each: the most that one of them can take.
+    """
+
+    unit: str
+    limit: float
+    used: float
+    reserved: float
+    asked: float
+    jobs: int
+    each: float
+
+    @property
+    def left(self) -> float:
+        """What is neither used nor reserved."""
+        return max(0.0, self.limit - self.used - self.reserved)
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is asked now is within it, even if every job runs to its time limit."""
+        return self.asked <= self.left * (1 + 1e-9)
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        return (
+            f"study.{KEYS[self.unit]}={self.limit:g}: {self.used:.4g} {self.unit} used, {self.reserved:.4g} reserved "
+            f"by jobs that wait or run, {self.left:.4g} left"
+        )
+
+    def refusal(self) -> str:
+        """Return why it is refused and what would fit."""
+        some = int(self.left / self.each) if self.each else 0
+        return (
+            f"{self}: {counted(self.jobs, 'job')}, up to the time limit, would ask {self.asked:.4g}: "
+            f"{f'{some:,} of them would fit' if some else 'not one of them fits'}; ask for fewer points, a shorter "
+            f"cluster.time_minutes (cluster.auto=[time] sizes it), or a larger study.{KEYS[self.unit]}"
+        )
+
+
+def section(folder: StudyFolder) -> StudySection:
+    """Return the study's section of its latest submission. Raises ValueError where study.yaml is damaged."""
+    return read(StudySection, load_section(folder, "study"), "study")
+
+
+def balances(
+    folder: StudyFolder,
+    limits: StudySection,
+    asked: Sequence[tuple[Shape, int]],
+    seen: tuple[Mapping[str, Point], Sequence[PointStatus]],
+    runner: query.Runner = query.run,
+) -> list[Balance]:
+    """Return each budget that the study has, with what `asked` (shape, jobs) adds; asks sacct only if there is one.
+
+    seen: the study's points and what is known of them.
+    """
+    wanted = {unit: limit for unit, name in KEYS.items() if (limit := getattr(limits, name)) is not None}
+    for unit, limit in wanted.items():
+        if limit <= 0:
+            raise ValueError(f"study.{KEYS[unit]}={limit:g} is not allowed: above 0, or null for no limit")
+    if not wanted:
+        return []
+    costs = {one.unit: one for one in cost.measure(folder, *seen, runner)}
+    found = []
+    for unit, limit in wanted.items():
+        so_far = costs.get(unit, cost.Cost(unit))
+        each = [(shape.hours * cost.devices(shape).count(unit), jobs) for shape, jobs in asked]
+        adding, most = sum(hours * jobs for hours, jobs in each), max((hours for hours, _ in each), default=0.0)
+        jobs = sum(jobs for hours, jobs in each if hours)
+        found.append(Balance(unit, limit, so_far.spent, so_far.reserved, adding, jobs, most))
+    return found
+
+
+def check(
+    folder: StudyFolder, wanted: Sequence[tuple[Shape, int]], waiting: Sequence[str], runner: query.Runner = query.run
+) -> None:
+    """Raise ValueError where points (shape, how many) are over the study's budget with all that is out already.
+
+    waiting: keys that wait in the ledger besides and are to go out as well.
+    """
+    limits = section(folder)
+    if limits.gpu_hours is None and limits.core_hours is None:
+        return
+    queued = [(Shape.read(asked), count) for asked, count in _counted(folder, waiting)]
+    asked = [(shape, shape.jobs(points)) for shape, points in [*wanted, *queued]]
+    for balance in balances(folder, limits, asked, _seen(folder, runner), runner):
+        if not balance.fits:
+            raise ValueError(balance.refusal())
+
+
+class Purse:
+    """What is left of a study's budgets while jobs are submitted one array after the other."""
+
+    def __init__(self, found: Sequence[Balance]) -> None:
+        self._balances = {balance.unit: balance for balance in found}
+        self._left = {balance.unit: balance.left for balance in found}
+
+    def take(self, shape: Shape, jobs: int) -> str:
+        """Take what so many jobs may come to; return why that is not there, "" where it is."""
+        need = {unit: jobs * shape.hours * cost.devices(shape).count(unit) for unit in self._left}
+        short = next((unit for unit, hours in need.items() if hours > self._left[unit] * (1 + 1e-9)), None)
+        if short is not None:
+            return f"the budget is spent: {self._balances[short]}, and {need[short]:.4g} are asked"
+        for unit, hours in need.items():
+            self._left[unit] -= hours
+        return ""
+
+
+def purse(folder: StudyFolder, runner: query.Runner = query.run) -> Purse | None:
+    """Return what is left of the study's budgets; None where it has none."""
+    limits = section(folder)
+    if limits.gpu_hours is None and limits.core_hours is None:
+        return None
+    return Purse(balances(folder, limits, (), _seen(folder, runner), runner))
+
+
+def _seen(folder: StudyFolder, runner: query.Runner) -> tuple[Mapping[str, Point], Sequence[PointStatus]]:
+    observer = Observer(folder, lambda ids: query.look(ids, runner))
+    observer.refresh()
+    return observer.points, observer.statuses()
+
+
+def _counted(folder: StudyFolder, keys: Sequence[str]) -> list[tuple[Mapping[str, Any], int]]:
+    """Return what waiting points ask, with how many ask the same."""
+    known = ledger.read(folder).waiting
+    counts = Counter(json.dumps(known[key].resources, sort_keys=True) for key in keys)
+    return [(json.loads(text), count) for text, count in counts.items()]

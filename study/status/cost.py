@@ -1,0 +1,351 @@
+"""What a study costs: device time asked, used, lost to failures and idle, from accounting or from the runs' clocks.
+
+sacct is read with its duplicates, for a requeued job's earlier runs are hidden without them. A job that accounting
+does not know is charged by the clocks of its attempts. Jobs with GPUs are counted in GPU-hours, others in core-hours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from study.executors.job_spec import Shape
+from study.executors.slurm import query
+from study.records import ledger
+from study.records.last_sign import last_sign
+from study.records.point import Point
+from study.status.states import PointStatus
+from study.storage.files import read_json
+from study.storage.layout import RunFolder, StudyFolder
+
+GPU, CORE = "GPU-hours", "core-hours"
+FORMAT = "JobID,JobName,State,ElapsedRaw,AllocTRES,Start"
+ALIVE = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STOPPED", "SIGNALING"})
+FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"})
+LOST_STATES = frozenset({"failed"})
+SLACK_SECONDS = 5.0
+"""Clocks of nodes and of the accounting may differ by so much, and the latter counts whole seconds."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a job holds while it runs; `slots`: points that share it."""
+
+    gpus: int
+    cores: int
+    slots: int = 1
+
+    def count(self, unit: str) -> int:
+        """Return how many devices of this unit it holds: cores only where it has no GPUs."""
+        return self.gpus if unit == GPU else 0 if self.gpus else self.cores
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One run of one job on its nodes: a requeued job has several. `word`: SLURM's state; started: seconds since 1970.
+
+    busy, lost [s]: time of its attempts, and of those that failed, summed over the points that share it. over: it has
+    ended. clocks: by its attempts' clocks.
+    """
+
+    job_id: str
+    devices: Devices
+    word: str
+    started: float
+    seconds: float
+    busy: float = 0.0
+    lost: float = 0.0
+    over: bool = True
+    clocks: bool = False
+
+    @property
+    def ended(self) -> float:
+        """When it ended, or the time of asking [seconds since 1970]."""
+        return self.started + self.seconds
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a study has cost and may cost [`unit`].
+
+    asked: time limits of all jobs ever submitted. reserved: of those that wait or run. used: what jobs have run,
+    failed and requeued ones too. lost: of that, attempts that failed, as a whole although checkpoints may have kept a
+    part. idle: of that, no attempt was running (start-up, and places of a packed job that ended early); None: unknown.
+    spent: used by what has ended, so that spent + reserved is the most that it can come to. jobs, runs: how many, and
+    how often they ran. clocks: jobs that were charged by their attempts' clocks. problems: why figures may be too low.
+    """
+
+    unit: str = CORE
+    asked: float = 0.0
+    reserved: float = 0.0
+    used: float = 0.0
+    lost: float = 0.0
+    idle: float | None = None
+    spent: float = 0.0
+    jobs: int = 0
+    runs: int = 0
+    clocks: int = 0
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """One attempt by its own files: its job, when it started and ended [seconds since 1970], and how."""
+
+    key: str
+    number: int
+    batch: str
+    job_id: str
+    restart: int
+    started: float
+    ended: float
+    state: str | None
+
+
+def measure(
+    folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus], runner: query.Runner = query.run
+) -> list[Cost]:
+    """Return the cost in each unit that the study's jobs have, from one sacct and the attempts' files."""
+    known = ledger.read(folder)
+    made = attempts(folder, list(points), time.time())
+    charged, problems = accounted(known, runner)
+    whole = charge(known, points, charged, made)
+    found = []
+    for unit in units(known):
+        asked, reserved = promised(known, statuses, unit)
+        more = _workers(known, whole, unit)
+        found.append(replace(total(whole, unit), asked=asked + more[0], reserved=reserved + more[1]))
+    return [replace(one, problems=problems, idle=None if charged is None else one.idle) for one in found]
+
+
+def quick(folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus]) -> Cost:
+    """Return the cost by the attempts' clocks alone, for a display: no scheduler, and files only of retried points."""
+    known = ledger.read(folder)
+    unit = units(known)[0]
+    used = lost = 0.0
+    jobs: dict[tuple[str, int], float] = {}
+    held = {name: _devices(b, None) for name, b in known.batches.items() if b.executor == "slurm"}
+    place = {name: {key: i // b.pack for i, key in enumerate(b.keys)} for name, b in known.batches.items()}
+    for status in statuses:
+        if status.attempt is not None and status.attempt > 1:
+            for one in _attempts(folder.run(status.key), status.key, time.time()):
+                batch = known.batches.get(one.batch)
+                if batch is None or one.number == status.attempt:
+                    continue
+                hours = (one.ended - one.started) / 3600 * _devices(batch, points.get(one.key)).count(unit)
+                used += hours / batch.pack
+                lost += hours / batch.pack if one.state in LOST_STATES else 0.0
+        batch = known.batches.get(status.batch or "")
+        if batch is None or status.seconds is None:
+            continue
+        hours = status.seconds / 3600 * (held.get(batch.name) or _devices(batch, points.get(status.key))).count(unit)
+        lost += hours / batch.pack if status.state in LOST_STATES else 0.0
+        job = (batch.name, place[batch.name].get(status.key, 0))
+        used += max(0.0, hours - jobs.get(job, 0.0))
+        jobs[job] = max(jobs.get(job, 0.0), hours)  # points that share a job hold it together
+    return Cost(unit, *promised(known, statuses, unit), used=used, lost=lost, jobs=len(jobs))
+
+
+def units(known: ledger.Ledger) -> list[str]:
+    """Return the units in which the study's jobs are counted: GPU-hours first, where a job has GPUs."""
+    found = {_devices(batch, None).gpus > 0 for batch in known.batches.values() if batch.abandoned is None}
+    return [GPU] * (True in found) + [CORE] * (False in found) or [CORE]
+
+
+def accounted(known: ledger.Ledger, runner: query.Runner = query.run) -> tuple[list[Charge] | None, tuple[str, ...]]:
+    """Return every run of the study's jobs that sacct knows, requeued ones too; None, and why, where it says nothing.
+
+    Ids of jobs are used again in time: a record counts only under the name of the batch that has its id.
+    """
+    batches = {b.job_id: b for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None}
+    if not batches:
+        return [], ()
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(b.time for b in batches.values()) - 86400))
+    command = ["sacct", "-n", "-P", "-X", "--duplicates", f"--format={FORMAT}", f"--starttime={since}"]
+    answer = runner([*command, f"--jobs={','.join(sorted(batches))}"])
+    if answer.code != 0:
+        return None, (answer.error.splitlines()[-1] if answer.error else "sacct gave no answer",)
+    charges, bad = [], 0
+    for line in answer.out.splitlines():
+        try:
+            one = _record(line, batches)
+        except ValueError:
+            bad += 1
+            continue
+        if one is not None:
+            charges.append(one)
+    return charges, ((f"sacct: {bad} line(s) could not be read",) if bad else ())
+
+
+def attempts(folder: StudyFolder, keys: Iterable[str], now: float) -> list[Attempted]:
+    """Return every attempt of these points by its own clock. One that was killed outright ended with its last word."""
+    return [one for key in keys for one in _attempts(folder.run(key), key, now)]
+
+
+def charge(
+    known: ledger.Ledger,
+    points: Mapping[str, Point],
+    charged: Sequence[Charge] | None,
+    made: Sequence[Attempted],
+) -> list[Charge]:
+    """Return the runs of jobs with what their attempts did; jobs that `charged` has not, by their attempts' clocks."""
+    by_job: dict[str, list[Attempted]] = defaultdict(list)
+    for one in made:
+        by_job[one.job_id if one.batch in known.batches else ""].append(one)
+    by_job.pop("", None)
+    whole: list[Charge] = []
+    runs: dict[str, list[Charge]] = defaultdict(list)
+    for known_run in charged or ():
+        runs[known_run.job_id].append(known_run)
+    for job_id, several in runs.items():
+        for run in several:
+            inside = [a for a in by_job.get(job_id, ()) if _within(a, run)]
+            whole.append(_busy(run, inside))
+    for job_id, several_attempts in by_job.items():
+        if job_id in runs:
+            continue
+        by_restart: dict[tuple[int, str], list[Attempted]] = defaultdict(list)
+        for one in several_attempts:
+            # Local runs have one id a process; points of a packed job share theirs.
+            by_restart[one.restart, one.batch].append(one)
+        whole += [_by_clock(known, points, group) for group in by_restart.values()]
+    return whole
+
+
+def total(charges: Sequence[Charge], unit: str) -> Cost:
+    """Return the sum of what jobs have used in one unit. Pure."""
+    used = lost = idle = spent = 0.0
+    mine = [one for one in charges if one.devices.count(unit)]
+    for one in mine:
+        rate = one.devices.count(unit) / 3600
+        used += one.seconds * rate
+        spent += one.seconds * rate if one.over else 0.0
+        lost += min(one.seconds, one.lost / one.devices.slots) * rate
+        idle += max(0.0, one.seconds - one.busy / one.devices.slots - _lost_idle(one)) * rate
+    jobs, clocks = {one.job_id for one in mine}, {one.job_id for one in mine if one.clocks}
+    return Cost(unit, 0, 0, used, lost, idle, spent, jobs=len(jobs), runs=len(mine), clocks=len(clocks))
+
+
+def _lost_idle(one: Charge) -> float:
+    """Return the seconds that are called lost although no attempt was running: of a job that failed before one."""
+    return one.seconds if not one.busy and one.lost else 0.0
+
+
+def devices(shape: Shape) -> Devices:
+    """Return what a job of this shape holds while it runs."""
+    return Devices(shape.gpus, shape.cores, shape.pack)
+
+
+def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -> tuple[float, float]:
+    """Return the time limits of all jobs ever submitted, and of those that may still run."""
+    alive: dict[str, set[str]] = defaultdict(set)
+    for status in statuses:
+        if status.batch is not None and status.state in ("queued", "running", "unknown"):
+            alive[status.batch].add(status.key)
+    asked = reserved = 0.0
+    for name, batch in known.batches.items():
+        if batch.executor != "slurm" or batch.abandoned is not None:
+            continue
+        shape = Shape.read(batch.resources)
+        each = shape.hours * _devices(batch, None).count(unit)
+        asked += shape.jobs(len(batch.keys)) * each
+        live = alive.get(name)
+        if live:
+            reserved += len({i // batch.pack for i, key in enumerate(batch.keys) if key in live}) * each
+    return asked, reserved
+
+
+def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tuple[float, float]:
+    """Return the same of a search's workers, whose batches name no points: of those that have run, and of the alive."""
+    each = {
+        batch.job_id: Shape.read(batch.resources).hours * _devices(batch, None).count(unit)
+        for batch in known.batches.values()
+        if batch.executor == "slurm" and not batch.keys and batch.job_id is not None
+    }
+    asked = {one.job_id for one in charges}
+    alive = {one.job_id for one in charges if not one.over}
+    asked_hours, alive_hours = (sum(each.get(job.partition("_")[0], 0.0) for job in jobs) for jobs in (asked, alive))
+    return asked_hours, alive_hours
+
+
+def _devices(batch: ledger.Batch, point: Point | None) -> Devices:
+    """Return what a job of a batch holds by its recorded shape; a local run holds the cores of its processes."""
+    if batch.executor != "slurm":
+        threads = point.config.runtime.threads if point is not None else 1
+        return Devices(0, max(1, int(batch.resources.get("tasks") or 1)) * threads)
+    return devices(Shape.read(batch.resources))
+
+
+def _record(line: str, batches: Mapping[str, ledger.Batch]) -> Charge | None:
+    """Return the run in a line of sacct; None for one that never ran or is not ours. ValueError if not understood."""
+    job_id, name, state, elapsed, tres, start = line.split("|")
+    batch = batches.get(job_id.partition("_")[0])
+    word = state.split(" ")[0].rstrip("+")
+    if not re.fullmatch(r"[A-Z_]+", word):
+        raise ValueError(line)
+    if batch is None or batch.name != name:
+        return None
+    if elapsed in ("", "0") or start in ("", "Unknown", "None"):
+        return None
+    held = _devices(batch, None)
+    said = {k: v for k, _, v in (part.partition("=") for part in tres.split(",")) if v.isdigit()}
+    had = replace(held, gpus=int(said.get("gres/gpu", held.gpus)), cores=int(said.get("cpu", held.cores)))
+    began = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S"))
+    one = Charge(job_id, had, word, began, float(int(elapsed)), over=word not in ALIVE)
+    return replace(one, lost=one.seconds * held.slots) if word in FAILED else one
+
+
+def _attempts(run: RunFolder, key: str, now: float) -> list[Attempted]:
+    found = []
+    try:
+        with os.scandir(run.attempts) as entries:
+            names = [entry.name for entry in entries]
+    except OSError:
+        return []
+    for number in sorted(int(name) for name in names if name.isdigit()):
+        attempt = run.attempt(number)
+        job = read_json(attempt.job)
+        if job is None or "started" not in job:
+            continue
+        ended = read_json(attempt.outcome)
+        started = float(job["started"])
+        found.append(
+            Attempted(
+                key,
+                number,
+                str(job.get("name", "")),
+                str(job.get("job_id", "")),
+                int(job.get("restart") or 0),
+                started,
+                float(ended["ended"]) if ended else max(started, min(now, last_sign(run, attempt, started))),
+                None if ended is None else str(ended.get("state")),
+            )
+        )
+    return found
+
+
+def _within(one: Attempted, run: Charge) -> bool:
+    return run.started - SLACK_SECONDS <= one.started <= run.ended + SLACK_SECONDS
+
+
+def _busy(run: Charge, inside: Sequence[Attempted]) -> Charge:
+    """Return a run of a job with the time of its attempts; that it failed is charged to the attempts that did."""
+    if not inside:
+        return run
+    spans = [(max(0.0, min(a.ended, run.ended) - max(a.started, run.started)), a) for a in inside]
+    failed = run.word in FAILED
+    lost = sum(span for span, a in spans if a.state in LOST_STATES or (a.state is None and failed))
+    return replace(run, busy=sum(span for span, _ in spans), lost=lost)
+
+
+def _by_clock(known: ledger.Ledger, points: Mapping[str, Point], group: Sequence[Attempted]) -> Charge:
+    batch = known.batches[group[0].batch]
+    began, ended = min(a.started for a in group), max(a.ended for a in group)
+    held = _devices(batch, points.get(group[0].key))
+    over = all(a.state is not None for a in group)
+    run = Charge(group[0].job_id, held, "", began, ended - began, over=over, clocks=True)
+    return _busy(run, group)

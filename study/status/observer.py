@@ -1,0 +1,300 @@
+"""Looking at a study: every point's state from its files and from one look at the scheduler."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from study.executors.slurm import query, queue_reasons
+from study.failures.kinds import HELD, by_words, headline
+from study.failures.retry_policy import ENDED_BADLY
+from study.records import ledger
+from study.records.attempts import Attempt, _read_run, is_alive, job_log, last_metrics
+from study.records.heartbeats import read_beat, slow_rank
+from study.records.last_sign import last_sign
+from study.records.point import Point
+from study.records.points import load_points
+from study.status.cache import Remembered
+from study.status.states import Evidence, PointStatus, Standing, judge
+from study.storage.files import RunLock, last_lines, read_json
+from study.storage.layout import RunFolder, StudyFolder
+
+HELD_CODE = f"exit code {HELD}:0"
+"""What sacct says of a job that left its run to another attempt."""
+Look = Callable[[Sequence[str]], query.View]
+
+
+@dataclass
+class Observer:
+    """Looks at one study again and again; what can no longer change is not read twice.
+
+    `look` asks the scheduler. The scheduler's last view serves until :meth:`refresh` is called.
+    """
+
+    folder: StudyFolder
+    look: Look = query.look
+    view: query.View = field(default_factory=query.View)
+    _points: dict[str, Point] = field(default_factory=dict)
+    _points_size: int = -1
+    _ledger: ledger.Ledger = field(default_factory=ledger.Ledger)
+    _ledger_size: int = -1
+    _settled: dict[str, PointStatus] = field(default_factory=dict)
+    _no_room: str = ""
+    _remembered: Remembered | None = None
+
+    @property
+    def points(self) -> dict[str, Point]:
+        """The study's points, read again when their file grew."""
+        size = _size(self.folder.points)
+        if size != self._points_size:
+            self._points, self._points_size = load_points(self.folder), size
+        return self._points
+
+    @property
+    def known(self) -> ledger.Ledger:
+        """The state of the ledger, read again when it grew."""
+        size = _size(self.folder.ledger)
+        if size != self._ledger_size:
+            self._ledger, self._ledger_size = ledger.read(self.folder), size
+        return self._ledger
+
+    def refresh(self) -> None:
+        """Ask the scheduler once about every batch that has a point which is not settled."""
+        state = self.known
+        self._recall()
+        names = {state.current[key] for key in self.points if key in state.current and key not in self._settled}
+        batches = (state.batches[name] for name in names)
+        ids = sorted({b.job_id for b in batches if b.executor == "slurm" and b.job_id is not None})
+        self.view = self.look(ids) if ids else query.View()
+
+    def statuses(self) -> list[PointStatus]:
+        """Return every point's status, from its files as they are now and the scheduler's last view."""
+        state = self.known
+        remembered = self._recall()
+        places = {
+            name: batch.places()
+            for name, batch in state.batches.items()
+            if batch.executor == "slurm" and batch.job_id is not None
+        }
+        started = _subfolders(self.folder.path)
+        self._no_room = str((read_json(self.folder.feed) or {}).get("why") or "") if state.waiting else ""
+        found = [self._status(point, state, places, point.key in started) for point in self.points.values()]
+        remembered.save()
+        return found
+
+    def _recall(self) -> Remembered:
+        """Return what earlier looks found; the first call takes it over."""
+        if self._remembered is None:
+            self._remembered = Remembered.load(self.folder)
+            current = self.known.current
+            for key in self.points:
+                status = self._remembered.get(key, current.get(key))
+                if status is not None:
+                    self._settled[key] = status
+        return self._remembered
+
+    def _status(
+        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, str]], started: bool
+    ) -> PointStatus:
+        key, batch = point.key, state.batch(point.key)
+        settled = self._settled.get(key)
+        if settled is not None and settled.batch == (batch and batch.name):
+            return settled
+        job, name = None, ""
+        if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
+            name = places[batch.name][key]
+            job = self.view.jobs.get(name)
+        seen, outcome = gather(self.folder, key, state, self.view, job, no_room=self._no_room, started=started)
+        status = _describe(point, self.folder, seen, judge(seen), outcome)
+        if status.state == "queued" and job is not None:
+            means = queue_reasons.explain(job.reason)
+            follows = means.help.format(jobs=queue_reasons.jobs([name], [name]))
+            status = replace(status, job_id=name, why=means.words, reason=job.reason, next=follows)
+        elif status.state == "running" and job is not None and job.state == "running":
+            status = replace(status, job_id=name)  # also before its attempt has begun
+        if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
+            status = replace(status, next=ends[-1].why)
+        if status.state in ("completed", "diverged"):
+            self._settled[key] = status
+            self._recall().add(status)
+        return status
+
+
+def gather(
+    folder: StudyFolder,
+    key: str,
+    state: ledger.Ledger,
+    view: query.View,
+    job: query.Job | None,
+    *,
+    no_room: str = "",
+    started: bool = True,
+) -> tuple[Evidence, dict[str, Any] | None]:
+    """Return all that is seen of one point, for whoever judges it, and its run's outcome.json as it was then.
+
+    job: SLURM's view of its present job. started: whether it has a folder, else nothing in it is looked for.
+    """
+    batch, path = state.batch(key), f"{folder.path}/{key}"
+    outcome, attempt = _read_run(path) if started else (None, None)
+    alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
+    if alive is False:  # it may have written how it ended since its files were read: now it writes no more
+        outcome, attempt = _read_run(path)
+    owned = None
+    if started and outcome is None:
+        owned = _owned(folder.run(key), batch, attempt, job, view.queue_complete)
+    seen = Evidence(
+        batch=batch,
+        cancelled=key in state.cancelled,
+        outcome=None if outcome is None else str(outcome.get("state", "completed")),
+        attempt=attempt,
+        alive=alive,
+        job=job,
+        problem="; ".join(view.problems),
+        queue_complete=view.queue_complete,
+        waiting=_why_waiting(state.waiting.get(key), no_room),
+        again=_decided(state, key, attempt),
+        owned=owned,
+        refused=state.refused.get(key),
+    )
+    return seen, outcome
+
+
+def _owned(
+    run: RunFolder, batch: ledger.Batch | None, attempt: Attempt | None, job: query.Job | None, queue_complete: bool
+) -> bool | None:
+    """Return whether another attempt still has the run that a job left to it; None where no job did, or it is not over.
+
+    Who has a run holds its lock, as long as any process of it lives: a lock that is free is an owner known to be dead.
+    """
+    if batch is None or batch.executor != "slurm":
+        return None
+    if not queue_complete if job is None else job.state not in ("failed", "completed"):
+        return None
+    note = read_json(run.held)
+    mine = note is not None and note.get("name") == batch.name
+    begun_since = note is not None and attempt is not None and float(attempt.job.get("started") or 0.0) > note["time"]
+    if begun_since or not (mine or (job is not None and HELD_CODE in job.reason)):
+        return None
+    return not RunLock.is_free(run.lock)
+
+
+def observe(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
+    """Return every point's status, after one look at the scheduler where one of them needs it."""
+    observer = Observer(folder, look)
+    unsettled = any(not status.ended for status in observer.statuses())
+    if unsettled or any(batch.executor == "slurm" for batch in observer.known.batches.values()):
+        observer.refresh()
+    return observer.statuses()
+
+
+def _describe(
+    point: Point, folder: StudyFolder, seen: Evidence, standing: Standing, outcome: Mapping[str, Any] | None
+) -> PointStatus:
+    attempt = seen.attempt
+    job: Mapping[str, Any] = attempt.job if attempt else {}
+    step, tokens, loss = None, 0, None
+    if outcome is not None:
+        step, tokens = outcome.get("step"), int(outcome.get("tokens") or 0)
+        loss = (outcome.get("loss") or {}).get("validation_nats_per_token")
+    elif attempt is not None:
+        record = last_metrics(folder.run(point.key))
+        if record:
+            step, tokens = record.get("step"), int(record.get("tokens") or 0)
+            loss = (record.get("metrics") or {}).get("loss")
+    error = _error(folder.run(point.key), seen) if standing.state in ("failed", "unknown") else ()
+    return PointStatus(
+        key=point.key,
+        state=standing.state,
+        why=standing.why,
+        overrides=point.overrides,
+        batch=seen.batch.name if seen.batch else None,
+        attempt=attempt.number if attempt else None,
+        job_id=str(job["job_id"]) if "job_id" in job else None,
+        nodes=tuple(job.get("nodes") or ()),
+        step=step,
+        tokens=tokens,
+        budget_tokens=point.tokens,
+        loss=loss,
+        seconds=_seconds(folder.run(point.key), attempt, standing.state),
+        error=error,
+        kind=_told_by(error) if standing.kind == "unknown" else standing.kind,
+        headline=_headline(seen, error) if standing.state == "failed" else "",
+        slow=_slow(folder.run(point.key), attempt) if standing.state == "running" else None,
+        source=job.get("source"),
+    )
+
+
+def _told_by(error: Sequence[str]) -> str:
+    """Return the kind of an end of which only the last lines of a log are known."""
+    return by_words("\n".join(error))
+
+
+def _headline(seen: Evidence, error: Sequence[str]) -> str:
+    written = (seen.attempt.ended or {}).get("headline") if seen.attempt else None
+    return str(written) if written else headline("\n".join(error))
+
+
+def _slow(run: RunFolder, attempt: Attempt | None) -> str | None:
+    """Return who the ranks of a running attempt wait for, if for anyone."""
+    world = int(attempt.job.get("world") or 1) if attempt else 1
+    if attempt is None or world < 2 or attempt.ended is not None:
+        return None
+    folder = run.attempt(attempt.number)
+    return slow_rank([read_beat(folder.beat(rank)) for rank in range(world)])
+
+
+def _decided(state: ledger.Ledger, key: str, attempt: Attempt | None) -> bool:
+    """Whether the ledger says that this end of a point is followed by another attempt."""
+    ends = state.ends.get(key)
+    if not ends or attempt is None:
+        return False
+    return ends[-1].attempt == attempt.number and ends[-1].action != "stop"
+
+
+def _error(run: RunFolder, seen: Evidence) -> tuple[str, ...]:
+    """Return the last lines that say why: of the attempt, or of the job where that ended before one began."""
+    # A traceback's ^^^^ point at a line that is shown folded, or without them.
+    return tuple(line for line in _last_said(run, seen) if line.strip(" ~^"))
+
+
+def _last_said(run: RunFolder, seen: Evidence) -> Sequence[str]:
+    attempt, batch = seen.attempt, seen.batch
+    if attempt is not None and (batch is None or attempt.batch == batch.name):
+        written = (attempt.ended or {}).get("error")
+        return str(written).splitlines() if written else last_lines(run.attempt(attempt.number).stderr(0))
+    return last_lines(job_log(StudyFolder(run.path.parent), batch, run.path.name)) if batch else ()
+
+
+def _seconds(run: RunFolder, attempt: Attempt | None, state: str) -> float | None:
+    """Return how long the latest attempt has run, or ran: until it last said something, if it was killed outright."""
+    if attempt is None or "started" not in attempt.job:
+        return None
+    if attempt.ended is not None:
+        return float(attempt.ended.get("seconds") or 0.0)
+    started = float(attempt.job["started"])
+    until = time.time() if state == "running" else last_sign(run, run.attempt(attempt.number), started)
+    return max(0.0, until - started)
+
+
+def _subfolders(path: Path) -> set[str]:
+    try:
+        with os.scandir(path) as entries:
+            return {entry.name for entry in entries if entry.is_dir()}
+    except OSError:
+        return set()
+
+
+def _why_waiting(asked: ledger.Waiting | None, no_room: str) -> str | None:
+    """Return why a point is not submitted yet: as the room for it was last seen, else as its last try ended."""
+    return None if asked is None else ": ".join(filter(None, ("queued later", no_room or asked.why)))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

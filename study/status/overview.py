@@ -1,0 +1,275 @@
+"""What `status` says of a study in 80 columns: bars by state, failures by class, GPU-hours, time left, next action."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from study.executors.slurm import queue_reasons
+from study.executors.slurm.query import ALIVE
+from study.records.point import Point
+from study.status.cost import Cost
+from study.status.states import REFUSED, RESUMABLE, STATES, PointStatus
+from study.text import WIDTH, counted, cut, duration, percent, recognised
+
+BAR = 30
+CONFIG = 12
+"""Columns that a point's overrides get at least: rather than fewer, columns of less weight are left out."""
+WEIGHT = ("job", "try", "done")
+FULL_ROWS = 30
+SHOWN_KEYS = 3
+FAILING = frozenset({"failed", "unknown", "diverged"})
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The points whose attempts ended badly in one way: its class, their keys, the first line of an error."""
+
+    kind: str
+    keys: tuple[str, ...]
+    line: str
+
+
+def bars(counts: Mapping[str, int], total: int, width: int = WIDTH) -> list[str]:
+    """Return one line a state: its name, a bar as long as its share of the points, count and share."""
+    lines, longest = [], min(BAR, width - 31)
+    for state in STATES:
+        count = counts.get(state, 0)
+        if count:
+            filled = max(1, round(longest * count / total))
+            lines.append(f"  {state:<12}{'█' * filled:<{longest}} {count:>9,}  {_percent(count / total):>5}")
+    return lines
+
+
+def failures(statuses: Sequence[PointStatus]) -> list[Failure]:
+    """Return the failures by class, the most frequent first, each with the first error line that says something."""
+    groups: dict[str, list[PointStatus]] = defaultdict(list)
+    for status in statuses:
+        if status.state in FAILING:
+            groups[kind(status)].append(status)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return [Failure(name, tuple(s.key for s in group), _first_line(group)) for name, group in ordered]
+
+
+def kind(status: PointStatus) -> str:
+    """Return the class of a point's bad end in words (study.failures.kinds), its state where nothing finer is known."""
+    return (status.kind if status.kind not in ("", "unknown") else status.state).replace("_", " ")
+
+
+def failure_lines(found: Sequence[Failure]) -> list[str]:
+    """Return two lines a class: how many, which points; the error."""
+    lines = []
+    for one in found:
+        more = f" and {len(one.keys) - SHOWN_KEYS:,} more" if len(one.keys) > SHOWN_KEYS else ""
+        lines.append(cut(f"  {len(one.keys):,} {one.kind}: {' '.join(one.keys[:SHOWN_KEYS])}{more}"))
+        if one.line:
+            lines.append(cut(f"    | {one.line}"))
+    return lines
+
+
+def cost_line(cost: Cost) -> str:
+    """Return the cost in one line."""
+    text = f"{cost.unit}: {_amount(cost.used)} used"
+    if cost.asked:
+        text += f" of {_amount(cost.asked)} asked for"
+    return text + (f", {_amount(cost.lost)} of them lost to failed attempts" if cost.lost else "")
+
+
+def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -> float | None:
+    """Return the estimated seconds until what is wanted has ended; 0.0: nothing is under way; None: cannot be told.
+
+    By the speed [FLOP/s] of first attempts, for only these have done in their own time all that they have reached;
+    the points that wait are shared out over as many as run now.
+    """
+    waiting = [s for s in statuses if s.state in ("running", "queued", "waiting", "pending", "unknown")]
+    if not waiting:
+        return 0.0
+    rates, left, longest = [], 0.0, 0.0
+    for status in statuses:
+        if status.attempt == 1 and status.tokens and status.seconds:
+            rates.append(points[status.key].flops_per_token * status.tokens / status.seconds)
+    running = sum(s.state == "running" for s in statuses)
+    if not rates or not running:
+        return None
+    for status in waiting:
+        rest = points[status.key].flops_per_token * max(0, status.budget_tokens - status.tokens)
+        left += rest
+        longest = max(longest, rest)
+    rate = statistics.median(rates)
+    return max(left / (rate * running), longest / rate)
+
+
+def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
+    """Return when the study will have ended, in one line; nothing where nothing is under way."""
+    running = sum(s.state == "running" for s in statuses)
+    waiting = sum(s.state in ("queued", "waiting", "pending") for s in statuses)
+    if seconds == 0.0 or not running + waiting:
+        return ""
+    text = "time left: " + ("cannot be told yet" if seconds is None else f"about {duration(seconds)}")
+    return text + f" ({running:,} running, {waiting:,} waiting)"
+
+
+def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return what points wait for that are wanted and not yet submitted, and what sends them."""
+    whys = Counter(s.why for s in statuses if s.state == "waiting")
+    said = [
+        f"{count:,} {'waits' if count == 1 else 'wait'}: {why or 'for room'}"
+        for why, count in whys.most_common(SHOWN_KEYS)
+    ]
+    lines = [line for text in said for line in textwrap.wrap(text, WIDTH, subsequent_indent="    ")]
+    return [*lines, "jobs that end send them, and any status or watch"] if lines else []
+
+
+def refused_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return which points SLURM refused for good, and in which words: nothing submits them by itself."""
+    whys = Counter(s.why for s in statuses if _is_refused(s))
+    return [line for why, count in whys.most_common(SHOWN_KEYS) for line in _folded(f"{count:,} pending: {why}")]
+
+
+def _is_refused(status: PointStatus) -> bool:
+    return status.state == "pending" and status.why.startswith(REFUSED)
+
+
+def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return why SLURM has not started what is queued, and what helps where that does not pass as the queue moves on.
+
+    Nothing where all of it is ordinary queueing.
+    """
+    lives = [s for s in statuses if s.state in ALIVE]
+    groups: dict[str, list[PointStatus]] = {}
+    for status in lives:
+        if status.state == "queued":
+            groups.setdefault(status.reason, []).append(status)
+    lines: list[str] = []
+    for reason, group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        means = queue_reasons.explain(reason)
+        if means.kind != queue_reasons.ORDINARY:
+            mine = [s.job_id for s in group if s.job_id]
+            # No command that is shown may end what runs, or say of a whole array what is meant of a task.
+            others = [s.job_id for s in statuses if s.job_id and (s.state, s.reason) != ("queued", reason)]
+            helps = means.help.format(jobs=queue_reasons.jobs(mine, others))
+            lines += _folded(f"{len(group):,} queued: {means.words}") + _folded(f"    {helps}")
+    if lines and stands_still(statuses):
+        lines.append("the study stands still: nothing of it runs, and nothing starts before that is mended or passes")
+    return lines
+
+
+def stands_still(statuses: Sequence[PointStatus]) -> bool:
+    """Whether points are queued, none of them for an ordinary reason, and none runs that could make room."""
+    waits = [s for s in statuses if s.state == "queued"]
+    runs = any(s.state == "running" for s in statuses)
+    return (
+        bool(waits) and not runs and all(queue_reasons.explain(s.reason).kind != queue_reasons.ORDINARY for s in waits)
+    )
+
+
+def _folded(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+
+
+def code_lines(statuses: Sequence[PointStatus]) -> list[str]:
+    """Return one line on points that ran other code than their submission recorded; none where none did."""
+    keys = [s.key for s in statuses if s.source == "other"]
+    if not keys:
+        return []
+    more = f" and {len(keys) - SHOWN_KEYS:,} more" if len(keys) > SHOWN_KEYS else ""
+    said = f"other code than was recorded: {' '.join(keys[:SHOWN_KEYS])}{more} (cluster.code=frozen prevents it)"
+    return textwrap.wrap(said, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def table(statuses: Sequence[PointStatus], width: int = WIDTH) -> list[str]:
+    """Return the points as a table of `width` columns: overrides are cut, and what weighs less is left out before."""
+    rows = [("point", "state", "done", "loss", "try", "job", "config")]
+    for s in statuses:
+        share = percent(min(1.0, s.tokens / s.budget_tokens)) if s.budget_tokens and s.tokens else ""
+        loss = "" if s.loss is None else f"{s.loss:.4f}"
+        rows.append((s.key, s.state, share, loss, str(s.attempt or ""), s.job_id or "", recognised(s.overrides)))
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
+    kept = list(range(len(widths)))
+    for name in WEIGHT:
+        if sum(widths[i] for i in kept) + CONFIG > width:
+            kept.remove(rows[0].index(name))
+    lead = ["".join(row[i].ljust(widths[i]) for i in kept) for row in rows]
+    return [cut(f"{text}{row[-1]}".rstrip(), width) for text, row in zip(lead, rows, strict=True)]
+
+
+def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:
+    """Return the points that a short table shows: those that need a look, then those that run, then the rest."""
+    if len(statuses) <= FULL_ROWS:
+        return list(statuses)
+    order = {s: i for i, s in enumerate(("failed", "unknown", "interrupted", "time_limit", "diverged", "running"))}
+    chosen = sorted(statuses, key=lambda s: order.get(s.state, 9))[:FULL_ROWS]
+    keys = {status.key for status in chosen}
+    return [status for status in statuses if status.key in keys]
+
+
+def unlike(statuses: Sequence[PointStatus], most: int) -> list[PointStatus]:
+    """Return at most so many points that need a look, one of each class and error: others say the same again."""
+    found: dict[tuple[str, str], PointStatus] = {}
+    for status in statuses:
+        if status.state in ("failed", "unknown"):
+            found.setdefault((kind(status), _first_line([status])), status)
+    return list(found.values())[:most]
+
+
+def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] = ()) -> str:
+    """Return the command to give next, with what it does; nothing where there is nothing to do.
+
+    `called` names the study in a command. ended: kinds of the bad ends (study.failures.kinds) of what could be tried
+    again, and REFUSED where SLURM took no job for a point.
+    """
+    if set(ended) - {REFUSED} == {"bad_config"}:
+        return (
+            f"python -m study logs {called} KEY    # says what cannot be: it fails again until that is changed;\n"
+            "change it and give the study's command again, under another study.name if only runtime.* changes"
+        )
+    if counts.get("failed") or any(counts.get(state) for state in RESUMABLE):
+        first = "make room first; " if "disk_full" in ended else ""
+        return f"python -m study retry {called}    # {first}they go on from their checkpoints"
+    if counts.get("unknown"):
+        return "unknown: nothing is done about these until the scheduler or a file says more"
+    if counts.get("running") or counts.get("queued") or counts.get("waiting"):
+        return f"python -m study watch {called}    # live, until all have ended"
+    if counts.get("pending"):
+        change = "change what SLURM refused, " if REFUSED in ended else ""
+        return f"pending: {change}give the study's command again, and they are submitted"
+    return ""
+
+
+def bad_ends(statuses: Sequence[PointStatus]) -> set[str]:
+    """Return the kinds of end of the points that could be tried again, and REFUSED where SLURM took no job for one."""
+    kinds = {status.kind for status in statuses if status.state == "failed" or status.state in RESUMABLE}
+    return kinds | ({REFUSED} if any(map(_is_refused, statuses)) else set())
+
+
+def heading(name: str, counts: Mapping[str, int], total: int) -> str:
+    """Return the study in one line."""
+    head = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts.get(state))
+    return f"{name}: {counted(total, 'point')}: {head or 'none'}"
+
+
+def count(statuses: Sequence[PointStatus]) -> Counter[str]:
+    """Return how many points are in each state."""
+    return Counter(status.state for status in statuses)
+
+
+def _first_line(group: Sequence[PointStatus]) -> str:
+    """Return what says most of the first error that says anything, else why a point is in its state."""
+    for status in group:
+        if status.headline or status.error:
+            return (status.headline or status.error[-1]).strip()
+    return next((status.why for status in group if status.why), "")
+
+
+def _percent(share: float) -> str:
+    return percent(share) if share >= 0.005 else "<1 %"
+
+
+def _amount(hours: float) -> str:
+    if hours and hours < 0.005:
+        return "<0.01"
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.{max(0, 2 - int(math.log10(max(hours, 1))))}f}"

@@ -1,0 +1,72 @@
+"""Choosing points of a study by state, by the beginning of their key, or by values of their configs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from study.records.point import Point
+from study.status import filters
+from study.status.states import STATES, PointStatus
+
+T = TypeVar("T", bound=PointStatus)
+
+
+def parse_states(text: str, option: str = "--state") -> frozenset[str]:
+    """Return the states in a comma-separated list; `all` is every one. Raises ValueError that lists what is allowed."""
+    states = [part.strip() for part in text.split(",") if part.strip()]
+    for state in states:
+        if state not in (*STATES, "all"):
+            raise ValueError(f"{option} {state!r} is not a state: choose among {', '.join(STATES)}, or all")
+    return frozenset(STATES if "all" in states else states)
+
+
+def by_key(statuses: Sequence[PointStatus], prefix: str) -> PointStatus:
+    """Return the one point whose key begins so. Raises ValueError where there is none, or more than one."""
+    found = [status for status in statuses if status.key.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        some = ", ".join(status.key for status in statuses[:5])
+        raise ValueError(f"no point begins with {prefix!r}: the keys are {some}{', …' if len(statuses) > 5 else ''}")
+    raise ValueError(f"{prefix!r} begins {len(found)} keys ({', '.join(s.key for s in found[:5])}): give more of it")
+
+
+def choose(statuses: Sequence[PointStatus], states: frozenset[str], prefixes: Sequence[str]) -> list[PointStatus]:
+    """Return the points in one of these states, or those named; in the study's order."""
+    if prefixes:
+        keys = {by_key(statuses, prefix).key for prefix in prefixes}
+        return [status for status in statuses if status.key in keys]
+    return [status for status in statuses if status.state in states]
+
+
+def selected(
+    options: argparse.Namespace, statuses: Sequence[PointStatus], points: Mapping[str, Point], default: str
+) -> list[PointStatus]:
+    """Return the points that keys, --state and --where name together (study.commands.add_selection).
+
+    Points named by key are taken in any state unless --state is given. Raises ValueError for what cannot be chosen.
+    """
+    states, given = parse_states(options.state or default), given_points(options)
+    chosen = choose(statuses, states, given)
+    if given and options.state:
+        chosen = [status for status in chosen if status.state in states]
+    if options.where:
+        keys = filters.matching(points, [filters.parse(text) for text in options.where])
+        chosen = [status for status in chosen if status.key in keys]
+    return chosen
+
+
+def given_points(options: argparse.Namespace) -> list[str]:
+    """Return the keys, or beginnings of keys, that were given in either way."""
+    return [*options.points, *options.point]
+
+
+def one_point(options: argparse.Namespace) -> str:
+    """Return the one key that was given; ValueError where none was, or several."""
+    given = given_points(options)
+    if len(given) != 1:
+        said = f"{len(given)} were given ({', '.join(given)})" if given else "none was given"
+        raise ValueError(f"name one point by its key, or the beginning of it: {said}")
+    return given[0]

@@ -1,0 +1,1 @@
+"""`python -m study.sweep`: Hydra in, submission out."""

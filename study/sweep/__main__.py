@@ -1,0 +1,206 @@
+"""`python -m study.sweep`: a Hydra application that makes points and submits them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study import text as terminal
+
+WITH_VALUE = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd", "--package", "-p", "--cfg", "-c")
+HYDRAS_OWN = ("--hydra-help", "--version", "--shell-completion", "-sc", "--info", "-i")
+OURS = ("--help", "-h", "--multirun", "-m", "--run", "-r", "--resolve")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The command line, with Hydra's options apart from the overrides: they may stand in any order."""
+
+    options: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+    def has(self, *names: str) -> bool:
+        """Return whether one of these options was given."""
+        return any(option.partition("=")[0] in names for option in self.options)
+
+    def value(self, *names: str) -> str | None:
+        """Return the value of the last of these options that was given."""
+        found = None
+        for place, option in enumerate(self.options):
+            name, equals, value = option.partition("=")
+            if name in names:
+                found = value if equals else self.options[place + 1]
+        return found
+
+
+def split(argv: Sequence[str]) -> Arguments:
+    """Return the options and the overrides of a command line; ValueError for an option that is not one of Hydra's."""
+    options, overrides = [], []
+    waiting = iter(argv)
+    for word in waiting:
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        name = word.partition("=")[0]
+        known = (*WITH_VALUE, *HYDRAS_OWN, *OURS)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            raise ValueError(f"unknown option {name}" + (f": did you mean {near[0]}?" if near else ": see --help"))
+        options.append(word)
+        if word in WITH_VALUE:
+            value = next(waiting, None)
+            if value is None:
+                raise ValueError(f"{word} needs a value: see --help")
+            options.append(value)
+    return Arguments(tuple(options), tuple(overrides))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 with one or two lines on stderr for what a person got wrong."""
+    words = sys.argv[1:] if argv is None else argv
+    terminal.spell_out()
+    try:
+        arguments = split(words)
+        if arguments.has("--help", "-h"):
+            from study.sweep.help import text
+
+            print(text(_config_folders(arguments)), flush=True)
+            return 0
+        code = _hydra(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough: nothing more can be said to it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ValueError as error:
+        print(f"study.sweep: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        from study.config.errors import from_system
+
+        print(f"study.sweep: {from_system(error) or error}", file=sys.stderr)
+        return 1
+
+
+def _hydra(arguments: Arguments) -> int:
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from study.config.errors import from_hydra
+
+    try:
+        if arguments.has("--shell-completion", "-sc"):
+            raise ValueError(
+                "Hydra's completion does not work for `python -m`: source <(python -m study completion bash) "
+                "completes this command, too (bash or zsh)"
+            )
+        if arguments.has("--cfg", "-c") and arguments.value("--cfg", "-c") == "job":
+            return _show(arguments)
+        if not arguments.has(*HYDRAS_OWN, "--cfg", "-c"):
+            _check_lists(arguments)
+            options = [o for o in arguments.options if o not in ("-m", "--multirun", "--run", "-r")]
+            return _drive(["--multirun", *options, *arguments.overrides], _never)
+        return _drive([*arguments.options, *arguments.overrides], _never)
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ValueError(from_hydra(error)) from error
+
+
+def _check_lists(arguments: Arguments) -> None:
+    """Refuse lists without -m, as every Hydra application does; one point is a multirun of one."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    for override in OverridesParser.create().parse_overrides(list(arguments.overrides)):
+        if override.is_sweep_override() and not arguments.has("-m", "--multirun"):
+            line, key = override.input_line or "", override.key_or_group
+            value = line.partition("=")[2]
+            raise ValueError(
+                f"{line} stands for several values: add -m to make one point of each"
+                + (f", or write '{key}=[{value}]' for one value that is a list" if "," in value else "")
+            )
+
+
+def _show(arguments: Arguments) -> int:
+    """Print the composed config as YAML with comments; lists after -m are left out of it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from study.sweep.show_config import document
+
+    parsed = OverridesParser.create().parse_overrides(list(arguments.overrides))
+    single = [o.input_line or "" for o in parsed if not o.is_sweep_override()]
+    options, package = [], arguments.value("--package", "-p")
+    waiting = iter(arguments.options)
+    for option in waiting:
+        name = option.partition("=")[0]
+        if name in ("--cfg", "-c", "--package", "-p"):
+            if option == name:
+                next(waiting)
+        elif name not in ("-m", "--multirun", "--resolve"):
+            options.append(option)
+    shown: list[Any] = []
+    _drive([*options, *single], shown.append)
+    print(document(shown[0], resolve=arguments.has("--resolve"), package=package), end="")
+    return 0
+
+
+def _drive(argv: Sequence[str], task: Any) -> int:
+    """Let Hydra run: it composes the config and calls the task or, with --multirun, our sweeper and launcher."""
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    from study.config.compose import conf_folder
+
+    def application(config: Any) -> None:
+        task(config)
+
+    GlobalHydra.instance().clear()
+    run = hydra.main(config_path=str(conf_folder()), config_name="config", version_base="1.3")(application)
+    with _as_command_line(argv):
+        try:
+            run()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return 0
+
+
+@contextmanager
+def _as_command_line(argv: Sequence[str]) -> Iterator[None]:
+    """Give Hydra its arguments, and let it raise what went wrong instead of printing a traceback of its own."""
+    before, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [before[0], *argv]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = before
+        if full is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full
+
+
+def _never(config: Any) -> None:
+    """Refuse to run a point here: only another sweeper with another launcher than ours asks for that."""
+    del config
+    raise ValueError("hydra/sweeper and hydra/launcher cannot be chosen here, leave them out: see --help")
+
+
+def _config_folders(arguments: Arguments) -> list[Path]:
+    import study
+
+    own = Path(study.__file__).resolve().parents[1] / "conf"
+    extra = arguments.value("--config-dir", "-cd")
+    return [own, *([Path(extra)] if extra else [])]
+
+
+if __name__ == "__main__":
+    from train.spec.interrupts import guarded
+
+    sys.exit(guarded(main, "study.sweep"))

@@ -1,0 +1,123 @@
+"""What a dry run says of the jobs: scripts, device time asked, when SLURM would start them, why others wait."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from study.executors.job_spec import Shape
+from study.executors.slurm import query
+from study.planning.plan import Plan
+from study.planning.sizing import Sized, in_words
+from study.process import code_snapshot
+from study.status import budget, cost
+from study.status.observer import Observer
+from study.storage.layout import StudyFolder
+from study.text import counted
+
+ESTIMATES = 5
+"""Arrays that SLURM is asked about: each is a request to the controller."""
+
+
+def scripts(folder: StudyFolder, sized: Sequence[Sized], parallel: int, max_array: int | None = None) -> list[str]:
+    """Return the exact sbatch scripts that would be submitted, but for the end of the job name; needs no SLURM.
+
+    max_array: MaxArraySize, where it is known. Single jobs are alike: one script for each shape.
+    """
+    from study.executors.slurm import sbatch
+
+    frozen_one = any(one.shape.code == "frozen" for one in sized)
+    copy = code_snapshot.would_be(folder, "frozen") if frozen_one else None
+
+    def script(shape: Shape, count: int | None, throttle: int | None = None) -> str:
+        own = copy if shape.code == "frozen" else None
+        return sbatch.render(folder, shape, name, count, throttle, copy=own)
+
+    name = sbatch.batch_name(folder.name, "dryrun")
+    most = sbatch.array_limit(max_array)
+    if not most:
+        return [script(one.shape, None) for one in sized]
+    arrays = [(one.shape, some) for one in sized for some in sbatch.chunks(one.keys, most * one.shape.pack)]
+    throttle = max(1, parallel // max(1, len(arrays)))
+    return [script(shape, shape.jobs(len(keys)), throttle) for shape, keys in arrays]
+
+
+def asked(sized: Sequence[Sized]) -> str:
+    """Return what the jobs would ask together, and how each kind was sized."""
+    hours: dict[str, float] = defaultdict(float)
+    lines = []
+    for one in sized:
+        unit = cost.GPU if one.shape.gpus else cost.CORE
+        jobs = one.shape.jobs(len(one.keys))
+        each = one.shape.hours * cost.devices(one.shape).count(unit)
+        hours[unit] += jobs * each
+        several = "jobs" if jobs != 1 else "job"
+        lines.append(f"  {jobs:,} {several}{_points(one)} of {described(one.shape)}: {jobs * each:,.4g} {unit}")
+        if one.held is not None:
+            lines.append(f"    each GPU is planned to hold {one.held.total / 1e9:,.3g} GB: {in_words(one.held)}")
+    head = " and ".join(f"{value:,.4g} {unit}" for unit, value in hours.items())
+    why = next((f"; time {one.why}" for one in sized if one.why), "")
+    return "\n".join([f"Asked if every job runs to its time limit: {head}{why}", *lines])
+
+
+def described(shape: Shape) -> str:
+    """Return a shape in words: 2 nodes x 8 GPUs, 64 cores, 240 GB, 2 h."""
+    nodes = f"{shape.nodes} nodes x " if shape.nodes > 1 else ""
+    parts = [counted(shape.job_gpus_per_node, "GPU")] if shape.job_gpus_per_node else []
+    parts.append(counted(shape.tasks_per_node * shape.job_cpus_per_task, "core"))
+    parts += [f"{shape.job_mem_gb:g} GB"] if shape.job_mem_gb else []
+    return nodes + ", ".join([*parts, f"{shape.time_minutes} min"])
+
+
+def outlook(plan: Plan, sized: Sequence[Sized], texts: Sequence[str], runner: query.Runner = query.run) -> list[str]:
+    """Return what SLURM says: when the first arrays would start, why jobs of the study wait now; and the budget."""
+    lines = list(dict.fromkeys(estimate(text, runner) for text in texts[:ESTIMATES]))
+    if plan.folder.ledger.exists():
+        observer = Observer(plan.folder, lambda ids: query.look(ids, runner))
+        observer.refresh()
+        statuses = observer.statuses()
+        lines += waiting([status.why or "not said" for status in statuses if status.state == "queued"])
+        seen = (observer.points, statuses)
+    else:
+        seen = ({}, [])
+    shapes = [(one.shape, one.shape.jobs(len(one.keys))) for one in sized]
+    found = budget.balances(plan.folder, plan.config.study, shapes, seen, runner)
+    return [*lines, *(str(one) if one.fits else f"would be refused: {one.refusal()}" for one in found)]
+
+
+def waiting(reasons: Sequence[str]) -> list[str]:
+    """Return one line on why points wait; none where none does."""
+    counts = Counter(reasons).most_common()
+    said = ", ".join(f"{reason} ({count:,})" for reason, count in counts)
+    return [f"{len(reasons):,} points of this study wait in the queue: {said}"] if reasons else []
+
+
+def estimate(text: str, runner: query.Runner = query.run) -> str:
+    """Ask SLURM when a script's first job would start, without submitting it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        answer = runner(["sbatch", "--test-only", file.name])
+    return said_of(answer)
+
+
+def said_of(answer: query.Answer) -> str:
+    """Return sbatch's estimate in words; what it says instead where it has none."""
+    if answer.code is None:
+        return f"no estimate of the start: {answer.error}"
+    said = f"{answer.out}\n{answer.error}"
+    found = re.search(r"to start at (\S+)(?:.* on nodes? (\S+))?", said)
+    if found:
+        where = f" on {found[2]}" if found[2] else ""
+        return f"SLURM would start the first job at {found[1].replace('T', ' ')}{where}"
+    if "fatal" in said or "Unable to contact" in said or "timed out" in said:
+        return f"no estimate of the start: {said.strip().splitlines()[-1]}"
+    lines = [line.removeprefix("sbatch: error: ") for line in said.splitlines() if line.strip()]
+    why = lines[-1].removeprefix("allocation failure: ") if lines else "it does not say why"
+    return f"SLURM would not start it: {why}"
+
+
+def _points(one: Sized) -> str:
+    return f" for {len(one.keys):,} points" if one.shape.pack > 1 else ""

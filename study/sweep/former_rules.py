@@ -1,0 +1,95 @@
+"""Which rules a command takes: those of the study, where one of an earlier version began it.
+
+A frozen config holds what a rule gave, or which rule it was. But a command that is given again derives it anew, and by
+another rule it would make other points beside those that are there. So a study goes on with the rules that it was begun
+with, unless the command names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.records.settings import load_section
+from study.storage.layout import StudyFolder
+
+
+@dataclass(frozen=True)
+class FormerRule:
+    """A rule that was changed: the key that names it, and what that was before there was the key.
+
+    concerns: whether it says anything of the section in which the key is. words: what was before, and now.
+    """
+
+    section: str
+    key: str
+    former: str | None
+    concerns: Callable[[Mapping[str, Any]], bool]
+    words: str
+
+    @property
+    def name(self) -> str:
+        """The key as a command names it."""
+        return f"{self.section}.{self.key}"
+
+    @property
+    def override(self) -> str:
+        """What keeps the former rule."""
+        return f"{self.name}={'null' if self.former is None else self.former}"
+
+    def began(self, defaults: Mapping[str, Any]) -> bool:
+        """Say whether a study of these defaults was begun by it, also where it says nothing of its first config."""
+        section = defaults.get(self.section) or {}
+        return bool(section) and section.get(self.key, self.former) == self.former
+
+    def says_something(self, configs: Iterable[Mapping[str, Any]]) -> bool:
+        """Say whether one of these composed configs is another by it."""
+        return any(self.concerns(config.get(self.section) or {}) for config in configs)
+
+
+RULES = (
+    FormerRule(
+        "optim",
+        "lr_rule",
+        None,
+        lambda optim: optim.get("lr") is None,
+        "whose rule for optim.lr=null took N with the output head. It goes on so: its points stay the same. The rule as"
+        " published has N without the head: a new study takes it, and optim.lr_rule=step_law makes other points beside "
+        "those of this one.",
+    ),
+    FormerRule(
+        "model",
+        "init_std_at",
+        "width",
+        lambda model: model.get("mup_base_width") is not None and model.get("init_std") is not None,
+        "that took model.init_std for the std at every width. It goes on so: its points stay the same. Under muP it is "
+        "that of the base width: a new study takes it so, and model.init_std_at=base makes other points beside those of"
+        " this one.",
+    ),
+)
+
+
+def carried_on(plain: Mapping[str, Any], lines: Sequence[str]) -> tuple[FormerRule, ...]:
+    """Return the rules of the study that a composed config names which the command does not name itself.
+
+    lines: the overrides of the command. All of its configs take them, so that the study remembers them also where they
+    say nothing of the first one.
+    """
+    named = {_name(line) for line in lines}
+    asked = [rule for rule in RULES if rule.name not in named]
+    folder = StudyFolder(Path(plain["paths"]["runs"]).expanduser().absolute() / str(plain["study"]["name"]))
+    if not asked or not folder.points.exists():
+        return ()
+    defaults = load_section(folder, "run_defaults")
+    return tuple(rule for rule in asked if rule.began(defaults))
+
+
+def in_words(study: str, rule: FormerRule) -> str:
+    """Return what a person is told of it."""
+    return f"Study {study} was begun by a version {rule.words}"
+
+
+def _name(line: str) -> str:
+    return line.lstrip("+").partition("=")[0]

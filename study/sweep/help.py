@@ -1,0 +1,127 @@
+"""The text of `python -m study.sweep --help`: examples, groups with their options, every key with its unit.
+
+Built from the schema and from the first comment line of each file in conf/, without importing Hydra: it must be quick.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from study.config.schema import Key, sections
+
+HEAD = """\
+Make the points of a study and submit them: each point is one frozen config, trained once.
+
+Usage: python -m study.sweep [GROUP=OPTION …] [KEY=VALUE …] [-m KEY=A,B,C …]
+
+Examples
+  python -m study.sweep study=isoflop dry_run=true             the points and their cost; submits nothing
+  python -m study.sweep study=isoflop                          run the main study on this machine
+  python -m study.sweep model=small budget.flops=1e15          one point
+  python -m study.sweep -m model.width=64,96,128 seed=range(3) all combinations: nine points
+  python -m study.sweep study=isoflop cluster=slurm -m model.width=512,768,1024
+                                                               SLURM job arrays; returns at once
+  python -m study.sweep study.name=mine search=isoflop 'search.budgets=[1e12,1e13]' 'search.ratios=[5,20,80]'
+  python -m study status isoflop                               then: watch, show, logs, cancel, retry, dashboard
+
+The same command twice does nothing twice: points that exist are found by the hash of their config.
+
+Lists after -m: a,b,c  range(start,stop[,step])  choice(a,b)  glob(*) for options of a group.
+Options: -m/--multirun  --cfg job (the composed config, with comments)  --config-dir DIR (your own groups)
+         --config-name NAME  --package KEY  --resolve  --info  --hydra-help  --help
+"""
+
+WIDTH = 118
+INDENT = 58
+"""Where the words about a key begin [columns]."""
+
+
+def text(folders: Sequence[Path]) -> str:
+    """Return the help, with the groups found in these config folders."""
+    return "\n".join([HEAD, "Groups (GROUP=OPTION; the first named is the default)", *_groups(folders), *_keys()])
+
+
+def options(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
+    """Return the options of each group with their one-line description, the default option first."""
+    first = _defaults(folders[0] / "config.yaml")
+    found: dict[str, dict[str, str]] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*/*.yaml")):
+            found.setdefault(path.parent.name, {})[path.stem] = _description(path)
+    ordered = sorted(found, key=lambda group: (group not in first, list(first).index(group) if group in first else 0))
+    return {
+        group: dict(sorted(found[group].items(), key=lambda item: item[0] != first.get(group))) for group in ordered
+    }
+
+
+def type_name(kind: Any) -> str:
+    """Return a type as people read it: int, float, [float, …]."""
+    name = str(kind) if not isinstance(kind, type) or hasattr(kind, "__args__") else kind.__name__
+    name = name.replace(" | None", "").replace("tuple[", "[").replace("dict[str, int]", "{…}")
+    return name.replace(", ...]", ", …]").replace("dict[str, typing.Any]", "{…}")
+
+
+def default_text(value: Any) -> str:
+    """Return a default as it would be typed."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"[{','.join(map(default_text, value))}]" if isinstance(value, tuple) else str(value)
+
+
+def _groups(folders: Sequence[Path]) -> Iterator[str]:
+    found = options(folders)
+    width = max(len(name) for choices in found.values() for name in choices) + 2
+    for group, choices in found.items():
+        yield ""
+        for number, (name, description) in enumerate(choices.items()):
+            yield f"  {group if number == 0 else '':<11}{name:<{width}}{description}".rstrip()
+
+
+def _keys() -> Iterator[str]:
+    yield ""
+    yield "Keys (KEY=VALUE; the schema's defaults, a group's option may set others: see --cfg job)"
+    for part in sections():
+        yield ""
+        if part.path:
+            yield f"  {part.path}: {part.help}"
+        for key in part.keys:
+            yield from _key(key)
+
+
+def _key(key: Key) -> Iterator[str]:
+    value = f"{key.path}={default_text(key.default)}"
+    kind = "|".join(key.choices) if key.choices else type_name(key.kind)
+    lead = f"    {value:<38} {kind:<14} "
+    if len(lead) > INDENT:
+        # What is longer than its column has lines of its own, so that the words stand below each other.
+        yield from textwrap.wrap(
+            lead.strip().replace("|", " | "), WIDTH, initial_indent="    ", subsequent_indent=" " * 43
+        )
+        lead = ""
+    for line in textwrap.wrap(key.help, WIDTH - INDENT) or [""]:
+        yield f"{lead:<{INDENT}}{line}"
+        lead = ""
+
+
+def _description(path: Path) -> str:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#") and not line.startswith("# @"):
+            return line.lstrip("# ").strip()
+        if not line.startswith("#"):
+            break
+    return ""
+
+
+def _defaults(path: Path) -> dict[str, str]:
+    """Return the default option of each group, read from the lines `- group: option` of the primary config."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        words = line.strip().removeprefix("- ").split(": ")
+        if line.startswith("  - ") and len(words) == 2 and " " not in words[0]:
+            found[words[0]] = words[1]
+    return found

@@ -1,0 +1,192 @@
+"""The sweeper and the launcher that Hydra drives under -m. `hydra_plugins` re-exports them, because Hydra looks there.
+
+The sweeper turns the lists after -m, multiplied with the search's design, into one override list a point. The launcher
+composes, freezes and submits them, and returns: jobs live on without this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from study.config.compose import Composer, HydraSource
+from study.config.schema import defaults
+from study.planning.designs import expand
+from study.sweep import former_rules
+from study.sweep.submit import submit
+
+NAMESPACE = "hydra_plugins.scaling_study"
+
+
+def register() -> None:
+    """Give Hydra the schema and the two plugins' configs; called once, when Hydra finds the plugins."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=defaults(), provider="scaling-study")
+    store.store(
+        group="hydra/sweeper",
+        name="study",
+        node={"_target_": f"{NAMESPACE}.StudySweeper", "params": None},
+        provider="scaling-study",
+    )
+    store.store(
+        group="hydra/launcher",
+        name="study",
+        node={"_target_": f"{NAMESPACE}.StudyLauncher"},
+        provider="scaling-study",
+    )
+
+
+def check_launcher(config: DictConfig) -> None:
+    """Raise ValueError where Hydra was told to use another launcher than ours."""
+    if not _is_ours(config, "launcher"):
+        raise ValueError(
+            f"hydra/launcher={_choice(config, 'launcher')} cannot be used here, leave it out: "
+            "cluster=local runs points on this machine, cluster=slurm as jobs"
+        )
+
+
+def check_sweeper(config: DictConfig) -> None:
+    """Raise ValueError for a sweeper that cannot drive our launcher, which returns before there are results.
+
+    Hydra's own, `basic`, multiplies lists and asks for no results; it knows nothing of the designs of `search`.
+    """
+    if _is_ours(config, "sweeper"):
+        return
+    chosen, search = _choice(config, "sweeper"), (config.get("search") or {}).get("name")
+    if chosen != "basic":
+        words = "points run as jobs that outlive this command; search=random, asha, hyperband, pbt choose by results"
+    elif search != "grid":
+        words = f"it does not know the design search={search}; lists after -m multiply without it"
+    elif config.get("dry_run"):
+        words = "it writes multirun.yaml, and dry_run=true writes nothing; lists after -m multiply without it"
+    else:
+        return
+    raise ValueError(f"hydra/sweeper={chosen} cannot be used here, leave it out: {words}")
+
+
+def _is_ours(config: DictConfig, group: str) -> bool:
+    return str(config.hydra[group].get("_target_", "")).startswith(f"{NAMESPACE}.")
+
+
+def _choice(config: DictConfig, group: str) -> str:
+    return str(config.hydra.runtime.choices.get(f"hydra/{group}"))
+
+
+class StudySweeper(Sweeper):
+    """All combinations of the lists on the command line, times the design of `search`."""
+
+    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+        self._params = dict(params or {})
+        self._launcher: Launcher | None = None
+        self._composer: Composer | None = None
+        self._loader: Any = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Take what Hydra hands to every sweeper."""
+        check_launcher(config)
+        self._loader = hydra_context.config_loader
+        self._composer = Composer(HydraSource(self._loader, config))
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Make the override lists of all points and launch them as one batch."""
+        assert self._launcher is not None and self._composer is not None, "Hydra calls setup before sweep"
+        lines = [f"{key}={value}" for key, value in self._params.items()] + arguments
+        parsed = OverridesParser.create(config_loader=self._loader).parse_overrides(lines)
+        search = self._search(parsed)
+        if search is not None:
+            return search
+        jobs = combinations(parsed)
+        kept = self._rules_of_the_study(jobs)
+        jobs = expand([(*job, *kept) for job in jobs], self._composer)
+        return [self._launcher.launch(jobs, initial_job_idx=0)]
+
+    def _search(self, parsed: Sequence[Override]) -> list[list[JobReturn]] | None:
+        """Start the search that the command asks for, if it is one whose points follow from results."""
+        from study.search.from_overrides import domains, is_search
+
+        assert self._composer is not None
+        named = [_line(o) for o in parsed if o.key_or_group in ("search", "study", "search.name")]
+        if not is_search((self._composer.plain(named).get("search") or {}).get("name")):
+            return None
+        from study.workers.pool import start
+
+        space, conditions, fixed = domains(parsed)
+        fixed += self._rules_of_the_study([fixed])
+        code = start(self._composer.compose(fixed), space, conditions)
+        if code != 0:
+            raise SystemExit(code)
+        return [[]]
+
+    def _rules_of_the_study(self, jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        """Return the overrides by which a study of an earlier version goes on as it began, after saying so.
+
+        jobs: the override list of each point. What is said is said where a rule makes one of them another.
+        """
+        assert self._composer is not None
+        plain = self._composer.plain(jobs[0])
+        kept = former_rules.carried_on(plain, jobs[0])
+        configs = [self._composer.plain(job) for job in jobs] if kept else []
+        for rule in kept:
+            if rule.says_something(configs):
+                print(former_rules.in_words(str(plain["study"]["name"]), rule))
+        return tuple(rule.override for rule in kept)
+
+
+class StudyLauncher(Launcher):
+    """Freezes and submits points; a job that was submitted counts as completed for Hydra, its value is None."""
+
+    def __init__(self) -> None:
+        self._composer: Composer | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Take what Hydra hands to every launcher; the task function is not called here, but in the jobs."""
+        del task_function
+        check_sweeper(config)
+        self._composer = Composer(HydraSource(hydra_context.config_loader, config))
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Submit one point per override list. Raises SystemExit with the study's exit code where that is not 0."""
+        assert self._composer is not None, "Hydra calls setup before launch"
+        del initial_job_idx
+        code = submit([self._composer.compose(overrides) for overrides in job_overrides])
+        if code != 0:
+            raise SystemExit(code)
+        return [JobReturn(overrides=list(o), status=JobStatus.COMPLETED) for o in job_overrides]
+
+
+def combinations(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
+    """Return the override list of each combination of the lists; of a key given twice, the last counts.
+
+    ValueError for a continuous range: a grid cannot list its values.
+    """
+    lists: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            lists[key] = [f"{key}={override.get_value_element_as_str()}" if "=" in _line(override) else key]
+        elif override.is_discrete_sweep():
+            lists[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise ValueError(
+                f"{_line(override)} is a continuous range, whose values a grid cannot list: "
+                f"give {key}=a,b,c or {key}=range(start,stop,step)"
+            )
+    return list(dict.fromkeys(itertools.product(*lists.values())))
+
+
+def _line(override: Override) -> str:
+    return override.input_line or ""

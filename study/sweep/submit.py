@@ -1,0 +1,205 @@
+"""From checked configs to submitted points: prepare the data, freeze, show the table, then hand over to execution."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.config.compose import Composed
+from study.config.schema import ClusterConfig, StudyConfig
+from study.config.tracking_uri import resolve
+from study.executors.prepare_data import gather
+from study.executors.slurm import nodes
+from study.executors.slurm import site as room
+from study.planning import devices, sizing
+from study.planning.estimate import rows, slots, speed
+from study.planning.plan import Plan, common, folder_of, make_plan
+from study.planning.ranks import local_world, tasks
+from study.records import lineage
+from study.records.corpus import epochs
+from study.records.point import Point
+from study.records.points import append_points, known_keys, load_points, settle
+from study.records.settings import reference, settings
+from study.storage import locks
+from study.storage.files import write_atomic
+from study.storage.secrets import refuse_secrets
+from study.sweep.table import table
+from study.text import counted
+from train.spec.config import RunConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SHOWN_COMMANDS = 3
+
+
+def submit(composed: Sequence[Composed]) -> int:
+    """Show the points and submit them; return the exit code. With `dry_run` nothing is submitted or written."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 140
+    # Paths and overrides are shown as they are: a [ or a : in them is no markup.
+    console = Console(soft_wrap=False, width=width, highlight=False, markup=False, emoji=False)
+    config = common(composed)
+    # What cannot be is said before anything is done.
+    refuse_secrets({**asdict(config), "overrides": sorted({o for one in composed for o in one.overrides})}, os.environ)
+    resolve(config.tracking.uri, Path.cwd())
+    at_once = slots(config.cluster, config.run())
+    _check_folder(config)
+    site = room.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
+    settled = [settle(one.config, one.overrides) for one in composed]
+    laid_out = [(sizing.layout(one.config.cluster, run, site), run) for one, run in zip(composed, settled, strict=True)]
+    devices.check(laid_out)
+    for cluster, run in laid_out:
+        sizing.check_ranks(cluster, run, _world(cluster, run))
+    corpora = gather(settled, console.print, config.dry_run, config.cluster)
+    plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
+    lineage.check(plan.points, _known(plan))
+    _check_weights(plan)
+    sized = _sized(plan, site)
+    _show(plan, at_once, epochs(settled, corpora), console, site)
+    if config.dry_run:
+        _show_jobs(plan, sized, console, site)
+        return 0
+    _write(plan)
+    return _execute(plan, console)
+
+
+def _check_folder(config: StudyConfig) -> None:
+    """Raise ValueError where the study cannot be written to, or is a search, whose points follow from its results."""
+    folder = folder_of(config)
+    there = next(place for place in (folder.path, *folder.path.parents) if place.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise ValueError(f"paths.runs={config.paths.runs}: {there} is no folder that can be written to: name another")
+    if folder.search.exists():
+        raise ValueError(
+            f"study.name={folder.name}: that study is a search, which makes its own points: take another name"
+        )
+
+
+def _check_weights(plan: Plan) -> None:
+    """Raise ValueError where weights or a checkpoint that runs are to begin with are not there.
+
+    Weights of runs on SLURM may lie where only nodes see them; checkpoints lie in studies, which this process sees too.
+    """
+    configs = [point.config for point in plan.points]
+    parents = {one.schedule.parent for one in configs if one.schedule.parent and lineage.parent_of(one) is None}
+    weights = {one.model.init_from for one in configs if plan.config.cluster.executor == "local"}
+    for key, places in (("schedule.parent", parents), ("model.init_from", weights)):
+        for place in places - {None}:
+            if not Path(place or "").expanduser().is_dir():
+                raise ValueError(f"{key}={place}: there is no such folder")
+
+
+def _world(cluster: ClusterConfig, run: RunConfig) -> int:
+    """Return how many processes a run gets."""
+    return local_world(asdict(run.parallel), tasks(cluster)) if cluster.executor == "local" else tasks(cluster)
+
+
+def _known(plan: Plan) -> dict[str, Point]:
+    """Return the study's points where a parent may be among them: reading thousands takes a moment."""
+    return load_points(plan.folder) if lineage.parents(plan.points) else {}
+
+
+def _states(plan: Plan) -> dict[str, str]:
+    """Return what is known of the points already: completed, or held by the study."""
+    return {key: "completed" if plan.folder.run(key).outcome.exists() else "known" for key in known_keys(plan.folder)}
+
+
+def _sized(plan: Plan, site: nodes.Site) -> list[sizing.Sized]:
+    """Return the jobs of the points that go to SLURM, by shape; ValueError for one that could never start."""
+    batches = [(cluster, points) for cluster, points in plan.batches() if cluster.executor == "slurm"]
+    return [sized for cluster, points in batches for sized in sizing.allot(plan.folder, points, cluster, site)]
+
+
+def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.Site) -> None:
+    cluster = sizing.layout(plan.clusters[0], plan.points[0].config, site)
+    shown = rows(plan.points, _states(plan))
+    title = f"Study {plan.config.study.name}: {counted(len(plan.points), 'point')} on {cluster.executor}"
+    console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, console.width))
+    new = sum(row.state == "new" for row in shown)
+    done = sum(row.state == "completed" for row in shown)
+    text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({done} completed)"
+    twice = plan.asked - len(plan.points)
+    console.print(text + (f"; {twice} duplicates dropped." if twice else "."), soft_wrap=True)
+    if times > 1:
+        console.print(f"The longest run reads the training text {times:.1f} times.")
+
+
+def _show_jobs(plan: Plan, sized: Sequence[sizing.Sized], console: Console, site: nodes.Site) -> None:
+    """Print what would be submitted, the exact sbatch scripts with what SLURM says of them; or the local commands."""
+    if sized:
+        from study.sweep import dry_run
+
+        most = site.allowed.controller.max_array
+        texts = dry_run.scripts(plan.folder, sized, plan.config.cluster.array_parallelism, most)
+        console.print(f"\n{'This script' if len(texts) == 1 else 'These scripts'} would be submitted with sbatch:\n")
+        if "--array=" not in texts[0]:
+            console.print("SLURM takes no arrays here: once for each job.\n")
+        sys.stdout.write("\n".join(text.rstrip() + "\n" for text in texts) + "\n")
+        sys.stdout.write("\n".join([dry_run.asked(sized), *dry_run.outlook(plan, sized, texts)]) + "\n")
+    for cluster, points in plan.batches():
+        if cluster.executor == "slurm":
+            continue
+        at_once = min(slots(cluster, plan.config.run()), len(points))
+        ranks = _world(cluster, points[0].config)
+        each = f", {ranks} ranks each" if ranks > 1 else ""
+        console.print(f"\nThese processes would be started, {at_once} at once{each}:\n", style="bold")
+        for point in points[:SHOWN_COMMANDS]:
+            sys.stdout.write(f"python -m train.run --config {plan.folder.run(point.key).config}\n")
+        if len(points) > SHOWN_COMMANDS:
+            sys.stdout.write(f"… and {len(points) - SHOWN_COMMANDS} more\n")
+    sys.stdout.write("\ndry_run=true: nothing was submitted, nothing was written.\n")
+
+
+def _write(plan: Plan) -> None:
+    """Write the study's points and the settings of this submission; what is there already stays untouched."""
+    from train.spec.yamlfile import dump
+
+    try:
+        plan.folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"paths.runs={plan.config.paths.runs}: {plan.folder.path} cannot be made ({error.strerror}): name another"
+        ) from None
+    locks.choose(plan.folder.path, plan.config.paths.locks)
+    append_points(plan.folder, plan.points)
+    _update(plan.folder.study, dump(settings(plan.config, plan.folder)))
+    _update(plan.folder.latest, json.dumps({"keys": sorted(point.key for point in plan.points)}) + "\n")
+
+
+def _update(path: Path, text: str) -> None:
+    """Write a file, unless it says so already."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_atomic(path, text)
+
+
+def _execute(plan: Plan, console: Console) -> int:
+    from study.reconcile import reconcile
+    from study.watch.follow import follow
+
+    batches = plan.batches()
+    submitted = sum(reconcile.start(plan.folder, [p.key for p in points], cluster) for cluster, points in batches)
+    # Following is for the whole study, so once; local runs are started by the one who follows, in its slots.
+    stays = sorted((c for c, _ in batches if plan.config.wait or c.executor == "local"), key=lambda c: c.executor)
+    if stays:
+        return follow(plan.folder, stays[0])
+    _next_commands(plan, submitted, console)
+    return 0
+
+
+def _next_commands(plan: Plan, submitted: int, console: Console) -> None:
+    from rich.text import Text
+
+    study = reference(plan.folder)
+    head = "Submitted; the jobs need this process no more." if submitted else "Nothing new to submit."
+    console.print(f"{head} Next:")
+    for command, what in (("status", "what each point is doing"), ("watch", "the same, live"), ("logs", "the output")):
+        key = f" {plan.points[0].key}" if command == "logs" else ""
+        line = Text(f"  python -m study {command} {study}{key}  ").append(f"# {what}", style="dim")
+        console.print(line, soft_wrap=True)

@@ -1,0 +1,186 @@
+"""What a study looks like in MLflow: names, parameters, tags and statuses, as pure functions of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from study.search.labels import REPLACED
+from study.status.states import ENDED
+from study.storage.secrets import Redact
+from study.tracking.facts import Facts
+
+STATUS = {
+    "completed": "FINISHED",
+    "failed": "FAILED",
+    "diverged": "FAILED",
+    "interrupted": "KILLED",
+    "time_limit": "KILLED",
+    "cancelled": "KILLED",
+    "pending": "SCHEDULED",
+    "waiting": "SCHEDULED",
+    "queued": "SCHEDULED",
+    "running": "RUNNING",
+    "unknown": "RUNNING",
+}
+"""MLflow's status of each state. Absence is not evidence: what is unknown counts as running."""
+
+STOPPED = "stopped"
+"""State of a run that its search took no further, and takes no further: MLflow calls it KILLED."""
+
+PARENT = "mlflow.parentRunId"
+"""The tag by which MLflow shows a run below another."""
+
+PARAM_LENGTH = 6000
+TAG_LENGTH = 8000
+NAME_LENGTH = 120
+
+
+@dataclass(frozen=True)
+class FrozenPoint:
+    """A line of `points.jsonl`, as it was written: nothing is checked, nothing converted."""
+
+    key: str
+    config: Mapping[str, Any]
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a run shall show besides its metrics: tags, status, its end [unix milliseconds]."""
+
+    tags: Mapping[str, str]
+    status: str
+    ended: int | None = None
+
+    def digest(self) -> str:
+        """Return a short hash: the same card is not sent twice."""
+        text = json.dumps([sorted(self.tags.items()), self.status, self.ended])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def run_name(point: FrozenPoint, redact: Redact) -> str:
+    """Return the name of a point's run: its overrides as a person wrote them, else its key."""
+    name = redact(" ".join(point.overrides)).strip() or point.key
+    return _cut(name, NAME_LENGTH)
+
+
+def params(config: Mapping[str, Any], redact: Redact) -> list[tuple[str, str]]:
+    """Return the flattened config, ``("model.width", "64")``: what json.loads takes is JSON, the rest is text."""
+    return [(key, _cut(redact(_text(value)), PARAM_LENGTH)) for key, value in _flat(config, "")]
+
+
+def identity_tags(study_id: str, parent: str | None, key: str | None, user: str) -> dict[str, str]:
+    """Return the tags that a run is born with and found again by."""
+    tags = {"study_id": study_id, "role": "run" if key else "study", "mlflow.user": user}
+    if key and parent:
+        tags |= {"point_key": key, PARENT: parent}
+    return tags
+
+
+def run_card(
+    facts: Facts, cluster: str, code: str, redact: Redact, labels: Mapping[str, str] = MappingProxyType({})
+) -> Card:
+    """Return what a point's run shall show for these facts; `labels`: what its search says of it."""
+    job = facts.job or {}
+    code = str(job.get("code") or code)
+    tags = {
+        "state": facts.state,
+        "attempt": str(facts.attempt),
+        "job_id": str(job.get("job_id") or ""),
+        "cluster": str(job.get("executor") or cluster),
+        "nodes": " ".join(map(str, job.get("nodes") or [])),
+        "code": code,
+        "git_sha": code.partition("-")[0],
+        "error": facts.error or facts.why,
+        **labels,
+    }
+    if job.get("source") == "other":
+        tags["code_changed"] = "true"
+    if facts.outcome is not None:
+        tags["outcome"] = json.dumps(facts.outcome, separators=(",", ":"))
+    return Card(_tags(tags, redact), _status(facts.state), facts.ended)
+
+
+def of_search(facts: Facts, verdict: str, end: str) -> Facts:
+    """Return a run's facts with the state that its search gives it; `verdict` of study.search.labels, `end` of its end.
+
+    A search's runs belong to no batch of points: one that waits at a rung, has failed for good, or was replaced by a
+    copy looks alike by its files.
+    """
+    if facts.state != "pending" or not verdict:
+        return facts
+    if verdict == "failed":
+        return replace(facts, state="failed")
+    kept = not end and verdict != REPLACED
+    return facts if kept else replace(facts, state=STOPPED)
+
+
+def study_card(
+    states: Sequence[str], pending: int, cluster: str, code: str, redact: Redact, *, search: str | None = None
+) -> Card:
+    """Return what the study's own run shall show: its points by state, and a status that sums them up.
+
+    search: how a search has ended, "over" or "stopped", "" while it goes on; None: the study is none. Trials that were
+    stopped, failed or diverged are what a search is for: it is finished once it is over and one came to the end.
+    """
+    counts = Counter({"pending": pending}) + Counter(states)
+    tags = {
+        "points": str(len(states) + pending),
+        "states": ", ".join(f"{counts[state]} {state}" for state in sorted(counts)),
+        "cluster": cluster,
+        "code": code,
+        "git_sha": code.partition("-")[0],
+    }
+    if search is not None:
+        finished = "FINISHED" if counts["completed"] else "FAILED"
+        status = {"over": finished, "stopped": "KILLED"}.get(search, "RUNNING")
+    elif not set(counts) <= ENDED or not counts:
+        status = "RUNNING"
+    else:
+        bad = [STATUS[state] for state in counts if state != "completed"]
+        status = "FAILED" if "FAILED" in bad else "KILLED" if bad else "FINISHED"
+    return Card(_tags(tags, redact), status)
+
+
+def _status(state: str) -> str:
+    return "KILLED" if state == STOPPED else STATUS[state]
+
+
+def _tags(tags: Mapping[str, str], redact: Redact) -> dict[str, str]:
+    """Return the tags that say something; the git sha also under the name that MLflow shows as the version."""
+    sha = tags.get("git_sha")
+    named = {**tags, "mlflow.source.git.commit": sha} if sha else tags
+    return {name: _cut(redact(value), TAG_LENGTH) for name, value in named.items() if value or name == "error"}
+
+
+def _flat(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from _flat(item, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", item
+
+
+def _text(value: Any) -> str:
+    """Return text as it is, anything else as JSON; text that could be read as JSON is quoted, and so stays text."""
+    if isinstance(value, str) and not _is_json(value):
+        return value
+    return json.dumps(value, separators=(",", ":"), default=str)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,1 @@
+"""Staying with a study: local slots, live progress, the process that ships metrics."""

@@ -1,0 +1,342 @@
+"""Staying with a study until its runs ended: starts the local ones, watches the others, ships metrics meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import replace
+from types import FrameType
+from typing import Self
+
+from study import text
+from study.config.schema import ClusterConfig
+from study.executors.local import Slots, write_batch
+from study.failures.kinds import HELD
+from study.failures.retry_policy import ENDED_BADLY
+from study.planning.ranks import estimated_flops, slot_count
+from study.reconcile.reconcile import send_waiting
+from study.reconcile.retry import again_here, carry_on
+from study.records import lineage, outcomes
+from study.records.attempts import latest_attempt
+from study.records.settings import reference
+from study.status.observer import Observer
+from study.status.states import PointStatus
+from study.storage.files import last_lines, locked
+from study.storage.layout import StudyFolder
+from study.text import counted
+from study.watch.progress import Display, JsonLines, Pace, closing, display
+from study.watch.sync_process import SyncProcess
+
+TICK_SECONDS = 0.25
+MAX_TICK_SECONDS = 5.0
+MAX_REST_SECONDS = 180.0
+WATCHING_SHARE = 0.008
+"""CPU time of a process that only watches, as a share of a core."""
+MAX_POLL_SECONDS = 180.0
+UNKNOWN_SECONDS = 600.0
+CONTROL_SECONDS = 1.0
+INTERRUPTED = 130
+NOT_GOOD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
+
+
+class Stop:
+    """Counts the requests to stop: Ctrl-C, SIGTERM, and the terminal going away.
+
+    While `at_once`, Ctrl-C is not only counted: it raises KeyboardInterrupt.
+    """
+
+    def __init__(self, at_once: bool = False) -> None:
+        self.requests = 0
+        self.at_once = at_once
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requests += 1
+        if self.at_once and number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+class Controller:
+    """Starts the pending local runs of a study as slots become free."""
+
+    def __init__(self, observer: Observer, slots: Slots) -> None:
+        self._observer = observer
+        self.slots = slots
+        self._broken: dict[tuple[str | None, str], int] = {}
+        self._batches: dict[str, str | None] = {}
+        self._adopted: set[str] = set()
+        self.full = False
+        """A run found its disk full and is not tried again: no other is started."""
+
+    def step(
+        self, statuses: Sequence[PointStatus], starting: bool, say: Callable[[str], None] = lambda text: None
+    ) -> list[PointStatus]:
+        """Reap, start what fits, and return the statuses with what only this process knows."""
+        for key, code in self.slots.reap().items():
+            self._broken[self._batches[key], key] = code
+        seen = [self._amended(status) for status in statuses]
+        busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
+        carried = self._carry_on(seen, busy) if starting else []
+        if starting and (again := carried or self._after_bad_ends(seen, busy, say)):
+            seen = [replace(s, state="pending") if s.key in again else s for s in seen]
+        if not carried:  # else what follows from bad ends is asked at the next step
+            self._look_at_disk(seen, busy, say)
+        free = 0 if self.full else self.slots.count - len(busy)
+        held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == "completed"})
+        waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy | held.keys()]
+        if starting and free > 0 and waiting:
+            for status in sorted(waiting, key=self._rank)[:free]:
+                self._start(status)
+        return [replace(s, state="running") if s.key in self.slots.running and not s.ended else s for s in seen]
+
+    def stop(self, statuses: Sequence[PointStatus]) -> None:
+        """Ask every local run to write a checkpoint and end, also those that an earlier process started."""
+        self.slots.signal(signal.SIGTERM)
+        terminate([s for s in statuses if s.state == "running" and s.key not in self.slots.running], self._observer)
+
+    def busy(self, statuses: Sequence[PointStatus]) -> int:
+        """Return how many local runs are still running."""
+        return len({s.key for s in statuses if s.state == "running" and self._is_local(s)} | self.slots.running)
+
+    def _start(self, status: PointStatus) -> None:
+        batch = self._observer.known.batch(status.key)
+        assert batch is not None
+        self._batches[status.key] = batch.name
+        self.slots.start(status.key, batch)
+
+    def _carry_on(self, seen: Sequence[PointStatus], busy: AbstractSet[str]) -> list[str]:
+        """Write down a new try of runs that an earlier process left behind and that have saved; return their keys."""
+        self._adopted |= busy - self._batches.keys()
+        left = [s.key for s in seen if s.key in self._adopted and s.key not in busy]
+        again = [s.key for s in seen if s.key in left and s.state == "interrupted"]
+        self._adopted.difference_update(left)
+        if again:
+            batch = self._observer.known.batch(again[0])
+            code, resources = (batch.code, batch.resources) if batch else (None, None)
+            write_batch(self._observer.folder, again, code, resources)
+        return again
+
+    def _after_bad_ends(
+        self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]
+    ) -> list[str]:
+        """Write down a new try of runs that ended badly and whose policy says so; return their keys."""
+        ended = [s for s in seen if s.key not in busy and s.kind]
+        return again_here(self._observer.folder, self._observer.known, ended, say) if ended else []
+
+    def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]) -> None:
+        """Start no more runs while one has found its disk full: they would all end so. One that is tried again has not.
+
+        Tried again: by the study's policy, or by somebody who has made room meanwhile and given `retry`.
+        """
+        ended = [s for s in seen if s.kind == "disk_full" and s.state in ENDED_BADLY and s.key not in busy]
+        before, self.full = self.full, any(self._batches.get(s.key) == s.batch for s in ended)
+        if self.full and not before:
+            called = reference(self._observer.folder)
+            say(f"no new points are started: the disk was full; make room, then python -m study retry {called}")
+
+    def _amended(self, status: PointStatus) -> PointStatus:
+        """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""
+        code = self._broken.get((status.batch, status.key))
+        if status.state != "pending" or code in (None, HELD):
+            return status
+        log = self._observer.folder.jobs / "local.log"
+        why = f"its job ended with exit code {code} before an attempt began: see {log}"
+        return replace(status, state="failed", why=why, error=tuple(last_lines(log)))
+
+    def _rank(self, status: PointStatus) -> tuple[float, bool]:
+        """Return what orders the points that wait: the longest first, and of equals those that have begun."""
+        return -estimated_flops(self._observer.points[status.key].config), status.attempt is None
+
+    def _is_local(self, status: PointStatus) -> bool:
+        batch = self._observer.known.batch(status.key)
+        return batch is not None and batch.executor == "local"
+
+
+def terminate(statuses: Sequence[PointStatus], observer: Observer) -> int:
+    """Send SIGTERM to the local processes of these running points; return how many there were."""
+    sent = 0
+    for status in statuses:
+        attempt = latest_attempt(observer.folder.run(status.key))
+        if attempt is None or attempt.job.get("executor") != "local" or attempt.ended is not None:
+            continue
+        try:
+            os.kill(int(attempt.job["pid"]), signal.SIGTERM)
+        except ProcessLookupError:
+            continue
+        sent += 1
+    return sent
+
+
+def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, machine: bool = False) -> int:
+    """Show live progress until every submitted point ended; return the exit code.
+
+    0: all that were submitted completed (or diverged, or were cancelled); 1: some did not; 130: stopped by Ctrl-C.
+    Local runs are started by this process (with `control`): Ctrl-C lets them write a checkpoint and end, and calling
+    it again carries on. SLURM jobs live on. `machine`: every line on stdout is a JSON object.
+    """
+    observer = Observer(folder)
+    points = list(observer.points.values())
+    pace = Pace({point.key: estimated_flops(point.config) for point in points})
+    with ExitStack() as stack:
+        # The first look at a large study takes a while; who only watches leaves nothing undone by going at once.
+        stop = stack.enter_context(Stop(at_once=not control))
+        syncer = stack.enter_context(SyncProcess(folder, if_needed=True))
+        controller = None
+        if control and any(batch.executor == "local" for batch in observer.known.batches.values()):
+            try:
+                stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
+                count = slot_count(cluster, [point.config for point in points])
+                controller = Controller(observer, Slots(folder, count))
+            except TimeoutError:
+                print(f"another process is running {folder.name}: this one only watches", flush=True)
+        with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:
+            statuses = _watch(observer, cluster, controller, shown, stop)
+        outcomes.export(folder)
+        with redirect_stdout(sys.stderr if machine else sys.stdout):
+            for line in closing(statuses, folder.name, reference(folder)):
+                text.show(line)
+            if stop.requests:
+                print(_come_back(folder, statuses), flush=True)
+                return INTERRUPTED
+            syncer.finish(stop)
+    return 1 if any(status.state in NOT_GOOD or _waits(status) for status in statuses) else 0
+
+
+def _waits(status: PointStatus) -> bool:
+    """Whether a point was submitted and has not begun: whoever was to start it has gone."""
+    return status.state == "pending" and status.batch is not None
+
+
+def _watch(
+    observer: Observer, cluster: ClusterConfig, controller: Controller | None, shown: Display, stop: Stop
+) -> list[PointStatus]:
+    poll = Poll(observer, cluster.poll_seconds)
+    told = 0
+    first = True
+    while True:
+        began, used = time.monotonic(), time.process_time()
+        poll.maybe()
+        statuses = observer.statuses()
+        if poll.note(statuses):
+            statuses = carry_on(observer, statuses, shown.say)
+        if controller is not None:
+            statuses = controller.step(statuses, not stop.requests, shown.say)
+        shown.update(statuses)
+        stop.at_once = False
+        if stop.requests > told:
+            told = stop.requests
+            busy = controller.busy(statuses) if controller else 0
+            if controller is None or not busy or told > 1:
+                return statuses
+            controller.stop(statuses)
+            shown.say(
+                f"stopping: waiting for the checkpoints of {counted(busy, 'run')} (Ctrl-C again to leave at once)"
+            )
+        if stop.requests and controller is not None and not controller.busy(statuses):
+            return observer.statuses()
+        # A run has its outcome a moment before its job has written how the attempt ended.
+        working = controller is not None and bool(controller.slots.running)
+        if controller is not None and controller.full and not controller.busy(statuses) and not _elsewhere(statuses):
+            return statuses
+        if not stop.requests and not working and _is_over(_live(observer, statuses, controller), poll):
+            return statuses
+        if controller is not None:
+            # Looking at thousands of runs takes a while and loads their file system: at most a third of the time.
+            time.sleep(max(TICK_SECONDS, min(MAX_TICK_SECONDS, 2 * (time.monotonic() - began))))
+        elif first:
+            time.sleep(TICK_SECONDS)  # what was imported for the first look is not needed again
+        else:
+            _rest(pause(time.process_time() - used), stop)
+        first = False
+
+
+def _elsewhere(statuses: Sequence[PointStatus]) -> bool:
+    """Whether points live that no process of this machine starts."""
+    return any(s.state in ("queued", "running", "waiting") for s in statuses)
+
+
+def pause(cpu_seconds: float) -> float:
+    """Return how long to rest after a look that took this much CPU time [s], to use less than 1 % of a core. Pure."""
+    return max(TICK_SECONDS, min(MAX_REST_SECONDS, cpu_seconds / WATCHING_SHARE))
+
+
+def _rest(seconds: float, stop: Stop) -> None:
+    """Sleep, but not on through a request to stop."""
+    end = time.monotonic() + seconds
+    while not stop.requests and (left := end - time.monotonic()) > 0:
+        time.sleep(min(TICK_SECONDS, left))
+
+
+def _live(observer: Observer, statuses: Sequence[PointStatus], controller: Controller | None) -> list[PointStatus]:
+    """Return the points that can still end: without a process that starts local runs, pending ones wait for ever."""
+    held = lineage.stranded(observer.points, {s.key for s in statuses if s.ended and s.state != "completed"})
+    wanted = (s for s in statuses if s.batch is not None or s.state == "waiting")
+    live = [s for s in wanted if not s.ended and s.key not in held]
+    if controller is not None or not live or any(s.state != "pending" for s in live):
+        return live
+    try:
+        with locked(observer.folder.controller, timeout=0):
+            return []
+    except TimeoutError:
+        return live
+
+
+def _is_over(live: Sequence[PointStatus], poll: Poll) -> bool:
+    """Whether nothing is left to wait for: unknown points are waited for, but not for ever."""
+    return not live or (all(s.state == "unknown" for s in live) and poll.quiet_seconds > UNKNOWN_SECONDS)
+
+
+class Poll:
+    """When to ask the scheduler: every `poll_seconds` while things change, backing off to 180 s while they do not."""
+
+    def __init__(self, observer: Observer, poll_seconds: float) -> None:
+        self._observer = observer
+        self._shortest = self._wait = max(0.1, poll_seconds)
+        self._next = 0.0
+        self._states: dict[str, str] = {}
+        self._changed = time.monotonic()
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing has changed."""
+        return time.monotonic() - self._changed
+
+    def maybe(self) -> None:
+        """Ask if it is time to."""
+        now = time.monotonic()
+        if now >= self._next:
+            send_waiting(self._observer.folder)
+            self._observer.refresh()
+            self._next = now + self._wait
+            self._wait = min(MAX_POLL_SECONDS, self._wait * 1.5)
+
+    def note(self, statuses: Sequence[PointStatus]) -> bool:
+        """Take note of the states and return whether they changed; a change makes the next look soon."""
+        states = {status.key: status.state for status in statuses}
+        changed = states != self._states
+        if changed:
+            self._states, self._changed = states, time.monotonic()
+            self._wait = self._shortest
+            self._next = min(self._next, time.monotonic() + self._shortest)
+        return changed
+
+
+def _come_back(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
+    alive = sum(s.state in ("running", "queued") for s in statuses)
+    if alive:
+        return f"{alive} runs live on.  Come back:  python -m study watch {reference(folder)}"
+    return f"Stopped; what ran is kept. The same command, or python -m study retry {reference(folder)}, carries on."

@@ -1,0 +1,401 @@
+"""The pool: starting a search's workers, on this machine or as one SLURM array, and staying with the local ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from study import text as terminal
+from study.config.compose import Composed
+from study.config.schema import ClusterConfig, StudyConfig, plain
+from study.executors.job_spec import Shape
+from study.executors.local import write_batch
+from study.executors.prepare_data import gather
+from study.executors.slurm import query
+from study.executors.slurm import site as room
+from study.executors.slurm.nodes import Site
+from study.planning import devices, sizing
+from study.planning.estimate import rows, slots, speed
+from study.planning.plan import common, folder_of
+from study.planning.ranks import tasks
+from study.process import code_snapshot as frozen_code
+from study.process.children import job_environment, python, spawn
+from study.reconcile.reconcile import SUBMITTER_SECONDS
+from study.reconcile.two_phase import Outside, Request, send
+from study.reconcile.two_phase import settle as settle_submissions
+from study.records import ledger, outcomes
+from study.records.corpus import corpus_of
+from study.records.point import Point
+from study.records.points import known_keys, one_budget, settle
+from study.records.settings import reference
+from study.records.settings import settings as study_settings
+from study.search import outlook, view
+from study.search.from_overrides import WORKERS, check_first_rung, enqueued, settings_of
+from study.search.settings import Settings, load, refuse_another, save, with_rungs_of
+from study.search.trial_point import frozen
+from study.search.trial_queue import Office
+from study.status import budget
+from study.storage import locks
+from study.storage.files import locked, write_atomic
+from study.storage.layout import StudyFolder
+from study.text import counted
+from study.watch.follow import INTERRUPTED, Stop
+from study.watch.sync_process import SyncProcess
+from study.workers import unit_jobs, waiting
+from study.workers.unit_jobs import MODULE
+from sweeps.space import Condition, Domain
+from train.spec.config import RunConfig
+
+TICK_SECONDS = 0.25
+LINE_SECONDS = 10.0
+DRIVER_SECONDS = 1.0
+"""How long a command waits for another one that runs the same search here."""
+
+
+def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str, Condition] | None = None) -> int:
+    """Write down a search and start its workers; return the exit code. With `dry_run` nothing is written."""
+    config = common([composed])
+    if not space:
+        raise ValueError(
+            f"search={config.search.name} has nothing to search over: add -m with lists or ranges, for example "
+            "'optim.lr=tag(log,interval(1e-4,1e-2))'"
+        )
+    folder = folder_of(config)
+    if not folder.search.exists() and (there := known_keys(folder)):
+        raise ValueError(
+            f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"
+        )
+    run = settle(composed.config, composed.overrides)
+    site = Site() if _local(config) or not config.cluster.auto else room.site()
+    by_unit = (
+        config.search.shape == "jobs"
+    )  # of which each is sized; a worker of a pool takes one trial after the other
+    devices.check([(sizing.layout(config.cluster, run, site) if by_unit else config.cluster, run)])
+    corpora = gather([run], print, config.dry_run, config.cluster)
+    manifest = corpora.get(corpus_of(run))
+    if manifest is not None:
+        run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
+    wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
+    begun = load(folder)
+    wanted = with_rungs_of(begun, wanted)
+    refuse_another(folder, wanted)
+    # What cannot be is said before anything is done.
+    corners = [frozen(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
+    for point in corners:
+        _check_ranks(config.cluster, point.config)
+    if begun is None:  # one that has begun goes on with its rungs
+        check_first_rung(wanted, [point.config for point in corners])
+    count = config.search.workers or (slots(config.cluster, run) if _local(config) else WORKERS)
+    print(view.plan_text(wanted, folder, count, config.cluster.executor))
+    for line in _outlook(wanted, folder, config, corners, count):
+        print(line)
+    if config.dry_run:
+        if not _local(config):
+            _show_job(config, folder, count)
+        print("\ndry_run=true: nothing was submitted, nothing was written.")
+        return 0
+    if _local(config):
+        with driving(folder):
+            _begin(folder, config, wanted)
+            return stay(folder, count, config.cluster.code)
+    _begin_and_submit(folder, config, wanted, count)
+    return 0
+
+
+@contextmanager
+def driving(folder: StudyFolder) -> Iterator[None]:
+    """Be the one process that runs a search's workers on this machine; TimeoutError says who is it already."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    stack = ExitStack()
+    try:
+        stack.enter_context(locked(folder.controller, DRIVER_SECONDS))
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"study {folder.name} is being searched by another command, and nothing was changed: {error}. To look at "
+            f"it: python -m study status {reference(folder)}"
+        ) from None
+    with stack:
+        yield
+
+
+def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
+    """Run `count` workers on this machine until nothing is left; Ctrl-C lets them save and end. Within :func:`driving`.
+
+    mode: what code they run, as `cluster.code` has it. Returns 0 when the search is over, 130 after Ctrl-C, 1 where
+    every worker ended and work is left, or no trial was trained to the end.
+    """
+    with suppress(TimeoutError):  # whoever looks at the search does it as well
+        unit_jobs.give_up_gone(folder)
+    office = Office.of(folder)
+    version = frozen_code.take(folder, mode)
+    copy = frozen_code.source(folder, mode, version.id)
+    name = write_batch(folder, [], version.id, {"code": mode})
+    with Stop() as stop, SyncProcess(folder) as syncer:
+        workers = [_spawn(folder, name, copy) for _ in range(count)]
+        shown, told = 0.0, 0
+        while any(worker.poll() is None for worker in workers):
+            if stop.requests > told:
+                told = stop.requests
+                print("stopping: the workers save their checkpoints (Ctrl-C again to leave at once)", flush=True)
+                for worker in workers:
+                    worker.terminate() if told == 1 else worker.kill()
+            if time.monotonic() - shown >= LINE_SECONDS:
+                shown = time.monotonic()
+                office.refresh()
+                terminal.show(view.line(office.look().search))
+            time.sleep(TICK_SECONDS)
+        office.refresh()
+        outcomes.export(folder)
+        terminal.show(view.text(office.search, folder, time.time()))
+        if stop.requests:
+            print(f"Carry on with the same command, or look:  python -m study status {reference(folder)}")
+            return INTERRUPTED
+        syncer.finish(stop)
+    if office.search.why_stopped:
+        print(f"the search is stopped: {office.search.why_stopped}", file=sys.stderr)
+        return 1
+    if office.search.over:
+        return 1 if outlook.nothing_finished(office.search) else 0
+    print(f"every worker ended and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
+    return 1
+
+
+def watch(folder: StudyFolder) -> int:
+    """Print a line every ten seconds until the search is over; 130 after Ctrl-C, 1 where it has finished no trial.
+
+    Why SLURM does not start its jobs is said once, and again where that changes.
+    """
+    office, noted = Office.of(folder), list[str]()
+    with Stop() as stop:
+        shown = 0.0
+        while not office.search.over and not office.search.stopped and not stop.requests:
+            if time.monotonic() - shown >= LINE_SECONDS:
+                shown = time.monotonic()
+                unit_jobs.advance_quietly(folder)
+                terminal.show(view.line(office.look().search))
+                if noted != (noted := waiting.lines(folder)) and noted:
+                    terminal.show("\n".join(noted))
+            time.sleep(TICK_SECONDS)
+            office.refresh()
+    terminal.show(view.text(office.look().search, folder, time.time()))
+    if stop.requests:
+        return INTERRUPTED
+    return 1 if outlook.nothing_finished(office.search) else 0
+
+
+def cancel(folder: StudyFolder) -> str:
+    """Hand nothing out any more and tell the workers to save and end; return what was done.
+
+    A search that is over stays as it is.
+    """
+    office = Office.of(folder)
+    if office.search.over and not office.search.stopped:
+        return f"{folder.name}: the search is over, there is nothing to stop; jobs that still wait end as they start"
+    office.say("stopped")
+    known = ledger.read(folder)
+    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
+    if ids:
+        # In this order: one that begins in between is told as well.
+        pending = query.run(["scancel", "--state=PENDING", *ids])
+        answer = query.run(["scancel", "--full", "--signal=TERM", *ids])
+        if answer.code is None or pending.code is None:
+            raise ValueError(f"scancel gave no answer ({answer.error or pending.error}): give the command again")
+    told = sum(_tell(lease, folder) for lease in (folder.leases.glob("[0-9]*") if folder.leases.exists() else ()))
+    where = f"{len(ids)} job arrays and {told} workers of this machine" if ids else f"{told} workers of this machine"
+    return f"{folder.name}: stopped; {where} were told to save and end. The same command as before carries on"
+
+
+def _tell(lease: Path, folder: StudyFolder) -> bool:
+    """Tell the worker of a lease to end if it runs on this machine; a lease may go or be renewed at any moment."""
+    try:
+        host, _, pid = lease.read_text(encoding="utf-8").strip().partition(" ")
+        if host != os.uname().nodename or not pid.isdigit() or not _is_worker(int(pid), folder):
+            return False
+        os.kill(int(pid), signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return True
+
+
+def _is_worker(pid: int, folder: StudyFolder) -> bool:
+    import psutil
+
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+    return MODULE in words and str(folder.path) in words
+
+
+def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
+    """Print the sbatch script that would be submitted, or that of each job where they go out one by one."""
+    from study.executors.slurm import sbatch
+
+    single = config.search.shape == "jobs"
+    arrays = not single and sbatch.array_limit(room.site().allowed.controller.max_array)
+    name = sbatch.batch_name(folder.name, "dryrun")
+    shape, copy = Shape.of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
+    text = sbatch.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
+    print("\nThis script would be submitted with sbatch:\n")
+    if single:
+        print("Once for each step of a trial.\n")
+    elif not arrays:
+        print(f"SLURM takes no arrays here: once for each of {count} workers.\n")
+    print(text.rstrip())
+
+
+def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings, count: int) -> None:
+    """Write a search down and submit its workers, or the jobs of its first units.
+
+    Under one lock: a command that is refused because another one submits has changed nothing.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.submitting, SUBMITTER_SECONDS):
+        _begin(folder, config, wanted)
+        if config.search.shape == "jobs":
+            unit_jobs.choose_code(folder, config.cluster.code)
+            print(f"submitted {unit_jobs.advance_held(folder, Outside())} jobs")
+        else:
+            _submit(folder, config.cluster, count)
+    _say_next(folder)
+
+
+def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
+    """Submit as many workers as are missing, as one array; safe to be killed and repeated, as any submission.
+
+    For the submit lock's holder.
+    """
+    from study.executors.slurm import sbatch
+
+    outside = Outside()
+    settle_submissions(folder, outside)
+    unit_jobs.give_up(Office.of(folder), outside)  # units that were jobs of their own, and would wait for these
+    missing = count - _living(folder)
+    if missing <= 0:
+        print(f"{count} workers are queued or running already.")
+        return
+    shape = Shape.of(cluster)
+    if shape.pack > 1:
+        raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
+    purse = budget.purse(folder, outside.runner)
+    short = purse.take(shape, missing) if purse is not None else ""
+    if short:
+        raise ValueError(f"{missing} workers: {short}")
+    version = frozen_code.take(folder, shape.code)
+    there = room.site(outside.runner, folder.limits, outside.clock())
+    arrays = sbatch.array_limit(there.allowed.controller.max_array)
+    print(_send(folder, shape, version.id, missing, outside, arrays=arrays > 0))
+
+
+def _send(folder: StudyFolder, shape: Shape, code: str, count: int, outside: Outside, *, arrays: bool) -> str:
+    """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
+
+    Raises ValueError where one is refused; what went out before is said then too.
+    """
+    from study.executors.slurm import sbatch
+
+    names: list[str] = []
+    try:
+        for _ in range(1 if arrays else count):
+            name = sbatch.batch_name(folder.name)
+            request = Request(name, shape, count if arrays else None, code=code, module=MODULE)
+            sent = send(folder, request, outside)
+            if sent.full:
+                raise ValueError(sent.full)
+            names.append(f"{sent.job_id} ({name})")
+    except ValueError as error:
+        if not names:
+            raise
+        raise ValueError(
+            f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; they work on "
+            "without the others, and the same command submits these later"
+        ) from error
+    jobs = "job array" if arrays else "jobs"
+    return f"submitted {counted(count, 'worker')} as {jobs} {', '.join(names)}"
+
+
+def _say_next(folder: StudyFolder) -> None:
+    print(f"Submitted; the workers need this process no more. Next:\n  python -m study status {reference(folder)}")
+
+
+def _living(folder: StudyFolder) -> int:
+    """Return how many workers of earlier submissions are queued or running; ValueError where SLURM does not say."""
+    known = ledger.read(folder)
+    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
+    if not ids:
+        return 0
+    seen = query.look(ids)
+    if not seen.queue_complete:
+        raise ValueError(f"SLURM does not say which workers run ({'; '.join(seen.problems)}): try again later")
+    return sum(job.state in ("queued", "running") for job in seen.jobs.values())
+
+
+def _spawn(folder: StudyFolder, name: str, copy: Path | None) -> subprocess.Popen[bytes]:
+    folder.jobs.mkdir(parents=True, exist_ok=True)
+    log = folder.jobs / "workers.log"
+    command = [*python(copy), "-m", MODULE, str(folder.path.absolute()), "--name", name]
+    return spawn(command, job_environment(os.environ, copy), log, log)
+
+
+def _begin(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
+    """Write a search down, or what is allowed to it from now on; points of the user's come first, a stop is over."""
+    _write(folder, config, wanted)
+    office = Office.of(folder)
+    office.enqueue([enqueued(point, office.search.space) for point in config.search.enqueue])
+    office.say("resumed")
+
+
+def _outlook(
+    wanted: Settings, folder: StudyFolder, config: StudyConfig, corners: Sequence[Point], count: int
+) -> list[str]:
+    """Return what a search will come to, in words; ValueError where no trial can be trained to the end.
+
+    Of one that has begun how far it is: what it has reached counts as well.
+    """
+    if load(folder) is not None and (there := Office.of(folder).search).trials:
+        return [f"  begun: {view.line(there)}; what is left:  python -m study status {reference(folder)}"]
+    made = rows(corners, {})
+    tokens = [row.flops / row.tokens for row in made]
+    found = outlook.outlook(wanted, tokens, count)
+    outlook.refuse_the_hopeless(wanted, found)
+    fast = speed(folder, corners[-1].config, config.cluster)
+    rate = sum(row.own for row in made) / sum(fast.seconds(row) for row in made)
+    return outlook.lines(wanted, found, rate, fast.why)
+
+
+def _write(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
+    from train.spec.yamlfile import dump
+
+    locks.choose(folder.path, config.paths.locks)
+    save(folder, wanted)
+    folder.points.touch()
+    write_atomic(folder.study, dump(study_settings(config, folder)))
+
+
+def _base(config: StudyConfig, run: RunConfig, composed: Composed) -> dict[str, Any]:
+    """Return the config without the space as plain values: what every trial starts from, its paths absolute."""
+    said = plain(asdict(composed.config.run()))
+    said["budget"] = asdict(one_budget(config.budget, composed.overrides))
+    said["data"] |= {"fingerprint": run.data.fingerprint, "source": run.data.source}
+    said["runtime"]["data_root"] = run.runtime.data_root
+    assert isinstance(said, dict)
+    return said
+
+
+def _local(config: StudyConfig) -> bool:
+    return config.cluster.executor == "local"
+
+
+def _check_ranks(cluster: ClusterConfig, run: RunConfig) -> None:
+    """Refuse a mesh that the tasks of a worker do not make up; a worker of one task starts the ranks itself."""
+    count = tasks(cluster)
+    if cluster.executor == "slurm" and count > 1:
+        sizing.check_ranks(cluster, run, count)

@@ -1,0 +1,82 @@
+"""Several ranks of one worker: the first decides, and what it decided is told to the others through a file.
+
+The study's folder is what all nodes share anyway, so no connection has to be set up and none can break; a decision is
+needed once a unit, which lasts minutes. The file holds the latest decision only: a rank that comes late joins it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from study.job.rank import Place
+from study.storage.files import read_json, write_json
+from study.storage.layout import StudyFolder
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A unit that all ranks of a worker advance together.
+
+    number: counted from 1 in a job. claim: its number in the event log. ended: the first rank is done with it.
+    over: the worker ends with this exit code.
+    """
+
+    number: int
+    key: str = ""
+    claim: int = 0
+    until: int | None = None
+    ended: bool = False
+    over: int | None = None
+
+
+class Crew:
+    """The ranks of one job; restarts of a job do not read each other's decisions."""
+
+    def __init__(self, folder: StudyFolder, place: Place) -> None:
+        self._file: Path = folder.crews / f"{place.job_id}.{place.restart}.json"
+        self._latest = Turn(0)
+        self.alone = place.world == 1
+
+    def begin(self, key: str, claim: int, until: int | None) -> None:
+        """Tell the others what to advance."""
+        self._tell(Turn(self._latest.number + 1, key, claim, until))
+
+    def end(self) -> None:
+        """Tell the others that the unit is over, also where they did not see it begin."""
+        self._tell(Turn(self._latest.number, ended=True))
+
+    def leave(self, code: int) -> None:
+        """Tell the others to end with this exit code."""
+        self._tell(Turn(self._latest.number + 1, over=code))
+
+    def read(self) -> Turn:
+        """Return the first rank's latest decision."""
+        found = read_json(self._file)
+        return self._latest if found is None else Turn(**found)
+
+    def next(self, stopped: Callable[[], bool]) -> Turn | None:
+        """Wait for a decision that this rank has not joined, and return it; None once `stopped`."""
+        while not stopped():
+            turn = self.read()
+            if turn.number > self._latest.number:
+                self._latest = turn
+                if not turn.ended:
+                    return turn
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def given_up(self, turn: Turn) -> bool:
+        """Say whether the first rank has gone on from a decision."""
+        now = self.read()
+        return now.number > turn.number or (now.number == turn.number and now.ended)
+
+    def _tell(self, turn: Turn) -> None:
+        self._latest = turn
+        if not self.alone:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._file, asdict(turn))

@@ -1,0 +1,45 @@
+"""Why SLURM has not started a search's workers or jobs yet: its points belong to no job before they begin."""
+
+from __future__ import annotations
+
+from study.executors.slurm import query
+from study.records import ledger
+from study.records.settings import reference
+from study.search.trial_queue import JOB, Office
+from study.status.observer import Look
+from study.status.overview import bad_ends, next_action, queued_lines, refused_lines
+from study.status.states import PointStatus, refused
+from study.storage.layout import StudyFolder
+from study.workers.unit_jobs import UNIT
+
+
+def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
+    """Return the search's jobs that live, as statuses without a point: queued, with SLURM's reason, or running.
+
+    Of jobs of one unit each only those whose unit is not over: a search may have had thousands.
+    """
+    known = [b for b in ledger.read(folder).batches.values() if b.executor == "slurm" and b.abandoned is None]
+    if any(UNIT in batch.resources for batch in known):
+        wanted = {claim.worker.removeprefix(JOB) for claim in Office.of(folder).search.claims.values()}
+        known = [batch for batch in known if UNIT not in batch.resources or batch.name in wanted]
+    ids = sorted({str(batch.job_id) for batch in known if batch.job_id})
+    jobs = look(ids).jobs if ids else {}
+    return [
+        PointStatus(key=name, state=job.state, reason=job.reason, job_id=name)
+        for name, job in jobs.items()
+        if job.state in query.ALIVE
+    ]
+
+
+def refusal(folder: StudyFolder) -> list[str]:
+    """Return in which words SLURM took no job for the search, and what to do; nothing where the latest went out."""
+    said = ledger.read(folder).refusal
+    if said is None:
+        return []
+    pending = [PointStatus(key=folder.name, state="pending", why=refused(said))]
+    return [*refused_lines(pending), next_action({"pending": 1}, reference(folder), bad_ends(pending))]
+
+
+def lines(folder: StudyFolder, look: Look = query.look) -> list[str]:
+    """Return what keeps the search's jobs waiting, or from being taken, for good, with what helps; nothing else."""
+    return [*queued_lines(waiting_jobs(folder, look)), *refusal(folder)]

@@ -1,0 +1,295 @@
+"""A search's worker, `python -m study.workers.worker runs/STUDY --name BATCH`: it claims, advances, tells, and again.
+
+Any number may run, come and go at any time: they meet only in the study's event log. A worker ends when nothing is
+left, or at a signal, after the trainer has saved its checkpoint; its unit then goes to another. Where its batch was
+submitted for one unit it advances that and ends. A worker may be several tasks of SLURM: the first decides, the others
+join. Exit codes: 0 nothing left, 75 told to stop, 77 its unit is not wanted any more; for one unit, those of study.job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from analysis import recorded
+from study.failures.kinds import DIVERGED, HELD, INTERRUPTED
+from study.job.__main__ import NOT_WANTED, join, lead
+from study.job.attempt import Work
+from study.job.rank import Place, find_place
+from study.planning.ranks import local_world
+from study.process.children import Signals
+from study.records import checkpoints, ledger
+from study.records.attempts import find_config, latest_attempt
+from study.search import pins
+from study.search.leases import Lease
+from study.search.retry import TOLD
+from study.search.state import Claim
+from study.search.trial_queue import JOB, Office
+from study.storage.files import read_json
+from study.storage.layout import RunFolder, StudyFolder
+from study.workers import unit_jobs
+from study.workers.rank_sync import Crew
+from study.workers.unit_jobs import UNIT
+
+IDLE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a unit ended: "reached", "lost" or "failed", and why.
+
+    value: of the trial, where it was reached [nats per token], when the run stood at `tokens`. kind: of a bad end
+    (study.failures.kinds); stops: what it met, every other trial would meet as well.
+    """
+
+    how: str
+    why: str = ""
+    value: float | None = None
+    tokens: int | None = None
+    kind: str = ""
+    stops: bool = False
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One process of a worker: its study, its batch in the ledger, its place among the ranks of its job."""
+
+    office: Office
+    batch: ledger.Batch
+    place: Place
+    crew: Crew
+    signals: Signals
+
+    def work(self, key: str, claim: int, until: int | None) -> Work:
+        """Return what `study.job` advances for a claim."""
+        place = self.place
+        if place.executor == "local":  # it starts the ranks of a trial itself, as many as that needs
+            place = replace(place, world=local_world(find_config(self.office.folder, key).get("parallel") or {}, 1))
+        batch = replace(self.batch, executor=place.executor, keys=(key,))
+        return Work(self.office.folder, batch, key, place, until, unit=claim)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Work until nothing is left, or until told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m study.workers.worker", description="Advance trials of a search.")
+    parser.add_argument("folder", type=Path, help="the study's folder")
+    parser.add_argument("--name", required=True, help="the batch's name in the ledger")
+    given = parser.parse_args(arguments)
+    signals = Signals()
+    signals.install()
+    folder = StudyFolder(given.folder.absolute())
+    place = here()
+    batch = ledger.read(folder).batches.get(given.name) or ledger.Batch(given.name, place.executor, (), time.time())
+    worker = Worker(Office.of(folder), batch, place, Crew(folder, place), signals)
+    if UNIT in batch.resources:
+        return one(worker)
+    return pool(worker) if place.first else follow(worker)
+
+
+def here() -> Place:
+    """Return this process's place: one of several tasks of a SLURM job, or a process that starts its ranks itself."""
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        return find_place("slurm", os.environ)
+    return Place("local", _job(), nodes=(socket.gethostname(),))
+
+
+def pool(worker: Worker) -> int:
+    """Claim and advance units until none is left: the first rank of a worker."""
+    office, name = worker.office, f"{worker.batch.name}/{socket.gethostname()}/{_job()}"
+    claim: Claim | None = None
+    office.rehearse()
+    while claim is not None or not worker.signals.received:
+        claim = claim or office.claim(name)
+        if claim is not None:
+            claim = Advance(worker, claim, name).run()
+        elif office.search.over:
+            print("nothing left to do", flush=True)
+            pins.release_all(office.folder, office.search)
+            worker.crew.leave(0)
+            return 0
+        else:
+            time.sleep(IDLE_SECONDS)
+    worker.crew.leave(INTERRUPTED)
+    return INTERRUPTED
+
+
+def follow(worker: Worker) -> int:
+    """Join what the first rank decides until it ends: every other rank of a worker."""
+    crew = worker.crew
+    while (turn := crew.next(lambda: bool(worker.signals.received))) is not None:
+        if turn.over is not None:
+            return turn.over
+        join(worker.work(turn.key, turn.claim, turn.until), worker.signals, lambda turn=turn: crew.given_up(turn))  # type: ignore[misc]
+    return INTERRUPTED
+
+
+def one(worker: Worker) -> int:
+    """Advance the unit that this job was submitted for, then see to it that the next ones are submitted."""
+    office = worker.office
+    found = [c for c in office.search.claims.values() if c.worker == f"{JOB}{worker.batch.name}"]
+    if not found:
+        print(f"{worker.batch.name}: nothing to do: its unit was given up, or it is over", file=sys.stderr)
+        return NOT_WANTED
+    claim = found[0]
+    if office.search.stopped:  # while this job was on its way, so that nobody could cancel it
+        if worker.place.first:
+            with office.transaction():
+                if office.search.is_current(claim.number, claim.unit.trial):
+                    office.lose(claim, "the search was stopped", 0.0, begun=False)
+        print(f"{worker.batch.name}: nothing to do: the search was stopped", file=sys.stderr)
+        return NOT_WANTED
+    if not worker.place.first:
+        return join(worker.work(claim.key, claim.number, _until(office, claim)), worker.signals)
+    advance = Advance(worker, claim)
+    advance.run()
+    unit_jobs.advance_at_end(office.folder)
+    return advance.code
+
+
+class Advance:
+    """Units of one run that one trainer takes without being started anew: each is told, and the next one claimed.
+
+    A trainer that has paused goes on if the next unit is of its own run; else it ends, and that unit is left to the
+    worker. name: of the worker, to claim more; None: this unit only.
+    """
+
+    def __init__(self, worker: Worker, claim: Claim, name: str | None = None) -> None:
+        self._worker, self._claim, self._name = worker, claim, name
+        self._office, self._run = worker.office, worker.office.folder.run(claim.key)
+        self._next: Claim | None = None
+        self._told = False
+        self._warm = False
+        self._trained = _training(self._run) or 0.0
+        settings = worker.office.settings
+        leased = name is not None
+        self._lease = Lease(
+            worker.office.folder, claim, settings.lease, self._limit(claim), worker.signals.pass_on, beating=leased
+        )
+        self.code = 0
+
+    def run(self) -> Claim | None:
+        """Advance to the end of the last unit, write down what came of each; return a claim of another run, if any."""
+        worker, claim = self._worker, self._claim
+        until = _until(self._office, claim)
+        print(f"trial {claim.unit.trial} ({claim.key}) to {claim.unit.until:,} tokens", flush=True)
+        worker.crew.begin(claim.key, claim.number, until)
+        work = worker.work(claim.key, claim.number, until)
+        with self._lease:
+            self.code = lead(replace(work, further=self._further if self._name else None), worker.signals)
+            if not self._told:
+                self._tell(self.code)
+        worker.crew.end()
+        return self._next
+
+    def _further(self) -> int | None:
+        """Tell the unit that a trainer has paused at; return how far it goes on, None where its run does not."""
+        if self._worker.signals.received or value_at(self._run, self._claim.unit.until) is None:
+            return None
+        self._tell(0)
+        assert self._name is not None
+        found = self._office.claim(self._name)
+        if found is None or found.key != self._claim.key:
+            self._next = found
+            if found is not None:
+                self._lease.pass_to(found, None)
+            return None
+        print(f"trial {found.unit.trial} goes on to {found.unit.until:,} tokens", flush=True)
+        self._claim, self._told, self._warm = found, False, True
+        self._lease.pass_to(found, self._limit(found))
+        return found.unit.until
+
+    def _tell(self, code: int) -> None:
+        """Write down how the present unit ended."""
+        worker, office, claim, lease = self._worker, self._office, self._claim, self._lease
+        end = ending(worker, claim, code, lease.used_up)
+        if end.how == "reached" and end.tokens is not None:
+            pins.keep(office.folder, office.search, claim.key, end.tokens)
+        trained = _training(self._run)
+        self._told = True
+        held = office.tell(
+            claim, end.how, end.why, end.value,
+            tokens=end.tokens,
+            seconds=lease.seconds,
+            training=None if trained is None else trained - self._trained,
+            marks={"limited": lease.used_up and end.how == "lost", "warm": self._warm},
+            kind=end.kind,
+        )  # fmt: skip
+        if end.stops:
+            office.say("stopped", end.why)
+            print(f"the search is stopped: {end.why}", file=sys.stderr, flush=True)
+        self._trained = trained or 0.0
+        if held:
+            pins.release(office.folder, office.search, claim)
+        else:
+            what = "the claim was given up meanwhile; what was trained stays in its checkpoint"
+            print(f"trial {claim.unit.trial}: {what}", flush=True)
+
+    def _limit(self, claim: Claim) -> float | None:
+        return None if claim.reserved is None else claim.reserved / self._office.settings.devices
+
+
+def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> Ending:
+    """Return how a unit ended; of a bad end what the study's policy makes of it."""
+    run = worker.office.folder.run(claim.key)
+    found = value_at(run, claim.unit.until)
+    if code == 0 and found is not None:
+        return Ending("reached", "", *found)
+    if code == DIVERGED:
+        return Ending("reached", "diverged", math.inf)
+    if used_up:
+        return Ending("lost", "the device time set aside for it was used up")
+    kind = "no_outcome" if code == 0 else "held" if code == HELD else _kind(run) or "unknown"
+    said = "it ended without a validation loss" if code == 0 else f"exit code {code} ({kind})"
+    then = worker.office.follows(claim, "interrupted" if code == INTERRUPTED and kind == "unknown" else kind)
+    why = f"{said}: {then.why}" if then.how == "failed" else then.why
+    return Ending(then.how, why, kind="" if then.why == TOLD or then.stops else kind, stops=then.stops)
+
+
+def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
+    """Return the first validation at or after `resource` tokens: its loss [nats per token] and tokens; None without.
+
+    Of the path that the run took, where it went back after a spike.
+    A loss that is not finite is written as null, or not at all: a run's outcome then says that it diverged.
+    """
+    outcome = read_json(run.outcome)
+    if outcome is not None and outcome.get("state") == "diverged":
+        return math.inf, None
+    for record in recorded.read(run.metrics, "validation"):
+        if record["tokens"] >= resource:
+            loss = record["metrics"].get("loss")
+            return math.inf if loss is None else float(loss), int(record["tokens"])
+    return None
+
+
+def _until(office: Office, claim: Claim) -> int | None:
+    return claim.unit.until if claim.unit.until < office.settings.R else None
+
+
+def _kind(run: RunFolder) -> str:
+    """Return the kind of end that the latest attempt had; "" where it wrote none."""
+    attempt = latest_attempt(run)
+    return "" if attempt is None or attempt.ended is None else str(attempt.ended.get("kind") or "")
+
+
+def _training(run: RunFolder) -> float | None:
+    """Return how long a run has trained and validated so far [s]; None where its checkpoints do not say."""
+    saved = checkpoints.saved(run)
+    seconds = saved[-1].seconds if saved else {}
+    return seconds["train"] + seconds.get("validation", 0.0) if "train" in seconds else None
+
+
+def _job() -> str:
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return f"{array}_{task}"
+    return os.environ.get("SLURM_JOB_ID") or f"local-{os.getpid()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

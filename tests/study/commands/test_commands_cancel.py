@@ -1,0 +1,112 @@
+"""What `cancel` did to points of each kind, and what other commands say where there is nothing yet."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from study.__main__ import main
+from study.commands.cancel import Done, in_words, what_was_done
+from study.records import ledger
+from study.status.states import PointStatus
+from study.storage.layout import StudyFolder
+from tests.study.support.studies import make_study
+
+
+@pytest.mark.parametrize(
+    ("states", "told", "done", "words"),
+    [
+        (["running", "running"], 2, Done(told_to_stop=2), "2 told to stop, after a checkpoint"),
+        (["queued"], 0, Done(taken_from_queue=1), "1 taken out of SLURM's queue"),
+        (["waiting", "pending", "pending"], 0, Done(not_started=3), "3 not started"),
+        (["running"], 0, Done(), "they had ended by then"),
+        (
+            ["unknown", "queued", "running"],
+            1,
+            Done(1, 1, 0, 1),
+            "1 told to stop, after a checkpoint; 1 taken out of SLURM's queue; 1 of unknown state: what SLURM has of "
+            "it is cancelled, what runs elsewhere is not reached",
+        ),
+    ],
+)
+def test_what_was_done_to_each_kind_of_point(states: list[str], told: int, done: Done, words: str) -> None:
+    found = what_was_done([PointStatus(key=str(k), state=state) for k, state in enumerate(states)], told)
+    assert found == done
+    assert in_words(found) == words
+
+
+def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, queue: str) -> Path:
+    """Stand-ins for SLURM's commands; scancel writes down what it was told."""
+    folder.mkdir()
+    texts = {
+        "squeue": f"printf '{queue}'",
+        "sacct": "echo 'Slurm accounting storage is disabled' >&2; exit 1",
+        "scancel": f'echo "$@" >> {folder}/cancelled',
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder / "cancelled"
+
+
+def test_points_that_wait_are_not_told_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2, 3, 4])
+    told = slurm(tmp_path / "slurm", monkeypatch, "7|0|PENDING|Priority|s.w\\n7|1|RUNNING|None|s.w\\n")
+    first, second, third, _ = keys.values()
+    ledger.append(study, "waiting", keys=[third], resources={}, code=None)
+    ledger.append(study, "intent", name="s.w", executor="slurm", keys=[first, second], resources={}, code=None)
+    ledger.append(study, "submitted", name="s.w", job_id="7")
+    assert main(["cancel", str(study.path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["cancelled"] == list(keys.values())
+    counts = {name: said[name] for name in ("told_to_stop", "taken_from_queue", "not_started", "unknown")}
+    assert counts == {"told_to_stop": 1, "taken_from_queue": 1, "not_started": 2, "unknown": 0}
+    assert told.read_text().split() == ["7_[0-1]"]
+
+
+def test_a_folder_of_studies_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = tmp_path / "nope"
+    assert main(["list", "--runs", str(gone)]) == 2
+    assert f"--runs {gone}: there is no such folder" in capsys.readouterr().err
+    gone.touch()
+    assert main(["list", "--runs", str(gone)]) == 2, "a file is none"
+    gone.unlink()
+    gone.mkdir()
+    assert main(["list", "--runs", str(gone)]) == 0
+    assert "there are no studies in" in capsys.readouterr().out
+
+
+def test_before_the_first_study_there_is_nothing_to_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == 0
+    assert "there are no studies in runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("begun", "said"), [(False, "MLflow shows a point from its first attempt on"), (True, "MLflow has not got it yet")]
+)
+def test_a_point_without_an_attempt_is_not_on_its_way_to_mlflow(
+    begun: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    study.study.write_text("tracking: {enabled: true}\n")
+    if begun:
+        begin(study, keys[1])
+    assert main(["show", str(study.path), keys[1]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("MLflow" in line for line in lines) == 1
+    assert any(line.startswith(said) for line in lines)
+
+
+def begin(study: StudyFolder, key: str) -> None:
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    attempt.job.write_text(json.dumps({"name": "b", "executor": "slurm", "job_id": "7", "host": "h"}))

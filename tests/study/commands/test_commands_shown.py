@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from study.__main__ import main
+from study.commands import COMMANDS
+from study.records import ledger
+from study.status.observer import observe
+from study.status.selection import by_key, choose, parse_states
+from study.status.states import PointStatus
+from study.storage.files import last_lines
+from study.storage.layout import StudyFolder
+from study.text import duration
+from study.watch.progress import Pace, Panel, closing, summarise
+from tests.study.support.searches import make_search
+from tests.study.support.studies import FAILS, REPOSITORY, environment, make_study, run_to_end, study_command
+
+HEAVY = ("torch", "mlflow", "optuna", "statsmodels", "pandas", "matplotlib", "hydra", "omegaconf", "submitit")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, dict[int, str]]:
+    """A study in `runs/mixed` of one completed and one failed point and one that was never submitted; and a search."""
+    root = tmp_path_factory.mktemp("commands")
+    study, keys = make_study(root / "runs" / "mixed", [1, FAILS])
+    assert run_to_end(study)[0] == 1
+    _, more = make_study(study.path, [2])
+    make_search(root / "searches" / "search")
+    return study, {**keys, **more}
+
+
+def root(study: StudyFolder) -> Path:
+    return study.path.parents[1]
+
+
+def test_status_shows_states_and_the_last_lines_of_a_failure(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("status", "mixed", cwd=root(study))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "mixed: 3 points: 1 completed, 1 pending, 1 failed"
+    assert [line.split()[:3:2] for line in lines[1:4]] == [[s, "1"] for s in ("completed", "pending", "failed")]
+    assert lines[6].split()[:4] == [keys[1], "completed", "100", "%"]
+    assert lines[7].split()[:3] == [keys[FAILS], "failed", "1"]
+    assert max(map(len, lines)) <= 80
+    assert f"{keys[FAILS]} failed, attempt 1" in lines
+    assert "    seed=101" in lines
+    assert "    | RuntimeError: the sun was in my eyes" in lines
+    assert lines[-1].startswith("python -m study retry mixed ")
+
+
+def test_status_as_json(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("status", "mixed", "--json", "--runs", study.path.parent, cwd="/")
+    loaded = json.loads(done.stdout)
+    assert loaded["counts"] == {"completed": 1, "failed": 1, "pending": 1}
+    (first, second, _) = loaded["points"]
+    assert (first["key"], first["loss"], first["attempt"]) == (keys[1], 2.5, 1)
+    assert second["error"][-1] == "RuntimeError: the sun was in my eyes"
+    (failure,) = loaded["failures"]
+    assert (failure["keys"], failure["line"]) == ([keys[FAILS]], "RuntimeError: the sun was in my eyes")
+    assert loaded["next"].startswith("python -m study retry mixed ")
+
+
+def test_a_study_that_all_went_well_has_exit_code_0(tmp_path: Path) -> None:
+    study, _ = make_study(tmp_path / "runs" / "fine", [1])
+    assert run_to_end(study)[0] == 0
+    assert study_command("status", "fine", cwd=tmp_path).returncode == 0
+    watched = study_command("watch", "fine", cwd=tmp_path)
+    assert (watched.returncode, watched.stdout.splitlines()[-1]) == (0, "fine: 1 completed")
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "logs", "cancel", "retry", "sync"])
+def test_no_such_study(ended: tuple[StudyFolder, dict[int, str]], command: str) -> None:
+    study, _ = ended
+    make_study(study.path.parent / "zebra", [1])
+    done = study_command(command, "mixd", cwd=root(study))
+    assert done.returncode == 2
+    assert "no study 'mixd' in runs: there are mixed, zebra" in done.stderr
+
+
+def test_no_studies_at_all(tmp_path: Path) -> None:
+    done = study_command("status", "x", cwd=tmp_path)
+    assert (done.returncode, "there are no studies in runs" in done.stderr) == (2, True)
+
+
+def test_no_command_and_an_unknown_command(tmp_path: Path) -> None:
+    listed = study_command(cwd=tmp_path)
+    assert listed.returncode == 0
+    for name in ("status", "watch", "logs", "cancel", "retry", "sync"):
+        assert f"\n  {name} " in listed.stdout
+    wrong = study_command("satus", cwd=tmp_path)
+    assert (wrong.returncode, "did you mean 'status'?" in wrong.stderr) == (2, True)
+
+
+def test_logs(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    listed = study_command("logs", "mixed", cwd=root(study)).stdout
+    assert keys[1] in listed
+    assert keys[2] not in listed
+    shown = study_command("logs", "mixed", keys[FAILS][:5], "-f", cwd=root(study))
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("training seed 101 from step 0")
+    assert shown.stdout.rstrip().endswith("RuntimeError: the sun was in my eyes")
+    assert "is pending: it has no attempt yet" in study_command("logs", "mixed", keys[2], cwd=root(study)).stderr
+    assert "no point begins with 'zzz'" in study_command("logs", "mixed", "zzz", cwd=root(study)).stderr
+    assert (
+        "its attempts are 1 to 1" in study_command("logs", "mixed", keys[1], "--attempt", "9", cwd=root(study)).stderr
+    )
+    assert (
+        "no log of rank 3: its ranks are 0"
+        in study_command("logs", "mixed", keys[1], "--rank", "3", cwd=root(study)).stderr
+    )
+
+
+def test_the_point_may_stand_behind_the_folder_of_all_studies(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("logs", "mixed", "--runs", study.path.parent, keys[1], cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("training seed 1 ")
+
+
+def test_the_commands_that_are_named_work_from_anywhere_also_with_spaces_in_the_path(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "all my runs" / "s", [FAILS])
+    said = run_to_end(study)[1].splitlines()[-2]
+    named = said.removeprefix("look:   python -m study ").replace("KEY", keys[FAILS])
+    done = study_command(*shlex.split(named), cwd="/")
+    assert (done.returncode, "the sun was in my eyes" in done.stdout) == (0, True), done.stderr
+
+
+def test_following_the_log_of_an_attempt_that_was_killed_outright_ends(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "killed", [1])
+    assert run_to_end(study)[0] == 0
+    run = study.run(keys[1])
+    run.outcome.unlink()
+    run.attempt(1).outcome.unlink()
+    run.attempt(1).stdout(0).write_text("half of an \u00e9clair")
+    done = study_command("logs", "killed", keys[1], "-f", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "half of an \u00e9clair")
+
+
+def test_retry_says_how_to_take_back_a_cancel(tmp_path: Path) -> None:
+    assert "--state cancelled" in study_command("retry", "--help", cwd=tmp_path).stdout
+
+
+def test_cancel_when_nothing_runs(tmp_path: Path) -> None:
+    study, _ = make_study(tmp_path / "runs" / "done", [1])
+    assert run_to_end(study)[0] == 0
+    before = study.ledger.read_bytes()
+    done = study_command("cancel", "done", cwd=tmp_path)
+    assert (done.returncode, "nothing to cancel" in done.stdout) == (0, True)
+    assert study.ledger.read_bytes() == before
+
+
+def test_retry_refuses_what_has_nothing_to_try(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    done = study_command("retry", "mixed", "--state", "broken", cwd=root(study))
+    assert (done.returncode, "'broken' is not a state: choose among completed" in done.stderr) == (2, True)
+    done = study_command("retry", "mixed", "--point", keys[1], cwd=root(study))
+    assert (done.returncode, f"point {keys[1]} is completed" in done.stderr) == (2, True)
+    machine = study_command("retry", "mixed", "--where", "model.widht=64", "--json", cwd=root(study))
+    assert (machine.returncode, "did you mean model.width" in json.loads(machine.stdout)["error"]) == (2, True)
+
+
+def test_cancel_by_the_values_of_configs(tmp_path: Path) -> None:
+    study, narrow = make_study(tmp_path / "runs" / "widths", [1, 2])
+    _, wide = make_study(study.path, [1, 2], width=96)
+    done = study_command(
+        "cancel", "widths", "--where", "model.width=96,128", "--where", "seed<2", "--json", cwd=tmp_path
+    )
+    assert (done.returncode, json.loads(done.stdout)["cancelled"]) == (0, [wide[1]])
+    listed = study_command("list", "--json", cwd=tmp_path)
+    (entry,) = json.loads(listed.stdout)["studies"]
+    assert (entry["study"], entry["counts"]) == ("widths", {"pending": 3, "cancelled": 1})
+    assert {*narrow.values(), wide[2]} == {s.key for s in observe(study) if s.state == "pending"}
+
+
+def test_list_names_damaged_studies_too(tmp_path: Path) -> None:
+    make_study(tmp_path / "runs" / "good", [1])
+    hurt, _ = make_study(tmp_path / "runs" / "hurt", [1])
+    hurt.ledger.write_text("nonsense\n")
+    done = study_command("list", cwd=tmp_path)
+    assert done.returncode == 1
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert lines["good"].endswith("1 pending")
+    assert "damaged: " in lines["hurt"]
+
+
+def test_a_damaged_ledger_is_named_not_traced(tmp_path: Path) -> None:
+    study, _ = make_study(tmp_path / "runs" / "hurt", [1])
+    study.ledger.write_text("nonsense\n")
+    done = study_command("status", "hurt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ledger.jsonl:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["status", "mixed"], ["list"], ["gc", "mixed"], ["completion", "bash"]])
+def test_looking_imports_nothing_heavy(ended: tuple[StudyFolder, dict[int, str]], words: list[str]) -> None:
+    study, _ = ended
+    program = (
+        f"import sys; from study.__main__ import main; main({words!r}); "
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root(study), env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def status(key: str, state: str, tokens: int = 0, loss: float | None = None, **more: object) -> PointStatus:
+    return PointStatus(key, state, tokens=tokens, budget_tokens=100, loss=loss, **more)  # type: ignore[arg-type]
+
+
+def test_the_time_left_follows_the_compute_done_since_the_first_look() -> None:
+    pace = Pace({"a": 100.0, "b": 300.0})
+    begin = [status("a", "completed"), status("b", "running", 0, 5.0)]
+    assert summarise(begin, pace, 0.0, 0.0).left is None, "what was done before says nothing of the speed now"
+    later = [status("a", "completed", loss=2.0), status("b", "running", 50, 4.0)]
+    summary = summarise(later, pace, 0.0, 30.0)
+    assert summary.share == pytest.approx(0.625)
+    assert summary.left == pytest.approx(30.0)
+    assert summary.line("train") == "[30 s] train: 1/2 done, 1 running, loss 2.000 (a), about 30 s left"
+    over = replace(summary, counts={"completed": 1, "interrupted": 1}, left=0.0)
+    assert over.line("train").endswith("1 interrupted, loss 2.000 (a)"), "nothing goes on: no time is left"
+
+
+def test_the_panel_shows_each_running_point_on_a_line_of_its_own() -> None:
+    console = Console(width=80, file=io.StringIO())
+    with Panel(Pace({"a": 1.0}), "s", console) as panel:
+        slow = status("aaa", "running", 40, 3.25, overrides=("seed=1", "x=1" * 40), slow="rank 3 on n2 takes 2.0 x")
+        panel.update([slow, status("b", "completed")])
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "s  [0 s] train: 1/2 done, 1 running, loss 3.250 (aaa)"
+    assert lines[2].split()[:2] == ["aaa", "seed=1"]
+    assert lines[2].split()[-4:] == ["40", "%", "loss", "3.250"]
+    assert lines[3] == "slow: aaa: rank 3 on n2 takes 2.0 x"
+
+
+def test_the_end_of_one_long_line_is_shown_and_not_nothing(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text("x" * 9000 + " boom\n")
+    (line,) = last_lines(tmp_path / "stderr")
+    assert line.endswith(" boom")
+
+
+def test_a_study_without_points_says_so() -> None:
+    assert closing([], "s", "s") == ["s: no points"]
+
+
+def test_closing_lines_name_what_needs_a_look() -> None:
+    lines = closing([status("a", "completed"), status("b", "failed", error=("x", "boom"))], "s", "s --runs /r")
+    assert lines[0] == "s: 1 completed, 1 failed"
+    assert "      boom" in lines
+    assert "python -m study retry s --runs /r" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (7500, "2 h 05 min"), (200000, "2 d 7 h")],
+)
+def test_duration(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_selection() -> None:
+    points = [status("abc", "failed"), status("abd", "running"), status("x", "failed")]
+    assert by_key(points, "x").key == "x"
+    with pytest.raises(ValueError, match="begins 2 keys"):
+        by_key(points, "ab")
+    assert [s.key for s in choose(points, parse_states("failed, running"), [])] == ["abc", "abd", "x"]
+    assert [s.key for s in choose(points, parse_states("failed"), ["abd"])] == ["abd"]
+
+
+def test_a_point_that_was_retried_and_not_yet_begun_is_pending(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "again", [FAILS])
+    assert run_to_end(study)[0] == 1
+    ledger.append(study, "retry", keys=list(keys.values()))
+    done = study_command("status", "again", cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "again: 1 point: 1 pending")
+
+
+def documented() -> dict[str, dict[str, set[str]]]:
+    """Return, by the first cell of each row of docs/commands.md, the fields and what each of them is said to hold."""
+    found: dict[str, dict[str, set[str]]] = {}
+    text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    for row in re.findall(r"^\| (`.*?) \| (.*) \|$", text.partition("## JSON")[2], re.MULTILINE):
+        fields: dict[str, set[str]] = {}
+        for part in row[1].split(";"):
+            head, _, inside = part.partition(":")
+            names = re.findall(r"`(\w+)`", head)
+            fields |= {name: set(re.findall(r"`(\w+)`", inside)) if name == names[-1] else set() for name in names}
+        found |= dict.fromkeys((row[0], *row[0].split(", ")), fields)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        ("list", "`list`"),
+        ("status mixed", "`status`"),
+        ("status search --runs searches", "`status` of a search"),
+        ("show mixed KEY", "`show`"),
+        ("logs mixed", "`logs`"),
+        ("logs mixed KEY", "`logs` of a point"),
+        ("cancel mixed --point KEY", "`cancel`"),
+        ("retry mixed --state time_limit", "`retry`"),
+        ("reconcile mixed", "`reconcile`"),
+        ("gc mixed", "`gc`"),
+        ("cost mixed", "`cost`"),
+        ("enqueue search --runs searches optim.lr=0.01", "`enqueue`"),
+        ("optuna search --runs searches", "`optuna`"),
+        ("completion zsh", "`completion`"),
+    ],
+)
+def test_every_command_speaks_json_as_documented(
+    ended: tuple[StudyFolder, dict[int, str]],
+    words: str,
+    row: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study, keys = ended
+    monkeypatch.chdir(root(study))
+    assert main([*words.replace("KEY", keys[FAILS]).split(), "--json"]) in (0, 1)
+    said = json.loads(capsys.readouterr().out)
+    assert (said.pop("format"), said.pop("command")) == (1, words.partition(" ")[0])
+    for about in ("study", "folder"):
+        assert (said.pop(about, None) is not None) == (" mixed" in words or " search" in words)
+    fields = documented()[row]
+    assert said.keys() == fields.keys()
+    for name, inside in fields.items():
+        held = said[name][0] if isinstance(said[name], list) and said[name] else said[name]
+        if inside and isinstance(held, dict) and held and name != "differs":
+            assert inside <= held.keys() if name == "front" else inside == held.keys(), name
+
+
+def test_every_command_is_documented() -> None:
+    without = {"reproduce", "export-curves"}
+    assert {row.split("`")[1] for row in documented()} == set(COMMANDS) - without
+
+
+def test_show_says_all_of_one_point(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    lines = study_command("show", "mixed", keys[FAILS], cwd=root(study)).stdout.splitlines()
+    assert lines[0].startswith(f"{keys[FAILS]}  failed")
+    attempt = next(line for line in lines if line.startswith("    1  job local-"))
+    assert "failed" in attempt
+    assert any("RuntimeError: the sun was in my eyes" in line for line in lines)
+    assert "no checkpoint" in lines
+
+
+def test_show_names_what_differs_from_the_base(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "runs" / "wide", [3], width=96)
+    study.study.write_text("run_defaults: {model: {width: 64}, budget: {tokens: 12800}, seed: 3}\n")
+    found = json.loads(study_command("show", "wide", keys[3], "--json", cwd=tmp_path).stdout)
+    assert found["differs"]["model.width"] == {"base": 64, "point": 96}
+    assert not {"seed", "budget.tokens", "model.layers"} & set(found["differs"])
+    assert found["attempts"] == []
+
+
+def test_a_point_is_named_as_a_word_or_as_an_option(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    there = root(study)
+    for command in ("show", "logs"):
+        said = [study_command(command, "mixed", *words, cwd=there) for words in ([keys[1]], ["--point", keys[1][:8]])]
+        assert said[0].stdout == said[1].stdout != ""
+        both = study_command(command, "mixed", keys[1], "--point", keys[2], cwd=there)
+        assert (both.returncode, both.stderr.startswith(f"study {command}: name one point by its key")) == (2, True)
+    for command in ("cancel", "retry"):
+        refused = study_command(command, "mixed", "zzz", cwd=there)
+        assert (refused.returncode, "no point begins with 'zzz'" in refused.stderr) == (2, True)
+
+
+def test_show_says_nothing_of_mlflow_where_it_is_off(ended: tuple[StudyFolder, dict[int, str]]) -> None:
+    study, keys = ended
+    assert "MLflow" not in study_command("show", "mixed", keys[1], cwd=root(study)).stdout

@@ -1,0 +1,96 @@
+"""SLURM's reasons in words, and the command that helps: what stands still says so."""
+
+import pytest
+
+from study.executors.slurm.query import Answer, Job, look
+from study.executors.slurm.queue_reasons import LIMIT, ORDINARY, STUCK, explain, jobs
+from study.status.overview import queued_lines, stands_still
+from study.status.states import PointStatus
+
+
+def point(key: str, state: str = "queued", reason: str = "", job_id: str | None = "7_0") -> PointStatus:
+    return PointStatus(key=key, state=state, reason=reason, job_id=job_id)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "word"),
+    [
+        ("Priority", ORDINARY, "others are before it"),
+        ("Resources", ORDINARY, "the nodes are in use"),
+        ("Dependency", ORDINARY, "waits for another job"),
+        ("BeginTime", ORDINARY, "tries again"),
+        ("JobArrayTaskLimit", ORDINARY, "array_parallelism"),
+        ("", ORDINARY, "new to the queue"),
+        ("SomethingOfTomorrow", ORDINARY, "SLURM says SomethingOfTomorrow"),
+        ("JobHeldUser", STUCK, "held by its owner"),
+        ("JobHeldAdmin", STUCK, "held by an administrator"),
+        ("launch failed requeued held", STUCK, "could not start it"),
+        ("launch_failed_requeued_held", STUCK, "could not start it"),
+        ("job requeued in held state", STUCK, "SLURM"),
+        ("JobHoldMaxRequeue", STUCK, "too often"),
+        ("REQUEUE_HOLD", STUCK, "holds it"),
+        ("DependencyNeverSatisfied", STUCK, "never starts"),
+        ("PartitionTimeLimit", STUCK, "asks for more"),
+        ("QOSMaxWallDurationPerJobLimit", STUCK, "asks for more"),
+        ("BadConstraints", STUCK, "asks for more"),
+        ("QOSMaxJobsPerUserLimit", LIMIT, "a limit of your account"),
+        ("QOSGrpCpuLimit", LIMIT, "a limit of your account"),
+        ("AssocGrpGRESMinutes", LIMIT, "a limit of your account"),
+        ("AssocMaxJobsLimit", LIMIT, "a limit of your account"),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", LIMIT, "down, drained or reserved"),
+        ("ReqNodeNotAvail", LIMIT, "down, drained or reserved"),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", LIMIT, "down"),
+        ("PartitionDown", LIMIT, "partition"),
+        ("Reservation", LIMIT, "reservation"),
+    ],
+)
+def test_reasons_in_words(reason: str, kind: str, word: str) -> None:
+    means = explain(reason)
+    assert means.kind == kind and word in means.words and reason in means.words
+    assert bool(means.help) == (kind != ORDINARY)
+
+
+def test_squeue_says_why_a_job_waits_also_where_accounting_knows_it() -> None:
+    answers = {"squeue": Answer(0, "7|0|PENDING|JobHeldUser|s\n7|1|REQUEUE_HOLD|None|s\n7|2|RUNNING|None|s\n"),
+               "sacct": Answer(0, "7_0|PENDING|0:0||s\n7_1|REQUEUE_HOLD|0:0||s\n7_2|RUNNING|0:0|n1|s\n")}  # fmt: skip
+    found = look(["7"], lambda command: answers[command[0]]).jobs
+    assert found["7_0"] == Job("queued", "PENDING", "JobHeldUser", "s")
+    assert found["7_1"].reason == "REQUEUE_HOLD"
+    assert found["7_2"].reason == "", "not accounting's exit code of a job that runs"
+
+
+def test_ids_as_scontrol_takes_them() -> None:
+    assert jobs(["7_0", "7_1"]) == "7"
+    assert jobs(["7_0", "7_1", "9"], others=["7_2"]) == "'7_[0-1]' 9"
+    assert jobs(["7_0"], others=["8_1"]) == "7"
+    assert jobs(["13_2"]) == "13_2", "tasks count from 0: there were others"
+    assert jobs(["13_2", "13_4"]) == "'13_[2,4]'"
+    assert jobs(["13_0"], others=["13_1"]) == "13_0"
+
+
+def test_of_an_array_whose_other_tasks_have_ended_the_held_one_is_released() -> None:
+    held, done = point("c", reason="JobHeldUser", job_id="13_0"), point("a", "completed", job_id="13_1")
+    assert queued_lines([held, done])[1].strip() == "scontrol release 13_0"
+
+
+def test_a_study_that_stands_still_says_so_and_what_helps() -> None:
+    held = [point("a", reason="JobHeldUser", job_id="7_0"), point("b", reason="JobHeldUser", job_id="7_1")]
+    lines = queued_lines([*held, point("c", "completed")])
+    assert lines[0].startswith("2 queued: held by its owner (JobHeldUser)")
+    assert lines[1].strip() == "scontrol release 7"
+    assert "stands still" in lines[-1] and stands_still(held)
+
+
+def test_no_command_that_is_shown_ends_what_runs() -> None:
+    never = point("a", reason="QOSMaxWallDurationPerJobLimit", job_id="7_0")
+    lines = queued_lines([never, point("b", "running", job_id="7_1"), point("c", "completed", job_id="7_2")])
+    assert any("scancel 7_0" in line for line in lines)
+
+
+def test_a_study_that_moves_does_not() -> None:
+    held, next_in_line = point("a", reason="JobHeldUser"), point("b", reason="Priority", job_id="7_1")
+    assert not stands_still([held, next_in_line]) and not stands_still([held, point("b", "running")])
+    lines = queued_lines([held, next_in_line])
+    assert lines[1].strip() == "scontrol release 7_0" and not any("stands still" in line for line in lines)
+    assert queued_lines([next_in_line]) == [] and queued_lines([]) == []
+    assert not stands_still([point("c", "completed")])

@@ -1,0 +1,220 @@
+"""Kinds of ends, by exit codes and last words that were seen of torch, gloo, the kernel and SLURM."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.failures.kinds import HELD, STATES, Ending, Seen, by_slurm, by_words, classify, headline, root
+
+TERM, KILL, USR2, SEGV, ABRT = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR2, signal.SIGSEGV, signal.SIGABRT
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train/run.py", line 118, in _train\n'
+WORDS = [
+    ("", "unknown"),
+    ("Killed\n", "unknown"),
+    (f"{TRACEBACK}RuntimeError: the sun was in my eyes\n", "code_error"),
+    (f"{TRACEBACK}KeyError: 'width'\n", "code_error"),
+    ("error: data.source=/x/y does not exist: name a folder with text\n", "bad_config"),
+    ("run.py: error: unrecognized arguments: --untill\n", "bad_config"),
+    (f"{TRACEBACK}OSError: [Errno 28] No space left on device\n", "disk_full"),
+    (f"{TRACEBACK}OSError: [Errno 122] Disk quota exceeded: 'metrics.jsonl'\n", "disk_full"),
+    ("error: the run's state could not be saved: [Errno 28] No space left on device\n", "disk_full"),
+    (
+        f"{TRACEBACK}RuntimeError: [enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file "
+        "data/3: file write failed\n",
+        "disk_full",
+    ),
+    (
+        f"{TRACEBACK}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total of "
+        "139.81 GiB of which 7.62 GiB is free.\n",
+        "gpu_memory",
+    ),
+    ("[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", "gpu_memory"),
+    (
+        f"{TRACEBACK}RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n",
+        "gpu_memory",
+    ),
+    (
+        f"{TRACEBACK}RuntimeError: [enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate "
+        "memory: you tried to allocate 4398046511104 bytes. Error code 12 (Cannot allocate memory)\n",
+        "host_memory",
+    ),
+    (f"{TRACEBACK}MemoryError\n", "host_memory"),
+    (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed.\n",
+        "host_memory",
+    ),
+    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.0 cgroup.\n", "host_memory"),
+    ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", "host_memory"),
+    ("\nTIMEOUT: rank 1 has not moved for 600 s; rank 0 is at step 12: in all_reduce (distributed.py:81)\n", "hang"),
+    (
+        "\nTIMEOUT: rank 1 has not moved for 600 s; rank 0 is at step 12: in all_reduce (distributed.py:81)\n"
+        '[rank0]:[W1121 ProcessGroupNCCL.cpp:1575] [PG ID 0 PG GUID 0 Rank 0] Failed to check the "should dump" flag '
+        "on TCPStore\ntorch.distributed.DistNetworkError: Connection reset by peer\n",
+        "hang",
+    ),
+    (
+        "[rank0]:[E1] [PG 0 Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)\n",
+        "hang",
+    ),
+    (
+        f"{TRACEBACK}RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+        "[127.0.0.1]:41935\n",
+        "communication",
+    ),
+    (
+        f"{TRACEBACK}torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, remote process exited "
+        "or there was a network error\nncclRemoteError: A call failed possibly due to a network error\n",
+        "communication",
+    ),
+    (
+        f"{TRACEBACK}torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
+        "connect to (n1, 20123).\n",
+        "communication",
+    ),
+    (
+        f"{TRACEBACK}torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /0//cpu//1/0\n",
+        "communication",
+    ),
+    (
+        "srun: error: Node failure on n2\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-21 DUE TO "
+        "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n",
+        "node_failure",
+    ),
+    (f"{TRACEBACK}RuntimeError: CUDA error: uncorrectable ECC error encountered\n", "node_failure"),
+    (f"{TRACEBACK}OSError: [Errno 116] Stale file handle: '/runs/a/metrics.jsonl'\n", "node_failure"),
+    # an early warning is not the cause
+    (f"[W] Connection reset by peer while downloading, trying again\n{TRACEBACK}MemoryError\n", "host_memory"),
+]
+
+
+@pytest.mark.parametrize(("stderr", "kind"), WORDS)
+def test_last_words(stderr: str, kind: str) -> None:
+    assert by_words(stderr) == kind
+    chatter = "".join(f"step {step} loss 3.1\n" for step in range(50))
+    assert by_words(chatter + stderr) == kind
+
+
+def test_the_headline_is_the_line_that_names_the_error() -> None:
+    text = f"starting\n{TRACEBACK}RuntimeError: the sun was in my eyes\nsrun: leaving\n"
+    assert headline(text) == "RuntimeError: the sun was in my eyes"
+    assert headline("[rank3]: MemoryError\n") == "MemoryError"
+    assert headline("only this\n\n") == "only this"
+    assert headline("") == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "code"),
+    [
+        (Seen(0, outcome="completed"), "completed", 0),
+        (Seen(0, [TERM], outcome="completed"), "completed", 0),
+        (Seen(0, outcome="diverged"), "diverged", 3),
+        (Seen(0), "no_outcome", 1),
+        (Seen(3, outcome="diverged"), "diverged", 3),
+        (Seen(3), "diverged", 3),
+        (Seen(1), "unknown", 1),
+        (Seen(2, stderr="usage: run.py"), "bad_config", 2),
+        (Seen(7, [TERM]), "unknown", 7),
+        (Seen(75, [TERM]), "interrupted", 75),
+        (Seen(75, [TERM], time_left=2000.0), "interrupted", 75),
+        (Seen(75, [TERM], time_left=-1.0), "time_limit", 75),
+        (Seen(75, [TERM], time_left=4.99), "time_limit", 75),
+        (Seen(75, [TERM], time_left=5.0), "interrupted", 75),
+        (Seen(75, [TERM], time_left=None), "interrupted", 75),
+        (Seen(75, [TERM], cancelled=True), "cancelled", 75),
+        (Seen(75), "interrupted", 75),
+        (Seen(75, [USR2], time_left=80.0), "time_limit", 75),
+        (Seen(75, [USR2, TERM]), "time_limit", 75),
+        (Seen(75, [USR2], time_left=3000.0), "preempted", 75),
+        # a job of a minute, warned 15 s before: the first half of it is no time limit's
+        (Seen(75, [USR2], time_left=100.0, notice=15.0), "preempted", 75),
+        (Seen(75, [USR2], time_left=30.0, notice=15.0), "time_limit", 75),
+        (Seen(75, [USR2], time_left=89.9, notice=15.0), "time_limit", 75),
+        (Seen(75, [USR2], time_left=90.0, notice=15.0), "preempted", 75),
+        (Seen(75, [USR2], time_left=164.9), "time_limit", 75),
+        (Seen(75, [USR2], time_left=165.0), "preempted", 75),
+        (Seen(-TERM, [TERM]), "interrupted", 75),
+        (Seen(-TERM, [signal.SIGHUP]), "interrupted", 75),
+        (Seen(-USR2, [USR2], time_left=10.0), "time_limit", 75),
+        (Seen(-KILL), "killed", 137),
+        # told to end, and too slow for it: whoever told it so killed it, and SLURM knows who that was
+        (Seen(-KILL, [TERM]), "interrupted", 75),
+        (Seen(-KILL, [USR2, TERM], time_left=-3.0), "time_limit", 75),
+        (Seen(-KILL, [TERM], memory_kills=1), "host_memory", 137),
+        (Seen(-KILL, memory_kills=1), "host_memory", 137),
+        (Seen(-KILL, stderr="slurmstepd: error: Detected 1 oom_kill event in StepId=1.0."), "host_memory", 137),
+        (Seen(-KILL, hang="rank 0 has not moved for 700 s"), "hang", 137),
+        (Seen(0, hang="rank 0 has not moved for 700 s", outcome="completed"), "completed", 0),
+        (Seen(-SEGV), "code_error", 139),
+        (Seen(-ABRT, stderr="what():  NCCL error: remote process exited"), "communication", 134),
+        (Seen(-TERM), "killed", 143),
+    ],
+)
+def test_classify(seen: Seen, kind: str, code: int) -> None:
+    ending = classify(seen)
+    assert (ending.kind, ending.code) == (kind, code)
+
+
+def test_a_death_by_signal_is_named() -> None:
+    assert "signal 9 (SIGKILL, often the kernel or SLURM when memory ran out)" in str(classify(Seen(-9)).why)
+
+
+def test_only_completed_is_success_to_slurm() -> None:
+    assert sorted(kind for kind in STATES if Ending(kind).code == 0) == ["completed", "paused"]
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "kind"),
+    [
+        ("OUT_OF_MEMORY", "exit code 0:125", "host_memory"),
+        ("TIMEOUT", "exit code 0:0", "time_limit"),
+        ("NODE_FAIL", "", "node_failure"),
+        ("BOOT_FAIL", "", "node_failure"),
+        ("PREEMPTED", "", "preempted"),
+        ("CANCELLED by 1000", "", "cancelled"),
+        ("COMPLETED", "exit code 0:0", "no_outcome"),
+        ("FAILED", "exit code 137:0", "killed"),
+        ("FAILED", "exit code 0:9", "killed"),
+        ("FAILED", "exit code 1:0", None),
+        ("REVOKED", "", None),
+        ("", "", None),
+    ],
+)
+def test_words_of_slurm(word: str, reason: str, kind: str | None) -> None:
+    assert by_slurm(word, reason) == kind
+
+
+def test_a_rank_that_lost_its_peer_is_not_the_cause() -> None:
+    lost, cause = Ending("communication", 1), Ending("host_memory", None, 9)
+    assert root([lost, cause, Ending("code_error", 1)]) is cause
+    assert root([lost, Ending("unknown", 1)]) is lost
+
+
+@given(
+    st.builds(
+        Seen,
+        returncode=st.integers(-64, 255),
+        received=st.lists(st.integers(1, 64)),
+        outcome=st.sampled_from([None, "completed", "diverged", "nonsense"]),
+        cancelled=st.booleans(),
+        time_left=st.none() | st.floats(-1e6, 1e6),
+        stderr=st.text(),
+        hang=st.none() | st.text(),
+        memory_kills=st.integers(0, 3),
+    )
+)
+def test_whatever_was_left_has_a_kind_and_failure_is_never_success(seen: Seen) -> None:
+    ending = classify(seen)
+    assert ending.kind in STATES
+    if ending.code == 0:
+        assert seen.returncode in (0, 3)
+        assert seen.outcome is not None
+
+
+def test_the_exit_code_of_a_job_that_found_its_run_held_is_what_accounting_is_asked_for() -> None:
+    """Jobs of earlier versions ended with it: it stays."""
+    assert HELD == 76

@@ -1,0 +1,95 @@
+"""Once a run has found its disk full, no other is started until somebody has made room and says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from study.failures.retry_policy import End
+from study.reconcile import queue
+from study.reconcile.reconcile import start
+from study.reconcile.two_phase import Outside
+from study.records import ledger
+from study.records.ledger import Batch, end_fields
+from study.records.settings import load_submission
+from study.status.observer import Observer
+from study.status.states import PointStatus
+from study.watch.follow import Controller
+from tests.study.support.studies import FULL, make_study, run_to_end, states
+
+
+def test_no_point_is_started_after_one_that_found_its_disk_full(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [FULL, 1, 2, 3])
+    text = study.study.read_text().replace("slots: 2", "slots: 1")
+    study.study.write_text(text)
+    code, said = run_to_end(study)
+    found = states(study)
+    assert code == 1 and found == {keys[FULL]: "failed"} | {keys[seed]: "pending" for seed in (1, 2, 3)}
+    assert "no new points are started: the disk was full; make room, then python -m study retry" in said
+
+
+@dataclass
+class OneSlot:
+    count: int = 1
+    running: frozenset[str] = frozenset()
+    started: list[str] = field(default_factory=list)
+
+    def reap(self) -> dict[str, int]:
+        return {}
+
+    def start(self, key: str, batch: Batch) -> None:
+        self.started.append(key)
+
+
+@pytest.mark.parametrize(("rule", "tried_again"), [("stop", False), ("again 1", True)])
+def test_a_disk_that_the_policy_tries_again_or_a_person_has_cleared_stops_nothing(
+    tmp_path: Path, rule: str, tried_again: bool
+) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    study.study.write_text(study.study.read_text() + f"retry: {{disk_full: {rule}}}\n")
+    first, second = keys.values()
+    cluster, slots, observer, said = load_submission(study).cluster, OneSlot(), Observer(study), list[str]()
+    start(study, [first, second], cluster)
+    observer.refresh()
+    controller = Controller(observer, slots)  # type: ignore[arg-type]
+
+    def step(state: str, kind: str = "") -> str:
+        observer.refresh()
+        known, count = observer.known.current, len(slots.started)
+        controller.step(
+            [PointStatus(first, state, kind=kind, batch=known[first]), PointStatus(second, "pending")],
+            True,
+            said.append,
+        )
+        return "".join(slots.started[count:])
+
+    assert step("pending") == first
+    assert step("failed", "disk_full") == (first if tried_again else "")
+    assert any("no new points are started" in text for text in said) != tried_again
+    assert step("failed", "disk_full") == "", "as often as the policy says"
+    assert any("no new points are started" in text for text in said)
+    ledger.append(study, "retry", keys=[first])
+    start(study, [first], cluster)
+    assert step("pending") == first, "somebody has made room"
+
+
+def test_nothing_waiting_is_submitted_before_a_point_that_found_its_disk_full_is_retried(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1, 2])
+    first, second = keys.values()
+    ledger.append(study, "intent", name="s.a", executor="slurm", keys=[first], resources={}, code=None)
+    ledger.append(study, "submitted", name="s.a", job_id="7")
+    end = End(first, "s.a", 1, "disk_full", (), 1.0, "stop", "no space left", None, 0)
+    ledger.append(study, "ended", **end_fields(end))
+    ledger.append(study, "waiting", keys=[second], resources={}, code=None, parallel=None)
+    asked: list[str] = []
+
+    def runner(command: object) -> None:
+        raise AssertionError(f"SLURM was asked: {command}")
+
+    assert queue.feed(study, Outside(runner=runner, clock=lambda: 5.0, say=asked.append), {}) == 0  # type: ignore[arg-type]
+    assert f"the disk was full when {first} ended: make room, then python -m study retry" in asked[0]
+    ledger.append(study, "retry", keys=[first])
+    with pytest.raises(AssertionError, match="SLURM was asked"):
+        queue.feed(study, Outside(runner=runner, clock=lambda: 6.0), {})  # type: ignore[arg-type]

@@ -1,0 +1,501 @@
+"""What follows from bad ends by itself, with a scheduler that answers what it is told to."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from study.executors.slurm import query
+from study.executors.slurm.query import Answer
+from study.failures import kinds
+from study.failures.kinds import Ending
+from study.failures.retry_policy import End
+from study.job import __main__
+from study.job.attempt import Work
+from study.job.ending import account_for_restart, after
+from study.job.rank import Place
+from study.process.children import Signals
+from study.reconcile import retry
+from study.reconcile.retry import certain, follow_up
+from study.reconcile.two_phase import Outside
+from study.records import ledger
+from study.status.observer import Observer
+from study.status.states import NEVER_BEGAN, PointStatus
+from study.storage.files import RunLock, locked
+from study.storage.layout import StudyFolder
+from tests.study.support.studies import make_study
+
+SHAPE = {"nodes": 1, "tasks_per_node": 1, "cpus_per_task": 1, "gpus_per_node": 0, "time_minutes": 60, "mem_gb": 2.0}
+GONE = Answer(1, "", "slurm_load_jobs error: Invalid job id specified")
+OFF = Answer(1, "", "Slurm accounting storage is disabled")
+FULL = (
+    "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting policy"
+)
+SILENT = Answer(1, "", "squeue: error: Unable to contact slurm controller (connect failure)")
+
+
+@dataclass
+class Scheduler:
+    """Answers by the command's name, and remembers what it was asked."""
+
+    squeue: Answer = GONE
+    sacct: Answer = OFF
+    sinfo: Answer = field(default_factory=lambda: Answer(0, ""))
+    scontrol: Answer = field(default_factory=lambda: Answer(0, ""))
+    sbatch: Answer = field(default_factory=lambda: Answer(1, "", FULL))
+    asked: list[Sequence[str]] = field(default_factory=list)
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        self.asked.append(tuple(command))
+        name = "sbatch" if "sbatch" in command else command[0]
+        found: Answer = getattr(self, name, Answer(0, ""))
+        return found
+
+    def did(self, *names: str) -> list[Sequence[str]]:
+        return [c for c in self.asked if any(name in c for name in names)]
+
+
+def outside(scheduler: Scheduler, said: list[str] | None = None) -> Outside:
+    say: Callable[[str], None] = said.append if said is not None else lambda text: None
+    return Outside(runner=scheduler, sleep=lambda seconds: None, say=say)
+
+
+def submitted(folder: Path, seeds: Sequence[int] = (1,), **resources: Any) -> tuple[StudyFolder, list[str]]:
+    study, keys = make_study(folder / "s", list(seeds))
+    shape = {**SHAPE, **resources}
+    its = list(keys.values())
+    ledger.append(study, "intent", name="b", executor="slurm", keys=its, resources=shape, code="c")
+    ledger.append(study, "submitted", name="b", job_id="7")
+    return study, its
+
+
+def attempt(study: StudyFolder, key: str, number: int = 1, ended: dict[str, Any] | None = None, **about: Any) -> None:
+    folder = study.run(key).attempt(number)
+    folder.path.mkdir(parents=True)
+    usual = {"name": "b", "executor": "slurm", "job_id": "7_0", "restart": 0, "nodes": ["n1"], "host": "h"}
+    folder.job.write_text(json.dumps({**usual, **about, "started": time.time()}))
+    if ended is not None:
+        folder.outcome.write_text(json.dumps({"exit_code": 1, "signal": None, "error": None, "rank": 0, **ended}))
+
+
+def events(study: StudyFolder, kind: str) -> list[dict[str, Any]]:
+    return [event for event in ledger.read_events(study.ledger) if event["event"] == kind]
+
+
+def look(study: StudyFolder, scheduler: Scheduler) -> list[PointStatus]:
+    observer = Observer(study, lambda ids: query.look(ids, scheduler))
+    observer.refresh()
+    return observer.statuses()
+
+
+def sacct(*lines: str) -> Answer:
+    return Answer(0, "".join(f"{line}\n" for line in lines))
+
+
+def test_what_slurm_ended_goes_on_once(tmp_path: Path) -> None:
+    study, keys = submitted(tmp_path, (1, 2, 3, 4))
+    for key in keys[:3]:
+        attempt(study, key)
+    ends = ("7_0|TIMEOUT|0:0|n1|b", "7_1|NODE_FAIL|0:0|n1|b", "7_2|OUT_OF_MEMORY|0:125|n1|b", "7_3|CANCELLED|0:0|n1|b")
+    scheduler = Scheduler(sacct=sacct(*ends), sinfo=Answer(0, "n1 down*\nn2 idle\n"))
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [
+        ("time_limit", "again"),
+        ("node_failure", "elsewhere"),
+        ("host_memory", "more"),
+    ]
+    waiting = ledger.read(study).waiting
+    assert [waiting[key].resources.get("exclude") for key in keys[:3]] == ["n1"] * 3
+    assert [waiting[key].resources["mem_gb"] for key in keys[:3]] == [2.0, 2.0, 3.0]
+    assert keys[3] not in waiting, "somebody cancelled it"
+    (excluded,) = events(study, "excluded")
+    assert excluded["nodes"] == {"n1": "its state is down*"}
+    assert excluded["until"] > time.time()
+    before = study.ledger.read_bytes()
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert events(study, "ended") == ledger_events(before, "ended"), "once"
+
+
+def ledger_events(data: bytes, kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in data.splitlines()]
+    return [event for event in found if event["event"] == kind]
+
+
+def test_evidence_grows_old(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path, exclude="n[8-9],n1")
+    ledger.append(study, "excluded", nodes={"n1": "two attempts"}, until=0)
+    attempt(study, key)
+    scheduler = Scheduler(sacct=sacct("7_0|TIMEOUT|0:0|n2|b"))
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert ledger.read(study).waiting[key].resources["exclude"] == "n[8-9]", "what the user excluded stays"
+
+
+def test_a_file_settles_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
+    study, keys = submitted(tmp_path, (1, 2, 3))
+    attempt(study, keys[0], ended={"state": "time_limit", "kind": "time_limit"})
+    attempt(study, keys[1], ended={"state": "failed", "kind": "code_error"})
+    attempt(study, keys[2])
+    scheduler = Scheduler()
+    statuses = look(study, scheduler)
+    assert [s.state for s in statuses] == ["time_limit", "failed", "unknown"]
+    follow_up(study, statuses, outside(scheduler))
+    assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [
+        ("time_limit", "again"),
+        ("code_error", "stop"),
+    ]
+    assert list(ledger.read(study).waiting) == [keys[0]], "of the third nobody knows anything"
+    assert "retry.code_error" in look(study, scheduler)[1].next
+
+
+RECORDED = (
+    "",
+    "\n\n",
+    "squeue: error: Unable to contact slurm controller (connect failure)\n",
+    "slurm_load_jobs error: Socket timed out on send/recv operation\n",
+    "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:n0:6819\n",
+    "7_0|TIMEOU",
+    "7_0|TIMEOUT|0:0\n",
+    "7_0|TIMEOUT|0:0|n1|b|extra\n",
+    "|TIMEOUT|0:0|n1|b\n",
+    "7_[0-|TIMEOUT|0:0|n1|b\n",
+    "7_0||0:0|n1|b\n",
+    "7_0|timeout|0:0|n1|b\n",
+    "7_0|MELTED|0:0|n1|b\n",
+    "JobID|State|ExitCode|NodeList|JobName\n",
+    "7_99|TIMEOUT|0:0|n1|b\n",
+    "8_0|NODE_FAIL|0:0|n1|b\n",
+    "7_0|RUNNING|0:0|n1|b\n",
+    "7_0|PENDING|0:0|None assigned|b\n",
+    "7_0|TIMEOUT|0:0|n1|b\ngarbage\n",  # of an answer that is not understood in full, no line counts
+    "7_0|FAILED|137:0|n1|b\n7_1|TIME",
+    "\x00\x00\x00",
+    "<html><body>503 Service Unavailable</body></html>\n",
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    queue=st.sampled_from([GONE, SILENT, Answer(None), Answer(0, ""), Answer(137, "7|0|RUN")]),
+    history=st.sampled_from([Answer(0, text) for text in RECORDED] + [OFF, SILENT, Answer(None, error="no sacct")])
+    | st.text(st.characters(codec="utf-8"), max_size=80).map(lambda text: Answer(0, text.replace("_", "-"))),
+)
+def test_unknown_stays_unknown(tmp_path_factory: pytest.TempPathFactory, queue: Answer, history: Answer) -> None:
+    """Missing, lagging and malformed answers cancel, submit and complete nothing."""
+    study, keys = submitted(tmp_path_factory.mktemp("unknown"), (1, 2))
+    attempt(study, keys[0])
+    before = study.ledger.read_bytes()
+    scheduler = Scheduler(squeue=queue, sacct=history)
+    statuses = look(study, scheduler)
+    assert not [s for s in statuses if s.state in ("completed", "diverged", "cancelled")]
+    follow_up(study, statuses, outside(scheduler))
+    assert study.ledger.read_bytes() == before
+    assert not scheduler.did("sbatch", "scancel", "requeue")
+
+
+@pytest.mark.parametrize("text", [text for text in RECORDED if "|" in text])
+def test_what_is_malformed_for_sacct_is_so_for_squeue(text: str) -> None:
+    view = query.read_squeue(Answer(0, text))
+    assert not view.complete or all(job.state == "unknown" for job in view.jobs.values())
+
+
+def test_certain_needs_squeue() -> None:
+    said = PointStatus("k", "failed", "SLURM says NODE_FAIL", kind="node_failure")
+    written = replace(said, why="")
+    assert certain([said, written], query.View()) == [said, written]
+    assert certain([said, written], query.View(complete=False)) == [written]
+    assert certain([said, written], query.View(complete=False, queue_complete=False)) == []
+
+
+def work(study: StudyFolder, key: str, restart: int = 0) -> Work:
+    return Work(study, ledger.read(study).batches["b"], key, Place("slurm", "7_0", restart, nodes=("n1",)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "resources", "requeues", "waits"),
+    [
+        ("time_limit", {}, True, False),
+        ("preempted", {}, True, False),
+        ("hang", {}, True, False),
+        ("killed", {}, True, False),
+        ("time_limit", {"requeue": False}, False, True),
+        ("time_limit", {"pack": 2}, False, True),
+        ("host_memory", {}, False, True),  # it needs another script
+        ("code_error", {}, False, False),
+        ("interrupted", {}, False, False),
+        ("cancelled", {}, False, False),
+        ("completed", {}, False, False),
+    ],
+)
+def test_a_job_sees_to_its_own_end(
+    tmp_path: Path, kind: str, resources: dict[str, Any], requeues: bool, waits: bool
+) -> None:
+    study, (key,) = submitted(tmp_path, **resources)
+    study.looked.touch()
+    attempt(study, key, ended={"state": Ending(kind).state, "kind": kind})
+    scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
+    after(work(study, key), 1, Ending(kind), {"nodes": ["n1"], "memory_gb": 2.0}, outside(scheduler))
+    assert scheduler.did("requeue") == ([("scontrol", "requeue", "7_0")] if requeues else [])
+    state = ledger.read(study)
+    assert (key in state.waiting) == waits
+    written = 0 if kind in ("interrupted", "cancelled", "completed") else 1
+    assert len(events(study, "ended")) == written
+
+
+@pytest.mark.parametrize(
+    ("squeue", "history"),
+    [
+        (GONE, sacct("7_0|FAILED|76:0|n1|b")),
+        (Answer(0, "7|0|FAILED|NonZeroExitCode|b\n"), OFF),
+        (GONE, OFF),  # SLURM has forgotten it
+    ],
+)
+def test_a_run_that_was_held_goes_out_again_once_its_owner_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeue: Answer, history: Answer
+) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key, nodes=["n9"])  # of a node that SLURM has lost sight of, and that goes on
+    owner = RunLock(study.run(key).lock)
+    assert owner.acquire()
+    monkeypatch.setattr(__main__, "LOCK_SECONDS", 0.0)
+    assert __main__.lead(work(study, key, 1), Signals()) == kinds.HELD
+    scheduler = Scheduler(squeue=squeue, sacct=history)
+    (seen,) = look(study, scheduler)
+    assert (seen.state, seen.why) == ("running", "an earlier attempt still has the run")
+    assert (follow_up(study, [seen], outside(scheduler)), events(study, "ended")) == (0, [])
+    owner.close()
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [("held", "again")]
+    assert key in ledger.read(study).waiting
+
+
+def test_while_squeue_is_silent_nobody_knows_who_has_a_held_run(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key)
+    study.run(key).held.write_text(json.dumps({"name": "b", "job_id": "7_0", "time": time.time()}))
+    (seen,) = look(study, Scheduler(squeue=SILENT, sacct=OFF))
+    assert seen.state == "unknown"
+
+
+def test_what_was_decided_and_not_done_is_done_by_the_next_look(tmp_path: Path) -> None:
+    """A job was killed between writing down that it goes on and asking SLURM for it."""
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key, ended={"state": "failed", "kind": "hang"})
+    end = End(key, "b", 1, "hang", ("n1",), time.time(), "elsewhere", "why")
+    ledger.append(study, "ended", **ledger.end_fields(end))
+    scheduler = Scheduler(sacct=sacct("7_0|FAILED|137:0|n1|b"))
+    follow_up(study, look(study, scheduler), outside(scheduler))
+    assert key in ledger.read(study).waiting
+    assert len(events(study, "ended")) == 1
+
+
+def test_a_job_that_may_not_requeue_itself_is_submitted_again(tmp_path: Path) -> None:
+    for number, scontrol in enumerate((Answer(1, "", "slurm_requeue error: Access denied"), Answer(None))):
+        study, (key,) = submitted(tmp_path / str(number))
+        study.looked.touch()
+        attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
+        scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), scontrol=scontrol)
+        after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, outside(scheduler))
+        assert key in ledger.read(study).waiting
+        assert len(events(study, "ended")) == 1
+
+
+@dataclass
+class Meanwhile(Scheduler):
+    """Lets another process do something while it is asked about nodes."""
+
+    act: Callable[[], None] = lambda: None
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        if command[0] == "sinfo":
+            self.act()
+        return super().__call__(command)
+
+
+def test_an_end_that_somebody_follows_up_meanwhile_is_not_followed_up_twice(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path, pack=2)  # the job goes on with others, and commands see this end
+    study.looked.touch()
+    attempt(study, key, ended={"state": "failed", "kind": "hang"})
+
+    def submit() -> None:
+        ledger.append(study, "waiting", name="b", keys=[key], resources=SHAPE)
+        ledger.append(study, "intent", name="next", executor="slurm", keys=[key], resources=SHAPE)
+        ledger.append(study, "submitted", name="next", job_id="8")
+
+    scheduler = Meanwhile(act=submit)
+    after(work(study, key), 1, Ending("hang"), {"nodes": ["n1"]}, outside(scheduler))
+    known = ledger.read(study)
+    assert (known.current, known.waiting, scheduler.did("sbatch")) == ({key: "next"}, {}, [])
+    assert len(events(study, "ended")) == 1, "it was seen to the end"
+
+
+def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.looked.touch()
+    ledger.append(study, "retry", keys=[key])
+    scheduler = Scheduler()
+    after(work(study, key), 1, Ending("time_limit"), {}, outside(scheduler))
+    assert not events(study, "ended")
+    assert not scheduler.did("requeue")
+
+
+def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, (mine, other) = submitted(tmp_path, (1, 2))
+    study.looked.touch()
+    attempt(study, mine, ended={"state": "completed"})
+    attempt(study, other, job_id="7_1")
+    scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), sacct=sacct("7_1|NODE_FAIL|0:0|n1|b"))
+    waits: list[float] = []
+
+    def noted(path: Path, timeout: float = -1) -> AbstractContextManager[Callable[[], bool]]:
+        waits.append(timeout)
+        return locked(path, timeout)
+
+    monkeypatch.setattr("study.reconcile.retry.locked", noted)
+    after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
+    assert waits[0] > 1, "somebody may submit just then, who does not look"
+    assert [(e["key"], e["kind"]) for e in events(study, "ended")] == [(other, "node_failure")]
+    asked = len(scheduler.asked)
+    after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
+    assert len(scheduler.asked) == asked, "what waits has jobs that look"
+
+
+def test_nothing_of_what_follows_can_fail_a_job(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.study.write_text("retry: {hang: maybe}\n")
+    said: list[str] = []
+    after(work(study, key), 1, Ending("hang"), {}, outside(Scheduler(), said))
+    assert "retry.hang" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ("PREEMPTED|1\nRUNNING|2\n", "preempted"),
+        ("NODE_FAIL|1\nRUNNING|2\n", "node_failure"),
+        ("PREEMPTED|1\nNODE_FAIL|2\nRUNNING|3\n", "node_failure"),
+        ("REQUEUED|1\nRUNNING|2\n", None),
+        ("RUNNING|2\n", None),
+        ("", None),
+        ("nonsense", None),
+    ],
+)
+def test_a_requeued_job_accounts_for_its_earlier_start(tmp_path: Path, told: str, kind: str | None) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key)
+    attempt(study, key, 2, restart=1)
+    scheduler = Scheduler(sacct=Answer(0, told))
+    assert account_for_restart(work(study, key, 1), 2, outside(scheduler)) is None
+    assert [e["kind"] for e in events(study, "ended")] == ([kind] if kind else [])
+    assert account_for_restart(work(study, key, 0), 2, outside(scheduler)) is None
+
+
+def test_accounting_that_lags_is_asked_again(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    attempt(study, key)
+    attempt(study, key, 2, restart=1)
+    told = ["", "RUNNING|1\n", "RUNNING|1\nRUNNING|2\n", "PREEMPTED|1\nRUNNING|2\n"]
+    slept: list[float] = []
+    world = Outside(runner=lambda command: Answer(0, told.pop(0)), sleep=slept.append, say=lambda text: None)
+    assert account_for_restart(work(study, key, 1), 2, world) is None
+    assert [e["kind"] for e in events(study, "ended")] == ["preempted"]
+    assert (slept[0], sorted(slept), told) == (0, slept, [])
+
+
+def test_slurm_may_requeue_a_job_only_so_often(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.study.write_text("retry: {preempted: again 1}\n")
+    scheduler = Scheduler(sacct=Answer(0, "PREEMPTED|1\n"))
+    for number in (1, 2):
+        attempt(study, key, number, restart=number - 1)
+        ending = account_for_restart(work(study, key, number), number + 1, outside(scheduler))
+        assert (ending is None) == (number == 1)
+    assert ending is not None
+    assert "cap" in str(ending.why)
+
+
+def test_a_job_says_what_follows_from_its_end(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.looked.touch()
+    attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
+    said: list[str] = []
+    scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
+    after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, outside(scheduler, said))
+    (end,) = events(study, "ended")
+    assert said == [f"{key}: {end['why']}", f"{key}: job 7_0 is requeued"]
+
+
+def test_how_long_a_node_is_left_out(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    study.study.write_text("retry: {exclude_hours: 12}\ntracking: {enabled: false}\n")
+    attempt(study, key)
+    scheduler = Scheduler(sacct=sacct("7_0|NODE_FAIL|0:0|n1|b"), sinfo=Answer(0, "n1 down*\n"))
+    now = time.time() + 1000.4
+    world = replace(outside(scheduler), clock=lambda: now)
+    follow_up(study, look(study, scheduler), world)
+    (excluded,) = events(study, "excluded")
+    assert excluded["until"] == round(now + 12 * 3600)
+
+
+@pytest.mark.parametrize(
+    ("status", "looks"),
+    [
+        (PointStatus("k", "failed", kind="hang"), True),
+        (PointStatus("k", "time_limit", kind="time_limit"), True),
+        (PointStatus("k", "interrupted", NEVER_BEGAN), True),
+        (PointStatus("k", "interrupted"), False),
+        (PointStatus("k", "running", kind="hang"), False),
+        (PointStatus("k", "completed"), False),
+    ],
+)
+def test_only_a_bad_end_or_a_job_that_never_began_is_followed_up_in_passing(
+    status: PointStatus, looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, _ = make_study(tmp_path / "s", [1])
+    followed, said = [], list[str]()
+
+    def fails(*given: Any) -> int:
+        followed.append(given)
+        raise ValueError("the disk is away")
+
+    monkeypatch.setattr(retry, "follow_up", fails)
+    statuses = [PointStatus("other", "queued"), status]
+    assert retry.carry_on(Observer(study), statuses, said.append) is statuses
+    assert len(followed) == looks and said == ["the disk is away"] * looks
+
+
+def test_what_followed_is_looked_at_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, (key,) = submitted(tmp_path)
+
+    def follows(*_: Any) -> int:
+        ledger.append(study, "cancelled", keys=[key])
+        return 0
+
+    monkeypatch.setattr(retry, "follow_up", follows)
+    observer = Observer(study, lambda ids: query.View())
+    assert [s.state for s in retry.carry_on(observer, [PointStatus(key, "failed", kind="hang")])] == ["cancelled"]
+
+
+def test_where_nothing_of_ours_ended_badly_nothing_is_tried_again_here(tmp_path: Path) -> None:
+    study, (key,) = submitted(tmp_path)
+    known = ledger.read(study)
+    told = PointStatus(key, "failed", kind="hang", batch="b")
+    for status in (told, replace(told, kind=""), replace(told, state="running"), replace(told, batch=None)):
+        assert retry.again_here(study, known, [status], lambda text: None) == []
+    assert ledger.read(study) == known, "a job sees to its own end"
+
+
+def test_ends_are_said_once_for_each_reason() -> None:
+    ends = [End(f"k{n}", "b", 1, "hang", (), 0.0, "again", "one") for n in range(5)]
+    assert retry._said(ends[:3]) == ["k0 k1 k2: one"]
+    assert retry._said([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]

@@ -1,0 +1,153 @@
+"""Bad ends of a search's units follow the study's own retry policy; a worker that is gone does not count as running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.config.schema import RetryConfig
+from study.executors.job_spec import Shape
+from study.failures.retry_policy import End
+from study.search import retry, view
+from study.search.state import Search, ended, started
+from study.search.trial_queue import Office
+from study.storage.layout import StudyFolder
+from study.workers import unit_jobs
+from tests.study.support.searches import make_search, run_worker, search_settings
+
+ONE = {"trials": 1, "scheduler": "random"}
+
+
+def ends(*kinds: str, saved: int = 0) -> list[End]:
+    return [End("k", "", number, kind, saved=saved) for number, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "policy", "how"),
+    [
+        ("killed", [], {}, "lost"),
+        ("killed", ["killed", "killed"], {}, "failed"),  # retry.killed is `again 2`
+        ("killed", [], {"killed": "stop"}, "failed"),
+        ("code_error", [], {}, "failed"),
+        ("code_error", [], {"code_error": "again 1"}, "lost"),
+        ("code_error", ["code_error"], {"code_error": "again 1"}, "failed"),
+        ("node_failure", ["node_failure"] * 4, {}, "lost"),  # `elsewhere` means again here
+        ("node_failure", ["node_failure"] * 5, {}, "failed"),
+        ("hang", ["hang", "killed", "node_failure", "hang"], {"failures": 4}, "failed"),
+        ("preempted", ["preempted"] * 40, {}, "lost"),
+        ("preempted", [], {"preempted": "stop"}, "failed"),
+        ("interrupted", ["interrupted"] * 50, {}, "lost"),  # a worker was told to stop: not the trial's end
+        ("held", ["held"] * 50, {}, "lost"),  # whoever has the run advances it
+        ("gpu_memory", [], {}, "failed"),
+        ("host_memory", [], {}, "lost"),
+    ],
+)
+def test_the_policy_is_the_studys(kind: str, before: list[str], policy: dict[str, Any], how: str) -> None:
+    rules = RetryConfig(**policy).rules()
+    assert retry.follows(kind, ends(*before), rules).how == how
+
+
+def test_failures_count_while_the_run_gets_no_further() -> None:
+    rules, row = RetryConfig().rules(), ends("killed", "killed", saved=100)
+    assert retry.follows("killed", row, rules, saved=100).how == "failed"
+    assert retry.follows("killed", row, rules, saved=200).how == "lost"
+
+
+def test_a_full_disk_stops_the_search_and_not_one_trial_after_the_other() -> None:
+    then = retry.follows("disk_full", [], RetryConfig().rules())
+    assert (then.how, then.stops) == ("lost", True)
+    assert not retry.follows("disk_full", [], RetryConfig(disk_full="again 3").rules()).stops
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("NODE_FAIL", "node_failure"), ("PREEMPTED", "preempted"), ("TIMEOUT", "time_limit"),
+        ("OUT_OF_MEMORY", "host_memory"), ("CANCELLED by 0", "cancelled"), ("FAILED", "node_failure"),
+        ("COMPLETED", "node_failure"),
+    ],
+)  # fmt: skip
+def test_a_jobs_end_is_of_the_kind_that_slurm_says(word: str, kind: str) -> None:
+    assert retry.by_job(word) == kind
+    assert unit_jobs._kind(None, object()) == "node_failure"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rule", "losses"), [("elsewhere 5", 5), ("elsewhere 1", 1), ("stop", 0)])
+def test_workers_that_fall_silent_cost_a_trial_what_the_policy_says(tmp_path: Path, rule: str, losses: int) -> None:
+    study = make_search(tmp_path / "s", lease=600.0, **ONE)
+    study.study.write_text(f"retry: {{node_failure: {rule}}}\n")
+    office = Office.of(study)
+    for loss in range(losses + 1):
+        claim = office.claim(f"w{loss}")
+        assert claim is not None and claim.unit.trial == 0
+        for lease in study.leases.iterdir():
+            os.utime(lease, (0, 0))
+    assert office.claim("last") is None
+    assert office.search.trials[0].failed and office.search.lost_units == losses
+    assert "node_failure" in str(office.log.records[-1]["why"])
+    again = Office.of(study).search
+    assert again.trials == office.search.trials  # the counts are in the log
+
+
+def test_ends_of_the_version_before_count_as_what_they_were() -> None:
+    search = Search(search_settings(**ONE))
+    for number in range(2):
+        unit = search.decide()
+        assert unit is not None
+        search.apply(started(unit, "key", "w", 1.0, 0.0))
+        old = ended(search.claims[2 * number], "lost", "hang" if number else "its worker w was silent for 9 s", 1.0)
+        search.apply({**old, "silent": True})
+    assert [end.kind for end in search.trials[0].ends] == ["node_failure", "hang"]
+
+
+def test_a_crash_is_tried_again_where_the_policy_says_so(tmp_path: Path) -> None:
+    space = {"optim.lr": {"kind": "choice", "values": [0.0001], "ordered": False}}  # the stand-in crashes at once
+    study = make_search(tmp_path / "s", space=space, **ONE)
+    study.study.write_text("cluster: {executor: local}\ntracking: {enabled: false}\nretry: {code_error: again 2}\n")
+    run_worker(study)
+    records = [r for r in Office.of(study).log.records if r["event"] == "ended"]
+    assert [(r["how"], r["kind"]) for r in records] == [("lost", "code_error")] * 2 + [("failed", "code_error")]
+    assert "that is the cap (retry.code_error)" in records[-1]["why"]
+
+
+def test_a_unit_that_is_a_job_asks_for_more_memory_each_time_that_its_trial_was_short_of_it() -> None:
+    rules, shape = RetryConfig(host_memory="more 3", memory_factor=2.0).rules(), Shape(mem_gb=8.0)
+    assert [unit_jobs.with_more_memory(shape, rules, times).mem_gb for times in range(3)] == [8.0, 16.0, 32.0]
+    assert unit_jobs.with_more_memory(shape, RetryConfig(host_memory="again 3").rules(), 2) == shape
+    search = Search(search_settings(**ONE))
+    unit = search.decide()
+    assert unit is not None
+    search.apply(started(unit, "key", "w", 1.0, 0.0))
+    search.apply({**ended(search.claims[0], "lost", "", 1.0), "kind": "host_memory"})
+    assert search.trials[0].short_of_memory == 1
+
+
+def dead_worker(folder: Path) -> StudyFolder:
+    study = make_search(folder, lease=600.0)
+    office = Office.of(study)
+    assert office.claim("dead") and office.claim("alive")
+    os.utime(study.leases / "0", (0, 0))
+    return study
+
+
+def test_a_worker_that_is_gone_does_not_count_as_running_once_its_lease_has_run_out(tmp_path: Path) -> None:
+    study = dead_worker(tmp_path / "s")
+    before = study.events.read_bytes()
+    search = Office.of(study).look().search
+    assert [view.verdict(search, trial) for trial in search.trials.values()] == ["silent", "running"]
+    assert "1 running, 1 silent" in view.line(search)
+    assert "1 worker silent for longer than a lease: the next worker takes the unit over" in view.text(search, study)
+    os.utime(study.leases / "1", (0, 0))
+    search = Office.of(study).look().search
+    assert "no worker is advancing a trial: give the study's command again" in view.text(search, study)
+    assert study.events.read_bytes() == before  # who looks decides nothing
+
+
+def test_an_end_that_does_not_say_what_was_saved_had_saved_nothing() -> None:
+    found = retry.end_of({"claim": "4", "kind": "hang", "time": 2}, "k")
+    assert found is not None
+    assert (found.key, found.attempt, found.kind, found.time, found.saved) == ("k", 4, "hang", 2.0, 0)
+    assert retry.end_of({"claim": 4, "kind": "interrupted", "time": 2}, "k") is None

@@ -1,0 +1,171 @@
+"""Device time of a study: from recorded sacct output, from attempts' clocks, and against budgets."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from study.config.schema import StudySection
+from study.executors.job_spec import Shape
+from study.executors.slurm.query import Answer
+from study.records import ledger
+from study.status import budget, cost
+from study.status.observer import observe
+from study.status.states import PointStatus
+from study.storage.layout import StudyFolder
+from tests.study.support.studies import make_study
+
+START = "2026-11-21T10:00:00"
+BEGAN = time.mktime(time.strptime(START, "%Y-%m-%dT%H:%M:%S"))
+TRES = "billing=4,cpu=4,gres/gpu=2,mem=1G,node=1"
+SACCT = "\n".join(
+    [
+        f"7_0|s.b|REQUEUED|600|{TRES}|{START}",
+        f"7_0|s.b|COMPLETED|3000|{TRES}|2026-11-21T10:20:00",
+        f"7_1|s.b|FAILED|1200|{TRES}|{START}",
+        f"7_2|s.b|RUNNING|60|{TRES}|2026-11-21T11:00:00",
+        "7_3|s.b|PENDING|0||Unknown",
+        f"7_4|other|COMPLETED|99999|{TRES}|{START}",
+        "",
+    ]
+)
+
+
+def study(folder: Path, keys: str = "abcd", **shape: object) -> StudyFolder:
+    made = StudyFolder(folder)
+    asked = replace(Shape(gpus_per_node=2, cpus_per_task=4, time_minutes=120), **shape).record()  # type: ignore[arg-type]
+    ledger.append(made, "intent", name="s.b", executor="slurm", keys=list(keys), resources=asked)
+    ledger.append(made, "submitted", name="s.b", job_id="7")
+    return made
+
+
+def attempt(made: StudyFolder, where: tuple[str, int, str], begin: float, seconds: float, state: str) -> None:
+    key, number, job = where
+    folder = made.run(key).attempt(number)
+    folder.path.mkdir(parents=True)
+    about = {"name": "s.b", "job_id": job, "restart": number - 1, "started": BEGAN + begin}
+    folder.job.write_text(json.dumps(about))
+    folder.outcome.write_text(json.dumps({"state": state, "ended": BEGAN + begin + seconds}))
+
+
+def seen(**states: str) -> list[PointStatus]:
+    return [PointStatus(key=key, state=state, batch="s.b") for key, state in states.items()]
+
+
+def test_every_run_of_a_requeued_job_counts_and_no_other_studys(tmp_path: Path) -> None:
+    made = study(tmp_path / "s")
+    attempt(made, ("a", 1, "7_0"), 10, 580, "preempted")
+    attempt(made, ("a", 2, "7_0"), 1200 + 10, 2980, "completed")
+    attempt(made, ("b", 1, "7_1"), 10, 1180, "failed")
+    asked: list[list[str]] = []
+
+    def runner(command: object) -> Answer:
+        asked.append(list(command))  # type: ignore[call-overload]
+        return Answer(0, SACCT)
+
+    statuses = seen(a="completed", b="failed", c="running", d="queued")
+    (one,) = cost.measure(made, dict.fromkeys("abcd"), statuses, runner)  # type: ignore[arg-type]
+    assert "--duplicates" in asked[0]
+    assert one.unit == "GPU-hours"
+    assert one.used == pytest.approx(2 * (600 + 3000 + 1200 + 60) / 3600)
+    assert one.spent == pytest.approx(2 * (600 + 3000 + 1200) / 3600)
+    assert one.lost == pytest.approx(2 * 1180 / 3600)
+    assert one.idle == pytest.approx(2 * (20 + 20 + 20 + 60) / 3600)
+    assert (one.asked, one.reserved) == (4 * 4.0, 2 * 4.0)
+    assert (one.jobs, one.runs, one.clocks) == (3, 4, 0)
+
+
+def test_without_sacct_the_attempts_own_clocks_count(tmp_path: Path) -> None:
+    made = study(tmp_path / "s")
+    attempt(made, ("a", 1, "7_0"), 0, 600, "preempted")
+    attempt(made, ("a", 2, "7_0"), 1200, 3000, "completed")
+    attempt(made, ("b", 1, "7_1"), 0, 1200, "failed")
+    (one,) = cost.measure(
+        made,
+        dict.fromkeys("abcd"),  # type: ignore[arg-type]
+        seen(a="completed", b="failed"),
+        lambda command: Answer(1, error="Slurm accounting storage is disabled"),
+    )
+    assert one.used == pytest.approx(2 * 4800 / 3600)
+    assert one.lost == pytest.approx(2 * 1200 / 3600)
+    assert one.idle is None
+    assert one.clocks == one.jobs == 2
+    assert "disabled" in one.problems[0]
+
+
+def test_points_that_share_a_job_hold_it_together(tmp_path: Path) -> None:
+    made = study(tmp_path / "s", "ab", pack=2, gpus_per_node=1)
+    attempt(made, ("a", 1, "7_0"), 0, 600, "completed")
+    attempt(made, ("b", 1, "7_0"), 0, 300, "failed")
+    sacct = f"7_0|s.b|FAILED|600|{TRES}|{START}\n"
+    (one,) = cost.measure(made, {}, [], lambda command: Answer(0, sacct))
+    (two,) = cost.measure(made, dict.fromkeys("ab"), [], lambda command: Answer(0, sacct))  # type: ignore[arg-type]
+    assert one.used == two.used == pytest.approx(2 * 600 / 3600)
+    assert one.lost == pytest.approx(one.used), "a job that failed and of which nothing more is known"
+    assert two.lost == pytest.approx(300 / 3600)
+    assert two.idle == pytest.approx(300 / 3600), "one place was empty for half of the time"
+
+
+def test_lines_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    made = study(tmp_path / "s")
+    (one,) = cost.measure(made, {}, [], lambda command: Answer(0, f"{SACCT}7_9|s.b|??\n7_8|s.b|COMPLETED|x|y|z\n"))
+    assert one.problems == ("sacct: 2 line(s) could not be read",)
+
+
+def test_quick_adds_earlier_attempts_to_what_the_status_knows(tmp_path: Path) -> None:
+    made = study(tmp_path / "s")
+    attempt(made, ("a", 1, "7_0"), 0, 600, "failed")
+    attempt(made, ("a", 2, "7_0"), 1200, 3000, "completed")
+    status = PointStatus(key="a", state="completed", batch="s.b", attempt=2, seconds=3000.0)
+    one = cost.quick(made, {}, [status])
+    assert one.used == pytest.approx(2 * 3600 / 3600)
+    assert one.lost == pytest.approx(2 * 600 / 3600)
+
+
+def test_an_attempt_that_was_killed_outright_ran_until_its_last_word(tmp_path: Path) -> None:
+    made, keys = make_study(tmp_path / "s", [1])
+    run = made.run(keys[1])
+    run.attempt(1).path.mkdir(parents=True)
+    run.attempt(1).job.write_text(json.dumps({"name": "s.b", "job_id": "7_0", "started": BEGAN}))
+    run.metrics.write_text(json.dumps({"kind": "train", "step": 3, "time": BEGAN + 25, "metrics": {}}) + "\n")
+    (status,) = observe(made)
+    assert status.state != "running" and status.seconds == pytest.approx(25.0), "not until now"
+
+
+def test_jobs_without_gpus_are_counted_in_core_hours(tmp_path: Path) -> None:
+    made = study(tmp_path / "s", gpus_per_node=0)
+    sacct = f"7_0|s.b|COMPLETED|3600|cpu=8,node=1|{START}\n"
+    (one,) = cost.measure(made, {}, [], lambda command: Answer(0, sacct))
+    assert one.unit == "core-hours"
+    assert one.used == pytest.approx(8.0)
+
+
+def test_a_budget_counts_what_was_used_what_waits_and_what_is_asked(tmp_path: Path) -> None:
+    made = study(tmp_path / "s")
+    statuses = seen(a="completed", b="failed", c="running", d="queued")
+    shapes = [(Shape(gpus_per_node=2, time_minutes=60), 3)]
+    (balance,) = budget.balances(
+        made, StudySection(gpu_hours=16.0), shapes, ({}, statuses), lambda command: Answer(0, SACCT)
+    )
+    assert balance.used == pytest.approx(2 * 4800 / 3600)
+    assert balance.reserved == pytest.approx(8.0), "the running job to its limit, and the waiting one"
+    assert balance.left == pytest.approx(16 - 8 - 8 / 3)
+    assert not balance.fits
+    assert "3 jobs, up to the time limit, would ask 6: 2 of them would fit" in balance.refusal()
+    purse = budget.Purse([balance])
+    assert purse.take(shapes[0][0], 2) == ""
+    assert "the budget is spent" in purse.take(shapes[0][0], 1)
+    assert purse.take(Shape(), 100) == "", "cores are no GPUs"
+
+
+def test_no_budget_asks_nobody(tmp_path: Path) -> None:
+    def never(command: object) -> Answer:
+        raise AssertionError(command)
+
+    assert budget.balances(study(tmp_path / "s"), StudySection(), (), ({}, []), never) == []
+    with pytest.raises(ValueError, match=r"study\.gpu_hours=-1 is not allowed"):
+        budget.balances(study(tmp_path / "t"), StudySection(gpu_hours=-1.0), (), ({}, []), never)

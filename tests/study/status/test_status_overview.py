@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from study.commands import emit
+from study.status.cost import Cost
+from study.status.overview import (
+    Failure,
+    bad_ends,
+    bars,
+    code_lines,
+    cost_line,
+    count,
+    failure_lines,
+    failures,
+    left_line,
+    next_action,
+    seconds_left,
+    table,
+    unlike,
+    waiting_lines,
+)
+from study.status.states import PointStatus
+from study.watch.follow import MAX_REST_SECONDS, TICK_SECONDS, pause
+from study.watch.progress import JsonLines, Lines, Pace, slow_lines
+from tests.study.support.studies import seeded
+
+POINT = seeded(1)
+HALF, WHOLE = 6400, 12_800
+
+
+def status(key: str, state: str, tokens: int = 0, **more: object) -> PointStatus:
+    return PointStatus(key, state, tokens=tokens, budget_tokens=WHOLE, **more)  # type: ignore[arg-type]
+
+
+def test_bars_are_as_long_as_their_share_and_none_is_empty() -> None:
+    lines = bars({"completed": 9_998, "failed": 1, "running": 1}, 10_000)
+    assert [line.split()[0] for line in lines] == ["completed", "running", "failed"]
+    assert [line.count("█") for line in lines] == [30, 1, 1]
+    assert lines[-1].endswith("1   <1 %")
+    assert max(map(len, lines)) <= 80
+
+
+def test_failures_are_grouped_by_their_kind_with_what_says_most() -> None:
+    found = failures(
+        [
+            status("a", "failed", kind="gpu_memory", headline="CUDA out of memory"),
+            status("b", "completed"),
+            status("c", "failed", kind="code_error", headline="RuntimeError: no"),
+            status("d", "failed", kind="gpu_memory", headline="CUDA out of memory too"),
+            status("e", "unknown", why="neither squeue nor sacct know it"),
+            status("f", "failed", kind="unknown", error=("first", "last words")),
+        ]
+    )
+    assert found == [
+        Failure("gpu memory", ("a", "d"), "CUDA out of memory"),
+        Failure("code error", ("c",), "RuntimeError: no"),
+        Failure("unknown", ("e",), "neither squeue nor sacct know it"),
+        Failure("failed", ("f",), "last words"),
+    ]
+    many = failure_lines([Failure("hang", tuple(f"{n:012d}" for n in range(9)), "x" * 200)])
+    assert many[0] == "  9 hang: 000000000000 000000000001 000000000002 and 6 more"
+    assert len(many[1]) == 80
+
+
+def test_points_that_failed_alike_are_told_of_once() -> None:
+    alike = [status(f"p{n}", "failed", kind="code_error", headline="RuntimeError: no") for n in range(9)]
+    other = status("q", "failed", kind="code_error", headline="KeyError: 'x'")
+    assert [s.key for s in unlike([status("a", "running"), *alike, other], 5)] == ["p0", "q"]
+    assert [s.key for s in unlike([*alike, other], 1)] == ["p0"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "seconds"),
+    [
+        ([status("a", "completed", WHOLE, attempt=1, seconds=10.0)], 0.0),
+        ([status("a", "queued")], None),
+        ([status("a", "running", HALF, attempt=1, seconds=10.0)], 10.0),
+        ([status("a", "running", HALF, attempt=2, seconds=1.0)], None),
+        ([status("a", "running", HALF, attempt=1, seconds=10.0), status("b", "queued")], 30.0),
+        (
+            [
+                status("a", "running", HALF, attempt=1, seconds=10.0),
+                status("b", "running", HALF, attempt=1, seconds=10.0),
+                status("c", "waiting"),
+            ],
+            20.0,
+        ),
+        ([status("a", "completed", WHOLE, attempt=1, seconds=10.0), status("b", "queued")], None),
+    ],
+)
+def test_the_time_left_follows_the_speed_of_first_attempts(statuses: list[PointStatus], seconds: float | None) -> None:
+    found = seconds_left(statuses, {s.key: POINT for s in statuses})
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_lines_about_time_and_cost() -> None:
+    running = [status("a", "running"), status("b", "queued"), status("c", "waiting", why="MaxSubmitJobs is 2")]
+    assert left_line(3700.0, running) == "time left: about 1 h 01 min (1 running, 2 waiting)"
+    assert left_line(None, running).startswith("time left: cannot be told yet")
+    assert left_line(0.0, []) == ""
+    assert waiting_lines(running)[0] == "1 waits: MaxSubmitJobs is 2"
+    assert waiting_lines([]) == []
+    assert max(map(len, waiting_lines([status("w", "waiting", why="no answer " * 30)]))) <= 80
+    ran = [status(f"p{n}", "running", source=source) for n, source in enumerate(["other", "live", None, "frozen"])]
+    assert code_lines(ran) == ["other code than was recorded: p0 (cluster.code=frozen prevents it)"]
+    assert code_lines(ran[1:]) == []
+    said = cost_line(Cost("GPU-hours", asked=1200.0, used=12.345, lost=0.001))
+    assert said == "GPU-hours: 12.3 used of 1,200 asked for, <0.01 of them lost to failed attempts"
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"completed": 3}, ""),
+        ({"completed": 3, "failed": 1, "running": 1}, "python -m study retry s "),
+        ({"time_limit": 1}, "python -m study retry s "),
+        ({"running": 1}, "python -m study watch s "),
+        ({"waiting": 1}, "python -m study watch s "),
+        ({"pending": 1}, "pending: give the study's command again"),
+        ({"unknown": 1}, "unknown: nothing is done"),
+    ],
+)
+def test_the_next_action(counts: dict[str, int], said: str) -> None:
+    found = next_action(counts, "s")
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_no_retry_is_advised_that_must_fail() -> None:
+    hopeless = [status("a", "failed", kind="bad_config"), status("b", "completed")]
+    said = next_action(count(hopeless), "s", bad_ends(hopeless))
+    assert "retry" not in said and said.startswith("python -m study logs s KEY")
+    mixed = [*hopeless, status("c", "interrupted", kind="interrupted")]
+    assert next_action(count(mixed), "s", bad_ends(mixed)).startswith("python -m study retry s ")
+    full = [status("a", "failed", kind="disk_full")]
+    assert "make room first" in next_action(count(full), "s", bad_ends(full))
+
+
+def test_the_table_fits_80_columns() -> None:
+    long = status(
+        "abcdefabcdef", "interrupted", HALF, loss=1.5, attempt=12, job_id="1234567_999", overrides=("x=1",) * 40
+    )
+    assert max(map(len, table([long]))) == 80
+    assert max(map(len, table([long], 140))) == 140
+
+
+def test_watching_rests_longer_than_it_looks() -> None:
+    assert pause(0.0) == TICK_SECONDS
+    assert pause(1e9) == MAX_REST_SECONDS
+    assert all(cpu / (cpu + pause(cpu)) < 0.01 for cpu in (0.003, 0.01, 0.1, 1.0, 1.4))
+
+
+def test_who_waits_for_a_slow_rank_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = [status(f"p{n}", "running", slow=f"rank {n} on n{n} takes 2.0 x") for n in range(4)]
+    assert slow_lines([status("a", "running")]) == []
+    assert slow_lines(slow)[0] == "slow: p0: rank 0 on n0 takes 2.0 x"
+    assert slow_lines(slow)[3:] == ["slow: 1 more"]
+    with Lines(Pace({}), every=0.0) as shown:
+        shown.update(slow[:1])
+        shown.update(slow[:1])
+        shown.update([status("p0", "running")])
+        shown.update(slow[:1])
+    assert "".join(line[0] for line in capsys.readouterr().out.splitlines()) == "[s[[[s"
+
+
+def test_lines_for_machines_name_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    with JsonLines(Pace({"a": 1.0}), "s") as shown:
+        shown.update([status("a", "running"), status("b", "queued")])
+        shown.update([status("a", "running"), status("b", "queued")])
+        shown.update([status("a", "completed"), status("b", "queued")])
+        shown.say("not an object")
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["changed"] for record in records] == [{"a": "running", "b": "queued"}, {"a": "completed"}]
+
+
+def test_what_is_not_a_number_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    emit("x", None, {"loss": [math.nan, 1.0], "more": {"inf": math.inf}})
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"format": 1, "command": "x", "loss": [None, 1.0], "more": {"inf": None}}

@@ -1,0 +1,71 @@
+"""Choosing points by state, key and config."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from study.records.point import Point
+from study.status.selection import by_key, choose, parse_states, selected
+from study.status.states import STATES, PointStatus
+from train.spec.config import RunConfig
+
+STATUSES = [
+    PointStatus("aa1", "completed"),
+    PointStatus("ab2", "failed"),
+    PointStatus("b3", "failed"),
+    PointStatus("c4", "running"),
+]
+POINTS = {s.key: Point(s.key, replace(RunConfig(), seed=n)) for n, s in enumerate(STATUSES)}
+
+
+def keys(default: str = "all", **given: Any) -> list[str]:
+    options = argparse.Namespace(**{"state": None, "points": [], "point": [], "where": [], **given})
+    return [status.key for status in selected(options, STATUSES, POINTS, default)]
+
+
+def test_states_are_a_list_and_all_is_every_one() -> None:
+    assert parse_states("failed, running,") == {"failed", "running"}
+    assert parse_states("failed,all") == frozenset(STATES)
+    with pytest.raises(ValueError, match=r"--state 'done' is not a state: choose among .*completed.*, or all"):
+        parse_states("failed,done")
+
+
+def test_the_beginning_of_a_key_names_one_point_or_says_why_not() -> None:
+    assert by_key(STATUSES, "ab").key == "ab2"
+    with pytest.raises(ValueError, match=r"'a' begins 2 keys \(aa1, ab2\): give more of it"):
+        by_key(STATUSES, "a")
+    with pytest.raises(ValueError, match=r"no point begins with 'z': the keys are aa1, ab2, b3, c4$"):
+        by_key(STATUSES, "z")
+    many = [PointStatus(f"k{n}", "pending") for n in range(7)]
+    with pytest.raises(ValueError, match=r"the keys are k0, k1, k2, k3, k4, …$"):
+        by_key(many, "z")
+    with pytest.raises(ValueError, match=r"the keys are k0, k1, k2, k3, k4$"):
+        by_key(many[:5], "z")
+    with pytest.raises(ValueError, match=r"'k' begins 7 keys \(k0, k1, k2, k3, k4\)"):
+        by_key(many, "k")
+
+
+def test_those_named_come_in_the_studys_order_whatever_their_state() -> None:
+    assert [s.key for s in choose(STATUSES, frozenset(), ["c", "aa"])] == ["aa1", "c4"]
+    assert [s.key for s in choose(STATUSES, frozenset({"failed"}), [])] == ["ab2", "b3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ["ab2", "b3"]),
+        ({"state": "all"}, ["aa1", "ab2", "b3", "c4"]),
+        ({"state": "running"}, ["c4"]),
+        ({"points": ["aa"], "point": ["c"]}, ["aa1", "c4"]),
+        ({"points": ["aa", "b3"], "state": "failed"}, ["b3"]),
+        ({"where": ["seed>1"]}, ["b3"]),
+        ({"where": ["seed>=1", "seed<2"]}, ["ab2"]),
+        ({"points": ["aa", "c"], "where": ["seed>1"]}, ["c4"]),
+    ],
+)
+def test_keys_states_and_conditions_narrow_each_other(given: dict[str, Any], found: list[str]) -> None:
+    assert keys("failed", **given) == found

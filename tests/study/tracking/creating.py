@@ -1,9 +1,0 @@
-"""Make MLflow's database: `python -m tests.study.tracking.creating FILE ARTIFACTS` prints whether it did."""
-
-import sys
-from pathlib import Path
-
-from study.tracking.database import create_database
-
-if __name__ == "__main__":
-    print(create_database(Path(sys.argv[1]), sys.argv[2]))

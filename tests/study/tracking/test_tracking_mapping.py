@@ -1,0 +1,218 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.config.tracking_uri import DEFAULT, artifact_root, identity, resolve, shown, ui_command
+from study.status.states import ENDED, STATES
+from study.storage.secrets import redactor
+from study.tracking.facts import Facts
+from study.tracking.follow import Rhythm
+from study.tracking.mapping import (
+    STATUS,
+    STOPPED,
+    FrozenPoint,
+    identity_tags,
+    of_search,
+    params,
+    run_card,
+    run_name,
+    study_card,
+)
+from study.tracking.shipping import _chunks
+from study.tracking.sqlite import file_system
+
+PLAIN = redactor({})
+
+
+def test_every_state_has_a_status() -> None:
+    assert set(STATUS) == set(STATES)
+    assert {STATUS[s] for s in ENDED} == {"FINISHED", "FAILED", "KILLED"}
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+
+
+@given(st.dictionaries(st.sampled_from("abcde"), SCALARS | st.lists(SCALARS, max_size=3), min_size=1))
+def test_params_come_back_as_they_were(config: dict[str, Any]) -> None:
+    def parsed(text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    found = {name: parsed(text) for name, text in params({"s": config}, lambda text: text)}
+    assert found == {f"s.{name}": value for name, value in config.items()}
+
+
+def test_long_values_are_cut_to_what_mlflow_takes() -> None:
+    ((_, value),) = params({"a": "x" * 7000}, PLAIN)
+    assert len(value) == 6000
+    assert len(run_name(FrozenPoint("k", {}, ("y" * 500,)), PLAIN)) == 120
+    assert run_name(FrozenPoint("k", {}), PLAIN) == "k"
+
+
+def test_chunks_keep_both_limits_and_the_order() -> None:
+    many = [(f"p{i}", "v" * (5000 if i % 2 else 1)) for i in range(450)]
+    chunks = _chunks(many)
+    assert [pair for chunk in chunks for pair in chunk] == many
+    assert max(map(len, chunks)) <= 100
+    assert all(len(json.dumps(chunk)) < 500_000 for chunk in chunks)
+
+
+def test_study_sums_its_points_up() -> None:
+    def status(states: list[str], pending: int = 0) -> str:
+        return study_card(states, pending, "local", "abc-d", PLAIN).status
+
+    assert status(["completed", "completed"]) == "FINISHED"
+    assert status(["completed", "running"]) == "RUNNING"
+    assert status(["completed"], pending=1) == "RUNNING"
+    assert status(["completed", "failed", "cancelled"]) == "FAILED"
+    assert status(["completed", "interrupted"]) == "KILLED"
+    assert status([]) == "RUNNING"
+
+
+def test_a_search_is_finished_once_it_is_over_and_one_trial_came_to_the_end() -> None:
+    def status(states: list[str], search: str, pending: int = 0) -> str:
+        return study_card(states, pending, "local", "abc-d", PLAIN, search=search).status
+
+    assert status(["completed", "stopped", "failed", "diverged"], "over", pending=1) == "FINISHED"
+    assert status(["stopped", "failed"], "over") == "FAILED"
+    assert status(["completed", "stopped"], "stopped") == "KILLED"
+    assert status(["completed", "completed"], "") == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "end", "shown"),
+    [
+        ("pending", "paused", "", "pending"),
+        ("pending", "paused", "over", STOPPED),
+        ("pending", "paused", "stopped", STOPPED),
+        ("pending", "replaced", "", STOPPED),  # its member goes on as another one's copy
+        ("pending", "failed", "", "failed"),
+        ("pending", "waiting", "over", STOPPED),
+        ("completed", "completed", "over", "completed"),
+        ("running", "running", "", "running"),
+        ("pending", "", "over", "pending"),  # a point that no search knows
+    ],
+)
+def test_a_searchs_run_has_the_state_that_the_search_gives_it(state: str, verdict: str, end: str, shown: str) -> None:
+    facts = of_search(Facts(state), verdict, end)
+    assert facts.state == shown
+    expected = {"pending": "SCHEDULED", STOPPED: "KILLED", "failed": "FAILED", "completed": "FINISHED"}
+    assert run_card(facts, "local", "abc", PLAIN).status == expected.get(shown, "RUNNING")
+
+
+def test_card_names_the_code_the_job_and_the_outcome() -> None:
+    job = {"job_id": "12_3", "executor": "slurm", "nodes": ["n1", "n2"], "code": "feed-d1"}
+    card = run_card(Facts("completed", attempt=2, job=job, outcome={"loss": 1}, ended=5), "local", "old-x", PLAIN)
+    assert card.tags == {
+        "state": "completed",
+        "attempt": "2",
+        "job_id": "12_3",
+        "cluster": "slurm",
+        "nodes": "n1 n2",
+        "code": "feed-d1",
+        "git_sha": "feed",
+        "mlflow.source.git.commit": "feed",
+        "error": "",
+        "outcome": '{"loss":1}',
+    }
+    assert (card.status, card.ended) == ("FINISHED", 5)
+    assert identity_tags("s", "p", "k", "me")["mlflow.parentRunId"] == "p"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://alice:hunter22@host/x",
+        "postgresql+psycopg://alice:hunter22@db/mlflow",
+        "see https://alice:hun@ter22@host:1/x now",
+        "https://host/?access_token=hunter22&x=1",
+        "export WANDB_API_KEY=hunter22; python",
+        "MY_PASSWORD: 'hunter22 hunter22'",
+        "Authorization: Bearer hunter22hunter22",
+        "it said s3cr3t-value and stopped",
+    ],
+)
+def test_secrets_are_hidden(text: str) -> None:
+    clean = redactor({"SOME_TOKEN": "s3cr3t-value", "HOME": "host", "EMPTY_TOKEN": ""})(text)
+    assert "hunter22" not in clean
+    assert "ter22" not in clean
+    assert "s3cr3t" not in clean
+    assert "***" in clean
+    assert redactor({})(clean) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "budget.tokens=100",
+        "tokens: 12",
+        "a@b.c",
+        "http://host:5000/#/x",
+        "sqlite:////a.db",
+        "export MAX_TOKENS=1048576",
+    ],
+)
+def test_plain_text_stays(text: str) -> None:
+    assert redactor({"TOKEN": "1", "BATCH_TOKENS": "1048576"})(text) == text
+
+
+def test_addresses() -> None:
+    base = Path("/home/me")
+    assert resolve(None, base) == resolve(DEFAULT, base) == "sqlite:////home/me/mlflow.db"
+    assert resolve("sqlite:////x/y.db", base) == "sqlite:////x/y.db"
+    assert resolve("http://h:1", base) == "http://h:1"
+    assert artifact_root("sqlite:////x/y.db", "my study", base) == "file:///x/mlartifacts/my%20study"
+    assert artifact_root("http://h", "s", base) is None
+    assert shown("http://u:p@h:1/a") == "http://***@h:1/a"
+    assert identity("http://u:p@h:1/a") == identity("http://other@h:1/a") == "http://h:1/a"
+    assert ui_command("sqlite:////x/my db") == (
+        "mlflow ui --backend-store-uri 'sqlite:////x/my db' --host 127.0.0.1 --port 5000"
+    )
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "file:///x", "sqlite://", "sqlite:///:memory:", "ftp://u:hunter22@h"])
+def test_other_addresses_are_refused_with_what_is_allowed(uri: str) -> None:
+    with pytest.raises(ValueError, match="sqlite:///") as error:
+        resolve(uri, Path("/x"))
+    assert "hunter22" not in str(error.value)
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:40 / /home rw,nosuid shared:3 - nfs4 server:/home rw,vers=4.2
+31 30 0:41 / /home/me/my\\040disk rw - xfs /dev/sdb rw
+32 22 0:50 / /tmp rw - tmpfs tmpfs rw
+33 22 0:51 / /tmp rw - lustre mds:/tmp rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/work/mlflow.db", "ext4"),
+        ("/home/me/mlflow.db", "nfs4"),
+        ("/home/me/my disk/mlflow.db", "xfs"),
+        ("/homestead/x", "ext4"),
+        ("/tmp/x", "lustre"),
+    ],
+)
+def test_the_file_system_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
+    assert file_system(MOUNTS, Path(path)) == kind
+
+
+def test_rhythm_is_quick_when_busy_light_when_idle_and_patient_when_the_store_is_away() -> None:
+    rhythm = Rhythm(5.0)
+    assert rhythm.busy()[0] == rhythm.idle(0.001)[0] == 5.0
+    assert rhythm.idle(0.3)[0] == pytest.approx(30.0)
+    sleeps = []
+    for _ in range(6):
+        seconds, rhythm = rhythm.away()
+        sleeps.append(seconds)
+    assert sleeps == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    assert rhythm.busy()[1].away()[0] == 5.0

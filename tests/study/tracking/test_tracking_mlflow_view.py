@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+
+import pytest
+
+from study.tracking.mlflow_view import encode, page, varying, view
+
+
+@pytest.mark.parametrize(
+    ("configs", "keys"),
+    [
+        ([], []),
+        ([{"a": 1}], []),
+        ([{"a": 1, "b": 2}, {"a": 1, "b": 3}], ["b"]),
+        ([{"width": 16, "heads": 1}, {"width": 32, "heads": 2}], ["width"]),
+        ([{"w": 1, "s": 1}, {"w": 2, "s": 1}, {"w": 3, "s": 2}], ["s", "w"]),
+        ([{"w": 1, "s": (1, 2)}, {"w": 1, "s": (1, 3)}], ["s"]),
+        ([{str(k): k * (n + 1) % (k + 2) for k in range(9)} for n in range(30)], None),
+    ],
+)
+def test_what_tells_points_apart(configs: list[dict[str, object]], keys: list[str] | None) -> None:
+    found = varying(configs)
+    assert found == keys or (keys is None and len(found) == 6)
+
+
+def test_the_view_is_small_enough_for_a_tag_and_is_read_back() -> None:
+    names = [f"section.quite_a_long_name_{number}" for number in range(6)]
+    state = view(names)
+    text = encode(state)
+    assert len(text) < 5000
+    assert json.loads(zlib.decompress(base64.b64decode(text.removeprefix("deflate;")))) == state
+    assert {chart["metricSectionId"] for chart in state["compareRunCharts"]} == {"losses"}
+    assert len({chart["uuid"] for chart in state["compareRunCharts"]}) == len(state["compareRunCharts"])
+    assert f"params.`{names[0]}`" in state["selectedColumns"]
+
+
+def test_addresses() -> None:
+    table = "http://127.0.0.1:5000/#/experiments/7/runs?viewStateShareKey=study"
+    assert page("http://127.0.0.1:5000/", "7") == table
+    assert page("http://127.0.0.1:5000", "7", charts=True) == f"{table}&compareRunsMode=CHART"
