@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 
 from train.spec.config import RunConfig
+from train.spec.from_mapping import read
 from train.spec.manifest import folder, read_manifest
-from train.spec.read import read
 from train.spec.yamlfile import dump
 
 REFERENCE = Path(__file__).with_name("results") / "convergence.txt"

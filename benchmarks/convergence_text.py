@@ -12,8 +12,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from train.data.sources import list_environment
-from train.data.text import digest, left_out_by_content
+from train.data.corpus.clean import digest, left_out_by_content
+from train.data.corpus.source_files import list_environment
 
 WORDS, RULES = 96, 6
 _MASK = (1 << 64) - 1

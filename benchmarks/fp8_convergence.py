@@ -17,11 +17,11 @@ import torch
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.ours import fill
 from benchmarks.peers.rows import SHAPES
-from train.distributed import World
 from train.progress import Progress
+from train.runtime.distributed import World
 from train.setup import build, device_of
 from train.spec.config import RunConfig
-from train.spec.read import read
+from train.spec.from_mapping import read
 from train.spec.resolve import resolve
 from train.step import step
 

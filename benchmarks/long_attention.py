@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from train.model.initialise import initialise
-from train.model.masks import blocks
+from train.model.attention.masks import blocks
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model

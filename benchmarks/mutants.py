@@ -74,8 +74,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "counts", "decoder", "footprint", "former", "later", "lineage", "mesh", "mup", "peaks", "pipeline",
         "precision", "read", "recipe", "resolve", "rules", "yamlfile",
     )},
-    "train/schedule.py": ("tests/train/test_trainer_schedule.py", "tests/train/test_trainer_branches.py"),
-    "train/metrics.py": ("tests/train/test_trainer_metrics.py",),
+    "train/optim/schedule.py": ("tests/train/test_trainer_schedule.py", "tests/train/test_trainer_branches.py"),
+    "train/metrics/file.py": ("tests/train/test_trainer_metrics.py",),
     **{f"train/health/{name}.py": HEALTH for name in (
         "desync", "fingerprint", "guard", "monitor", "parts", "probe", "spikes", "statistics", "tokens",
     )},

@@ -21,10 +21,10 @@ import yaml
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from train.distributed import World
 from train.model.transformer import Transformer
+from train.parallel.fsdp import shard
 from train.parallel.mesh import make_mesh
-from train.parallel.shard import shard
+from train.runtime.distributed import World
 from train.spec.config import BatchConfig, BudgetConfig, DataConfig, ModelConfig, ParallelConfig, RunConfig
 from train.spec.decoder import resolve_model
 from train.spec.footprint import footprint

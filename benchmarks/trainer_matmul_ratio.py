@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.fake_corpus import write_corpus
-from train.distributed import World
-from train.memory.allocator import keep_freed_memory
 from train.progress import Progress, parts
+from train.runtime.distributed import World
+from train.runtime.malloc import keep_freed_memory
 from train.setup import Setup, build
 from train.spec.config import (
     BatchConfig,

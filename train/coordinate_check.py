@@ -20,13 +20,13 @@ from train.spec.counts import head_dim
 from train.spec.interrupts import guarded
 
 if TYPE_CHECKING:
-    from train.coordinates import Scale
+    from train.health.coordinates import Scale
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     options = _parser().parse_args(arguments)
-    from train.coordinates import check, plot, slopes  # loads torch
+    from train.health.coordinates import check, plot, slopes  # loads torch
 
     base = min(options.widths)
     model = ModelConfig(width=base, layers=options.layers, head_dim=options.head_dim)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from train.batch import Batch
-from train.data.rows import IGNORED
+from train.data.batch import Batch
 from train.data.validation import ValidationSet
 from train.parallel.context import cut_batch
 from train.setup import Setup
+from train.spec.labels import IGNORED
 
 
 @dataclass(frozen=True)

@@ -16,24 +16,24 @@ from enum import Enum
 
 from train import outcome
 from train.checkpoint.save import WRITE_SECONDS, SaveError
-from train.clock import Clock
-from train.data.loader import TrainingData
+from train.data.dataset import TrainingData
 from train.evaluate import evaluate
 from train.health.inspection import Inspection
+from train.health.loss_spikes import Action
 from train.health.monitor import Judged, Monitor
-from train.health.spikes import Action
-from train.heartbeat import Heartbeat
-from train.late import Late
-from train.metrics import Rollback, from_here
+from train.metrics.deferred import Late
+from train.metrics.file import Rollback, from_here
+from train.metrics.profiler import Profiler, memory_told
+from train.metrics.timers import Clock
 from train.precision import notes as precision
-from train.profile import Profiler, memory_told
 from train.progress import Progress, evaluation_due
 from train.recording import Recorder, Stamp
+from train.runtime.heartbeat import Heartbeat
+from train.runtime.signals import StopFlag
+from train.runtime.watchdog import watch
 from train.saving import Notes, Saving
 from train.setup import Setup
-from train.signals import StopFlag
 from train.step import accumulate_own, look, lr_at, next_sequences, step, take
-from train.watchdog import watch
 
 
 class End(Enum):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from train.evaluate import bits_per_byte
-from train.files import write_atomic
 from train.progress import Progress
+from train.runtime.files import write_atomic
 from train.setup import Setup
 from train.spec.counts import FLOP_RULE, flops_per_token, params
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.files import write_atomic
-from train.report import warn
+from train.metrics.console import warn
+from train.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     from train.loop import Loop

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.spec.config import DataConfig
+from train.spec.from_mapping import read, unknown_key
 from train.spec.interrupts import INTERRUPTED, WRONG, guarded
 from train.spec.manifest import Manifest, folder, read_manifest, verify
-from train.spec.read import read, unknown_key
 
 _LINE_SECONDS = 0.1
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config, root = configured(options.config, options.set or [], options.root)
         if options.verify:
             return _verified(folder(config, root), display)
-        from train.data.prepare import prepare
+        from train.data.corpus.prepare import prepare
 
         target = prepare(config, root, display.show, force=options.force, workers=options.workers)
         display.end()

@@ -11,8 +11,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from train.optim.schedule import batch_tokens
 from train.progress import batch_sequences
-from train.schedule import batch_tokens
 from train.spec.config import RunConfig
 from train.spec.interrupts import WRONG, guarded
 
@@ -20,7 +20,7 @@ from train.spec.interrupts import WRONG, guarded
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     options = _parser().parse_args(arguments)
-    from train.run import load
+    from train.spec.frozen_run import load
 
     try:
         config = load(options.config)
@@ -100,8 +100,8 @@ def rollbacks(folder: Path) -> list[tuple[int, int, int]]:
 
 def describe(config: RunConfig, step: int, first: int, count: int, shown: int) -> list[str]:
     """Return lines on the rows of a step: those with the least entropy first, at most `shown`, with their documents."""
-    from train.data.loader import open_training
-    from train.health.tokens import odd, statistics
+    from train.data.dataset import open_training
+    from train.health.token_entropy import odd, statistics
 
     data = open_training(config.data, config.runtime.data_root, config.seed)
     rows = data.rows(first, count)

@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from train.clock import Times
 from train.evaluate import Validation
-from train.metrics import ROLLBACK, MetricsFile, Rollback
+from train.metrics.console import Speed, line, say, warn
+from train.metrics.file import ROLLBACK, MetricsFile, Rollback
+from train.metrics.throughput import devices, peak_memory, rates
+from train.metrics.timers import Times
 from train.progress import Progress
-from train.report import Speed, line, say, warn
 from train.setup import Setup
 from train.spec.counts import flops_per_token
-from train.throughput import devices, peak_memory, rates
 
 
 @dataclass(frozen=True)

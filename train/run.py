@@ -16,11 +16,12 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.files import check_writable
-from train.report import warn
-from train.signals import StopFlag
+from train.metrics.console import warn
+from train.runtime.files import check_writable
+from train.runtime.signals import StopFlag
 from train.spec.config import RunConfig
-from train.spec.former import complaints
+from train.spec.deprecated import complaints
+from train.spec.frozen_run import begun, load
 from train.spec.mesh import axes, check, copies
 
 if TYPE_CHECKING:
@@ -50,21 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
         traceback.print_exc()
         return _failed()
     return _train(loop, options.until)
-
-
-def load(path: Path) -> RunConfig:
-    """Return the resolved config in a YAML file; ValueError that names the file or key where it cannot be read."""
-    from train.spec.later import read_run
-    from train.spec.resolve import resolve
-    from train.spec.yamlfile import read_mapping
-
-    return resolve(read_run(read_mapping(path)), begun(path.parent))
-
-
-def begun(folder: Path) -> bool:
-    """Say whether the run in a folder has taken steps: then it goes on as it began."""
-    metrics = folder / "metrics.jsonl"
-    return metrics.exists() and metrics.stat().st_size > 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,10 +85,10 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
     check_writable(folder / "checkpoints")
     import torch
 
-    from train import distributed
-    from train.determinism import make_deterministic
     from train.loop import Loop
-    from train.memory.allocator import keep_freed_memory
+    from train.runtime import distributed
+    from train.runtime.determinism import make_deterministic
+    from train.runtime.malloc import keep_freed_memory
     from train.setup import build, device_of
 
     torch.set_num_threads(config.runtime.threads)
@@ -128,11 +114,11 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
 
 def _train(loop: Loop, until: int | None) -> int:
     """Train and return the exit code."""
-    from train import distributed
     from train.checkpoint.save import SaveError
     from train.loop import End
+    from train.metrics.console import say
     from train.pause import further
-    from train.report import say
+    from train.runtime import distributed
 
     budget = loop.setup.config.budget.tokens
     assert budget is not None
@@ -171,7 +157,7 @@ def _failed() -> int:
 
 
 if __name__ == "__main__":
-    from train.report import let_go
+    from train.metrics.console import let_go
 
     code = main()
     let_go()

@@ -12,10 +12,10 @@ from typing import Any
 from train import checkpoint
 from train.checkpoint.layout import Checkpoint
 from train.health.monitor import remembered
+from train.metrics.console import say
+from train.optim.schedule import check_branch
 from train.precision.notes import NAMES as PRECISION
 from train.progress import Progress
-from train.report import say
-from train.schedule import check_branch
 from train.setup import Setup
 from train.spec.config import RunConfig
 from train.spec.lineage import parse

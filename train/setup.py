@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from train import backends
-from train.compiling import Compilation, compile_blocks, use_cache
-from train.data.loader import open_training
+from train.data.dataset import open_training
 from train.data.validation import ValidationSet, open_validation
-from train.distributed import World
-from train.memory.allocator import even
-from train.memory.budget import Filler
-from train.memory.checkpointing import wrap
-from train.memory.offload import OffloadedState
-from train.model.initialise import initialise
+from train.dataloader import Reader, RowSource, make_reader
+from train.memory.activation_budget import Filler
+from train.memory.activation_checkpointing import wrap
+from train.memory.optimizer_offload import OffloadedState
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.optim.build import make_optimizer
 from train.optim.optimizer import Optimizer
-from train.parallel.apply import Fill, make_stages
 from train.parallel.mesh import Mesh, make_mesh
-from train.parallel.stage import Stage
+from train.parallel.model_part import Stage
+from train.parallel.parallelize import Fill, make_stages
 from train.precision import policy
 from train.precision.history import History
+from train.precision.loss_scaler import LossScaler
 from train.precision.policy import Formats, formats
-from train.precision.scaler import LossScaler
-from train.reading import Reader, RowSource, make_reader
+from train.runtime import sdpa_backends
+from train.runtime.compile import Compilation, compile_blocks, use_cache
+from train.runtime.distributed import World
+from train.runtime.malloc import even
 from train.spec import mesh as layout
 from train.spec.config import SCIENTIFIC, RunConfig
 from train.spec.footprint import micro_batch_sequences
@@ -130,7 +130,7 @@ def build(
     layout.check(config, world.size, saves=False, begun=True)
     policy.check(config, device)
     use_cache(config.compile.cache)
-    backends.prefer(device)
+    sdpa_backends.prefer(device)
     where = folder(config.data, config.runtime.data_root)
     manifest = read_manifest(where)
     _check_data(config, manifest, where)

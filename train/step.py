@@ -9,13 +9,13 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from train.batch import Batch
-from train.clock import UNTIMED, Clock
-from train.health.guard import skip_flag
+from train.data.batch import Batch
+from train.health.nonfinite import skip_flag
+from train.metrics.timers import UNTIMED, Clock
 from train.optim.optimizer import set_lr
-from train.parallel.norm import clip_factor, total_norm
+from train.optim.schedule import batch_tokens, factor
+from train.parallel.grad_norm import clip_factor, total_norm
 from train.progress import Progress, batch_sequences, parts
-from train.schedule import batch_tokens, factor
 from train.setup import Setup
 
 

@@ -20,12 +20,12 @@ from torch import nn
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.rows import SHAPES, Row, find
 from kernels.sharding import local
-from train import distributed
-from train.model.initialise import scale
+from train.model.init import scale
 from train.progress import Progress
+from train.runtime import distributed
 from train.setup import Setup, build, device_of
 from train.spec.config import RunConfig
-from train.spec.read import read
+from train.spec.from_mapping import read
 from train.spec.resolve import resolve
 from train.step import step
 

@@ -97,7 +97,7 @@ def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Nam
     from study.config.schema import ClusterConfig
     from study.doctor import trial
     from study.executors.job_spec import Shape
-    from train.spec.read import read
+    from train.spec.from_mapping import read
 
     def say(text: str) -> None:
         print(f"{'…':>6}  {text}", file=sys.stderr if options.json else sys.stdout, flush=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import study
 from study.config.errors import explain, missing_values
 from study.config.schema import StudyConfig
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -62,7 +62,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
 
 
 def torch_works(folder: Path, place: Place) -> tuple[int, str]:
-    """Run `train.probe` as this rank of the job's; return its exit code and the end of what it said."""
+    """Run `train.check_ranks` as this rank of the job's; return its exit code and the end of what it said."""
     environment = job_environment(os.environ)
     if place.world > 1:
         address, port = _meet(folder, place)
@@ -72,7 +72,7 @@ def torch_works(folder: Path, place: Place) -> tuple[int, str]:
     log = folder / f"torch-{place.rank}.log"
     with log.open("wb") as file:
         try:
-            command = [sys.executable, "-m", "train.probe", "--out", str(folder / "torch.json")]
+            command = [sys.executable, "-m", "train.check_ranks", "--out", str(folder / "torch.json")]
             done = subprocess.run(
                 command, env=environment, stdout=file, stderr=file, timeout=TORCH_SECONDS, check=False
             )

@@ -10,7 +10,7 @@ from typing import Any
 from study.config.schema import ClusterConfig
 from study.doctor.checks import Check, Slurm
 from study.executors.slurm.nodes import Nodes
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 MEMORY_SHARE = 0.95
 """Of a node's memory, what jobs may ask: sites keep a little for themselves."""

@@ -1,8 +1,8 @@
 """The watch over a trainer from outside: progress or none, and what is kept of a run that hangs before it is killed.
 
-Progress is a beat of the trainer (train.heartbeat) or, from a trainer that has none, a record in metrics.jsonl; what
-it prints is none. The clock runs only while this process runs: SLURM suspends a job by stopping all its processes,
-and time in which this one got no turn counts as one look at most.
+Progress is a beat of the trainer (train.runtime.heartbeat) or, from a trainer that has none, a record in
+metrics.jsonl; what it prints is none. The clock runs only while this process runs: SLURM suspends a job by stopping
+all its processes, and time in which this one got no turn counts as one look at most.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def limit(beat: Beat | None, pace: float | None, bounds: Bounds) -> float:
 
     max(10 x the median step, the floor), or longer where the rank said that what it does may take longer: a start, a
     compilation, a checkpoint. pace: seconds between the latest records of its metrics, for one that says nothing.
-    Several ranks watch each other (train.watchdog) and know more than this does: they come first.
+    Several ranks watch each other (train.runtime.watchdog) and know more than this does: they come first.
     """
     if beat is None:
         usual = max(bounds.floor, bounds.start) if pace is None else max(bounds.floor, MEDIANS * pace)

@@ -14,7 +14,7 @@ from sweeps.designs.isoflop import Assignment, Shape, by_ratio, crossed, size
 from sweeps.designs.ladder import Rung, ladder, nearest
 from sweeps.designs.random_nd import random_nd
 from sweeps.designs.trunk_and_branch import Part, trunk_and_branch
-from train.spec import rules
+from train.spec import scaling_rules
 from train.spec.config import ModelConfig, ScheduleConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.manifest import BYTES_VOCABULARY
@@ -99,10 +99,10 @@ def branched(config: StudyConfig, given: Sequence[str], first: int) -> list[tupl
         budgets = _token_budgets(config, shape)
         middle = round((min(budgets) * max(budgets)) ** 0.5)
         length = config.data.sequence_length
-        batch = config.batch.tokens or rules.batch_tokens(middle, length)
+        batch = config.batch.tokens or scaling_rules.batch_tokens(middle, length)
         counts = params(_model(config, shape.width, shape.layers), _vocabulary(config))
         lr = config.optim.lr
-        lr = rules.peak_lr_of(counts, middle, config.optim.lr_rule) if lr is None else lr
+        lr = scaling_rules.peak_lr_of(counts, middle, config.optim.lr_rule) if lr is None else lr
         schedule = (
             config.schedule if config.schedule.name == "wsd" else ScheduleConfig(name="wsd", final_lr_fraction=0.0)
         )

@@ -12,7 +12,7 @@ from study.storage.files import read_json
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank said last of itself; see train.heartbeat. Times in seconds."""
+    """What a rank said last of itself; see train.runtime.heartbeat. Times in seconds."""
 
     beats: int
     step: int = 0

@@ -18,8 +18,8 @@ from typing import Any, get_type_hints
 
 from train.spec.config import SCIENTIFIC, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token
+from train.spec.from_mapping import read
 from train.spec.later import filled, without
-from train.spec.read import read
 
 
 @dataclass(frozen=True)

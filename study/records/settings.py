@@ -12,7 +12,7 @@ from study.config.schema import ClusterConfig, RetryConfig, StudyConfig, Trackin
 from study.config.tracking_uri import resolve
 from study.records.points import absolute
 from study.storage.layout import StudyFolder
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from sweeps.schedulers.scheduler import Scheduler
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
 from sweeps.stake import STAKE
 from train.spec.config import RunConfig
+from train.spec.from_mapping import read
 from train.spec.later import filled
-from train.spec.read import read
 
 FORMAT = 1
 SCHEDULERS = ("asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")

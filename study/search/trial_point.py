@@ -11,8 +11,8 @@ from study.records.point import Point
 from study.records.points import seal, settle
 from study.search.settings import Settings
 from sweeps.events import Config
+from train.spec.from_mapping import read
 from train.spec.later import filled
-from train.spec.read import read
 
 
 def frozen(settings: Settings, config: Config, origin: str | None = None, base: StudyConfig | None = None) -> Point:

@@ -19,7 +19,7 @@ from study.status.observer import Observer
 from study.status.states import PointStatus
 from study.storage.layout import StudyFolder
 from study.text import counted
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 KEYS = {cost.GPU: "gpu_hours", cost.CORE: "core_hours"}
 

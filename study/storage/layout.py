@@ -95,7 +95,7 @@ class AttemptFolder:
         return self.path / f"stacks.{rank}"
 
     def beat(self, rank: int) -> Path:
-        """What a rank says of itself while it runs: train.heartbeat."""
+        """What a rank says of itself while it runs: train.runtime.heartbeat."""
         return self.path / f"beat.{rank}"
 
     def stdout(self, rank: int) -> Path:

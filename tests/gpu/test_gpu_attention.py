@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from train.model.attend import attend
-from train.model.initialise import initialise
+from train.model.attention.sdpa import attend
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from train import distributed, run
-from train.distributed import World
+from train.runtime import distributed
+from train.runtime.distributed import World
 from train.setup import build
+from train.spec import frozen_run
 from train.step import accumulate, take
 
 COUNTS = (1, 7)
@@ -20,7 +21,7 @@ def save_gradients(config: Path, out: Path, world: World) -> None:
     """Write loss and gradients of a batch of each of COUNTS sequences."""
     found = {}
     for sequences in COUNTS:
-        setup = build(run.load(config), Path(), world, torch.device("cpu"))
+        setup = build(frozen_run.load(config), Path(), world, torch.device("cpu"))
         loss = accumulate(setup, take(setup, 5, sequences))
         grads = {name: weight.grad for name, weight in setup.model.named_parameters()}
         found[sequences] = {"loss": loss, "grads": grads}

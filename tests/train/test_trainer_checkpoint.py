@@ -26,7 +26,7 @@ from train.checkpoint.layout import TORN, Checkpoint, Retention, abandon_from, m
 from train.checkpoint.load import read_all, restore
 from train.checkpoint.save import SaveError, Saver
 from train.checkpoint.state import collect
-from train.files import describe
+from train.runtime.files import describe
 
 
 def write(root: Path, step: int, retention: Retention | None = None, **progress: int) -> Path:

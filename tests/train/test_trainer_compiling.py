@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from train.compiling import Compilation, compile_blocks, use_cache
-from train.memory.checkpointing import SELECTIVE, wrap
+from train.memory.activation_checkpointing import SELECTIVE, wrap
+from train.runtime.compile import Compilation, compile_blocks, use_cache
 from train.spec.config import CompileConfig
 
 ON = CompileConfig(blocks=True, warmup_steps=1)
@@ -99,7 +99,7 @@ def test_attention_of_the_last_queries_is_one_graph_on_a_gpu(
     """As context parallelism has it; no GPU is needed to see what is traced. tests/gpu compares the numbers."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from train.model.attend import attend
+    from train.model.attention.sdpa import attend
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     compiled = torch.compile(attend, fullgraph=True, dynamic=False, backend="eager")

@@ -10,11 +10,11 @@ import torch
 
 from benchmarks.convergence import Point, curve, recorded, table
 from benchmarks.convergence_text import invented
-from train.data.prepare import prepare
-from train.distributed import World
+from train.data.corpus.prepare import prepare
 from train.loop import End, Loop
+from train.runtime.distributed import World
+from train.runtime.signals import StopFlag
 from train.setup import build
-from train.signals import StopFlag
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,

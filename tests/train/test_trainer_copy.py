@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.runs import read_outcome, records, values, write_config
 from train import run
-from train.schedule import factor
+from train.optim.schedule import factor
 from train.spec.config import PrecisionConfig, RunConfig, ScheduleConfig
 
 DONOR, COPY = "0123456789ab", "ba9876543210"

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from train.model.initialise import initialise
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.counts import flops_per_token, params

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.train.runs import finish, read_outcome, start, values, with_runtime, write_config
-from train.determinism import make_deterministic
+from train.runtime.determinism import make_deterministic
 from train.spec.config import RunConfig
 
 

@@ -14,7 +14,7 @@ from tests.forked import environments
 from tests.train.gradients import COUNTS, save_gradients
 from tests.train.runs import finish, read_outcome, records, start, started, write_config
 from train import run
-from train.distributed import World, first_host, leave, world_of
+from train.runtime.distributed import World, first_host, leave, world_of
 from train.spec.config import RunConfig
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis import recorded
-from train.metrics import MetricsFile, Rollback, Written, from_here, repair
+from train.metrics.file import MetricsFile, Rollback, Written, from_here, repair
 
 
 def written(path: Path) -> list[tuple[str, int, float]]:
@@ -306,7 +306,7 @@ def test_steps_from_zero_on_and_whole_files_of_one_path(tmp_path: Path) -> None:
 
 
 def test_times_are_to_the_millisecond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.metrics.time.time", lambda: 1700000000.123456)
+    monkeypatch.setattr("train.metrics.file.time.time", lambda: 1700000000.123456)
     metrics = MetricsFile(tmp_path / "m.jsonl")
     metrics.write("train", 1, 10, {})
     metrics.close()

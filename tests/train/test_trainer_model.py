@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.rope import rope
-from train.model.attention import Attention
-from train.model.initialise import initialise
+from train.model.attention.gqa import Attention
+from train.model.init import initialise
 from train.model.rope import rotations
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.clock import Clock
-from train.profile import Profiler
+from train.metrics.profiler import Profiler
+from train.metrics.timers import Clock
 from train.spec.config import ProfileConfig
 
 

@@ -19,7 +19,7 @@ from tests.warm import Started
 from train import run, saving
 from train.checkpoint import save
 from train.checkpoint.layout import newest
-from train.signals import StopFlag
+from train.runtime.signals import StopFlag
 from train.spec.config import RunConfig
 
 

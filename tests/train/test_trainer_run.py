@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
 from train import run, step
-from train.signals import StopFlag
+from train.runtime.signals import StopFlag
+from train.spec import frozen_run
 from train.spec.config import RunConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
 
@@ -147,7 +148,7 @@ def test_errors_name_the_key_and_show_no_traceback(tmp_path: Path, tiny: RunConf
 def test_numbers_are_read_as_people_write_them(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("optim: {lr: 1e-3, weight_decay: 5E-2}\nbudget: {tokens: 1.28e5}\nmodel: {rope_theta: 1e+4}\n")
-    config = run.load(path)
+    config = frozen_run.load(path)
     assert (config.optim.lr, config.optim.weight_decay) == (1e-3, 0.05)
     assert (config.budget.tokens, config.model.rope_theta) == (128_000, 10_000.0)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from train.optim.schedule import batch_tokens, branch_decay_fraction, check_branch, factor
 from train.progress import batch_sequences, evaluation_due, parts
-from train.schedule import batch_tokens, branch_decay_fraction, check_branch, factor
 from train.spec.config import BatchConfig, ScheduleConfig
 
 NAMES = ("cosine", "wsd", "linear", "constant")

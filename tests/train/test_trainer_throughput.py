@@ -11,14 +11,14 @@ import torch
 from tests.train.runs import read_outcome, records, with_runtime, write_config
 from train import evaluate, loop, run
 from train import step as steps
-from train.clock import Clock
-from train.late import Late
-from train.profile import communication, covered, memory_told, starts
+from train.metrics.deferred import Late
+from train.metrics.profiler import communication, covered, memory_told, starts
+from train.metrics.throughput import Devices, measured, rates
+from train.metrics.timers import Clock
+from train.runtime.signals import StopFlag
 from train.saving import Saving
-from train.signals import StopFlag
 from train.spec.config import ProfileConfig, RunConfig
-from train.spec.peaks import stated
-from train.throughput import Devices, measured, rates
+from train.spec.device_peaks import stated
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.watchdog import FAILED, Watchdog, flight_record
+from train.runtime.watchdog import FAILED, Watchdog, flight_record
 
 
 class Notes:

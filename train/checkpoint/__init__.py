@@ -6,7 +6,7 @@
 from train.checkpoint.identity import check_identity
 from train.checkpoint.layout import Checkpoint, Retention, abandon_from, mark_torn, newest, pin, recover, single
 from train.checkpoint.load import random_state, read_all, restore
-from train.checkpoint.random import random_states, set_random_states
+from train.checkpoint.rng import random_states, set_random_states
 from train.checkpoint.save import WRITE_SECONDS, SaveError, Saver
 from train.checkpoint.state import collect
 

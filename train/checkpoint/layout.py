@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from train.files import describe, sync_folder, write_synced
-from train.report import warn
+from train.metrics.console import warn
+from train.runtime.files import describe, sync_folder, write_synced
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from train.checkpoint.layout import Checkpoint
-from train.checkpoint.random import RandomState
+from train.checkpoint.rng import RandomState
 from train.checkpoint.state import Optimizers, put_back, wanted
 
 

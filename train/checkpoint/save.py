@@ -15,8 +15,8 @@ from torch import Tensor
 
 from train.checkpoint.layout import Retention, commit, discard, stage, staging_of
 from train.checkpoint.staging import Staging
-from train.files import describe
-from train.report import warn
+from train.metrics.console import warn
+from train.runtime.files import describe
 
 WRITE_SECONDS = 1800.0
 """How long ranks wait for one another while they write; disks are slower than networks [s]."""

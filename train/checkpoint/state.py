@@ -14,20 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from train.checkpoint.relaid import relaid, stored_of
+from train.model.names import plain_name
 from train.spec.cut import Shape
 
 Optimizers = Sequence[torch.optim.Optimizer]
 State = dict[str, Tensor]
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 _NUMBER = "number:"
 """Marks an optimizer's plain numbers, which are kept as tensors of one element."""
-
-
-def plain_name(name: str) -> str:
-    """Return a weight's name without what wrappers around modules (compile, checkpointing, DDP) put into it."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name.removeprefix("module.")
 
 
 def weights_of(parts: Sequence[nn.Module]) -> State:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from train.data.order import hashed
+from train.data.shuffle import hashed
 from train.data.rows import Integers
 
 BLOCK = 1 << 14

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from train.data.rows import Integers
-from train.data.stream import TokenStream
+from train.data.token_stream import TokenStream
 
 
 @dataclass(frozen=True)

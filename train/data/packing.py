@@ -9,9 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from train.data.fitting import fit
-from train.data.rows import IGNORED, Integers, Rows, from_windows, masked
-from train.data.stream import TokenStream
+from train.data.best_fit import fit
+from train.spec.labels import IGNORED
+from train.data.rows import Integers, Rows, from_windows, masked
+from train.data.token_stream import TokenStream
 
 PACKINGS = ("concatenate", "mask", "fit")
 

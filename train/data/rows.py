@@ -7,11 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from train.spec.labels import IGNORED
 
 Integers: TypeAlias = npt.NDArray[np.int64]
-
-IGNORED = -100
-"""Target of a position that is not trained on (padding)."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from train.data.loader import TokenSequences
+from train.data.dataset import TokenSequences
 from train.data.rows import Integers, Rows, joined
 from train.spec.config import RunConfig
 from train.spec.manifest import folder, members, read_manifest

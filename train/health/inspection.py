@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from train.health import desync, probe, statistics
-from train.health.parts import Part, held, part_of, state_of
-from train.health.statistics import Size
+from train.health import layer_statistics, repeat_step, replica_hashes
+from train.health.layer_statistics import Size
+from train.health.shard_names import Part, held, part_of, state_of
 from train.optim.optimizer import Optimizer
 from train.precision import underflow
-from train.precision.scaler import LossScaler
+from train.precision.loss_scaler import LossScaler
 from train.spec.config import HealthConfig
 
 Named = Callable[[], Iterable[tuple[str, nn.Parameter]]]
@@ -46,29 +46,29 @@ class Watch:
     def gradients(self) -> None:
         """Measure the gradients, summed over ranks, and remember the weights."""
         grads = [(name, w.grad) for name, w in self._named() if w.grad is not None]
-        self._gradients = statistics.measure(grads)
+        self._gradients = layer_statistics.measure(grads)
         lost = underflow.counts((held(grad) for _, grad in grads), self._loss_scale).tolist()
         self._lost = {part_of(name, grad): row for (name, grad), row in zip(grads, lost, strict=True)}
-        self._before = statistics.copies(self._named())
+        self._before = layer_statistics.copies(self._named())
 
     def updated(self) -> None:
         """Measure the weights and what the update did to them."""
-        self._updates = statistics.updates(self._named(), self._before)
-        self._weights = statistics.measure(self._named())
+        self._updates = layer_statistics.updates(self._named(), self._before)
+        self._weights = layer_statistics.measure(self._named())
         self._before = {}
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
         """Return the measures of the whole model; every rank takes part."""
         gradients, updates, weights = (
-            statistics.together(ranks.gather(found)) for found in (self._gradients, self._updates, self._weights)
+            layer_statistics.together(ranks.gather(found)) for found in (self._gradients, self._updates, self._weights)
         )
         lost = {part: row for found in ranks.gather(self._lost) for part, row in found.items()}
         return {
             **underflow.shares(lost.values()),
-            **statistics.values("gradient", gradients),
-            **statistics.values("weight", weights),
-            **statistics.values("update", updates),
-            **statistics.ratios(updates, weights),
+            **layer_statistics.values("gradient", gradients),
+            **layer_statistics.values("weight", weights),
+            **layer_statistics.values("update", updates),
+            **layer_statistics.ratios(updates, weights),
         }
 
 
@@ -97,8 +97,8 @@ class Inspection:
 
         parts: those of the model that this rank holds.
         """
-        sizes = statistics.activations([layer for part in parts for layer in _layers(part)], forward)
-        return statistics.values("activation", statistics.pooled(self._ranks.gather(sizes)))
+        sizes = layer_statistics.activations([layer for part in parts for layer in _layers(part)], forward)
+        return layer_statistics.values("activation", layer_statistics.pooled(self._ranks.gather(sizes)))
 
     def wants_probe(self, step: int) -> bool:
         """Say whether the gradients of step number `step` are computed twice more."""
@@ -115,18 +115,18 @@ class Inspection:
             yield "loss", compute()
             yield from ((name, w.grad) for name, w in self._named() if w.grad is not None)
 
-        found = probe.differences(self._ranks.gather(probe.repeat(once)))
+        found = repeat_step.differences(self._ranks.gather(repeat_step.repeat(once)))
         if found:
-            raise probe.CorruptionError(probe.message(found, step))
+            raise repeat_step.CorruptionError(repeat_step.message(found, step))
 
     def compare_copies(self, step: int) -> None:
         """Compare what ranks hold as copies where that is due after `step`; DesyncError naming rank and parameter."""
         if not _due(step, self._config.desync_steps):
             return
-        mine: Mapping[Part, int] = desync.fingerprints(state_of(self._named(), self._optimizer))
-        found = desync.compare(self._ranks.gather(mine))
+        mine: Mapping[Part, int] = replica_hashes.fingerprints(state_of(self._named(), self._optimizer))
+        found = replica_hashes.compare(self._ranks.gather(mine))
         if found:
-            raise desync.DesyncError(desync.message(found, step))
+            raise replica_hashes.DesyncError(replica_hashes.message(found, step))
 
 
 def _layers(part: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from train.health import guard, spikes
-from train.health.guard import Skipped
-from train.health.spikes import Action, Seen, Verdict
+from train.health import loss_spikes, nonfinite
+from train.health.loss_spikes import Action, Seen, Verdict
+from train.health.nonfinite import Skipped
 from train.spec.config import RunConfig
 
 
@@ -31,18 +31,18 @@ class Monitor:
         self.went_back: list[tuple[int, int, int]] = []
         """Rollbacks, oldest first: after which step, to which step, and how many tokens that one had seen."""
         self.path = 0
-        """Number of the path that the run is on (train.metrics)."""
+        """Number of the path that the run is on (train.metrics.file)."""
 
     def judge(self, step: int, loss: float, norm: float) -> Judged:
         """Take in a step and say what follows. loss in nats per token; norm before clipping."""
         optim, config = self._config.optim, self._config.spikes
         scaled = self._config.precision.name == "fp16"
-        before, self.skipped = self.skipped, guard.count(self.skipped, loss, norm, overflows_expected=scaled)
-        known = None if guard.forgiven(before, self.skipped) else norm
-        self._seen, verdict = spikes.observe(self._seen, step, loss, known, config)
+        before, self.skipped = self.skipped, nonfinite.count(self.skipped, loss, norm, overflows_expected=scaled)
+        known = None if nonfinite.forgiven(before, self.skipped) else norm
+        self._seen, verdict = loss_spikes.observe(self._seen, step, loss, known, config)
         self.spikes += verdict.spike is not None
-        action = spikes.decide(config, verdict.spike, len(self.went_back))
-        over = guard.diverged(self.skipped, optim.nonfinite, optim.nonfinite_limit) or action is Action.STOP
+        action = loss_spikes.decide(config, verdict.spike, len(self.went_back))
+        over = nonfinite.diverged(self.skipped, optim.nonfinite, optim.nonfinite_limit) or action is Action.STOP
         return Judged(verdict, action, over)
 
     def counts(self) -> dict[str, int]:

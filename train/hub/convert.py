@@ -16,14 +16,14 @@ from torch import Tensor
 
 from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import read, stored
-from train.data.tokenize import separator_of
+from train.data.corpus.tokenizer import separator_of
 from train.hub import architecture, weights
 from train.hub.shards import Shards, write_shards
 from train.hub.start import SHAPE
 from train.hub.tokenizer import write_tokenizer
-from train.run import load
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model
+from train.spec.frozen_run import load
 from train.spec.manifest import folder, read_manifest
 from train.spec.yamlfile import dump
 

@@ -10,7 +10,7 @@ from train.hub.shards import Shards
 from train.model.regions import parts_of
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
-from train.spec.read import read
+from train.spec.from_mapping import read
 from train.spec.yamlfile import read_mapping
 
 SHAPE = ("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from train.data.tokenize import END_OF_TEXT
+from train.data.corpus.tokenizer import END_OF_TEXT
 from train.spec.manifest import BYTES_VOCABULARY
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from kernels.gated_mlp import gated_mlp
 from kernels.swiglu import swiglu
-from train.model.weights import Product, shaped
+from train.precision.product import Product, shaped
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 
@@ -25,7 +25,7 @@ class MLP(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(2, hidden, config.width))
         self.down = nn.Parameter(torch.empty(config.width, hidden))
         self.linear: dict[str, Product] = {"gate_up": F.linear, "down": F.linear}
-        """How each weight is applied; set by train.precision.fp8."""
+        """How each weight is applied; set by train.precision.float8."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output for x (..., width)."""

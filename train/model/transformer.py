@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.linear_cross_entropy import linear_cross_entropy
-from train.data.rows import IGNORED
-from train.model.attend import rule_of
-from train.model.attention import Attention
-from train.model.masks import Masks, Sizes, make_masks
+from train.model.attention.gqa import Attention
+from train.model.attention.masks import Masks, Sizes, make_masks
+from train.model.attention.sdpa import rule_of
 from train.model.mlp import MLP
 from train.model.norm import RMSNorm
 from train.model.rope import rotations
-from train.model.weights import shaped
+from train.precision.product import shaped
 from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import window_of
+from train.spec.labels import IGNORED
 
 
 @dataclass(frozen=True)

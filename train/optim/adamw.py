@@ -12,8 +12,8 @@ from torch import Tensor
 from kernels.adamw import adamw_step
 from kernels.sharding import local
 from kernels.switch import use_triton
-from train.optim.shards import take_gradient
-from train.precision.stochastic import copy_rounded_
+from train.optim.sharded import take_gradient
+from train.precision.stochastic_rounding import copy_rounded_
 
 
 class Kernel(Protocol):

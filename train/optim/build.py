@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from train.optim.adamw import Kernel, Rounded, fastest
-from train.optim.groups import Rule, rule_of
 from train.optim.optimizer import Optimizer, set_lr
+from train.optim.param_groups import Rule, rule_of
 from train.spec.config import ModelConfig, OptimConfig
 from train.spec.cut import Shape
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.sharding import local
-from train.optim.shards import Exchange, part_of, shard_axis, take_gradient, whole
+from train.optim.sharded import Exchange, part_of, shard_axis, take_gradient, whole
 from train.spec.cut import Shape
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.sharding import local
-from train.optim.shards import take_gradient
+from train.optim.sharded import take_gradient
 
 
 def update(

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.batch import Batch
-from train.model.attention import Attend
+from train.data.batch import Batch
+from train.model.attention.gqa import Attend
 from train.model.transformer import Block, Transformer
 from train.parallel.collectives import gather
 from train.parallel.mesh import Mesh

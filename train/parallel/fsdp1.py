@@ -3,7 +3,7 @@
 It averages gradients over ranks, where losses here are shares of a sum: the loss is multiplied by their number.
 
 Copies (dp_replicate above 1) add up their gradients after every micro-batch, where FSDP2's do so once a step
-(train.parallel.shard). That message alone cannot be put off: `no_sync` also leaves gradients whole on every rank until
+(train.parallel.fsdp). That message alone cannot be put off: `no_sync` also leaves gradients whole on every rank until
 the last micro-batch, which is the memory that sharding is there to save, and torch takes no communication hook for
 hybrid strategies. A comparison over several micro-batches has that difference in it.
 """
@@ -19,7 +19,7 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 from train.model.transformer import Block, Transformer
 from train.parallel.mesh import Mesh
-from train.parallel.stage import Stage
+from train.parallel.model_part import Stage
 from train.precision.policy import formats
 from train.spec.config import RunConfig
 
@@ -49,5 +49,5 @@ def shard_flat(module: Transformer, config: RunConfig, mesh: Mesh, device: torch
             use_orig_params=True,
         )
     for weight in module.parameters():
-        weight.flat_over = mesh.axes.fsdp  # type: ignore[attr-defined]  # for train.parallel.norm: no DTensor says it
+        weight.flat_over = mesh.axes.fsdp  # type: ignore[attr-defined]  # for train.parallel.grad_norm: no DTensor says it
     return Stage(module, wrapped, loss_factor=float(mesh.axes.data * mesh.axes.cp))

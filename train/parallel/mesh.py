@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from train.distributed import World
+from train.runtime.distributed import World
 from train.spec.config import ParallelConfig
 from train.spec.mesh import Axes, axes
 

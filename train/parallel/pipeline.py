@@ -2,7 +2,7 @@
 
 Every rank calls `Pipeline.step` with the same batch; torch.distributed.pipelining runs forward and backward passes in
 the schedule's order and sends activations and their gradients between neighbours. Which layers lie where is decided
-in train.spec.pipeline. A tied embedding is in the first stage and in the last: both copies get the sum of both
+in train.spec.pipeline_layout. A tied embedding is in the first stage and in the last: both copies get the sum of both
 gradients, so they stay the same weight.
 """
 
@@ -17,14 +17,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from train.batch import Batch
+from train.data.batch import Batch
 from train.model.transformer import Part
+from train.parallel.grad_norm import local_gradient
 from train.parallel.mesh import Mesh
-from train.parallel.norm import local_gradient
-from train.parallel.stage import Stage
+from train.parallel.model_part import Stage
 from train.progress import parts as even_parts
 from train.spec.config import ParallelConfig, RunConfig
-from train.spec.pipeline import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
+from train.spec.pipeline_layout import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -238,7 +238,7 @@ def _tied_copies(stages: Sequence[Stage]) -> list[nn.Parameter]:
     """Return this rank's copies of the tied embedding, marked as being in two stages each."""
     copies = [stage.module.embedding.weight for stage in stages if stage.module.embedding is not None]
     for copy in copies:
-        copy.in_stages = 2  # type: ignore[attr-defined]  # read by train.parallel.norm
+        copy.in_stages = 2  # type: ignore[attr-defined]  # read by train.parallel.grad_norm
     return copies
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from train.precision.fp8 import Delayed, products
+from train.precision.float8 import Delayed, products
 
 _KINDS = 3
 """Input, weight, gradient."""

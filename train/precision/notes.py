@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from train.precision.history import History
-from train.precision.scaler import LossScaler
+from train.precision.loss_scaler import LossScaler
 
 NAMES = ("scaler", "fp8")
 

@@ -102,7 +102,7 @@ class DataConfig:
 class BatchConfig:
     """The global batch."""
 
-    tokens: int | None = key(None, "global batch [tokens per step]; null: by train.spec.rules.batch_tokens")
+    tokens: int | None = key(None, "global batch [tokens per step]; null: by train.spec.scaling_rules.batch_tokens")
     ramp_from: int | None = key(None, "first batch of a ramp up to `tokens`, which is a multiple of it; null: no ramp")
     ramp_fraction: float = key(0.1, "length of the ramp, as a share of the token budget")
 
@@ -112,7 +112,9 @@ class OptimConfig:
     """AdamW, Muon (matrices; AdamW for the rest) or SGD, with decoupled weight decay by group."""
 
     name: str = key("adamw", "rule of the update; muon: matrices by Muon, the rest by AdamW", ("adamw", "muon", "sgd"))
-    lr: float | None = key(None, "peak learning rate; null: by train.spec.rules.peak_lr (adamw, and muon by match_rms)")
+    lr: float | None = key(
+        None, "peak learning rate; null: by train.spec.scaling_rules.peak_lr (adamw, and muon by match_rms)"
+    )
     lr_scale: float = key(1.0, "factor on the rule's learning rate; 1 once lr is given")
     lr_rule: str | None = key(
         "step_law",

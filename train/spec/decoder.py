@@ -16,7 +16,7 @@ def resolve_model(model: ModelConfig, sequence_length: int) -> ModelConfig:
     for name in ("width", "layers", "mlp_width", "rope_theta", "init_std"):
         if (value := getattr(model, name)) is not None:
             _check_positive(name, value)
-    if model.norm_eps < 0:  # 0 is a matter of train.spec.former
+    if model.norm_eps < 0:  # 0 is a matter of train.spec.deprecated
         _check_positive("norm_eps", model.norm_eps)
     head = head_dim(model)
     _check_positive("head_dim", head)

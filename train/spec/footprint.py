@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from train.spec import cut
 from train.spec.config import ModelConfig, RunConfig
 from train.spec.mesh import Axes
-from train.spec.pipeline import micro_batches, share_of, stages_per_rank, waiting_passes
+from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
 
 KEPT_PER_TOKEN = 34
 """Values kept for the backward pass per token, channel and block (Korthikanti et al. 2022, attention not stored)."""

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from train.spec.config import RunConfig
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 
 def without(config: Mapping[str, Any], kind: type = RunConfig) -> dict[str, Any]:

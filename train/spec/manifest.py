@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from train.spec.config import DataConfig
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 FORMAT = 1
 FILE = "manifest.json"

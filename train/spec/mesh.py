@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from train.spec import former, precision
+from train.spec import deprecated, precision
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.counts import kv_heads, mlp_width
-from train.spec.pipeline import check_pipeline
+from train.spec.pipeline_layout import check_pipeline
 
 NAMES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 
@@ -103,7 +103,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
     """Raise ValueError, with the reason, for a layout that cannot run; also without knowing the world's size.
 
     saves: whether checkpoints are to be written, as every run of `train.run` does. begun: the run has begun, so that
-    what only a new run is refused for (train.spec.former) passes.
+    what only a new run is refused for (train.spec.deprecated) passes.
     """
     parallel = config.parallel
     for name in NAMES:
@@ -119,7 +119,7 @@ def check(config: RunConfig, world_size: int | None = None, saves: bool = True, 
     shape = None if world_size is None else axes(parallel, world_size)
     _check_strategy(parallel)
     if not begun:
-        former.refuse(config, copies(parallel, shape))
+        deprecated.refuse(config, copies(parallel, shape))
     if saves and parallel.strategy == "fsdp1":
         raise ValueError(
             "parallel.strategy=fsdp1 cannot save checkpoints: its flat weights do not say which part of what they are; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from train.spec import mup, rules
+from train.spec import mup, scaling_rules
 from train.spec.config import OptimConfig, RunConfig
 from train.spec.counts import Params
 
@@ -34,7 +34,7 @@ def _rule(config: RunConfig, counts: Params, tokens: int) -> float:
         why = "muP transfers the learning rate tuned at model.mup_base_width: the rule would scale it again"
     if why is not None:
         raise ValueError(f"optim.lr=null has no rule here ({why}): give optim.lr")
-    return rules.peak_lr_of(counts, tokens, optim.lr_rule)
+    return scaling_rules.peak_lr_of(counts, tokens, optim.lr_rule)
 
 
 def _check_optimizer(optim: OptimConfig) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from train.spec import mesh, recipe, rules
+from train.spec import mesh, recipe, scaling_rules
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token, params
 from train.spec.decoder import resolve_model
 from train.spec.manifest import BYTES_VOCABULARY, LARGEST_VOCABULARY
-from train.spec.pipeline import fitting_stages
+from train.spec.pipeline_layout import fitting_stages
 
 
 def resolve(config: RunConfig, begun: bool = False) -> RunConfig:
     """Return the config with every derivable None filled; ValueError where values contradict each other.
 
-    Idempotent, so a frozen config resolves to itself. `begun`: it is one of a run that has begun (train.spec.former).
+    Idempotent, so a frozen config resolves to itself. `begun`: it is one of a run that has begun
+    (train.spec.deprecated).
     """
     recipe.check_mup(config)
     data = _resolve_data(config.data)
@@ -24,7 +25,7 @@ def resolve(config: RunConfig, begun: bool = False) -> RunConfig:
     tokens = _tokens(config.budget, model, data)
     batch = config.batch.tokens
     if batch is None:
-        batch = rules.batch_tokens(tokens, data.sequence_length)
+        batch = scaling_rules.batch_tokens(tokens, data.sequence_length)
     _check_positive("batch.tokens", batch)
     if batch % data.sequence_length:
         raise ValueError(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import kernels
 from tests.kernels.oracle import DEVICE, INTERPRETED
-from train.model.masks import make_masks
+from train.model.attention.masks import make_masks
 from train.model.rope import rotations
 from train.model.transformer import Block
 from train.spec.config import ModelConfig

@@ -19,7 +19,7 @@ from types import FrameType
 
 import yaml
 
-from train.heartbeat import Heartbeat
+from train.runtime.heartbeat import Heartbeat
 
 told: list[int] = []
 

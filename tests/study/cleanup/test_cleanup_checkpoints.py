@@ -27,7 +27,7 @@ from study.storage.files import RunLock, locked
 from study.storage.layout import RunFolder, StudyFolder
 from tests.study.support.searches import make_search
 from tests.study.support.studies import REPOSITORY, environment, make_study, seeded, study_command
-from train.data.prepare import prepare
+from train.data.corpus.prepare import prepare
 from train.spec.config import BudgetConfig, DataConfig, RunConfig
 from train.spec.resolve import resolve
 
@@ -339,7 +339,7 @@ def test_a_preparation_that_is_killed_leaves_what_gc_takes_for_its_own(
     (tmp_path / "text").mkdir()
     (tmp_path / "text/a.txt").write_text("words and more words\n" * 2000)
     config = DataConfig(name="d", source=str(tmp_path / "text"), sequence_length=32)
-    monkeypatch.setattr("train.data.build.build", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr("train.data.corpus.build.build", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     child = os.fork()
     if child == 0:
         prepare(config, tmp_path / "data", workers=1)

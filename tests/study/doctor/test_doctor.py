@@ -12,7 +12,7 @@ from study.doctor.site import document, name_of, settings
 from study.doctor.trial import Trial, judge
 from study.executors.slurm.nodes import Nodes, Site
 from study.executors.slurm.query import Answer
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 FAT = Nodes("gpu", True, 8, 64, 512.0, 4, frozenset({"a100"}), 720, None)
 THIN = Nodes("cpu", False, 100, 128, 256.0, 0, frozenset(), None, None)

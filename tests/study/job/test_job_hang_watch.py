@@ -17,7 +17,7 @@ from study.job.hang_watch import LOOK_SECONDS, Bounds, Patience, Watch, limit, s
 from study.records.heartbeats import Beat, read_beat, slow_rank
 from study.storage.layout import RunFolder
 from tests.study.support.studies import environment, wait_until
-from train.heartbeat import Heartbeat
+from train.runtime.heartbeat import Heartbeat
 
 BOUNDS = Bounds(floor=600.0, start=1800.0)
 

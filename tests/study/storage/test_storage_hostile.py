@@ -34,7 +34,7 @@ from train.checkpoint.load import read_all
 from train.checkpoint.metadata import read_index
 from train.hub.convert import export
 from train.hub.shards import Shards
-from train.run import load
+from train.spec.frozen_run import load
 
 RUN = "runs/recorded/46f2ae765da8"
 STEP = f"{RUN}/checkpoints/step-000000324"

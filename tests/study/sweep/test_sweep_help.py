@@ -9,7 +9,7 @@ from study.config.errors import unknown_key, valid_keys
 from study.config.schema import StudyConfig, defaults, sections
 from study.sweep.help import options, text
 from study.sweep.show_config import document
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 
 def test_the_defaults_are_valid() -> None:

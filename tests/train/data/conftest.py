@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.data.prepare import prepare
+from train.data.corpus.prepare import prepare
 from train.spec.config import DataConfig
 
 WORDS = ["def", "return", "self", "for", "in", "value", "tokens", "width", "é", "日本", "x1", "==", "(", ")", "0.125"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data.loader import TokenSequences
+from train.data.dataset import TokenSequences
 from train.spec.manifest import (
     FILE,
     Manifest,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data.order import permuted
+from train.data.shuffle import permuted
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**63), st.integers(0, 10**6))

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.data.fitting import fit, patterns
-from train.data.loader import Source, TokenSequences, TrainingData
-from train.data.rows import IGNORED, Rows
+from train.data.best_fit import fit, patterns
+from train.data.dataset import Source, TokenSequences, TrainingData
+from train.spec.labels import IGNORED
+from train.data.rows import Rows
 from train.spec.manifest import FILE, Manifest, Settings, Shard, Split, TokenizerFile, fingerprint_of
 
 SEPARATOR = 99

@@ -18,8 +18,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.environment import python_path
-from train.data.prepare import prepare
-from train.data.text import normalised
+from train.data.corpus.prepare import prepare
+from train.data.corpus.clean import normalised
 from train.spec.config import DataConfig
 from train.spec.manifest import Manifest, read_manifest, verify
 
@@ -76,8 +76,8 @@ def test_the_shards_hold_the_text_each_document_once(
 def test_workers_places_and_file_names_do_not_matter(
     texts: Path, prepared: Path, small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.data.sources.CHUNK_BYTES", 2000)
-    monkeypatch.setattr("train.data.shards.SMALLEST_SHARD", 1500)
+    monkeypatch.setattr("train.data.corpus.source_files.CHUNK_BYTES", 2000)
+    monkeypatch.setattr("train.data.corpus.write_shards.SMALLEST_SHARD", 1500)
     one = prepare(small(texts), tmp_path / "one", workers=1)
     three = prepare(small(texts), tmp_path / "three", workers=3)
     assert len(read_manifest(one).splits["train"].shards) > 3
@@ -232,7 +232,7 @@ def test_settings_that_cannot_be(
 def test_bad_sources(
     small: Make, write_texts: WriteTexts, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.data.sources.CHUNK_BYTES", 1)
+    monkeypatch.setattr("train.data.corpus.source_files.CHUNK_BYTES", 1)
     broken = tmp_path / "broken"
     broken.mkdir()
     for name in ("a.txt", "b.txt"):
@@ -283,8 +283,8 @@ def test_a_changed_tokenizer_is_found(prepared: Path, tmp_path: Path) -> None:
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
-import train.data.sources as sources, train.data.shards as shards
-from train.data.prepare import prepare
+import train.data.corpus.source_files as sources, train.data.corpus.write_shards as shards
+from train.data.corpus.prepare import prepare
 from train.spec.config import DataConfig
 
 def progress(stage, share):

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from train.data.read import Raw, documents
-from train.data.sources import SourceFile, chunked, list_environment, list_folder
+from train.data.corpus.readers import Raw, documents
+from train.data.corpus.source_files import SourceFile, chunked, list_environment, list_folder
 
 RECORDS = [{"text": f"número {n}\n" * 50, "id": n} for n in range(200)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()

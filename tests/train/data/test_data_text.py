@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.data.text import digest, left_out_by_content, left_out_by_path, normalised
+from train.data.corpus.clean import digest, left_out_by_content, left_out_by_path, normalised
 
 TEXT = st.text(st.sampled_from("a é\n\r\t .\ufeff日\x0c"), max_size=40) | st.text(st.characters(codec="utf-8"))
 

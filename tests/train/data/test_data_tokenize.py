@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.environment import python_path
-from train.data.tokenize import encoder, sample, train_bpe, word_pattern
+from train.data.corpus.tokenizer import encoder, sample, train_bpe, word_pattern
 
 CORPUS = [
     f"def function_{n}(value: int, other: float = {n}.5) -> int:\n    return value * {n * 37} + other\n\n\n".encode()

@@ -16,15 +16,16 @@ from typing import Any
 import torch
 
 from kernels.sharding import local
-from train import distributed, run
-from train.distributed import World
 from train.evaluate import evaluate
-from train.health.desync import DesyncError
 from train.health.inspection import Inspection
-from train.health.probe import CorruptionError
-from train.parallel.norm import total_norm
+from train.health.repeat_step import CorruptionError
+from train.health.replica_hashes import DesyncError
+from train.parallel.grad_norm import total_norm
 from train.progress import Progress
+from train.runtime import distributed
+from train.runtime.distributed import World
 from train.setup import Setup, build
+from train.spec import frozen_run
 from train.spec.config import HealthConfig, ParallelConfig, RunConfig
 from train.step import accumulate, accumulate_own, look, step, take
 
@@ -95,7 +96,7 @@ def main() -> None:
     distributed.join(world, torch.device("cpu"), 300.0)
     results = [
         {name: found(replace(config, parallel=layout), world, number == 0) for name, layout in LAYOUTS.items()}
-        for number, config in enumerate(run.load(Path(word)) for word in sys.argv[2:])
+        for number, config in enumerate(frozen_run.load(Path(word)) for word in sys.argv[2:])
     ]
     if world.writes:
         Path(sys.argv[1]).write_text(json.dumps(results))

@@ -17,14 +17,14 @@ from tests.train.data.conftest import write_texts
 from tests.train.evaluation.evaluate_ranks import LAYOUTS, found
 from tests.train.runs import values, write_config
 from train import run
-from train.data.prepare import prepare
-from train.data.rows import IGNORED
-from train.distributed import World
+from train.data.corpus.prepare import prepare
 from train.evaluate import evaluate, range_starts
 from train.loop import Loop
+from train.runtime.distributed import World
+from train.runtime.signals import StopFlag
 from train.setup import build
-from train.signals import StopFlag
 from train.spec.config import BatchConfig, DataConfig, ModelConfig, RunConfig, SourceConfig
+from train.spec.labels import IGNORED
 from train.spec.manifest import read_manifest
 from train.spec.resolve import resolve
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.health.guard import OVERFLOWS, Skipped, count, diverged, skip_flag
+from train.health.loss_spikes import Action, Seen, Verdict, decide, observe, z_score
 from train.health.monitor import Monitor
-from train.health.spikes import Action, Seen, Verdict, decide, observe, z_score
+from train.health.nonfinite import OVERFLOWS, Skipped, count, diverged, skip_flag
 from train.spec.config import PrecisionConfig, RunConfig, SpikesConfig
 
 NAN, INF = math.nan, math.inf

@@ -15,12 +15,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from benchmarks.shard_evenness import pretended
-from train.health import probe, statistics
-from train.health.desync import Desync, compare, fingerprints, message
-from train.health.fingerprint import fingerprint
+from train.health import layer_statistics, repeat_step
 from train.health.inspection import Watch
-from train.health.parts import Part, held, part_of, stacked, state_of
-from train.health.statistics import Measured, Size
+from train.health.layer_statistics import Measured, Size
+from train.health.replica_hashes import Desync, compare, fingerprints, message
+from train.health.shard_names import Part, held, part_of, stacked, state_of
+from train.health.tensor_hash import fingerprint
 from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
 
@@ -48,7 +48,7 @@ def test_any_flipped_bit_and_any_swap_changes_the_fingerprint(dtype: torch.dtype
 def test_a_fingerprint_does_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(1000)
     whole = int(fingerprint(tensor))
-    monkeypatch.setattr("train.health.fingerprint._CHUNK", 96)
+    monkeypatch.setattr("train.health.tensor_hash._CHUNK", 96)
     assert int(fingerprint(tensor)) == whole
 
 
@@ -139,7 +139,7 @@ def test_what_is_held_of_a_cut_tensor_is_its_own_part_without_history(grid: Devi
     assert not held(weight).requires_grad
     assert not held(nn.Parameter(torch.ones(2))).requires_grad
     assert fingerprints([("w", weight)]) == {Part("w", ("dp_shard=0", "tp=0")): int(fingerprint(torch.ones(2, 2)))}
-    assert statistics.measure([("w", weight)]) == {Part("w", ("dp_shard=0", "tp=0")): Size(4.0, 1.0, 4)}
+    assert layer_statistics.measure([("w", weight)]) == {Part("w", ("dp_shard=0", "tp=0")): Size(4.0, 1.0, 4)}
 
 
 def test_what_lies_on_several_devices_is_read_where_the_first_lies() -> None:
@@ -173,42 +173,44 @@ def test_optimizer_state_is_compared_too() -> None:
 
 def test_measures_are_those_of_the_whole_tensor_with_each_part_once() -> None:
     halves = [{LEFT: Size(9.0, 3.0, 1)}, {RIGHT: Size(16.0, 4.0, 1)}, {LEFT: Size(9.0, 3.0, 1)}]
-    assert statistics.together(halves) == {"a": Measured(12.5**0.5, 4.0)}
+    assert layer_statistics.together(halves) == {"a": Measured(12.5**0.5, 4.0)}
     tensor = torch.tensor([3.0, -4.0])
-    measured = statistics.together([statistics.measure([("a", tensor)])])["a"]
+    measured = layer_statistics.together([layer_statistics.measure([("a", tensor)])])["a"]
     assert measured.rms == pytest.approx(12.5**0.5)
     assert measured.largest == 4.0
-    empty = statistics.measure([("e", torch.empty(0)), ("a", tensor)])
+    empty = layer_statistics.measure([("e", torch.empty(0)), ("a", tensor)])
     assert empty[Part("e", ())] == Size(0.0, 0.0, 0)
-    assert statistics.measure([]) == {}
+    assert layer_statistics.measure([]) == {}
 
 
 def test_each_tensor_has_its_own_measure() -> None:
     tensors = {"a": torch.tensor([3.0, -4.0]), "b": torch.tensor([[-2.0]]), "c": torch.full((4,), 0.5)}
-    assert statistics.measure(tensors.items()) == {
+    assert layer_statistics.measure(tensors.items()) == {
         A: Size(25.0, 4.0, 2),
         B: Size(4.0, 2.0, 1),
         Part("c", ()): Size(1.0, 0.5, 4),
     }
     tiny = torch.full((3,), 1e-3, dtype=torch.bfloat16)
-    assert statistics.measure([("a", tiny)])[A].squares == pytest.approx(3 * float(tiny[0]) ** 2, rel=1e-6)
+    assert layer_statistics.measure([("a", tiny)])[A].squares == pytest.approx(3 * float(tiny[0]) ** 2, rel=1e-6)
 
 
 def test_measures_of_nothing_are_zero_and_those_of_several_parts_add_up() -> None:
-    assert statistics.together([{A: Size(0.0, 0.0, 0)}]) == {"a": Measured(0.0, 0.0)}
+    assert layer_statistics.together([{A: Size(0.0, 0.0, 0)}]) == {"a": Measured(0.0, 0.0)}
     parts = [{LEFT: Size(9.0, 3.0, 1), B: Size(2.0, 1.0, 2)}, {RIGHT: Size(16.0, 2.0, 3)}]
-    assert statistics.together(parts) == {"a": Measured(2.5, 3.0), "b": Measured(1.0, 1.0)}
-    assert statistics.together([]) == {}
-    assert statistics.pooled([{"a": Size(4.0, 2.0, 1)}, {"a": Size(4.0, 2.0, 1)}]) == {"a": Measured(2.0, 2.0)}
-    assert statistics.pooled([{"a": Size(0.25, 0.5, 1)}]) == {"a": Measured(0.5, 0.5)}
+    assert layer_statistics.together(parts) == {"a": Measured(2.5, 3.0), "b": Measured(1.0, 1.0)}
+    assert layer_statistics.together([]) == {}
+    assert layer_statistics.pooled([{"a": Size(4.0, 2.0, 1)}, {"a": Size(4.0, 2.0, 1)}]) == {"a": Measured(2.0, 2.0)}
+    assert layer_statistics.pooled([{"a": Size(0.25, 0.5, 1)}]) == {"a": Measured(0.5, 0.5)}
 
 
 def test_measures_as_metrics() -> None:
     measured = {"a": Measured(1.0, 2.0), "b": Measured(3.0, 4.0)}
     wanted = {"a/weight_rms": 1.0, "a/weight_max": 2.0, "b/weight_rms": 3.0, "b/weight_max": 4.0}
-    assert statistics.values("weight", measured) == wanted
+    assert layer_statistics.values("weight", measured) == wanted
     weights = {"a": Measured(0.5, 9.0), "b": Measured(0.0, 0.0)}
-    assert statistics.ratios(measured, weights) == {"a/update_ratio": 2.0}, "no ratio to a weight that is all zeros"
+    assert layer_statistics.ratios(measured, weights) == {"a/update_ratio": 2.0}, (
+        "no ratio to a weight that is all zeros"
+    )
 
 
 def test_shares_of_lost_gradients_count_each_part_once() -> None:
@@ -232,14 +234,14 @@ def test_shares_of_lost_gradients_count_each_part_once() -> None:
 
 def test_updates_are_what_changed() -> None:
     weight = nn.Parameter(torch.tensor([1.0, 1.0]))
-    before = statistics.copies([("w", weight)])
+    before = layer_statistics.copies([("w", weight)])
     with torch.no_grad():
         weight.add_(torch.tensor([0.3, -0.4]))
-    changes = statistics.together([statistics.updates([("w", weight)], before)])
+    changes = layer_statistics.together([layer_statistics.updates([("w", weight)], before)])
     assert changes["w"].rms == pytest.approx(0.125**0.5)
     weights = {"w": Measured(2.0, 2.0)}
-    assert statistics.ratios(changes, weights) == {"w/update_ratio": pytest.approx(0.125**0.5 / 2)}
-    assert statistics.values("update", changes).keys() == {"w/update_rms", "w/update_max"}
+    assert layer_statistics.ratios(changes, weights) == {"w/update_ratio": pytest.approx(0.125**0.5 / 2)}
+    assert layer_statistics.values("update", changes).keys() == {"w/update_rms", "w/update_max"}
 
 
 def test_activations_are_collected_without_gradients_and_leave_no_hooks() -> None:
@@ -250,11 +252,11 @@ def test_activations_are_collected_without_gradients_and_leave_no_hooks() -> Non
         for part in (x[:2], x[2:]):
             assert not model(part).requires_grad
 
-    found = statistics.activations(model.named_modules(), forward)
+    found = layer_statistics.activations(model.named_modules(), forward)
     out = model(x).detach()
     assert found["1"].elements == 20
     assert found["1"].largest == pytest.approx(float(out.max()))
-    assert statistics.pooled([found, found])["1"].rms == pytest.approx(float(out.square().mean().sqrt()))
+    assert layer_statistics.pooled([found, found])["1"].rms == pytest.approx(float(out.square().mean().sqrt()))
     assert not any(module._forward_hooks for module in model.modules())
 
 
@@ -274,7 +276,9 @@ def test_of_several_outputs_the_first_is_measured_and_what_is_no_tensor_is_not()
             several(x)
             words(x)
 
-    assert statistics.activations([("several", several), ("words", words)], forward) == {"several": Size(26.0, 4.0, 3)}
+    assert layer_statistics.activations([("several", several), ("words", words)], forward) == {
+        "several": Size(26.0, 4.0, 3)
+    }
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -290,7 +294,7 @@ def test_the_compiler_is_not_loaded_for_a_look_at_activations(loaded: bool, monk
     if loaded:
         monkeypatch.setitem(sys.modules, "torch._dynamo", sys.modules["torch"])
     layer = nn.Identity()
-    found = statistics.activations([("layer", layer)], lambda: layer(torch.ones(2)))
+    found = layer_statistics.activations([("layer", layer)], lambda: layer(torch.ones(2)))
     assert found["layer"].elements == 2
     assert stances == (["force_eager"] if loaded else [])
 
@@ -303,7 +307,7 @@ def test_compiled_modules_are_measured_eagerly_and_not_compiled_again() -> None:
     compiled = torch.compile(model, backend=counter)
     x = torch.randn(2, 3)
     compiled(x)
-    found = statistics.activations([("linear", model)], lambda: compiled(x))
+    found = layer_statistics.activations([("linear", model)], lambda: compiled(x))
     compiled(x)
     assert found["linear"].elements == 6
     assert counter.frame_count == 1
@@ -315,8 +319,8 @@ def test_a_repetition_that_differs_is_found() -> None:
     def compute() -> Iterable[tuple[str, Tensor]]:
         return next(calls)
 
-    assert probe.repeat(compute) == (Part("w", ()),)
-    assert probe.repeat(lambda: [("loss", torch.ones(()))]) == ()
+    assert repeat_step.repeat(compute) == (Part("w", ()),)
+    assert repeat_step.repeat(lambda: [("loss", torch.ones(()))]) == ()
 
 
 def test_parts_that_differ_come_in_their_order_also_those_that_came_only_once() -> None:
@@ -328,20 +332,20 @@ def test_parts_that_differ_come_in_their_order_also_those_that_came_only_once() 
     def compute() -> Iterable[tuple[str, Tensor]]:
         return [*next(runs), ("equal", torch.ones(2))]
 
-    assert [part.name for part in probe.repeat(compute)] == [*names, "same", "new"]
+    assert [part.name for part in repeat_step.repeat(compute)] == [*names, "same", "new"]
 
 
 def test_the_message_names_three_parts_of_a_rank() -> None:
     parts = [Part(name, ()) for name in "abcd"]
-    three, four = probe.differences([parts[:3], [], parts[::-1]])
+    three, four = repeat_step.differences([parts[:3], [], parts[::-1]])
     assert (three.rank, four.rank) == (0, 2)
-    assert "(rank 0: a, b, c; rank 2: a, b, c, …)" in probe.message([three, four], 9)
+    assert "(rank 0: a, b, c; rank 2: a, b, c, …)" in repeat_step.message([three, four], 9)
 
 
 def test_a_rank_whose_own_loss_differs_is_named_before_those_that_it_reached() -> None:
     loss, weight = Part("loss", ()), Part("w", ())
-    assert probe.differences([[], []]) == []
-    assert [d.rank for d in probe.differences([[weight], [weight]])] == [0, 1]
-    found = probe.differences([[weight], [weight, loss]])
+    assert repeat_step.differences([[], []]) == []
+    assert [d.rank for d in repeat_step.differences([[weight], [weight]])] == [0, 1]
+    found = repeat_step.differences([[weight], [weight, loss]])
     assert [d.rank for d in found] == [1]
-    assert "step 9 computed twice gave different bits (rank 1: loss, w)" in probe.message(found, 9)
+    assert "step 9 computed twice gave different bits (rank 1: loss, w)" in repeat_step.message(found, 9)

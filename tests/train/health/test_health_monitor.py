@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from train.health.guard import Skipped
+from train.health.loss_spikes import Action, Seen
 from train.health.monitor import Judged, Monitor, remembered
-from train.health.spikes import Action, Seen
+from train.health.nonfinite import Skipped
 from train.spec.config import OptimConfig, PrecisionConfig, RunConfig, SpikesConfig
 
 NAN = math.nan

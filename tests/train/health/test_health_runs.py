@@ -20,13 +20,13 @@ from train import step as stepping
 from train.checkpoint.layout import newest, single
 from train.checkpoint.load import read_all
 from train.checkpoint.save import Saver
-from train.parallel import norm as norms
+from train.parallel import grad_norm as norms
 from train.progress import Progress
 from train.recording import Recorder
-from train.run import load
+from train.runtime.signals import StopFlag
 from train.setup import Setup
-from train.signals import StopFlag
 from train.spec.config import BatchConfig, HealthConfig, ProfileConfig, RunConfig, SpikesConfig
+from train.spec.frozen_run import load
 from train.step import Taken
 
 Main = Callable[..., str]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from train.health.tokens import odd, statistics
+from train.health.token_entropy import odd, statistics
 
 
 def test_table() -> None:

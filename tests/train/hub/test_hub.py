@@ -19,12 +19,12 @@ from train.hub.__main__ import main
 from train.hub.convert import export, take_in
 from train.hub.shards import INDEX, Shards, write_shards
 from train.hub.start import start_from
-from train.model.initialise import initialise
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig, RunConfig, key
 from train.spec.counts import window_of
 from train.spec.decoder import resolve_model
-from train.spec.read import read
+from train.spec.from_mapping import read
 from train.spec.yamlfile import read_mapping
 
 VOCABULARY, LENGTH = 64, 16
@@ -114,7 +114,7 @@ def test_a_run_is_exported_with_its_tokenizer(tmp_path: Path, tiny: RunConfig, c
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from tests.train.data.conftest import small, write_texts
-    from train.data.prepare import prepare
+    from train.data.corpus.prepare import prepare
     from train.spec.manifest import read_manifest
 
     data = small(write_texts(tmp_path / "texts", 30), name="text")

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from train.memory.budget import Filler, fill
-from train.memory.checkpointing import FULL, NONE, SELECTIVE, modes, wrap
+from train.memory.activation_budget import Filler, fill
+from train.memory.activation_checkpointing import FULL, NONE, SELECTIVE, modes, wrap
 from train.spec.config import MemoryConfig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from train.memory.offload import OffloadedState
+from train.memory.optimizer_offload import OffloadedState
 
 
 def trained(offload: bool) -> tuple[nn.Linear, torch.optim.Optimizer, OffloadedState | None]:

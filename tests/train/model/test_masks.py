@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
 from benchmarks.long_attention import Largest
-from train.model import masks
-from train.model.masks import BLOCK, blocks, dense, make_masks, mask_of
+from train.model.attention import masks
+from train.model.attention.masks import BLOCK, blocks, dense, make_masks, mask_of
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model

@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.train.model.reference import reference_logits
-from train.data.rows import IGNORED
-from train.model.attend import Rule, attend
-from train.model.initialise import initialise
-from train.model.masks import blocks, dense
+from train.model.attention.masks import blocks, dense
+from train.model.attention.sdpa import Rule, attend
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.counts import flops_per_token, window_of
 from train.spec.decoder import resolve_model
+from train.spec.labels import IGNORED
 
 VOCABULARY, LENGTH = 40, 14
 BASE = ModelConfig(width=32, layers=2, head_dim=8, kv_heads=2, qk_norm=False, mlp_width=48)
@@ -138,7 +138,7 @@ def test_flex_attention_is_told_the_same(queries: int, window: int | None, cap: 
     """The masks and score changes that CUDA gets, here run by FlexAttention's own CPU formula."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    from train.model.attend import score_mod
+    from train.model.attention.sdpa import score_mod
 
     q, k, v = torch.randn(2, 4, queries, 8), torch.randn(2, 2, LENGTH, 8), torch.randn(2, 2, LENGTH, 8)
     rule = Rule(cap, heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from train.model.initialise import initialise
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.optim.build import make_optimizer
 from train.optim.optimizer import set_lr

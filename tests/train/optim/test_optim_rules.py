@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from train.optim import adamw
 from train.optim.build import make_optimizer
-from train.optim.groups import rule_of
 from train.optim.muon import direction, orthogonalise
 from train.optim.optimizer import Optimizer, set_lr
+from train.optim.param_groups import rule_of
 from train.spec.config import ModelConfig, OptimConfig
 
 MODEL = ModelConfig(width=16, layers=1, head_dim=4, kv_heads=2, mlp_width=24)

@@ -22,9 +22,9 @@ from tests.train.optim.test_optim_rules import MODEL, NAMES, contents, give_grad
 from train.optim import adamw
 from train.optim.adamw import Kernel
 from train.optim.build import make_optimizer
-from train.optim.groups import Rule, kind_of, rule_of
 from train.optim.muon import direction, orthogonalise
 from train.optim.optimizer import set_lr
+from train.optim.param_groups import Rule, kind_of, rule_of
 from train.spec.config import OptimConfig
 
 Array = NDArray[np.float64]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train import coordinate_check
-from train.coordinates import Scale, slopes
+from train.health.coordinates import Scale, slopes
 
 
 def test_slopes_are_those_of_power_laws() -> None:

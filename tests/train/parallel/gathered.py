@@ -22,10 +22,11 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 from kernels.sharding import local
 from tests.train.parallel.cells import COMPILE, MODEL, Cell, parallel
 from tests.train.parallel.ranks import config_of, meeting_place, met, whole_gradients
-from train import checkpoint, distributed
-from train.distributed import World
-from train.precision.fp8 import Received, products
+from train import checkpoint
+from train.precision.float8 import Received, products
 from train.progress import Progress
+from train.runtime import distributed
+from train.runtime.distributed import World
 from train.setup import Setup, build
 from train.spec.config import PrecisionConfig
 from train.step import accumulate, step, take

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.train.parallel.cells import MODEL, Cell, parallel, variants
 from train.spec.config import CompileConfig, MemoryConfig, ParallelConfig, PrecisionConfig
-from train.spec.pipeline import SCHEDULES, can_split
+from train.spec.pipeline_layout import SCHEDULES, can_split
 
 DEEP = replace(MODEL, layers=8)
 DEEP_TIED = replace(DEEP, tied_embeddings=True)

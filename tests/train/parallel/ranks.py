@@ -29,11 +29,11 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.tensor import debug
 
 from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
-from train import distributed
-from train.data.loader import TokenSequences
-from train.data.rows import IGNORED, Rows, masked
-from train.distributed import World
+from train.data.dataset import TokenSequences
+from train.data.rows import Rows, masked
 from train.progress import Progress
+from train.runtime import distributed
+from train.runtime.distributed import World
 from train.setup import Setup, build
 from train.spec.config import (
     BatchConfig,
@@ -45,6 +45,7 @@ from train.spec.config import (
     RunConfig,
     RuntimeConfig,
 )
+from train.spec.labels import IGNORED
 from train.spec.resolve import resolve
 from train.step import accumulate, step, take
 

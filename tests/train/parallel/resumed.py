@@ -21,13 +21,14 @@ from tests.train.parallel import gathered
 from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.pipelines import DEEP, splits
 from tests.train.parallel.ranks import apart, config_of, largest, meeting_place, met
-from train import checkpoint, distributed
-from train.distributed import World
+from train import checkpoint
 from train.precision import notes
 from train.progress import Progress
+from train.runtime import distributed
+from train.runtime.distributed import World
 from train.setup import Setup, build
 from train.spec.config import ModelConfig, PrecisionConfig
-from train.spec.pipeline import can_split
+from train.spec.pipeline_layout import can_split
 from train.step import step, take
 
 BEFORE, AFTER = 3, 3

@@ -23,7 +23,7 @@ from train.spec.config import (
     RunConfig,
 )
 from train.spec.mesh import check
-from train.spec.pipeline import (
+from train.spec.pipeline_layout import (
     SCHEDULES,
     can_split,
     fitting_stages,

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from kernels.fp8 import cast_fp8
-from train.model.weights import Product
-from train.parallel.gather import Way
-from train.precision.fp8 import BACKWARD, FORWARD, Received, convert, narrowed, rowwise, tensorwise
+from train.parallel.float8_all_gather import Way
+from train.precision.float8 import BACKWARD, FORWARD, Received, convert, narrowed, rowwise, tensorwise
+from train.precision.product import Product
 from train.spec.config import PrecisionConfig
 
 FP8 = PrecisionConfig(name="fp8")

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from kernels.fp8 import cast_fp8
 from tests.train.runs import values, write_config
 from train import evaluate, run
-from train.distributed import World
-from train.model.weights import Product
-from train.precision.fp8 import BACKWARD, FORWARD, Delayed, tensorwise
+from train.precision.float8 import BACKWARD, FORWARD, Delayed, tensorwise
 from train.precision.history import History
+from train.precision.product import Product
 from train.progress import Progress
+from train.runtime.distributed import World
+from train.runtime.signals import StopFlag
 from train.setup import Setup, build
-from train.signals import StopFlag
 from train.spec.config import MemoryConfig, ModelConfig, PrecisionConfig, RunConfig
 from train.step import step
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.forked import run_ranks
-from train.precision.scaler import LossScaler
+from train.precision.loss_scaler import LossScaler
 
 CPU = torch.device("cpu")
 

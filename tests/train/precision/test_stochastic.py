@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from train.precision.stochastic import copy_rounded_, stochastic_round
+from train.precision.stochastic_rounding import copy_rounded_, stochastic_round
 
 
 def test_the_mean_is_the_number_where_rounding_to_nearest_loses_it() -> None:

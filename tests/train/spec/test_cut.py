@@ -18,7 +18,7 @@ from train.spec.config import ModelConfig, ParallelConfig
 from train.spec.decoder import resolve_model
 from train.spec.footprint import footprint
 from train.spec.mesh import Axes, check
-from train.spec.pipeline import layers_of
+from train.spec.pipeline_layout import layers_of
 
 RANKS = range(2, 65)
 

@@ -12,8 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from train.memory.checkpointing import modes, wrap
-from train.model.initialise import initialise
+from train.memory.activation_checkpointing import modes, wrap
+from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import (
     BatchConfig,

@@ -12,8 +12,8 @@ from tests.train.runs import read_outcome, write_config
 from train import run
 from train.branch import branch
 from train.checkpoint.layout import newest
-from train.signals import StopFlag
-from train.spec import former, mesh
+from train.runtime.signals import StopFlag
+from train.spec import deprecated, mesh
 from train.spec.config import RunConfig
 from train.spec.resolve import resolve
 
@@ -68,7 +68,7 @@ def test_an_old_run_says_so_and_ends_as_it_would_have(
     assert run.main(["--config", str(config)]) == run.FAILED
     assert "error: model.norm_eps=0 is refused" in capsys.readouterr().err
     with monkeypatch.context() as earlier:
-        earlier.setattr(former, "complaints", lambda *_: [])
+        earlier.setattr(deprecated, "complaints", lambda *_: [])
         assert run.main(["--config", str(config), "--until", "1000"]) == run.REACHED
     found = newest(config.parent / "checkpoints")
     assert found is not None

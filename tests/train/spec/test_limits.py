@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from train.spec.config import RunConfig
-from train.spec.read import read
+from train.spec.from_mapping import read
 from train.spec.resolve import resolve
 
 

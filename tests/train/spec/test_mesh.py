@@ -23,7 +23,7 @@ from train.spec.config import (
     RuntimeConfig,
 )
 from train.spec.mesh import Axes, axes, check, strategy
-from train.spec.pipeline import layers_of
+from train.spec.pipeline_layout import layers_of
 from train.spec.resolve import resolve
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -110,14 +110,14 @@ def test_refusals_say_what_is_wrong_and_what_to_do(parallel: ParallelConfig, wor
     ],
 )
 def test_layouts_that_just_can_be(parallel: ParallelConfig, world: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.spec.pipeline.can_split", lambda: True)
+    monkeypatch.setattr("train.spec.pipeline_layout.can_split", lambda: True)
     check(config(parallel, model=replace(MODEL, layers=4)), world)
 
 
 def test_zero_bubble_schedules_are_refused_once_it_is_known_that_weights_are_put_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("train.spec.pipeline.can_split", lambda: True)
+    monkeypatch.setattr("train.spec.pipeline_layout.can_split", lambda: True)
     parallel = ParallelConfig(pp=2, dp_replicate=1, dp_shard=None, pp_schedule="zb1p")
     split = config(parallel, model=replace(MODEL, layers=4))
     check(split)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from train.spec.device_peaks import STATED, stated
 from train.spec.lineage import Parent, parse
-from train.spec.peaks import STATED, stated
 
 
 @pytest.mark.parametrize(

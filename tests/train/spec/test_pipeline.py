@@ -16,7 +16,7 @@ from train.spec.config import (
     ParallelConfig,
     RunConfig,
 )
-from train.spec.pipeline import (
+from train.spec.pipeline_layout import (
     SCHEDULES,
     can_split,
     check_pipeline,

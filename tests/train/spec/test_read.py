@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.spec.config import RunConfig, key
-from train.spec.read import read
+from train.spec.from_mapping import read
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from train.spec import mup
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, OptimConfig, RunConfig
 from train.spec.counts import params
-from train.spec.read import read
+from train.spec.from_mapping import read
 from train.spec.resolve import resolve
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from train.spec.config import RunConfig
 from train.spec.later import is_frozen, keys
-from train.spec.rules import batch_tokens, peak_lr
+from train.spec.scaling_rules import batch_tokens, peak_lr
 
 
 @pytest.mark.parametrize(

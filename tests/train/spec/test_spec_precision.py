@@ -10,8 +10,8 @@ import yaml
 
 from train.spec import mesh
 from train.spec.config import RunConfig
+from train.spec.from_mapping import read
 from train.spec.precision import check
-from train.spec.read import read
 from train.spec.resolve import resolve
 
 CONF = Path(__file__).resolve().parents[3] / "conf"

@@ -1,0 +1,1 @@
+"""Raw text to a prepared corpus: what runs once, offline."""

@@ -1,0 +1,166 @@
+"""The stages of preparing: list, read, choose, train the tokenizer, encode, write the manifest."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from train.data.corpus.prepare import Progress, said, too_short
+from train.data.corpus.write_shards import plan, to_disk, write
+from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
+from train.data.corpus.spool import Choice, Spooled, SpoolTask, choose, spool
+from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE
+from train.data.corpus.tokenizer import describe, sample, separator_of, train_bpe
+from train.data.corpus.workers import Workers
+from train.spec.config import DataConfig
+from train.spec.manifest import (
+    FILE,
+    FORMAT,
+    SPLITS,
+    Manifest,
+    Shard,
+    Skipped,
+    Split,
+    fingerprint_of,
+    settings_of,
+    token_bytes,
+)
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+SKIPPED_LISTED = 100
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every stage needs: the settings, where to write, who works and who is told."""
+
+    config: DataConfig
+    folder: Path
+    spools: Path
+    pool: Workers
+    progress: Progress
+
+    def run(self, stage: str, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        return self.pool.run(work, tasks, lambda share: self.progress(stage, share))
+
+
+def build(config: DataConfig, staging: Path, pool: Workers, progress: Progress, given: str | None = None) -> Path:
+    """Return the finished folder of `config`, made inside `staging` (which may hold other files as well).
+
+    `given` is the JSON of the tokenizer to use; None: train one (bpe), or none is needed (bytes).
+    Raises ValueError when the source is missing, damaged, or too little for the settings.
+    """
+    job = _Job(config, staging / "built", staging / "spools", pool, progress)
+    for made in (job.folder, job.spools):
+        made.mkdir()
+    progress("listing files", 0.0)
+    listing = list_environment() if config.source is None else list_folder(config.source)
+    spools = _read(job, listing)
+    choice = choose(spools, config.validation_fraction, config.max_bytes)
+    _check_choice(config, choice, spools)
+
+    tokenizer = given
+    if config.tokenizer == "bpe":
+        if tokenizer is None:
+            progress("training the tokenizer", 0.0)
+            tokenizer = train_bpe(sample(choice.train.texts()), config.vocab_size)
+        (job.folder / TOKENIZER_FILE).write_bytes(tokenizer.encode("utf-8"))
+    separator = separator_of(tokenizer, config.vocab_size)
+    splits = _encode(job, choice, tokenizer, separator)
+
+    described = describe(config.tokenizer, config.vocab_size, tokenizer)
+    skipped, counts = _skipped(listing, spools, choice)
+    manifest = Manifest(
+        format=FORMAT,
+        name=config.name,
+        tokenizer=described,
+        separator_token=separator,
+        splits=splits,
+        bytes_per_token=splits["validation"].bytes_per_token,
+        source=listing.description,
+        settings=settings_of(config),
+        skipped=skipped,
+        skipped_counts=counts,
+        fingerprint=fingerprint_of(described, separator, splits),
+    )
+    write_manifest(job.folder, manifest)
+    return job.folder
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a folder whose other files are there, and return once all would outlive a power cut."""
+    with (folder / FILE).open("w", encoding="utf-8") as stream:
+        stream.write(manifest.dumps())
+        to_disk(stream)
+    _names_to_disk(folder)
+
+
+def _read(job: _Job, listing: Listing) -> list[Spooled]:
+    """Read all files into spools; ValueError when not one document can be used."""
+    config = job.config
+    tasks = [
+        SpoolTask(files, config.text_column, config.source is None, job.spools / str(number))
+        for number, files in enumerate(chunked(listing.files))
+    ]
+    spools = job.run("reading", spool, tasks)
+    if not any(s.sizes for s in spools):
+        broken = [b for s in spools for b in s.broken]
+        first = f"the first is {broken[0].file}: {broken[0].why}" if broken else "there is no text in them"
+        raise ValueError(
+            f"data.source={said(config.source)}: none of its {len(listing.files)} files can be used "
+            f"({len(broken)} broken documents); {first}"
+        )
+    return spools
+
+
+def _check_choice(config: DataConfig, choice: Choice, spools: Iterable[Spooled]) -> None:
+    """Raise ValueError when a split has no document."""
+    if not len(choice.train) and not len(choice.validation):
+        smallest = min(size for s in spools for size in s.sizes)
+        raise ValueError(
+            f"data.max_bytes={config.max_bytes} is less than the first document needs "
+            f"(they have {smallest} bytes and more): raise it"
+        )
+    for name, part in (("train", choice.train), ("validation", choice.validation)):
+        if not len(part):
+            raise ValueError(too_short(name, 0, config))
+
+
+def _encode(job: _Job, choice: Choice, tokenizer: str | None, separator: int) -> dict[str, Split]:
+    """Write the shards of both splits; ValueError when one is shorter than a sequence."""
+    parts = {"train": choice.train, "validation": choice.validation}
+    width = token_bytes(job.config.vocab_size)
+    tasks = {name: list(plan(part, name, tokenizer, separator, job.folder, width)) for name, part in parts.items()}
+    shards = iter(job.run("encoding", write, [task for name in SPLITS for task in tasks[name]]))
+    splits = {}
+    for name in SPLITS:
+        mine: tuple[Shard, ...] = tuple(next(shards) for _ in tasks[name])
+        tokens, size = sum(shard.tokens for shard in mine), int(parts[name].size.sum())
+        if tokens <= job.config.sequence_length:
+            raise ValueError(too_short(name, tokens, job.config))
+        splits[name] = Split(len(parts[name]), tokens, size, size / tokens, mine)
+    return splits
+
+
+def _skipped(listing: Listing, spools: Sequence[Spooled], choice: Choice) -> tuple[tuple[Skipped, ...], dict[str, int]]:
+    """Return the first documents left out, broken ones before the others, and the count of all by reason."""
+    broken = sorted((b for s in spools for b in s.broken), key=lambda one: one.file)
+    others = sorted([*listing.skipped, *(o for s in spools for o in s.left_out)], key=lambda one: one.file)
+    counts = Counter("broken" for _ in broken) + Counter(one.why for one in others)
+    counts += Counter({"duplicate": choice.duplicates, "over data.max_bytes": choice.over_max_bytes})
+    return tuple([*broken, *others][:SKIPPED_LISTED]), dict(sorted(counts.items()))
+
+
+def _names_to_disk(folder: Path) -> None:
+    """Return once the folder's list of files would outlive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

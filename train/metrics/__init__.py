@@ -1,0 +1,1 @@
+"""What a run writes down of itself: losses, speed, times, profiles, its outcome."""

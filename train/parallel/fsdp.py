@@ -1,0 +1,105 @@
+"""Sharded data parallelism: torch's FSDP2, with copies of the shards where dp_replicate asks for them (HSDP).
+
+What each rank keeps, in the words of ZeRO (Rajbhandari et al. 2020): moments are always cut over the ranks (1); with
+`zero` 2 gradients as well, summed over ranks after each micro-batch; with 3 also the weights, which each block gathers
+for its forward and again for its backward pass. With 1 and 2 weights stay gathered from the first micro-batch to the
+update, with 1 gradients stay whole until the last micro-batch: more memory, fewer messages. Copies add up their shards
+of the gradients once a step; where sums over ranks are in bf16, after each summing, as micro-batches add up in fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+from train.model.transformer import Transformer
+from train.parallel.mesh import Mesh
+from train.parallel.model_part import Stage
+from train.precision.policy import formats
+from train.spec.config import RunConfig
+from train.spec.cut import laid_out
+
+
+def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
+    """Cut a module's weights over the ranks; on the meta device, so that no rank ever holds them whole."""
+    view = _view(mesh)
+    _lay_out(module, mesh.axes.fsdp)
+    how: dict[str, Any] = {
+        "mesh": view,
+        "mp_policy": _precision(config),
+        "offload_policy": CPUOffloadPolicy() if _offloads(config, view) else OffloadPolicy(),
+        "shard_placement_fn": _placement,
+    }
+    freed = config.parallel.zero == 3
+    for block in module.blocks.values():
+        fully_shard(block, reshard_after_forward=freed, **how)
+    # Embedding and head on their own: each is as large as many blocks, and is not needed at the other end of the pass.
+    # A tied weight is needed at both, and stays with the root.
+    if module.output is not None and module.output.weight is not None:
+        fully_shard(module.output, reshard_after_forward=False, **how)
+        if module.embedding is not None:
+            fully_shard(module.embedding, reshard_after_forward=freed, **how)
+    elif module.embedding is not None and module.output is None:
+        fully_shard(module.embedding, reshard_after_forward=freed, **how)
+    fully_shard(module, reshard_after_forward=False, **how)
+    assert isinstance(module, FSDPModule)
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            # Losses are shares of the global mean already, so gradients are summed, not averaged.
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+    # FSDP2 keeps what copies have not added up yet in the format of the sums, where many micro-batches would be lost.
+    late = mesh.axes.dp_replicate > 1 and formats(config.precision).reduce is torch.float32
+    return Stage(module, module, _last_micro(module, config.parallel.zero, late))
+
+
+def _last_micro(module: FSDPModule, zero: int, copies_late: bool) -> Any:
+    def tell(last: bool) -> None:
+        if zero == 1:
+            module.set_requires_gradient_sync(last)
+        elif copies_late:  # what a copy's ranks have summed adds up there until the last
+            module.set_requires_all_reduce(last)
+        if zero < 3:
+            module.set_reshard_after_backward(last)
+
+    return tell
+
+
+def _offloads(config: RunConfig, view: DeviceMesh) -> bool:
+    """Whether shards lie apart from where they are used; on a CPU they do already, and torch refuses to move them."""
+    return config.memory.offload == "parameters" and view.device_type != "cpu"
+
+
+def _view(mesh: Mesh) -> DeviceMesh:
+    assert mesh.weights is not None
+    return mesh.weights["dp_replicate", "fsdp"] if mesh.axes.dp_replicate > 1 else mesh.weights["fsdp"]
+
+
+def _precision(config: RunConfig) -> MixedPrecisionPolicy:
+    chosen = formats(config.precision)
+    if chosen.compute is torch.float32:
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(param_dtype=chosen.compute, reduce_dtype=chosen.reduce, cast_forward_inputs=False)
+
+
+def _lay_out(module: nn.Module, ranks: int) -> None:
+    """Store the numbers of every weight in rows that the ranks can share evenly; see train.spec.cut.
+
+    FSDP2 cuts no axis but the first unevenly. What tensor parallelism has cut keeps its shape: its hidden channels are
+    not one run of a whole weight's numbers (train.spec.mesh refuses those that cannot be shared equally).
+    """
+    for owner in module.modules():
+        for name, weight in list(owner.named_parameters(recurse=False)):
+            shape = laid_out(tuple(weight.shape), ranks)
+            if shape != tuple(weight.shape) and not isinstance(weight, DTensor):
+                setattr(owner, name, nn.Parameter(weight.detach().view(shape)))
+
+
+def _placement(weight: nn.Parameter) -> Shard:
+    """Return along which axis a weight is cut: the hidden channels of a gate and up within tensor parallelism."""
+    return Shard(1 if weight.dim() == 3 else 0)

@@ -1,0 +1,1 @@
+"""The process and its host: ranks, signals, heartbeats, compilation, the allocator."""
