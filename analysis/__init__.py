@@ -11,21 +11,28 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis import approaches, envelope, hyperparameters, isoflop
-    from analysis.comparison import compare
-    from analysis.forms import FORMS
-    from analysis.law import fit_law
-    from analysis.lawfit import LawFit
-    from analysis.sensitivity import sensitivity
+    from analysis import approaches
+    from analysis.approaches import envelope, isoflop
+    from analysis.approaches import settings as hyperparameters
+    from analysis.diagnostics.sensitivity import sensitivity
+    from analysis.inference.fit_law import fit_law
+    from analysis.inference.law_result import LawFit
+    from analysis.inference.selection import compare
+    from analysis.laws.registry import FORMS
 
 _PLACES = {
-    "FORMS": "analysis.forms",
-    "LawFit": "analysis.lawfit",
-    "compare": "analysis.comparison",
-    "fit_law": "analysis.law",
-    "sensitivity": "analysis.sensitivity",
+    "FORMS": "analysis.laws.registry",
+    "LawFit": "analysis.inference.law_result",
+    "compare": "analysis.inference.selection",
+    "fit_law": "analysis.inference.fit_law",
+    "sensitivity": "analysis.diagnostics.sensitivity",
 }
-_MODULES = ("approaches", "envelope", "hyperparameters", "isoflop")
+_MODULES = {
+    "approaches": "analysis.approaches",
+    "envelope": "analysis.approaches.envelope",
+    "hyperparameters": "analysis.approaches.settings",
+    "isoflop": "analysis.approaches.isoflop",
+}
 
 __all__ = [
     "FORMS", "LawFit", "approaches", "compare", "envelope", "fit_law", "hyperparameters", "isoflop", "sensitivity",
@@ -37,7 +44,7 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name in _MODULES:
-        return import_module(f"analysis.{name}")
+        return import_module(_MODULES[name])
     raise AttributeError(f"module 'analysis' has no attribute {name!r}")
 
 

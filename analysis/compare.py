@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import arguments, human, source
-from analysis.arguments import Key
-from analysis.fitkeys import LOSSES
-from analysis.plain import to_json
+from analysis.results import load
+from analysis.results.fit_keys import LOSSES
+from analysis.text import commandline, numbers
+from analysis.text.commandline import Key
+from analysis.values.json_values import to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 PURPOSE = "Several laws on the same runs: information criteria, held-out error, and what is wrong with each."
 DEFAULT = "chinchilla,chinchilla_tied,chinchilla_interaction,kaplan,kaplan_floor,farseer"
 KEYS = (
-    *source.KEYS,
+    *load.KEYS,
     Key("forms", "laws by name, divided by commas; list prints them all", DEFAULT),
     Key("loss", "loss function on log residuals: squared has a likelihood that all laws share; linear: on plain ones",
         "squared", choices=LOSSES),
-    Key("resamples", "bootstrap resamples of each law", 0, arguments.whole),
-    Key("seed", "seed of the resamples", 0, arguments.whole),
+    Key("resamples", "bootstrap resamples of each law", 0, commandline.whole),
+    Key("seed", "seed of the resamples", 0, commandline.whole),
     Key("out", "folder for compare.json (default: none is written)"),
 )  # fmt: skip
 COLUMNS = ("rank", "aicc", "delta_aicc", "weight", "aic", "bic", "k", "objective", "error", "warning")
@@ -36,9 +37,9 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     Parameters
     ----------
     frame : DataFrame
-        A tidy frame (see :mod:`analysis.frame`).
+        A tidy frame (see :mod:`analysis.runs.frame`).
     forms : sequence of str
-        Laws by name (see `analysis.forms.FORMS`), by paper or as text.
+        Laws by name (see `analysis.laws.registry.FORMS`), by paper or as text.
     loss : str
         Loss function on log residuals.
     **given
@@ -53,10 +54,10 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     >>> list(table.index)
     ['chinchilla', 'kaplan']
     """
-    from analysis.comparison import compare as side_by_side
-    from analysis.formnames import resolve
-    from analysis.frame import used
-    from analysis.law import fit_law
+    from analysis.inference.fit_law import fit_law
+    from analysis.inference.selection import compare as side_by_side
+    from analysis.laws.names import resolve
+    from analysis.runs.frame import used
 
     rows = used(frame)
     fits, failed = [], {}
@@ -75,7 +76,7 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
 
 def listing() -> str:
     """Return all laws by name, with their text and what they read."""
-    from analysis.forms import FORMS
+    from analysis.laws.registry import FORMS
 
     width = max(map(len, FORMS))
     return "\n".join(
@@ -91,14 +92,14 @@ def text(table: pd.DataFrame) -> str:
     lines = [head]
     for name, row in table.iterrows():
         lines.append(
-            f"{name:<{width}} {_whole(row.get('rank')):>5} {human.number(row.get('aicc'), 6):>9} "
-            f"{human.number(row.get('delta_aicc')):>7} {human.number(row.get('weight'), 2):>7} "
-            f"{human.number(row.get('aic'), 6):>9} {human.number(row.get('bic'), 6):>9} "
-            f"{_whole(row.get('k')):>3} {human.percent(row.get('error')):>9}"
+            f"{name:<{width}} {_whole(row.get('rank')):>5} {numbers.number(row.get('aicc'), 6):>9} "
+            f"{numbers.number(row.get('delta_aicc')):>7} {numbers.number(row.get('weight'), 2):>7} "
+            f"{numbers.number(row.get('aic'), 6):>9} {numbers.number(row.get('bic'), 6):>9} "
+            f"{_whole(row.get('k')):>3} {numbers.percent(row.get('error')):>9}"
         )
         warning = str(row.get("warning") or "")
         lines += [f"{'':<{width}}   {warning}"] if warning and warning != "nan" else []
-    return "\n".join(lines).translate(human.ASCII)
+    return "\n".join(lines).translate(numbers.ASCII)
 
 
 def act(options: Mapping[str, Any]) -> int:
@@ -106,7 +107,7 @@ def act(options: Mapping[str, Any]) -> int:
     if options["forms"] == "list":
         print(listing())
         return 0
-    frame = source.load(options)
+    frame = load.load(options)
     names = [part.strip() for part in options["forms"].split(",") if part.strip()]
     table = compare(
         frame, names, loss=options["loss"], resamples=options["resamples"], seed=options["seed"]
@@ -127,13 +128,13 @@ def _plain(value: Any) -> Any:
 
 
 def _whole(value: Any) -> str:
-    number = human.finite(_plain(value))
-    return human.MISSING if number is None else f"{number:.0f}"
+    number = numbers.finite(_plain(value))
+    return numbers.MISSING if number is None else f"{number:.0f}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return arguments.run("analysis.compare", PURPOSE, KEYS, act, given)
+    return commandline.run("analysis.compare", PURPOSE, KEYS, act, given)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import arguments, atomic, source
-from analysis.fitkeys import EXAMPLES, KEYS, PURPOSE, parse
-from analysis.plain import to_json
-from analysis.results import Fit, save
+from analysis.results import load
+from analysis.results.fit_keys import EXAMPLES, KEYS, PURPOSE, parse
+from analysis.results.predicted import with_prediction
+from analysis.text import commandline, files
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Fit, save
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,17 +22,17 @@ __all__ = ["KEYS", "fit", "load_frame", "main", "parse", "with_prediction", "wri
 
 def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
     """Return the tidy frame that `runs=` names; a file has to have the columns that the form reads."""
-    from analysis.curvelaws import NEEDS
-    from analysis.formnames import CURVES
-    from analysis.forms import FORMS
-    from analysis.tidy import REQUIRED
+    from analysis.approaches.curves import NEEDS
+    from analysis.laws.names import CURVES
+    from analysis.laws.registry import FORMS
+    from analysis.runs.columns import REQUIRED
 
     if options["form"] == CURVES:
-        return source.load(options, need=NEEDS)
+        return load.load(options, need=NEEDS)
     form = FORMS[options["form"]]
     reads = (*form.inputs, form.target)
     surface = {"params", "tokens"} <= set(form.inputs) and form.target == "loss"
-    return source.load(options, need=tuple(dict.fromkeys((*REQUIRED, *reads) if surface else reads)))
+    return load.load(options, need=tuple(dict.fromkeys((*REQUIRED, *reads) if surface else reads)))
 
 
 def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: Any) -> Fit:
@@ -39,7 +41,7 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     Parameters
     ----------
     frame : DataFrame
-        A tidy frame (see :mod:`analysis.frame`).
+        A tidy frame (see :mod:`analysis.runs.frame`).
     options : mapping, optional
         Options of the command by name, as `parse` returns them; those that are not there have their defaults.
     **given
@@ -59,12 +61,12 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     ('E + A/N^alpha + B/D^beta', 25, ['A', 'B', 'E', 'alpha', 'beta'])
     """
     asked = {key.name: key.default for key in KEYS} | dict(options or {}) | given
-    from analysis.fitlaws import curves_only, law_only, settings_only
-    from analysis.fitparts import Parts
-    from analysis.formnames import CURVES
-    from analysis.forms import FORMS
-    from analysis.frame import used
-    from analysis.large import refuse_fitted
+    from analysis.laws.names import CURVES
+    from analysis.laws.registry import FORMS
+    from analysis.results.single_law import curves_only, law_only, settings_only
+    from analysis.results.study_fit import Parts
+    from analysis.runs.frame import used
+    from analysis.runs.large import refuse_fitted
 
     if asked["form"] == CURVES:
         return curves_only(frame, asked)
@@ -80,35 +82,14 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
 
 def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:
     """Write `runs.csv`, then `fit.json`, each by atomic rename."""
-    atomic.write(folder / "runs.csv", with_prediction(result, frame).to_csv(index=False))
+    files.write(folder / "runs.csv", with_prediction(result, frame).to_csv(index=False))
     save(result, folder / "fit.json")
-
-
-def with_prediction(result: Fit, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with the column `predicted`: the law's loss, empty where there is none."""
-    import numpy as np
-
-    from analysis.forms import FORMS
-
-    out = frame.copy()
-    out["predicted"] = np.nan
-    form = next((f for f in FORMS.values() if f.text == result.form and set(f.names) <= set(result.params)), None)
-    if form is None or form.target != "loss":
-        return out
-    with np.errstate(all="ignore"):
-        x = np.log(np.stack([out[name].to_numpy(float) for name in form.inputs]))
-    zeros = np.zeros(len(x))
-    theta = form.internal(np.array([[result.params[name] for name in form.names]]), zeros)
-    with np.errstate(all="ignore"):
-        predicted = np.exp(form.log_value(theta, x)[0])
-    out["predicted"] = np.where(out["used"], predicted, np.nan)
-    return out
 
 
 def act(options: Mapping[str, Any]) -> int:
     """Fit, write and print."""
-    from analysis import large
-    from analysis.formnames import resolve
+    from analysis.laws.names import resolve
+    from analysis.runs import large
 
     options = {**options, "form": resolve(options["form"], curves=True)}
     frame = load_frame(options)
@@ -125,12 +106,12 @@ def act(options: Mapping[str, Any]) -> int:
         page = write_report(folder / "fit.json", folder, runs if runs.is_dir() else None).report
     _print(result, folder, page)
     unanswered = any(check.code == "no_recommendation" and check.level == "error" for check in result.checks)
-    return arguments.UNANSWERED if unanswered else 0
+    return commandline.UNANSWERED if unanswered else 0
 
 
 def _print(result: Fit, folder: Path, page: Path | None) -> None:
     """Print the findings, what was written, and last the law and the recommendation."""
-    from analysis.summary import summary, used
+    from analysis.report.terminal import summary, used
 
     for check in result.checks:
         option = "=" in check.advice.split(" ", 1)[0]  # what to type stays as it is typed
@@ -147,7 +128,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
     Without an answer all is written and printed, but nothing is recommended.
     """
-    return arguments.run("analysis.fit", PURPOSE, KEYS, act, given, examples=EXAMPLES)
+    return commandline.run("analysis.fit", PURPOSE, KEYS, act, given, examples=EXAMPLES)
 
 
 if __name__ == "__main__":

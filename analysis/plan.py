@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import arguments, atomic, human, source
-from analysis.arguments import Key
-from analysis.plain import to_json
-from analysis.planbasis import BESIDE, Basis, from_constants, from_frame
-from analysis.planoptions import Option, OtherLaw, Plan, make
+from analysis.planning.basis import BESIDE, Basis, from_constants, from_frame
+from analysis.planning.scenarios import Option, OtherLaw, Plan, make
+from analysis.results import load
+from analysis.text import commandline, files, numbers
+from analysis.text.commandline import Key
+from analysis.values.json_values import to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,30 +29,30 @@ EXAMPLES = (
     "inference_tokens=1e13",
 )
 KEYS = (
-    Key("runs", source.RUNS.help.replace(" (required)", "")),
-    *source.FURTHER,
-    Key("constants", "E:..,A:..,B:..,alpha:..,beta:.. of a published law, instead of runs", {}, arguments.constants),
+    Key("runs", load.RUNS.help.replace(" (required)", "")),
+    *load.FURTHER,
+    Key("constants", "E:..,A:..,B:..,alpha:..,beta:.. of a published law, instead of runs", {}, commandline.constants),
     Key("form", "law, by name or paper: any that reads parameters and tokens", "chinchilla"),
-    Key("at", "values of a law's further inputs: experts:8", {}, arguments.constants),
+    Key("at", "values of a law's further inputs: experts:8", {}, commandline.constants),
     Key("beside", "other laws of N and D that the runs' plan is compared with; none: leave them out", ",".join(BESIDE)),
     Key("strict", "yes: only laws that qualify (converged, every constant identified, a backtest); no: any", True,
-        arguments.switch),
-    Key("budget", "training compute [FLOPs]", None, arguments.number),
+        commandline.switch),
+    Key("budget", "training compute [FLOPs]", None, commandline.number),
     Key("gpu_hours", "training compute as GPU-hours: with mfu and peak, or the speed that the runs measured", None,
-        arguments.number),
-    Key("mfu", "model FLOPs utilisation measured on your GPUs: 0.4", None, arguments.share),
-    Key("peak", "peak of one GPU in the precision used [FLOP/s]: 989e12 for H100 bf16", None, arguments.number),
+        commandline.number),
+    Key("mfu", "model FLOPs utilisation measured on your GPUs: 0.4", None, commandline.share),
+    Key("peak", "peak of one GPU in the precision used [FLOP/s]: 989e12 for H100 bf16", None, commandline.number),
     Key("params_opt", "instead of a budget: the size whose compute-optimal training sets it [parameters]", None,
-        arguments.number),
-    Key("overtrain", "tokens per parameter as a multiple of the optimal ratio", 4.0, arguments.number),
+        commandline.number),
+    Key("overtrain", "tokens per parameter as a multiple of the optimal ratio", 4.0, commandline.number),
     Key("inference_tokens", "tokens served over the model's life: trades training against serving", None,
-        arguments.number),
-    Key("unique_tokens", "distinct training tokens there are", None, arguments.number),
+        commandline.number),
+    Key("unique_tokens", "distinct training tokens there are", None, commandline.number),
     Key("repeats", "R_D:..,R_N:.. half-lives of repeated data (default 15.4 and 5.31, Muennighoff et al. 2023)", {},
-        arguments.constants),
-    Key("vocabulary", "tokens of the vocabulary, for the shapes", 50_000, arguments.whole),
-    Key("resamples", "bootstrap resamples", 1000, arguments.whole),
-    Key("seed", "seed of the resamples", 0, arguments.whole),
+        commandline.constants),
+    Key("vocabulary", "tokens of the vocabulary, for the shapes", 50_000, commandline.whole),
+    Key("resamples", "bootstrap resamples", 1000, commandline.whole),
+    Key("seed", "seed of the resamples", 0, commandline.whole),
     Key("out", "folder for plan.json (default: none is written)"),
 )  # fmt: skip
 
@@ -76,7 +77,7 @@ def plan(
     Parameters
     ----------
     runs : DataFrame or mapping
-        A tidy frame (see :mod:`analysis.frame`), or the constants of a law by name (E, A, B, alpha, beta).
+        A tidy frame (see :mod:`analysis.runs.frame`), or the constants of a law by name (E, A, B, alpha, beta).
     budget : float
         Training compute [FLOPs].
     form : str
@@ -117,7 +118,7 @@ def plan(
     >>> f"{best.params:.2g} parameters, {best.tokens_per_param:.3g} tokens per parameter"
     '7.3e+10 parameters, 17.9 tokens per parameter'
     """
-    from analysis.formnames import resolve
+    from analysis.laws.names import resolve
 
     name = resolve(form)
     if isinstance(runs, Mapping):
@@ -147,13 +148,13 @@ def act(options: Mapping[str, Any]) -> int:
     """Print the plan, and write plan.json where a folder is given."""
     if bool(options["runs"]) == bool(options["constants"]):
         raise ValueError(f"give runs= ({KEYS[0].help}) or constants= of a published law, one of the two")
-    from analysis.formnames import resolve
+    from analysis.laws.names import resolve
 
     form = resolve(options["form"])
     if options["runs"]:
         names = () if options["beside"] == "none" else tuple(map(resolve, options["beside"].split(",")))
         basis = from_frame(
-            source.load(options), form=form, at=options["at"], resamples=options["resamples"], seed=options["seed"],
+            load.load(options), form=form, at=options["at"], resamples=options["resamples"], seed=options["seed"],
             label=options["runs"], beside=names, strict=options["strict"],
         )  # fmt: skip
     else:
@@ -163,7 +164,7 @@ def act(options: Mapping[str, Any]) -> int:
     print(text(found))
     if options["out"]:
         path = Path(options["out"]) / "plan.json"
-        atomic.write(path, json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
+        files.write(path, json.dumps(to_json(found), indent=1, allow_nan=False) + "\n")
         print(f"wrote {path}")
     return 0
 
@@ -177,7 +178,7 @@ def _speed(options: Mapping[str, Any], basis: Basis) -> float | None:
 
 
 def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> float:
-    from analysis import plans
+    from analysis.approaches import optimum
 
     ways = [name for name in ("budget", "gpu_hours", "params_opt") if options[name] is not None]
     if len(ways) > 1:
@@ -189,7 +190,7 @@ def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> fl
     if ways == ["budget"]:
         return float(options["budget"])
     if ways == ["params_opt"]:
-        return float(plans.budget_of(basis.law.row(0), basis.price, math.log(options["params_opt"]))[0])
+        return float(optimum.budget_of(basis.law.row(0), basis.price, math.log(options["params_opt"]))[0])
     if speed is None:
         raise ValueError(
             f"gpu_hours={options['gpu_hours']:g} needs the speed of a GPU: mfu= and peak=, or runs=runs/STUDY, whose "
@@ -201,30 +202,30 @@ def _budget(options: Mapping[str, Any], basis: Basis, speed: float | None) -> fl
 def text(found: Plan) -> str:
     """Return the plan as lines for a terminal."""
     unit = found.kinds["loss"]
-    lines = [f"law       {found.law} {unit}", f"budget    {human.flops(found.budget_flops, 3)}" + _hours(found)]
+    lines = [f"law       {found.law} {unit}", f"budget    {numbers.flops(found.budget_flops, 3)}" + _hours(found)]
     for option in found.options:
         lines += ["", f"{option.name}: {option.assumption}"]
         for label, name, show in (
-            ("parameters", "params", human.count), ("tokens", "tokens", human.count),
-            ("tokens per parameter", "tokens_per_param", human.number), (f"loss [{unit}]", "loss", _four),
+            ("parameters", "params", numbers.count), ("tokens", "tokens", numbers.count),
+            ("tokens per parameter", "tokens_per_param", numbers.number), (f"loss [{unit}]", "loss", _four),
         ):  # fmt: skip
-            bounds = human.interval(option.intervals[name], show)
-            known = "" if bounds == human.MISSING else f"  ({bounds})"
+            bounds = numbers.interval(option.intervals[name], show)
+            known = "" if bounds == numbers.MISSING else f"  ({bounds})"
             lines.append(f"  {label:<22}{show(getattr(option, name))}{known}")
         if option.epochs is not None:
-            lines.append(f"  {'epochs':<22}{human.number(option.epochs)}")
+            lines.append(f"  {'epochs':<22}{numbers.number(option.epochs)}")
         if option.inference_flops:
-            cost = f"{human.flops(option.training_flops)} and {human.flops(option.inference_flops)}"
+            cost = f"{numbers.flops(option.training_flops)} and {numbers.flops(option.inference_flops)}"
             lines.append(f"  {'training and serving':<22}{cost}")
         if option.gpu_hours is not None:
-            lines.append(f"  {'GPU-hours':<22}{human.count(option.gpu_hours)}")
+            lines.append(f"  {'GPU-hours':<22}{numbers.count(option.gpu_hours)}")
         for shape in option.shapes:
             size = f"{shape.layers} layers x {shape.width} channels, {shape.heads} heads"
-            lines.append(f"  {'shape, ' + shape.name:<22}{size}: {human.count(shape.params)}")
+            lines.append(f"  {'shape, ' + shape.name:<22}{size}: {numbers.count(shape.params)}")
         lines += [f"  note: {note}" for note in option.notes]
     lines += _other_laws(found)
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
-    return "\n".join(lines).translate(human.ASCII)
+    return "\n".join(lines).translate(numbers.ASCII)
 
 
 def _other_laws(found: Plan) -> list[str]:
@@ -234,28 +235,32 @@ def _other_laws(found: Plan) -> list[str]:
     lines = ["", "training-only by other laws through the same runs (least squares), the best by AICc first:"]
     for one in found.other_laws:
         size = "no best size" if one.params is None else (
-            f"{human.count(one.params):>8} parameters, {human.number(one.tokens_per_param)} tokens per parameter, "
+            f"{numbers.count(one.params):>8} parameters, {numbers.number(one.tokens_per_param)} tokens per parameter, "
             f"loss {_four(one.loss)}"
         )  # fmt: skip
         lacking = f"; does not qualify: {one.lacking}" if one.lacking else ""
-        lines.append(f"  {one.form:<24}{size}  (AICc {human.number(one.aicc_behind)} behind{lacking})")
+        lines.append(f"  {one.form:<24}{size}  (AICc {numbers.number(one.aicc_behind)} behind{lacking})")
     return lines
 
 
 def _hours(found: Plan) -> str:
-    far = "" if found.extrapolation_factor is None else f", {human.factor(found.extrapolation_factor)} the largest run"
+    far = (
+        "" if found.extrapolation_factor is None else f", {numbers.factor(found.extrapolation_factor)} the largest run"
+    )
     if found.speed is None:
         return far
-    return far + f"; {human.count(found.budget_flops / found.speed / 3600)} GPU-hours at {found.speed:.3g} FLOP/s a GPU"
+    return (
+        far + f"; {numbers.count(found.budget_flops / found.speed / 3600)} GPU-hours at {found.speed:.3g} FLOP/s a GPU"
+    )
 
 
 def _four(value: object) -> str:
-    return human.number(value, 4)
+    return numbers.number(value, 4)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return arguments.run("analysis.plan", PURPOSE, KEYS, act, given, examples=EXAMPLES)
+    return commandline.run("analysis.plan", PURPOSE, KEYS, act, given, examples=EXAMPLES)
 
 
 if __name__ == "__main__":

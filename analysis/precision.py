@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from analysis import recorded
+from analysis.runs import recorded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,7 @@ def apart(run: Run, first: Run, share: float = 0.1) -> list[tuple[int, float]]:
 
 
 def _tick(value: object) -> str:
-    from analysis.figures import style
+    from analysis.report.figures import style
 
     assert isinstance(value, float)
     return f"{value:.3g}" if value < 1000 else style.parameters(value)
@@ -146,8 +146,8 @@ def _tick(value: object) -> str:
 
 def figure(runs: Sequence[Run]) -> str:
     """Return losses, their differences, gradient norms and loss scales against tokens, a line a run, as SVG."""
-    from analysis.figures import style
-    from analysis.figures.canvas import Panel, svg
+    from analysis.report.figures import style
+    from analysis.report.figures.canvas import Panel, svg
 
     def panel(name: str, label: str, series: Callable[[Run], list[tuple[int, float]]], log: bool = True) -> Panel:
         def draw(ax: Axes) -> Axes:

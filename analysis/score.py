@@ -10,23 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import arguments, human, source
-from analysis.arguments import Key
-from analysis.plain import to_json
-from analysis.results import BacktestRun
+from analysis.results import load
+from analysis.text import commandline, numbers
+from analysis.text.commandline import Key
+from analysis.values.json_values import to_json
+from analysis.values.study_result import BacktestRun
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.blocks import Kinds
-    from analysis.results import Fit
+    from analysis.values.blocks import Kinds
+    from analysis.values.study_result import Fit
 
 PURPOSE = "The errors of a fit's law on runs that it has not seen: rows that it was fitted to are left out."
 EXAMPLES = ("python -m analysis.score fit=reports/isoflop/fit.json runs=runs/larger",)
 KEYS = (
     Key("fit", "fit.json as analysis.fit wrote it, with runs.csv beside it", required=True),
-    *source.KEYS,
-    Key("show", "most rows to print, the largest runs first", 20, arguments.whole),
+    *load.KEYS,
+    Key("show", "most rows to print, the largest runs first", 20, commandline.whole),
     Key("out", "folder for score.json (default: none is written)"),
 )
 SAME = 1e-9
@@ -54,7 +55,7 @@ def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> 
     """
     import numpy as np
 
-    from analysis.fit import with_prediction
+    from analysis.results.predicted import with_prediction
 
     good = frame[frame["used"]].reset_index(drop=True)
     if len(good):
@@ -64,7 +65,7 @@ def score(fit: Fit, frame: pd.DataFrame, fitted: pd.DataFrame | None = None) -> 
     new = new[np.isfinite(new["predicted"])].sort_values("flops", ascending=False, kind="stable")
     if not len(new):
         why = "the fit has seen all of them" if len(good) and known.all() else "its law gives no loss for them"
-        raise ValueError(f"{human.counted(len(good), 'row')} to score and {why}: give runs that it was not fitted to")
+        raise ValueError(f"{numbers.counted(len(good), 'row')} to score and {why}: give runs that it was not fitted to")
     names = ("params", "tokens", "flops", "predicted", "loss")
     columns = [new["key"].astype(str), *(new[name].astype(float) for name in names)]
     lines = tuple(
@@ -84,24 +85,24 @@ def text(found: Score, unit: str, show: int) -> str:
     lines = [f"  {'run':<16} {'params':>9} {'tokens':>9} {'FLOPs':>9} {'predicted':>10} {'observed':>9} {'error':>9}"]
     for line in found.lines[:show]:
         lines.append(
-            f"  {line.key[:16]:<16} {human.count(line.params):>9} {human.count(line.tokens):>9} "
-            f"{human.scientific(line.flops):>9} {human.number(line.predicted, 4):>10} "
-            f"{human.number(line.observed, 4):>9} {100 * line.relative_error:>+7.2f} %"
+            f"  {line.key[:16]:<16} {numbers.count(line.params):>9} {numbers.count(line.tokens):>9} "
+            f"{numbers.scientific(line.flops):>9} {numbers.number(line.predicted, 4):>10} "
+            f"{numbers.number(line.observed, 4):>9} {100 * line.relative_error:>+7.2f} %"
         )
     if len(found.lines) > show:
         lines.append(f"  ... and {len(found.lines) - show} smaller ones")
     side = "high" if found.mean_relative_error > 0 else "low"
     bias = f", all too {side}" if found.one_sided else ""
-    far = human.finite(found.factor)
+    far = numbers.finite(found.factor)
     lines += [
         "",
-        f"unseen     {human.counted(len(found.lines), 'run')} in {unit}"
-        + (f"; {human.counted(found.seen, 'row')} that the fit has seen left out" if found.seen else "")
-        + (f"; up to {human.factor(far)} its largest run" if far is not None else ""),
-        f"error      {human.percent(found.mean_abs_relative_error)} on average, {100 * found.worst:+.2f} % at worst",
+        f"unseen     {numbers.counted(len(found.lines), 'run')} in {unit}"
+        + (f"; {numbers.counted(found.seen, 'row')} that the fit has seen left out" if found.seen else "")
+        + (f"; up to {numbers.factor(far)} its largest run" if far is not None else ""),
+        f"error      {numbers.percent(found.mean_abs_relative_error)} on average, {100 * found.worst:+.2f} % at worst",
         f"bias       {100 * found.mean_relative_error:+.2f} % on average{bias}",
     ]
-    return "\n".join(lines).translate(human.ASCII)
+    return "\n".join(lines).translate(numbers.ASCII)
 
 
 def _refuse_kinds(kinds: Kinds, good: pd.DataFrame) -> None:
@@ -131,13 +132,13 @@ def act(options: Mapping[str, Any]) -> int:
     """Print the score, and write score.json where a folder is given."""
     import pandas as pd
 
-    from analysis import results
+    from analysis.values import study_result
 
     path = Path(options["fit"])
-    fit = results.load(path)
+    fit = study_result.load(path)
     beside = path.parent / "runs.csv"
     fitted = pd.read_csv(beside) if beside.is_file() else None
-    found = score(fit, source.load(options), fitted)
+    found = score(fit, load.load(options), fitted)
     print(f"law        {fit.form}\n")
     print(text(found, fit.kinds.loss, options["show"]))
     if fitted is None:
@@ -154,7 +155,7 @@ def act(options: Mapping[str, Any]) -> int:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return arguments.run("analysis.score", PURPOSE, KEYS, act, given, examples=EXAMPLES)
+    return commandline.run("analysis.score", PURPOSE, KEYS, act, given, examples=EXAMPLES)
 
 
 if __name__ == "__main__":

@@ -1,73 +1,15 @@
-"""The few lines at the end of a study: the law, what to train next, how far to trust it. Standard library only.
-
-`python -m analysis.summary fit=reports/STUDY/fit.json` prints them.
-"""
+"""`python -m analysis.summary`: the few lines at the end of a study. Standard library only."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from analysis import human, sentences
-
-if TYPE_CHECKING:
-    from analysis.results import Fit
+from analysis.report.terminal import summary
 
 USAGE = "usage: python -m analysis.summary fit=reports/STUDY/fit.json [report=reports/STUDY/report.html]"
-
-
-def summary(fit: Mapping[str, Any], report: str | None = None) -> str:
-    """Return the lines for a terminal, without a newline at the end; `fit` is the content of `fit.json`.
-
-    `report` is the path to name in the last line; None leaves that line out.
-    """
-    if _alone(fit):
-        lines = [("fitted law", _law(fit)), *_constants(fit), *_curves(fit), *_optima(fit)]
-    else:
-        lines = [("fitted law", _law(fit)), *_frontier(fit), *_next(fit)]
-        lines += [("backtest", sentences.backtest(fit.get("backtest")))]
-        lines += [("choices", text) for text in (sentences.choices(fit),) if text]
-        lines += _approaches(fit)
-    errors = [check for check in fit.get("checks") or () if check.get("level") == "error"]
-    lines += [("but", f"{check.get('message', '')}: {check.get('advice', '')}") for check in errors]
-    if report is not None:
-        lines.append(("report", report))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines).translate(human.ASCII)
-
-
-def used(fit: Fit) -> str:
-    """Return what the law was fitted to, in a few words."""
-    of, rows = f"{fit.runs.used} of {fit.runs.total}", human.count(fit.rows_used)
-    if fit.approach == "curves":
-        return f"{of} curves used, {rows} points of them"
-    return f"{of} runs used" + (f", {rows} optima of them" if "optima" in fit.record else "")
-
-
-def law_text(block: Mapping[str, Any]) -> str:
-    """Return the fitted form with its numbers; a constant that is not identified stays a letter."""
-    text = str(block.get("form", ""))
-    params = block.get("params") or {}
-    identified = block.get("identified") or {}
-    known = {name for name in params if (identified.get(name) or {}).get("identified", True)}
-    pieces, word = [], ""
-    for character in text + " ":
-        if character.isalnum() or character == "_":
-            word += character
-            continue
-        pieces.append(human.number(params[word]) if word in known else word)
-        pieces.append(character)
-        word = ""
-    return "".join(pieces).strip()
-
-
-def limit_text(name: str, found: Mapping[str, Any]) -> str:
-    """Return what the data do say of a constant that they do not identify: "E not identified: at most 2.41"."""
-    limit = human.one_sided(found.get("side"), found.get("limit"))
-    return f"{name} not identified" + (f": {limit}" if limit else "")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,149 +28,6 @@ def main(arguments: Sequence[str]) -> int:
     beside = path.parent / "report.html"
     print(summary(fit, given.get("report") or (str(beside) if beside.exists() else None)))
     return 0
-
-
-def _law(fit: Mapping[str, Any]) -> str:
-    fits = fit.get("fits") or {}
-    surface = fits.get("law") or fits.get("surface") or fit
-    if surface.get("status") != "ok":
-        return f"none: {surface.get('reason') or 'no surface could be fitted'}"
-    unit = (fit.get("kinds") or {}).get("loss", "")
-    unknown = [limit_text(n, f) for n, f in (surface.get("identified") or {}).items() if not f.get("identified")]
-    shown = [text for text in unknown if text.split(" ", 1)[0] in (surface.get("params") or {})]
-    side = "" if fits.get("law") else "L(N, D) = "
-    if _alone(fit):
-        unit = ""
-    plan = fit.get("recommendation") or {}
-    if plan and plan.get("approach") not in ("surface", "law"):
-        shown.append(f"not followed: the recommendation is by {sentences.by(plan)}")
-    return f"{side}{law_text(surface)} {unit}" + (f"  ({'; '.join(shown)})" if shown else "")
-
-
-def _alone(fit: Mapping[str, Any]) -> bool:
-    """Return whether one law is all there is: no loss of N and D, so nothing to recommend."""
-    fits = fit.get("fits") or {}
-    alone = (fits.get("law") or {}).get("status") == "ok" and (fits.get("surface") or {}).get("status") != "ok"
-    return alone and not fit.get("recommendation")
-
-
-def _constants(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return every constant with its interval."""
-    ends = fit.get("intervals") or {}
-    out = []
-    for name, value in (fit.get("params") or {}).items():
-        between = human.interval(ends.get(name))
-        out.append((f"  {name}", human.number(value, 4) + ("" if between == human.MISSING else f" ({between})")))
-    return out
-
-
-def _curves(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return how well each learning curve is said."""
-    out = []
-    for score in (fit.get("record") or {}).get("curves") or ():
-        name = f"{score.get('size', '')} {score.get('run', '')}".strip()
-        seen = "fitted" if score.get("fitted") else "held out"
-        out.append((
-            f"  {name}",
-            f"{seen}, R2 {float(score['r2']):.4f}, MAE {float(score['mae']):.4f}, error "
-            f"{human.percent(score['mean_relative'])} on average, {human.percent(score['worst_relative'])} at most",
-        ))  # fmt: skip
-    return [("curves", f"{len(out)} learning curves"), *out] if out else []
-
-
-def _optima(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return how many sweeps had an optimum inside."""
-    found = (fit.get("record") or {}).get("optima") or ()
-    good = sum(1 for line in found if line.get("status") == "minimum")
-    return [("rests on", f"the optima of {good} of {len(found)} sweeps")] if found else []
-
-
-def _frontier(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return how N* and D* grow along the recommended law; nothing of any other."""
-    plan = fit.get("recommendation")
-    if not plan:
-        why = ((fit.get("fits") or {}).get("valleys") or {}).get("reason")
-        return [("frontier", f"none: {why or 'no approach identifies how the best size grows'}")]
-    laws = [text for name in ("params", "tokens") if (text := sentences.power_law(fit, name))]
-    if not laws:
-        return [("frontier", f"N* = {human.count(plan.get('params'))} at {human.flops(plan.get('budget_flops'))}")]
-    first = f"{laws[0]} (by {sentences.by(plan)})"
-    return [("frontier", first), *(("", text) for text in laws[1:])]
-
-
-def _next(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    plan = fit.get("recommendation")
-    if not plan:
-        said = [c for c in fit.get("checks") or () if c.get("code") == "no_recommendation"]
-        why = str(said[0].get("message")) if said else "no approach could be fitted"
-        return [("train next", f"no recommendation: {why}")]
-    bounds = plan.get("intervals") or {}
-
-    def both(name: str, show: Any) -> str:
-        return f"{show(plan.get(name))} ({sentences.between(fit, bounds.get(name), show)})"
-
-    kinds = fit.get("kinds") or {}
-    return [
-        (
-            "train next",
-            f"{both('params', human.count)} {_kind(kinds)}parameters "
-            f"on {both('tokens', human.count)} tokens for {human.flops(plan.get('budget_flops'))}",
-        ),
-        ("expect", _expected(plan, both("loss", _loss), str(kinds.get("loss", "")))),
-        ("extrapolation", _far(human.finite(plan.get("extrapolation_factor")))),
-    ]
-
-
-def _expected(plan: Mapping[str, Any], loss: str, unit: str) -> str:
-    """Return the loss to expect, and whose it is where another approach proposes the size."""
-    if human.finite(plan.get("loss")) is None:
-        return f"no loss: {sentences.by(plan)} gives sizes only"
-    source = str(plan.get("loss_from") or "")
-    other = source and source != plan.get("approach")
-    return f"loss {loss} {unit}" + (f" (at this N and D by the {source})" if other else "")
-
-
-def _approaches(fit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a, b and N* at the recommendation's budget by each approach, and by how much N* differs."""
-    found = []
-    lines = (fit.get("record") or {}).get("approaches") or ()
-    for line in lines:
-        size, name = human.finite(line.get("params")), str(line.get("approach"))
-        if size is None:
-            reason = str(line.get("reason") or "not possible")
-            found.append((f"  {name}", f"none: {reason if len(reason) <= 110 else reason[:107] + '...'}"))
-            continue
-        note = f" ({line['note']})" if line.get("note") else ""
-        found.append((f"  {name}", f"{_exponents(line)}N* {human.count(size)}{note}"))
-    ratio, count = sentences.apart(fit)
-    if not count or not lines:
-        return []
-    apart = f"N* differs by a factor of {human.number(ratio, 2)}" if ratio is not None else "one alone"
-    return [("approaches", apart), *found]
-
-
-def _exponents(line: Mapping[str, Any]) -> str:
-    """Return "a 0.51 (0.49 to 0.52), b 0.49, " of an approach; nothing of one that has no exponents."""
-    if human.finite(line.get("a")) is None:
-        return ""
-    ends = human.interval([line.get("a_low"), line.get("a_high")])
-    between = "" if ends == human.MISSING else f" ({ends})"
-    return f"a {human.number(line.get('a'))}{between}, b {human.number(line.get('b'))}, "
-
-
-def _kind(kinds: Mapping[str, Any]) -> str:
-    kind = str(kinds.get("params") or "given")
-    return "" if kind == "given" else f"{kind} "
-
-
-def _far(factor: float | None) -> str:
-    if factor is not None and factor <= 1.0:
-        return f"none: {human.percent(factor)} of the largest run"
-    return f"{human.factor(factor)} beyond the largest run"
-
-
-def _loss(value: object) -> str:
-    return human.number(value, 4)
 
 
 if __name__ == "__main__":

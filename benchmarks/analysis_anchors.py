@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import bootstrap, engine, hyperparameters, isoflop, plans
-from analysis.cost import Cost
-from analysis.forms.multi_power import MultiPower, Schedules
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
+from analysis.approaches import isoflop, optimum, settings
+from analysis.approaches.cost import Cost
+from analysis.estimation import multistart
+from analysis.inference import resampling
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
+from analysis.laws.multi_power import MultiPower, Schedules
 
 DATA = Path(__file__).parents[2] / "shared/data/scaling"
 PORIAN = ["group", "dataset", "hparams", "warmup", "decay", "param_count", "split"]
@@ -79,7 +81,7 @@ def chinchilla(data: Path) -> Iterator[Anchor]:
     yield relative(name, "D/N at 5.76e23", _ratio(point, 5.76e23), 17.9, 0.01)
     draws = rows.draws.to_numpy()[:, :5]
     ratio = np.array([_ratio(row, 5.76e23) for row in draws])
-    low, high = bootstrap.percentile(ratio) or (np.nan, np.nan)
+    low, high = resampling.percentile(ratio) or (np.nan, np.nan)
     yield relative(name, "D/N at 5.76e23, low", low, 7.3, 0.05)
     yield relative(name, "D/N at 5.76e23, high", high, 35.4, 0.05)
     ordered = table.sort_values("loss", ascending=False)
@@ -122,7 +124,7 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
     p = published.problem
     theta = p.form.internal(np.array([[*(fixed[n] for n in p.form.names[:5]), 15.387756, 5.309743]]), p.centres)
     value = np.exp(p.form.log_value(theta, p.x)[0])
-    residual = engine.residuals(p, theta)[0]
+    residual = multistart.residuals(p, theta)[0]
     yield Anchor(
         name,
         "objective at the published constants",
@@ -144,8 +146,8 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
     draws = fit.draws["R_D"].to_numpy()
     # 6.4 is of searches from one start, as 400 resamples were fitted: a quarter of them ends above its lowest minimum.
     # On a grid, which misses none, the low end is 4.6 to 4.7; the tolerance is what 2,000 draws scatter by.
-    weights = bootstrap.cluster_weights(np.arange(len(fit.data)), 2000, 1)
-    once = engine.fit_many(fit.problem, replace(fit.point, minima=None), weights=weights)
+    weights = resampling.cluster_weights(np.arange(len(fit.data)), 2000, 1)
+    once = multistart.fit_many(fit.problem, replace(fit.point, minima=None), weights=weights)
     once_low = float(np.quantile(fit.form.natural(once.theta, fit.problem.centres)[:, 5], 0.025))
     yield relative(name, "R_D bootstrap, low, one start a resample", once_low, 6.4, 0.15)
     low = float(np.quantile(_on_a_grid(runs, fixed, weights), 0.025))
@@ -242,7 +244,7 @@ def porian(data: Path) -> Iterator[Anchor]:
 def step_law(data: Path) -> Iterator[Anchor]:
     runs = pd.read_csv(data / "lr_batch_scalebench/runs.csv").rename(columns={"params_non_embedding": "params"})
     for window, values in ((0.01, (-0.729, 0.296, 0.544)), (0.02, (-0.667, 0.251, 0.509))):
-        found = hyperparameters.laws(runs, window, resamples=0)
+        found = settings.laws(runs, window, resamples=0)
         pairs = ((found.learning_rate, "p"), (found.learning_rate, "q"), (found.batch, "r"))
         for (law, key), value in zip(pairs, values, strict=True):
             yield Anchor("lr x batch", f"{key}, {100 * window:g} % window", float(law.params[key]), value, 1e-3)
@@ -285,9 +287,9 @@ def sardana(_: Path) -> Iterator[Anchor]:
 
 def _served(label: str, law: Any, *, quality: float, served: float, size: float, saved: float) -> Iterator[Anchor]:
     sizes = (1e8, 1e12)
-    budget = plans.budget_of(law, Cost.six(), float(np.log(quality)))
-    best = plans.training_only(law, Cost.six(), float(budget[0]), sizes)
-    cheap = plans.inference(law, Cost.six(), best.loss, served, sizes)
+    budget = optimum.budget_of(law, Cost.six(), float(np.log(quality)))
+    best = optimum.training_only(law, Cost.six(), float(budget[0]), sizes)
+    cheap = optimum.inference(law, Cost.six(), best.loss, served, sizes)
     totals = [float((p.training_flops + 2 * np.exp(p.log_params) * served)[0]) for p in (best, cheap)]
     yield relative("sardana", f"size, {label}", float(np.exp(cheap.log_params[0])), size, 0.005)
     yield Anchor("sardana", f"saved %, {label}", 100 * (1 - totals[1] / totals[0]), saved, 0.05)
@@ -321,7 +323,7 @@ def multi_power(data: Path) -> Iterator[Anchor]:
         losses = np.concatenate([given[s][2] for s in fitted])
         fit = fit_law({"observation": np.arange(len(losses)) + 1.0, "loss": losses}, law, resamples=0, starts=4)
         theta = law.internal(np.array([constants]), np.zeros(1))
-        residual = engine.residuals(fit.problem, theta)
+        residual = multistart.residuals(fit.problem, theta)
         limit = float(fit.problem.loss.summed(residual, None)[0][0])
         yield Anchor(
             f"multi-power {millions}M",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.simulation import Errors, coverage
+from analysis.inference.coverage import Errors, coverage
 
 POINTS = Path(__file__).parents[2] / "shared/data/scaling/chinchilla_epoch/runs.csv"
 LAW = {"E": 1.817218, "A": 477.826, "B": 2143.417, "alpha": 0.347310, "beta": 0.367172}

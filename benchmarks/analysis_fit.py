@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from analysis import bootstrap, engine
-from analysis.forms.powers import SURFACE
+from analysis.estimation import multistart, objectives
+from analysis.inference import resampling
+from analysis.laws.sum_of_powers import SURFACE
 
 POINTS = Path(__file__).parents[2] / "shared/data/scaling/chinchilla_epoch/runs.csv"
 RESAMPLES = 4000
@@ -39,7 +40,7 @@ def points(path: Path) -> tuple[str, pd.DataFrame]:
     return "made up", pd.DataFrame({"params": params, "tokens": tokens, "loss": value})
 
 
-def reference(p: engine.Problem, weights: Any, starts: Any) -> tuple[float, float]:
+def reference(p: multistart.Problem, weights: Any, starts: Any) -> tuple[float, float]:
     """Return the best objective and the share of starts that reach it, by SciPy on uncentred logs."""
     n, d = (x + c for x, c in zip(p.x, p.centres, strict=True))
 
@@ -72,11 +73,11 @@ def main() -> None:
     given = dict(argument.split("=", 1) for argument in sys.argv[1:])
     name, frame = points(Path(given.get("points", POINTS)))
     columns = [frame[c].to_numpy(dtype=float) for c in ("params", "tokens")]
-    p = engine.problem(SURFACE, columns, frame["loss"].to_numpy(dtype=float), engine.Huber(DELTA))
-    once, once_cpu, best = timed(lambda: engine.fit_point(p), 9)
-    weights = bootstrap.cluster_weights(np.arange(p.y.size), RESAMPLES, 0)
-    one, one_cpu, drawn = timed(lambda: engine.fit_many(p, best, weights=weights), 5)
-    two, two_cpu, _ = timed(lambda: engine.fit_many(p, best, weights=weights, workers=2), 5)
+    p = multistart.problem(SURFACE, columns, frame["loss"].to_numpy(dtype=float), objectives.Huber(DELTA))
+    once, once_cpu, best = timed(lambda: multistart.fit_point(p), 9)
+    weights = resampling.cluster_weights(np.arange(p.y.size), RESAMPLES, 0)
+    one, one_cpu, drawn = timed(lambda: multistart.fit_many(p, best, weights=weights), 5)
+    two, two_cpu, _ = timed(lambda: multistart.fit_many(p, best, weights=weights, workers=2), 5)
     starts = np.array(list(itertools.product(*REFERENCE_GRID)))
     _, slow_cpu, (lowest, share) = timed(lambda: reference(p, 1.0, starts), 1)
     few = 20

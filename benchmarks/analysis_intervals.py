@@ -30,10 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis import checks, evidence, frontier, recommend, valleys
-from analysis.blocks import Check
-from analysis.rows import Array, Rows, rows
-from analysis.surface import Surface
+from analysis.approaches import frontier, parametric, valleys
+from analysis.approaches.surface import Surface
+from analysis.diagnostics import findings
+from analysis.planning import recommend
+from analysis.runs.dataset import Array, Rows, rows
+from analysis.values.blocks import Check
 
 LAW = {"E": 1.817218, "A": 477.826, "B": 2143.417, "alpha": 0.347310, "beta": 0.367172}
 DESIGNS = ("isoflop", "grid", "ladder", "random")
@@ -142,8 +144,8 @@ def answers(given: Rows, *, resamples: int = 1000, loss: str = "huber", seed: in
     """Return what a study prints by default."""
     budget = 10.0 * float(given.labels.max())
     true = truths(budget)
-    asked = {**evidence.PLAIN, "loss": loss, "resamples": resamples, "seed": seed}
-    found, law = evidence.surface(given, asked)
+    asked = {**parametric.PLAIN, "loss": loss, "resamples": resamples, "seed": seed}
+    found, law = parametric.surface(given, asked)
     block = found.block if isinstance(found, Surface) else found
     surface = found if isinstance(found, Surface) else None
     valley_fit = valleys.fit(given, resamples=resamples, seed=seed)
@@ -164,8 +166,8 @@ def answers(given: Rows, *, resamples: int = 1000, loss: str = "huber", seed: in
     for approach, proposal in plan.by_approach.items() if plan else ():
         values = {name: getattr(proposal, name) for name in proposal.intervals}
         each += _intervals(f"{approach} ", values, proposal.intervals, true)
-    said: list[Check] = [*block.checks, *checks.data(given, ())]
-    said += checks.surface(block, given, recommend.clash(given, valley_fit, surface))
+    said: list[Check] = [*block.checks, *findings.data(given, ())]
+    said += findings.surface(block, given, recommend.clash(given, valley_fit, surface))
     names = {name for name, verdict in block.identified.items() if not verdict.identified}
     shared = {"asymmetry", "not_isoflop"} & {check.code for check in said}
     at_valleys = frozenset(check.code for check in valley_fit.block.checks) | shared

@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis import design, engine
-from analysis.forms import FORMS
-from analysis.losses import Huber
+from analysis.estimation import multistart
+from analysis.estimation.objectives import Huber
+from analysis.laws.registry import FORMS
+from analysis.planning import posterior
 
 Array = NDArray[np.float64]
 DATA = Path(__file__).parents[2] / "shared" / "data" / "scaling"
@@ -86,8 +87,8 @@ def error(task: Task, rows: NDArray[np.int64]) -> float:
 
 def misses(task: Task, rows: NDArray[np.int64]) -> Array:
     """Return the absolute errors of ln loss (t,) at the target."""
-    found = design.posterior(_problem(task, rows))
-    said = design.forecast(found, found.place([c[task.target] for c in task.columns]))[0]
+    found = posterior.posterior(_problem(task, rows))
+    said = posterior.forecast(found, found.place([c[task.target] for c in task.columns]))[0]
     return np.asarray(np.abs(said - np.log(task.loss[task.target])))
 
 
@@ -105,14 +106,14 @@ def chosen(task: Task, budget: float) -> NDArray[np.int64]:
     rows = [int(i) for i in first]
     while True:
         problem = _problem(task, np.array(rows))
-        found = design.posterior(problem)
+        found = posterior.posterior(problem)
         left = budget - float(task.flops[rows].sum())
         seen = set(rows)
         rest = np.array([i for i in pool if i not in seen and task.flops[i] <= left], dtype=np.int64)
         if not len(rest):
             return np.array(rows)
         places, goal = (found.place([c[index] for c in task.columns]) for index in (rest, np.flatnonzero(task.target)))
-        batch = design.batch(
+        batch = posterior.batch(
             found, places, goal, task.flops[rest], budget=left, count=max(1, len(rows) // 5), power=None
         )  # fmt: skip
         if not batch:
@@ -131,8 +132,8 @@ def random(task: Task, budget: float, seed: int) -> NDArray[np.int64]:
     return np.array(rows)
 
 
-def _problem(task: Task, rows: NDArray[np.int64]) -> engine.Problem:
-    return engine.problem(FORMS[task.form], [c[rows] for c in task.columns], task.loss[rows], Huber())
+def _problem(task: Task, rows: NDArray[np.int64]) -> multistart.Problem:
+    return multistart.problem(FORMS[task.form], [c[rows] for c in task.columns], task.loss[rows], Huber())
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "desync", "fingerprint", "guard", "monitor", "parts", "probe", "spikes", "statistics", "tokens",
     )},
     **{f"train/optim/{name}.py": OPTIM for name in ("adamw", "groups", "muon", "sgd")},
-    "analysis/recorded.py": (
+    "analysis/runs/recorded.py": (
         "tests/train/test_trainer_metrics.py", "tests/study/tracking/test_tracking_metrics_reader.py",
         "tests/study/search/test_search_curves.py",
     ),

@@ -153,7 +153,7 @@ def cases(templates: Path) -> dict[str, Case]:
         "study.config.compose",
         "study.sweep.plugins",
     )
-    fit = ("pandas", "scipy.optimize", "scipy.stats", "analysis.fitparts")
+    fit = ("pandas", "scipy.optimize", "scipy.stats", "analysis.results.study_fit")
     small = ("resamples=20", "sensitivity=no", "report=no", "out=out")
     return {
         "prepare": Case("train.prepare", ("--set", *SOURCE, source, "--workers", "1"), (), (0,), nothing, prepared),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis import human
 from analysis.report.markup import Html, table, tag
-from analysis.results import Fit
+from analysis.text import numbers
+from analysis.values.study_result import Fit
 
 
 def is_alone(fit: Fit) -> bool:
@@ -21,16 +21,16 @@ def lead(fit: Fit) -> Html:
         held = [line for line in curves if not line["fitted"]]
         if not held:
             return tag(
-                "p", f"One law for {human.counted(len(curves), 'learning curve')}, all of them fitted.", class_="lead"
+                "p", f"One law for {numbers.counted(len(curves), 'learning curve')}, all of them fitted.", class_="lead"
             )
         worst = max(line["mean_relative"] for line in held)
-        text = f" the {human.counted(len(held), 'curve')} held out, at most {human.percent(worst)} on average."
-        count = human.counted(len(curves) - len(held), "curve")
+        text = f" the {numbers.counted(len(held), 'curve')} held out, at most {numbers.percent(worst)} on average."
+        count = numbers.counted(len(curves) - len(held), "curve")
         return tag("p", f"Fitted to {count}, the law predicts {text.strip()}", class_="lead")
     known = [name for name in fit.params if fit.intervals.get(name) is not None]
-    parts = [f"{name} {human.number(fit.params[name])} ({human.interval(fit.intervals[name])})" for name in known]
+    parts = [f"{name} {numbers.number(fit.params[name])} ({numbers.interval(fit.intervals[name])})" for name in known]
     said = [part for text in parts for part in (", ", tag("b", text))][1:] or ["no constant has an interval"]
-    over = f"the optima of {len(optima)} sweeps" if optima else human.counted(fit.rows_used, "row")
+    over = f"the optima of {len(optima)} sweeps" if optima else numbers.counted(fit.rows_used, "row")
     return tag("p", f"From {over}: ", *said, ".", class_="lead")
 
 
@@ -43,8 +43,8 @@ def evidence(fit: Fit) -> tuple[tuple[str, str, Html], ...]:
             [
                 f"{line['size']} {line['run']}".strip(), "fitted" if line["fitted"] else "held out",
                 str(line["points"]),
-                f"{line['r2']:.4f}", f"{line['mae']:.4f}", human.percent(line["mean_relative"]),
-                human.percent(line["worst_relative"]),
+                f"{line['r2']:.4f}", f"{line['mae']:.4f}", numbers.percent(line["mean_relative"]),
+                numbers.percent(line["worst_relative"]),
             ]
             for line in curves
         ]  # fmt: skip
@@ -54,8 +54,8 @@ def evidence(fit: Fit) -> tuple[tuple[str, str, Html], ...]:
     if optima:
         rows = [
             [
-                human.count(line["params"]), human.count(line["tokens"]), human.scientific(line["lr"]),
-                human.count(line["batch_tokens"]), human.number(line["loss"], 4), str(line["points"]),
+                numbers.count(line["params"]), numbers.count(line["tokens"]), numbers.scientific(line["lr"]),
+                numbers.count(line["batch_tokens"]), numbers.number(line["loss"], 4), str(line["points"]),
                 line["reason"] or "inside",
             ]
             for line in optima

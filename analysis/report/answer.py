@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis import human, sentences
-from analysis.blocks import Block
-from analysis.plain import to_json
-from analysis.report import maths
+from analysis.report import maths, sentences
 from analysis.report.markup import Html, join, tag
-from analysis.results import Backtest, Fit, Growth, Recommendation
+from analysis.text import numbers
+from analysis.values.blocks import Block
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Backtest, Fit, Growth, Recommendation
 
 TRUSTED_ERROR = 0.03
 FAR = 10.5
@@ -25,13 +25,13 @@ def lead(fit: Fit) -> Html:
         return tag("p", f"These runs do not yet say what to train next{': ' + why if why else ''}.", class_="lead")
     sentence = join(
         "With ",
-        tag("b", human.flops(plan.budget_flops)),
-        f", {human.factor(plan.extrapolation_factor)} the largest run, train ",
-        tag("b", f"{human.count(plan.params)} parameters"),
+        tag("b", numbers.flops(plan.budget_flops)),
+        f", {numbers.factor(plan.extrapolation_factor)} the largest run, train ",
+        tag("b", f"{numbers.count(plan.params)} parameters"),
         " on ",
-        tag("b", f"{human.count(plan.tokens)} tokens"),
+        tag("b", f"{numbers.count(plan.tokens)} tokens"),
     )
-    if human.finite(plan.loss) is None:
+    if numbers.finite(plan.loss) is None:
         return tag("p", sentence, ".", class_="lead")
     return tag("p", sentence, ": expect ", tag("b", loss(plan.loss)), f" {fit.kinds.loss}.", class_="lead")
 
@@ -42,9 +42,9 @@ def tiles(fit: Fit) -> Html:
     parts = []
     if plan is not None:
         parts = [
-            _quantity(fit, plan, "params", human.labelled("parameters N", fit.kinds.params), human.count),
-            _quantity(fit, plan, "tokens", "training tokens D", human.count),
-            _quantity(fit, plan, "tokens_per_param", "tokens per parameter", lambda x: human.number(x, 2)),
+            _quantity(fit, plan, "params", numbers.labelled("parameters N", fit.kinds.params), numbers.count),
+            _quantity(fit, plan, "tokens", "training tokens D", numbers.count),
+            _quantity(fit, plan, "tokens_per_param", "tokens per parameter", lambda x: numbers.number(x, 2)),
             _quantity(fit, plan, "loss", f"expected loss, {fit.kinds.loss}", loss),
         ]
     return join(tag("div", *parts, class_="tiles") if parts else "", tag("div", *_trust(fit), class_="tiles"))
@@ -84,7 +84,7 @@ def law(fit: Fit) -> Html:
 
 def loss(value: object) -> str:
     """Return a loss with four digits."""
-    return human.number(value, 4)
+    return numbers.number(value, 4)
 
 
 def _blocks(fit: Fit) -> tuple[Block, ...]:
@@ -92,9 +92,9 @@ def _blocks(fit: Fit) -> tuple[Block, ...]:
 
 
 def _quantity(fit: Fit, plan: Recommendation, name: str, label: str, show: Callable[[object], str]) -> Html:
-    bounds = human.interval(plan.intervals.get(name), show)
+    bounds = numbers.interval(plan.intervals.get(name), show)
     none = f"no interval: {sentences.no_interval(to_json(fit))}"
-    return _tile(label, show(getattr(plan, name)), none if bounds == human.MISSING else bounds)
+    return _tile(label, show(getattr(plan, name)), none if bounds == numbers.MISSING else bounds)
 
 
 def _trust(fit: Fit) -> list[Html]:
@@ -106,22 +106,27 @@ def _trust(fit: Fit) -> list[Html]:
     ratio, count = sentences.apart(to_json(fit))
     if plan is not None and ratio is not None:
         kind = "good" if ratio < 1.5 else "warn"
-        parts.append(_tile("approaches agree within", human.factor(ratio), f"in parameters: {count} of them", kind))
+        parts.append(_tile("approaches agree within", numbers.factor(ratio), f"in parameters: {count} of them", kind))
     used = f"of {fit.runs.total}, at {fit.runs.budgets} budgets"
-    parts.append(_tile("runs used", human.count(fit.runs.used), used))
+    parts.append(_tile("runs used", numbers.count(fit.runs.used), used))
     return parts
 
 
 def _backtest(test: Backtest | None) -> Html:
     """Return the test's error; good only where it reaches as far as the recommendation and misses on both sides."""
     if test is None:
-        return _tile("backtest error", human.MISSING, "needs at least three budgets", "warn")
+        return _tile("backtest error", numbers.MISSING, "needs at least three budgets", "warn")
     said = to_json(test)
-    note = f"predicting {human.flops(test.held_out_budget)}, {human.factor(test.extrapolation_factor)} beyond its fit"
+    note = (
+        f"predicting {numbers.flops(test.held_out_budget)}, {numbers.factor(test.extrapolation_factor)} beyond its fit"
+    )
     more = [text for text in (sentences.uncovered(said), sentences.sided(said)) if text]
     good = abs(test.relative_error) < TRUSTED_ERROR and test.covers
     return _tile(
-        "backtest error", human.percent(abs(test.relative_error)), "; ".join([note, *more]), "good" if good else "warn"
+        "backtest error",
+        numbers.percent(abs(test.relative_error)),
+        "; ".join([note, *more]),
+        "good" if good else "warn",
     )
 
 
@@ -131,8 +136,8 @@ def _extrapolation(fit: Fit, plan: Recommendation) -> Html:
     last = max((v.flops for v in fit.fits.valleys.valleys if v.status == "minimum"), default=None)
     if last is not None and plan.approach == "valleys" and plan.budget_flops / last > 1.5 * far:
         far = plan.budget_flops / last
-        note += f"; {human.factor(far)} beyond the largest budget with a minimum"
-    return _tile("extrapolation", human.factor(plan.extrapolation_factor), note, "warn" if far > FAR else "")
+        note += f"; {numbers.factor(far)} beyond the largest budget with a minimum"
+    return _tile("extrapolation", numbers.factor(plan.extrapolation_factor), note, "warn" if far > FAR else "")
 
 
 def _tile(name: str, value: str, note: str, kind: str = "") -> Html:
@@ -152,7 +157,7 @@ def _not_identified(block: Block, name: str) -> bool:
 
 def _unknown(name: str, block: Block) -> Html:
     found = block.identified[name]
-    limit = human.one_sided(found.side, found.limit)
+    limit = numbers.one_sided(found.side, found.limit)
     known = f" ({limit})" if limit else ""
     return tag("p", maths.symbol(name), f" is not identified by these runs{known}: do not quote it.", class_="unknown")
 
@@ -169,19 +174,19 @@ def _plain_words(fit: Fit) -> Html:
         )
     n, d = plan.growth["params"], plan.growth["tokens"]
     return join(
-        f"In words: ten times the compute is best spent on a model {human.factor(10**n.exponent)} larger, trained on "
-        f"{human.factor(10**d.exponent)} the tokens. The optimal size grows as C",
-        tag("sup", human.number(n.exponent, 2)),
+        f"In words: ten times the compute is best spent on a model {numbers.factor(10**n.exponent)} larger, trained on "
+        f"{numbers.factor(10**d.exponent)} the tokens. The optimal size grows as C",
+        tag("sup", numbers.number(n.exponent, 2)),
         _between(n),
         ", the tokens as C",
-        tag("sup", human.number(d.exponent, 2)),
+        tag("sup", numbers.number(d.exponent, 2)),
         _between(d),
         f", by {sentences.by(to_json(plan))}.",
     )
 
 
 def _between(growth: Growth) -> str:
-    text = human.interval(growth.interval, lambda x: human.number(x, 2))
-    if text != human.MISSING:
+    text = numbers.interval(growth.interval, lambda x: numbers.number(x, 2))
+    if text != numbers.MISSING:
         return f" ({text})"
     return f" (no interval: {growth.reason})" if growth.reason else " (no interval)"

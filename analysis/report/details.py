@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from analysis import human, sentences, summary
-from analysis.blocks import Block, Check, Optimizer
-from analysis.figures.data import Row
-from analysis.figures.valleys import STATUS
-from analysis.plain import to_json
-from analysis.report import maths
+from analysis.report import maths, sentences, terminal
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
+from analysis.report.figures.data import Row
+from analysis.report.figures.valleys import STATUS
 from analysis.report.markup import Html, join, table, tag
-from analysis.results import Fit
+from analysis.text import numbers
+from analysis.values.blocks import Block, Check, Optimizer
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Fit
 
 OPEN_ROWS = 40
 FEW = 12
@@ -32,13 +32,13 @@ def approaches(fit: Fit) -> Html:
         p = plan.by_approach[name]
         cells = [name + (" (recommended)" if name == plan.approach else "")]
         for value, bounds, show in (
-            (p.params, p.intervals.get("params"), human.count),
-            (p.tokens, p.intervals.get("tokens"), human.count),
+            (p.params, p.intervals.get("params"), numbers.count),
+            (p.tokens, p.intervals.get("tokens"), numbers.count),
             (p.loss, p.intervals.get("loss"), loss),
         ):
-            known = human.interval(bounds, show)
+            known = numbers.interval(bounds, show)
             none = f"no interval: {sentences.no_interval({**to_json(fit), 'recommendation': {'approach': name}})}"
-            cells.append(join(show(value), tag("div", none if known == human.MISSING else known, class_="range")))
+            cells.append(join(show(value), tag("div", none if known == numbers.MISSING else known, class_="range")))
         rows.append(cells)
     head = ["approach", "N", "D", "loss"]
     title = tag("h3", f"The same question, answered in {_word(len(rows))} ways")
@@ -60,7 +60,7 @@ def constants(fit: Fit) -> Html:
             continue
         laws.append(tag("li", f"{title}: {sides.get(title, '')}", maths.law(block.form, {})))
         rows += [_constant(title, name, block, fit) for name in (*block.params, *block.derived)]
-    head = ["law", "constant", "value", f"{human.percent(fit.confidence)} interval"]
+    head = ["law", "constant", "value", f"{numbers.percent(fit.confidence)} interval"]
     return join(
         tag("ul", *laws),
         table(head, rows, ["", "nowrap", "number", ""], "fitted constants") if rows else "",
@@ -100,9 +100,9 @@ def ways(fit: Fit) -> Html:
         if line.get("params") is None:
             remarks.append(tag("li", f"{line.get('approach')}: ", tag("span", str(line.get("reason")), class_="quiet")))
             continue
-        shown, bounds = human.estimate(line["a"], (line.get("a_low"), line.get("a_high")))
-        sizes = [human.count(line.get("params")), human.count(line.get("tokens"))]
-        body.append([str(line["approach"]), shown, bounds, human.number(line.get("b")), *sizes])
+        shown, bounds = numbers.estimate(line["a"], (line.get("a_low"), line.get("a_high")))
+        sizes = [numbers.count(line.get("params")), numbers.count(line.get("tokens"))]
+        body.append([str(line["approach"]), shown, bounds, numbers.number(line.get("b")), *sizes])
         if line.get("note"):
             remarks.append(tag("li", f"{line['approach']}: ", tag("span", str(line["note"]), class_="quiet")))
     if not body and not remarks:
@@ -119,7 +119,7 @@ def sensitivity(fit: Fit) -> Html:
         return tag("p", "No table was made: it needs a surface (and sensitivity=yes).")
     body = []
     for line in fit.sensitivity:
-        shown, bounds = human.estimate(line.value, None if line.low is None else (line.low, line.high))
+        shown, bounds = numbers.estimate(line.value, None if line.low is None else (line.low, line.high))
         body.append([line.choice, line.option, shown, bounds, str(line.rows)])
     head = ["choice", "option", f"exponent {fit.sensitivity[0].quantity}", "interval", "runs"]
     return table(head, body, ["", "", "number", "nowrap", "number"], "sensitivity")
@@ -141,7 +141,7 @@ def dropped(fit: Fit, rows: Sequence[Row]) -> Html:
             parts.append(tag("p", f"… and {len(body) - MOST_ROWS} more: see runs.csv.", class_="quiet"))
     left = [v for v in fit.fits.valleys.valleys if v.status != "minimum"]
     if left:
-        body = [[human.flops(v.flops_budget), STATUS.get(v.status, v.status), v.reason] for v in left]
+        body = [[numbers.flops(v.flops_budget), STATUS.get(v.status, v.status), v.reason] for v in left]
         parts.append(tag("h3", "Budgets without a usable minimum"))
         grid = table(["budget", "why", "in full"], body, ["nowrap", "nowrap", ""], "budgets left out")
         parts.append(grid if len(body) <= FEW else tag("details", tag("summary", f"Show all {len(body)}"), grid))
@@ -158,7 +158,7 @@ def runs(fit: Fit, rows: Sequence[Row]) -> Html:
     kinds += ["number extra"] * len(extra)
     body = [_run(row) + [show(row) for show in extra.values()] for row in ordered[:MOST_ROWS]]
     grid = table(head, body, kinds, "runs")
-    note = f"{human.labelled('N in parameters', fit.kinds.params)}, C in {_rule(fit)}, loss in {fit.kinds.loss}; "
+    note = f"{numbers.labelled('N in parameters', fit.kinds.params)}, C in {_rule(fit)}, loss in {fit.kinds.loss}; "
     note += "error is predicted over observed loss, less one. "
     note += f"All runs: {', '.join(shared)}. " if shared else ""
     note += "runs.csv, beside this page, has every column."
@@ -174,12 +174,12 @@ def method(fit: Fit) -> Html:
     items: list[tuple[str, str]] = [
         ("form", maths.prose(fit.form)),
         ("loss function", fit.loss_function),
-        ("objective", human.number(fit.objective, 6)),
+        ("objective", numbers.number(fit.objective, 6)),
         ("optimizer", _optimizer(fit.optimizer or fit.fits.surface.optimizer)),
         *((name, maths.prose(f"{b.form}; {b.loss_function}")) for name, b in beside if b.form),
-        ("intervals", f"{human.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
+        ("intervals", f"{numbers.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
         ("seed", str(fit.seed)),
-        ("fitted to", f"{summary.used(fit)}; {fit.runs.completed} completed"),
+        ("fitted to", f"{terminal.used(fit)}; {fit.runs.completed} completed"),
         ("parameters", "as given in the source" if fit.kinds.params == "given" else fit.kinds.params),
         ("compute", _rule(fit)),
         ("loss", fit.kinds.loss),
@@ -188,7 +188,7 @@ def method(fit: Fit) -> Html:
         ("versions", ", ".join(f"{name} {version}" for name, version in sorted(fit.versions.items()))),
         ("fitted", fit.created),
     ]
-    parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text or human.MISSING))]
+    parts = [part for name, text in items for part in (tag("dt", name), tag("dd", text or numbers.MISSING))]
     return tag("dl", *parts, class_="method")
 
 
@@ -196,12 +196,17 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
     value = block.params.get(name, block.derived.get(name))
     found = block.identified.get(name)
     if found is not None and not found.identified:
-        limit = human.one_sided(found.side, found.limit)
+        limit = numbers.one_sided(found.side, found.limit)
         known = f", {limit}" if limit else ""
         why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", maths.prose(_sentence(found.reason)))
-        return [title, maths.symbol(name), tag("span", human.number(value), class_="quiet"), why]
-    shown, bounds = human.estimate(value, block.intervals.get(name))
-    return [title, maths.symbol(name), shown, f"no interval: {_why(fit, name)}" if bounds == human.MISSING else bounds]
+        return [title, maths.symbol(name), tag("span", numbers.number(value), class_="quiet"), why]
+    shown, bounds = numbers.estimate(value, block.intervals.get(name))
+    return [
+        title,
+        maths.symbol(name),
+        shown,
+        f"no interval: {_why(fit, name)}" if bounds == numbers.MISSING else bounds,
+    ]
 
 
 def _why(fit: Fit, name: str) -> str:
@@ -219,18 +224,18 @@ def _references(fit: Fit) -> str:
     if fit.recommendation is not None and rule not in ("given", "6ND"):
         parts.append(f"Every N* is of the exact count ({rule}): the FLOPs per token fall with N as the runs' do.")
     if fit.fits.frontier.reference_flops is not None:
-        parts.append(f"The frontier's law is relative to {human.flops(fit.fits.frontier.reference_flops)}.")
+        parts.append(f"The frontier's law is relative to {numbers.flops(fit.fits.frontier.reference_flops)}.")
     parts.append("fit.json, beside this page, has every constant at full precision.")
     return " ".join(parts)
 
 
 def _optimizer(found: Optimizer | None) -> str:
     if found is None:
-        return human.MISSING
+        return numbers.MISSING
     end = "converged" if found.converged else "NOT converged"
     return (
-        f"{found.method}; {end}: {human.percent(found.agree_share)} of {found.starts} starts agree on the minimum, "
-        f"gradient norm {human.scientific(found.gradient_norm)}, {len(found.basins)} distinct "
+        f"{found.method}; {end}: {numbers.percent(found.agree_share)} of {found.starts} starts agree on the minimum, "
+        f"gradient norm {numbers.scientific(found.gradient_norm)}, {len(found.basins)} distinct "
         f"{'basin' if len(found.basins) == 1 else 'basins'}"
     )
 
@@ -240,28 +245,28 @@ def _run(row: Row) -> list[str]:
     state = "" if row.used else (row.drop_code or row.state or "not used").replace("_", " ")
     return [
         join(tag("code", row.key), tag("span", f" {state}", class_="unknown") if state else ""),
-        human.scientific(row.budget if math.isfinite(row.budget) else row.flops),
-        human.count(row.params),
-        human.count(row.tokens),
-        human.number(ratio, 2 if ratio < 100 else 3),
+        numbers.scientific(row.budget if math.isfinite(row.budget) else row.flops),
+        numbers.count(row.params),
+        numbers.count(row.tokens),
+        numbers.number(ratio, 2 if ratio < 100 else 3),
         loss(row.loss),
         loss(row.predicted),
-        human.MISSING if math.isnan(row.error) else f"{100 * row.error:+.2f} %".replace("-", "−"),
+        numbers.MISSING if math.isnan(row.error) else f"{100 * row.error:+.2f} %".replace("-", "−"),
     ]
 
 
 def _extras(rows: Sequence[Row]) -> tuple[list[str], dict[str, Callable[[Row], str]]]:
     """Return "name value" of what all runs share, and a column for each thing that differs between them."""
     columns: dict[str, Callable[[Row], str]] = {
-        "bits/byte": lambda row: human.number(_float(row.extra.get("bits_per_byte")), 4),
+        "bits/byte": lambda row: numbers.number(_float(row.extra.get("bits_per_byte")), 4),
         "width × layers": _shape,
-        "peak LR": lambda row: human.number(_float(row.extra.get("lr")), 2),
-        "batch": lambda row: human.count(_float(row.extra.get("batch_tokens"))),
-        "seed": lambda row: _integer(row.extra.get("seed", "")) or human.MISSING,
+        "peak LR": lambda row: numbers.number(_float(row.extra.get("lr")), 2),
+        "batch": lambda row: numbers.count(_float(row.extra.get("batch_tokens"))),
+        "seed": lambda row: _integer(row.extra.get("seed", "")) or numbers.MISSING,
     }
     shared, extra = [], {}
     for name, show in columns.items():
-        values = {show(row) for row in rows} - {human.MISSING}
+        values = {show(row) for row in rows} - {numbers.MISSING}
         if len(values) == 1:
             shared.append(f"{name} {values.pop()}")
         elif values:
@@ -271,7 +276,7 @@ def _extras(rows: Sequence[Row]) -> tuple[list[str], dict[str, Callable[[Row], s
 
 def _shape(row: Row) -> str:
     width, layers = row.extra.get("width", ""), row.extra.get("layers", "")
-    return f"{_integer(width)} × {_integer(layers)}" if width and layers else human.MISSING
+    return f"{_integer(width)} × {_integer(layers)}" if width and layers else numbers.MISSING
 
 
 def _rule(fit: Fit) -> str:

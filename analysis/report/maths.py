@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from analysis import human
-from analysis.blocks import Block
 from analysis.report.markup import Html, join, tag
+from analysis.text import numbers
+from analysis.values.blocks import Block
 
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?|\s+|.")
 _RAISED = re.compile(r"\^(-?)([A-Za-z_][A-Za-z_0-9]*|\d+(?:\.\d+)?)")
@@ -65,12 +65,12 @@ def block_law(block: Block, reference_flops: float | None = None) -> Html:
     unknown = frozenset(n for n in block.params if n in block.identified and not block.identified[n].identified)
     values = {name: _value(value) for name, value in block.params.items() if name not in unknown}
     if reference_flops is not None:
-        values["reference_flops"] = human.power(reference_flops)
+        values["reference_flops"] = numbers.power(reference_flops)
     return law(block.form, values, unknown)
 
 
 def _value(value: float) -> str:
-    return human.number(value) if abs(value) < 1e5 else human.power(value, 3)
+    return numbers.number(value) if abs(value) < 1e5 else numbers.power(value, 3)
 
 
 def _token(token: str, values: Mapping[str, str], unknown: frozenset[str]) -> Html:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from analysis import human
-from analysis.figures import canvas
-from analysis.figures.canvas import Figure
-from analysis.figures.data import Row
 from analysis.report import alone, answer, details, maths
+from analysis.report.figures import canvas
+from analysis.report.figures.canvas import Figure
+from analysis.report.figures.data import Row
 from analysis.report.markup import Html, join, tag
-from analysis.results import Fit
+from analysis.text import numbers
+from analysis.values.study_result import Fit
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -58,7 +58,7 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
         *(tag("section", tag("h2", title), body, id=name) for name, title, body in sections),
         tag(
             "footer",
-            f"{human.count(fit.runs.used)} runs from {fit.source}, fitted {fit.created}. This page is one "
+            f"{numbers.count(fit.runs.used)} runs from {fit.source}, fitted {fit.created}. This page is one "
             "file: it asks for nothing from outside.",
         ),
     )

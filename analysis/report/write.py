@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis import atomic, results
-from analysis.figures import (
+from analysis.report.figures import (  # fmt: skip
     backtest,
     canvas,
     cloud,
@@ -20,11 +19,13 @@ from analysis.figures import (
     profiles,
     sensitivity,
     valleys,
-)  # fmt: skip
-from analysis.figures.canvas import Figure
-from analysis.figures.data import Curve, Row
+)
+from analysis.report.figures.canvas import Figure
+from analysis.report.figures.data import Curve, Row
 from analysis.report.page import page
-from analysis.results import Fit
+from analysis.text import files
+from analysis.values import study_result
+from analysis.values.study_result import Fit
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def write(fit: Path, out: Path, runs: Path | None = None) -> Written:
     `runs.csv` is read from beside `fit`; `runs` is the study's run folder, for learning curves. Figures go to
     `out/figures/NAME.{svg,png,csv}`. ValueError says which input is missing or broken.
     """
-    found = results.load(fit)
+    found = study_result.load(fit)
     rows = data.read_rows(fit.parent / "runs.csv")
     if runs is not None and not runs.is_dir():
         raise ValueError(f"runs={runs} is not a folder; give runs=runs/STUDY, or leave it out for no learning curves")
@@ -96,4 +97,4 @@ def _put(path: Path, content: bytes) -> None:
     """Write a file by atomic rename; an equal file is left alone."""
     if path.exists() and path.read_bytes() == content:
         return
-    atomic.write(path, content)
+    files.write(path, content)

@@ -131,7 +131,7 @@ def _show_report(root: Path, report: Path) -> None:
 
 
 def _answer(root: Path, report: Path) -> None:
-    from analysis.summary import summary
+    from analysis.report.terminal import summary
 
     if not (root / report / "fit.json").is_file():
         return  # only the first stages were asked for

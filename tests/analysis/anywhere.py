@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import approaches, frame, isoflop
 from analysis import fit as command
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
+from analysis.approaches import comparison, isoflop
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
+from analysis.runs import rows
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.3)
@@ -37,7 +38,7 @@ def numbers(order: Order) -> dict[str, Any]:
     found["held and tied"] = of_law(fit_law(order(study), fix={"E": 1.7}, tie={"beta": "alpha"}, resamples=30))
     for form in ("chinchilla_tied", "kaplan_floor", "farseer"):
         found[form] = of_law(fit_law(order(study), form, loss="squared", resamples=0), predictions=True)
-    table = approaches.side_by_side(order(study), 1e21, resamples=20).drop(columns="reason")
+    table = comparison.side_by_side(order(study), 1e21, resamples=20).drop(columns="reason")
     found["approaches"] = {str(name): row.dropna().to_dict() for name, row in table.iterrows()}
     found["akima"] = isoflop.optima(order(study), "akima").select_dtypes(float).to_dict("list")
     found["command"] = of_command(order)
@@ -71,9 +72,9 @@ def of_law(fit: LawFit, predictions: bool = False) -> dict[str, Any]:
 
 def of_command(order: Order) -> Any:
     """Return what `python -m analysis.fit` finds, less what says when and by which versions."""
-    from analysis.plain import to_json
+    from analysis.values.json_values import to_json
 
-    table = order(frame.from_csv(TUTORIAL, params_kind="total", flop_rule="6ND"))
+    table = order(rows.from_csv(TUTORIAL, params_kind="total", flop_rule="6ND"))
     result: Mapping[str, Any] = to_json(command.fit(table, resamples=40, sensitivity=False))
     return {name: value for name, value in result.items() if name not in ("created", "versions", "record")}
 

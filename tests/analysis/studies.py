@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import engine
-from analysis.forms.powers import SURFACE
-from analysis.rows import Rows, rows
+from analysis.estimation import multistart, objectives
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.runs.dataset import Rows, rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "scaling"
 LAW = (1.9, 60.0, 110.0, 0.33, 0.30)
@@ -47,10 +47,10 @@ def as_rows(frame: pd.DataFrame) -> Rows:
     return rows(tuple(f"r{i}" for i in range(len(frame))), **columns, nominal=nominal)
 
 
-def surface_point(frame: pd.DataFrame | Rows, criterion: engine.Loss) -> engine.PointFit:
+def surface_point(frame: pd.DataFrame | Rows, criterion: objectives.Loss) -> multistart.PointFit:
     """Return the best surface through the rows."""
     held = frame if isinstance(frame, Rows) else as_rows(frame)
-    return engine.fit_point(engine.problem(SURFACE, (held.params, held.tokens), held.loss, criterion))
+    return multistart.fit_point(multistart.problem(SURFACE, (held.params, held.tokens), held.loss, criterion))
 
 
 def exponent(constants: Any) -> Any:

@@ -13,9 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import engine, flat, forms, human, losses
-from analysis.flat import Flat
-from analysis.law import fit_law
+from analysis.estimation import multistart, objectives
+from analysis.inference import flat
+from analysis.inference.fit_law import fit_law
+from analysis.inference.flat import Flat
+from analysis.laws import sum_of_powers
+from analysis.text import numbers
 from tests.analysis import anywhere, studies
 
 ROOT = Path(__file__).parents[2]
@@ -98,13 +101,13 @@ def test_of_equal_laws_the_one_of_least_squares_is_taken_and_the_others_are_told
     assert found.moved > 0.05
     told = next(check for check in fit.check() if check.code == "flat_optimum")
     assert "ln B +0." in told.message
-    assert f"B {human.number(found.low['B'], 4)} to" in told.message
+    assert f"B {numbers.number(found.low['B'], 4)} to" in told.message
 
 
 def objective_at(fit: Any, constants: dict[str, float]) -> float:
     p = fit.problem
     theta = p.form.internal(np.array([[constants[name] for name in p.form.names]]), p.centres)
-    return float(engine.evaluate(p, theta)[0][0])
+    return float(multistart.evaluate(p, theta)[0][0])
 
 
 def test_a_design_that_tells_laws_apart_has_no_flat_optimum() -> None:
@@ -136,29 +139,33 @@ def test_equal_laws_with_a_coefficient_beyond_any_number_are_told_by_its_exponen
 
 def test_what_decides_among_equals_moves_nothing_else() -> None:
     rows = studies.isoflop(2, noise=0.004)
-    for loss in (losses.Huber(), losses.Absolute()):
+    for loss in (objectives.Huber(), objectives.Absolute()):
         fit = fit_law(rows, loss=loss, resamples=0)
         p = fit.problem
-        assert engine.decided(p).tie > 0
+        assert multistart.decided(p).tie > 0
         assert p.tie == 0.0
-        others = engine.solve(p, engine.starts_of(p), tolerance=1e-11)
+        others = multistart.solve(p, multistart.starts_of(p), tolerance=1e-11)
         assert fit.objective <= others.value.min() * (1 + 1e-7)
 
 
-@pytest.mark.parametrize("loss", [losses.Huber(), losses.Squared(), losses.Absolute(), losses.StudentT()])
+@pytest.mark.parametrize(
+    "loss", [objectives.Huber(), objectives.Squared(), objectives.Absolute(), objectives.StudentT()]
+)
 @pytest.mark.parametrize("plain", [False, True])
-def test_second_derivatives_are_those_of_the_gradient(loss: losses.Loss, plain: bool) -> None:
+def test_second_derivatives_are_those_of_the_gradient(loss: objectives.Loss, plain: bool) -> None:
     rows = studies.isoflop(2, noise=0.02)
     columns = [rows["params"].to_numpy(), rows["tokens"].to_numpy()]
-    p = engine.decided(engine.problem(forms.SURFACE, columns, rows["loss"].to_numpy(), loss, plain=plain))
+    p = multistart.decided(
+        multistart.problem(sum_of_powers.SURFACE, columns, rows["loss"].to_numpy(), loss, plain=plain)
+    )
     z = np.array([[0.6, -0.5, -0.3, 0.4, 0.25]])
-    found = engine.hessian(p, z)[0]
+    found = multistart.hessian(p, z)[0]
     for k in range(5):
         step = 1e-6 * np.eye(5)[k]
-        ends = [engine.evaluate(p, z + side * step)[1][0] for side in (1.0, -1.0)]
+        ends = [multistart.evaluate(p, z + side * step)[1][0] for side in (1.0, -1.0)]
         np.testing.assert_allclose(found[k], (ends[0] - ends[1]) / 2e-6, rtol=2e-4, atol=1e-5 * np.abs(found).max())
 
 
 def test_where_pulls_balance_over_a_stretch_its_middle_is_the_centre() -> None:
     residual = np.array([-0.04, -0.03, 0.01, 0.06])
-    assert losses.location(losses.Huber(1e-3), residual) == pytest.approx(-0.01, abs=1e-9)
+    assert objectives.location(objectives.Huber(1e-3), residual) == pytest.approx(-0.01, abs=1e-9)

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, envelope, isoflop
-from analysis.forms.powers import SURFACE
-from analysis.law import fit_law
+from analysis.approaches import comparison, envelope, isoflop
+from analysis.inference.fit_law import fit_law
+from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis import studies
 
 KEYS = ["group", "dataset", "hparams", "warmup", "decay", "param_count", "split"]
@@ -98,13 +98,13 @@ def test_the_envelope_of_curves_follows_the_law() -> None:
 
 def test_approaches_stand_side_by_side_with_their_disagreement() -> None:
     table = studies.isoflop(0, law=LAW, budgets=(1e17, 1e18, 1e19, 1e20), ratios=(5, 8, 13, 20, 32, 50, 80, 130, 200))
-    out = approaches.side_by_side(table, 1e21, checkpoints=curves(), resamples=40)
+    out = comparison.side_by_side(table, 1e21, checkpoints=curves(), resamples=40)
     assert list(out.index) == ["1 envelope", "1 hull", "2 parabola", "2 akima", "2 surface", "3 surface"]
     assert (out["reason"] == "").all()
     np.testing.assert_allclose(out["a"], 0.28 / 0.62, atol=0.03)
     assert 1.0 < out.attrs["disagreement"] < 1.5
     np.testing.assert_allclose(6 * out["params"] * out["tokens"], 1e21, rtol=0.02)
-    few: Any = approaches.side_by_side(table[table["flops"] == 1e18], resamples=0)
+    few: Any = comparison.side_by_side(table[table["flops"] == 1e18], resamples=0)
     assert few.loc["2 parabola", "reason"].startswith("1 budget with a best size")
     assert np.isnan(few.loc["1 envelope", "params"])
 
@@ -127,10 +127,10 @@ def test_laws_of_ones_own_stand_beside_the_others() -> None:
     """A form that has no name among FORMS, given with its fit or as an option."""
     table = studies.isoflop(0, noise=0.001)
     mine = replace(SURFACE, name="mine")
-    named: Any = approaches.side_by_side(table, resamples=0, law=fit_law(table, mine, loss="squared", resamples=0))
+    named: Any = comparison.side_by_side(table, resamples=0, law=fit_law(table, mine, loss="squared", resamples=0))
     assert named.index[-1] == "3 mine"
     assert named["reason"].iloc[-1] == ""
-    few: Any = approaches.side_by_side(table.head(5), resamples=0, form=mine)
+    few: Any = comparison.side_by_side(table.head(5), resamples=0, form=mine)
     assert few["reason"].iloc[-1].startswith("5 runs")
     with pytest.raises(ValueError, match="form='theirs' is not known"):
-        approaches.side_by_side(table, resamples=0, form="theirs")
+        comparison.side_by_side(table, resamples=0, form="theirs")

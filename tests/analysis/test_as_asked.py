@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from analysis import backtest, frame
 from analysis import fit as command
-from analysis.losses import Huber
+from analysis.diagnostics import backtest
+from analysis.estimation.objectives import Huber
+from analysis.runs.rows import from_csv
 from tests.analysis import studies
 
 ROOT = Path(__file__).parents[2]
 
 
 def tutorial() -> Any:
-    return frame.from_csv(ROOT / "docs/tutorial/runs.csv", params_kind="total", flop_rule="6ND")
+    return from_csv(ROOT / "docs/tutorial/runs.csv", params_kind="total", flop_rule="6ND")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis import backtest
+from analysis.backtest import main as main_
+from analysis.diagnostics import backtest
 from tests.analysis import studies
 
 ROOT = Path(__file__).parents[2]
@@ -58,10 +59,10 @@ def test_examples_of_docstrings(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_rolling_backtest_of_an_exact_law_has_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15)).to_csv(tmp_path / "a.csv", index=False)
-    assert backtest.main([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}"]) == 0
+    assert main_([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}"]) == 0
     assert "exponent a" in capsys.readouterr().out
     rows = studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15)))
-    from analysis.losses import Huber
+    from analysis.estimation.objectives import Huber
 
     cuts = backtest.rolling(rows, Huber())
     assert [cut.rows for cut in cuts] == [10, 15]

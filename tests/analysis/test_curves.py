@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.forms.base import Array
-from analysis.forms.multi_power import MultiPower, Schedules
-from analysis.law import fit_law
+from analysis.inference.fit_law import fit_law
+from analysis.laws.base import Array
+from analysis.laws.multi_power import MultiPower, Schedules
 from tests.analysis import studies
 
 LAW = {"L_0": 3.04, "A": 0.525, "alpha": 0.508, "B": 363.8, "C": 2.066, "beta": 0.583, "gamma": 0.641}

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import results
-from analysis.blocks import Identified
-from analysis.figures import backtest, canvas, curves, data, frontier, law, loss, style, valleys
-from analysis.figures.canvas import Figure
-from analysis.results import Fit
+from analysis.report.figures import backtest, canvas, curves, data, frontier, law, loss, style, valleys
+from analysis.report.figures.canvas import Figure
+from analysis.values import study_result
+from analysis.values.blocks import Identified
+from analysis.values.study_result import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ DATA = Path(__file__).parent / "data"
 
 @pytest.fixture(scope="module")
 def fit() -> Fit:
-    return results.load(DATA / "fit_example.json")
+    return study_result.load(DATA / "fit_example.json")
 
 
 @pytest.fixture(scope="module")
@@ -377,7 +377,7 @@ def test_drawing_leaves_no_global_state() -> None:
         "import sys, matplotlib; before = matplotlib.rcParams.copy()\n"
         "from pathlib import Path\n"
         "from analysis import results\n"
-        "from analysis.figures import canvas, frontier\n"
+        "from analysis.report.figures import canvas, frontier\n"
         f"f = frontier.figure(results.load(Path({str(DATA / 'fit_example.json')!r})))\n"
         "canvas.png(f.panels, dpi=30)\n"
         "assert matplotlib.rcParams.copy() == before\n"

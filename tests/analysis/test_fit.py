@@ -12,23 +12,28 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import backtest, engine, fit, frame, results
-from analysis.plain import to_json
+from analysis import fit
+from analysis.diagnostics import backtest
+from analysis.estimation import objectives
+from analysis.runs import frame
+from analysis.runs.rows import from_csv
+from analysis.values import study_result
+from analysis.values.json_values import to_json
 from tests.analysis import studies
 
 DATA = Path(__file__).parent / "data"
 
 
-def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> results.Fit:
+def run(tmp_path: Path, table: pd.DataFrame, *arguments: str) -> study_result.Fit:
     table.to_csv(tmp_path / "table.csv", index=False)
     given = [f"runs={tmp_path / 'table.csv'}", f"out={tmp_path / 'out'}", "resamples=200", "report=no"]
     code = fit.main([*given, "sensitivity=no", *arguments])
-    found = results.load(tmp_path / "out" / "fit.json")
+    found = study_result.load(tmp_path / "out" / "fit.json")
     assert code == (3 if any(c.code == "no_recommendation" and c.level == "error" for c in found.checks) else 0)
     return found
 
 
-def codes(found: results.Fit) -> set[str]:
+def codes(found: study_result.Fit) -> set[str]:
     return {check.code for check in found.checks}
 
 
@@ -37,7 +42,7 @@ def test_params_in_two_units_are_told_by_their_flops(tmp_path: Path) -> None:
     table.loc[::3, "params"] /= 1e6
     table.to_csv(tmp_path / "b.csv", index=False)
     with pytest.raises(ValueError, match=r"7 of 20 rows have one of params.*flops are 1e\+06 times 6 x params"):
-        frame.used(frame.from_csv(tmp_path / "b.csv"))
+        frame.used(from_csv(tmp_path / "b.csv"))
     table = studies.isoflop(0, noise=0.002)
     table.loc[::3, "params"] /= 40.0
     said = next(c for c in run(tmp_path, table).checks if c.code == "flops_not_6nd")
@@ -51,7 +56,7 @@ def test_a_study_becomes_laws_a_backtest_and_a_recommendation(
     folder = tmp_path / "runs" / "isoflop"
     studies.write_study(folder, studies.isoflop(1, noise=0.003))
     assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=300", "seed=7", "report=no"]) == 0
-    found = results.load(tmp_path / "out" / "fit.json")
+    found = study_result.load(tmp_path / "out" / "fit.json")
     assert (found.runs.total, found.runs.used, found.runs.budgets) == (21, 20, 4)
     assert [(d.code, d.key) for d in found.rows_dropped] == [("failed", "f00000000000")]
     assert (found.seed, found.resamples, found.kinds.params) == (7, 300, "matmul")
@@ -105,13 +110,13 @@ def test_same_seed_same_file(tmp_path: Path) -> None:
 
 
 def test_noise_free_backtest_is_exact_by_surface(tmp_path: Path) -> None:
-    found = backtest.backtest(studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15))), engine.Huber())
+    found = backtest.backtest(studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13, 1e14, 1e15))), objectives.Huber())
     assert found is not None
     assert found.approach == "surface"
     assert max(abs(r.relative_error) for r in found.runs) < 1e-6
     assert abs(found.by_approach["surface"].relative_error) < 2e-3
     assert found.extrapolation_factor == pytest.approx(10, rel=1e-6)
-    assert backtest.backtest(studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13))), engine.Huber()) is None
+    assert backtest.backtest(studies.as_rows(studies.isoflop(0, budgets=(1e12, 1e13))), objectives.Huber()) is None
 
 
 def test_published_backtest_of_chinchilla_is_about_one_per_cent() -> None:
@@ -120,7 +125,7 @@ def test_published_backtest_of_chinchilla_is_about_one_per_cent() -> None:
     rows = studies.as_rows(table[train].reset_index(drop=True))
     held = studies.as_rows(table[~train].reset_index(drop=True))
 
-    point = studies.surface_point(rows, engine.Huber())
+    point = studies.surface_point(rows, objectives.Huber())
     assert point is not None
     error = studies.loss(tuple(point.constants), held.params, held.tokens) / held.loss - 1
     assert float(np.abs(error).mean()) == pytest.approx(0.0105, abs=5e-4)
@@ -165,7 +170,7 @@ def test_points_that_never_started_are_said(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "isoflop"
     studies.write_study(folder, studies.isoflop(1, noise=0.003), failed=0, waiting=3)
     assert fit.main([f"runs={folder}", f"out={tmp_path / 'out'}", "resamples=50", "report=no"]) == 0
-    found = results.load(tmp_path / "out" / "fit.json")
+    found = study_result.load(tmp_path / "out" / "fit.json")
     assert [c.message for c in found.checks if c.code == "not_started"] == ["3 points of the study have not started"]
 
 
@@ -215,7 +220,7 @@ def test_squared_loss_is_named(tmp_path: Path) -> None:
 
 
 def test_import_is_light() -> None:
-    code = "import sys, analysis, analysis.results, analysis.fit; print([m for m in sys.modules])"
+    code = "import sys, analysis, analysis.values.study_result, analysis.fit; print([m for m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     heavy = {"pandas", "scipy", "statsmodels", "matplotlib", "mlflow", "torch"}
     assert not heavy & {name.strip("' [],\n").partition(".")[0] for name in out.split(",")}
@@ -224,22 +229,22 @@ def test_import_is_light() -> None:
 def test_the_example_is_what_the_dataclasses_say() -> None:
     path = DATA / "fit_example.json"
     raw = json.loads(path.read_text())
-    assert to_json(results.load(path)) == raw
-    assert set(raw) == {f.name for f in fields(results.Fit)}
+    assert to_json(study_result.load(path)) == raw
+    assert set(raw) == {f.name for f in fields(study_result.Fit)}
 
 
 def test_load_says_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "fit.json"
     with pytest.raises(ValueError, match="does not exist"):
-        results.load(path)
+        study_result.load(path)
     path.write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
-        results.load(path)
+        study_result.load(path)
     path.write_text('{"format": 99}')
     with pytest.raises(ValueError, match="format 99"):
-        results.load(path)
+        study_result.load(path)
     raw = json.loads((DATA / "fit_example.json").read_text())
     del raw["fits"]["valleys"]["form"]
     path.write_text(json.dumps(raw))
     with pytest.raises(ValueError, match=r"fits\.valleys has no key 'form'"):
-        results.load(path)
+        study_result.load(path)

@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import foreign, frame, pitfalls, tablefile
+from analysis.diagnostics import pitfalls
+from analysis.runs import foreign, frame, tables
+from analysis.runs.columns import OPTIONAL, REQUIRED
+from analysis.runs.rows import from_csv
 from tests.analysis import studies
 
 
@@ -22,8 +25,8 @@ def test_one_mapping_reads_a_foreign_table_with_its_units(tmp_path: Path) -> Non
     out = pd.DataFrame({"Size (M)": table["params"] / 1e6, "D": table["tokens"] / 1e9, "val-loss": table["loss"]})
     out.to_csv(tmp_path / "a.csv", sep=";", index=False)
     text = "params:Size (M)*1e6,tokens:D*1e9,loss:val-loss"
-    columns = foreign.pairs("columns", text, (*frame.REQUIRED, *frame.OPTIONAL), "")
-    rows = frame.used(frame.from_csv(tmp_path / "a.csv", columns=columns, flop_rule="6ND"))
+    columns = foreign.pairs("columns", text, (*REQUIRED, *OPTIONAL), "")
+    rows = frame.used(from_csv(tmp_path / "a.csv", columns=columns, flop_rule="6ND"))
     np.testing.assert_allclose(np.sort(rows.params), np.sort(table["params"]), rtol=1e-9)
     assert len(rows.labels) == 4
 
@@ -31,25 +34,25 @@ def test_one_mapping_reads_a_foreign_table_with_its_units(tmp_path: Path) -> Non
 def test_names_are_taken_whatever_their_case_and_one_quantity_is_computed_when_told(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", " Params ,FLOPs,LOSS\n1e6,6e15,3.0\n2e6,1.2e16,2.9\n")
     with pytest.raises(ValueError, match=r"no column 'tokens'.*flop_rule=6ND"):
-        frame.from_csv(path)
-    rows = frame.used(frame.from_csv(path, flop_rule="6ND"))
+        from_csv(path)
+    rows = frame.used(from_csv(path, flop_rule="6ND"))
     np.testing.assert_allclose(rows.tokens, [1e9, 1e9])
 
 
 def test_what_is_missing_comes_with_a_mapping_to_paste(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "n_params,num_tokens,final_loss\n1e6,1e9,3\n")
     with pytest.raises(ValueError, match="columns=params:n_params,tokens:num_tokens,loss:final_loss"):
-        frame.from_csv(path)
+        from_csv(path)
     with pytest.raises(ValueError, match="our name comes first: write columns=params:n_params"):
-        foreign.pairs("columns", "n_params:params", frame.REQUIRED, "")
+        foreign.pairs("columns", "n_params:params", REQUIRED, "")
     with pytest.raises(ValueError, match="did you mean 'n_params'"):
-        frame.from_csv(path, columns={"params": "n_param"})
+        from_csv(path, columns={"params": "n_param"})
 
 
 def test_every_row_that_cannot_be_used_is_listed_with_its_reason(tmp_path: Path) -> None:
     lines = ["params,tokens,flops,loss", '"1,000,000",1e9,6e15,3.0', "2e6,1e9,1.2e16,2.9", "2e6,1e9,1.2e16,2.9"]
     lines += ["3e6,1e9,1.8e16,oops", "4e6,1e9,2.4e16,", "5e6,-1,3e16,2.8"]
-    found = frame.from_csv(written(tmp_path / "a.csv", "\n".join(lines) + "\n")).set_index("key")
+    found = from_csv(written(tmp_path / "a.csv", "\n".join(lines) + "\n")).set_index("key")
     codes = dict(found["drop_code"])
     assert codes == {
         "row1": "", "row2": "", "row3": "duplicate", "row4": "not_a_number", "row5": "missing",
@@ -71,26 +74,26 @@ def test_every_row_that_cannot_be_used_is_listed_with_its_reason(tmp_path: Path)
 )
 def test_files_that_cannot_be_read_say_why(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        frame.from_csv(written(tmp_path / name, text))
+        from_csv(written(tmp_path / name, text))
 
 
 def test_a_perplexity_is_no_loss_and_bits_per_byte_are_known_by_name(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "params,tokens,flops,ppl,val_bpb,tokenizer\n1,2,12,9,1.0,a\n2,2,24,8,0.9,b\n")
     with pytest.raises(ValueError, match="natural logarithm"):
-        frame.from_csv(path, columns={"loss": "ppl"})
-    bits = frame.from_csv(path, columns={"loss": "val_bpb"})
+        from_csv(path, columns={"loss": "ppl"})
+    bits = from_csv(path, columns={"loss": "val_bpb"})
     assert set(bits["loss_unit"]) == {"bits per byte"}
     assert len(frame.used(bits)) == 2
     with pytest.raises(ValueError, match="losses in bits per byte can be compared"):
-        frame.used(frame.from_csv(path, columns={"loss": "val_bpb"}, loss_unit="nats per token"))
+        frame.used(from_csv(path, columns={"loss": "val_bpb"}, loss_unit="nats per token"))
 
 
 def test_kinds_in_a_column_are_not_mixed_and_other_settings_are_named(tmp_path: Path) -> None:
     table = studies.isoflop(0).assign(counting=["a", "b"] * 10, optimizer=["adam"] * 10 + ["muon"] * 10)
     table.to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ValueError, match="mix counts of parameters"):
-        frame.used(frame.from_csv(tmp_path / "a.csv"))
-    one = frame.from_csv(tmp_path / "a.csv", where={"counting": "a"})
+        frame.used(from_csv(tmp_path / "a.csv"))
+    one = from_csv(tmp_path / "a.csv", where={"counting": "a"})
     assert one.attrs["settings"] == {"optimizer": ["adam", "muon"]}
 
 
@@ -100,21 +103,21 @@ def test_kinds_in_a_column_are_not_mixed_and_other_settings_are_named(tmp_path: 
 )
 def test_filters_compare(tmp_path: Path, where: dict[str, str], left: int) -> None:
     lines = [f"{2 + 0.5 * i},{'abc'[i % 3]},{i % 2 == 0}" for i in range(6)]
-    table = tablefile.read(written(tmp_path / "a.csv", "loss,name,good\n" + "\n".join(lines) + "\n"))
+    table = tables.read(written(tmp_path / "a.csv", "loss,name,good\n" + "\n".join(lines) + "\n"))
     expected = {"loss": {"<3": 2, ">=4": 2}}
     wanted = expected.get(next(iter(where)), {}).get(next(iter(where.values())), left)
     assert len(foreign.filtered(table, where, tmp_path)) == wanted
 
 
 def test_an_empty_filter_lists_what_there_is(tmp_path: Path) -> None:
-    table = tablefile.read(written(tmp_path / "a.csv", "loss,name\n1,a\n2,b\n"))
+    table = tables.read(written(tmp_path / "a.csv", "loss,name\n1,a\n2,b\n"))
     with pytest.raises(ValueError, match=r"leaves no row.*name = a, b"):
         foreign.filtered(table, {"name": "z"}, tmp_path)
 
 
 def test_checkpoints_of_a_run_before_its_last_are_in_mid_schedule(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "run,params,tokens,flops,loss\nx,1,1,6,4\nx,1,2,12,3\ny,2,2,24,2\n")
-    found = frame.from_csv(path)
+    found = from_csv(path)
     assert sorted(found["drop_code"]) == ["", "", "mid_schedule"]
     assert len(frame.used(found)) == 2
     assert len(frame.checkpoints(found)) == 3
@@ -122,7 +125,7 @@ def test_checkpoints_of_a_run_before_its_last_are_in_mid_schedule(tmp_path: Path
 
 def test_rounded_labels_group_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "params,tokens,flops,flops_budget,loss\n1,1,2.15,2,3\n2,1,2.15,2,3.1\n")
-    np.testing.assert_allclose(frame.used(frame.from_csv(path)).labels, [2.15])
+    np.testing.assert_allclose(frame.used(from_csv(path)).labels, [2.15])
 
 
 def test_names_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_names_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
     rows.assign(Key=names, trial=names).to_csv(tmp_path / "t.csv", index=False)
     rows.assign(key=names, trial=names).to_json(tmp_path / "t.jsonl", orient="records", lines=True)
     for file in ("t.csv", "t.jsonl"):
-        table = frame.from_csv(tmp_path / file, columns={"run": "trial"})
+        table = from_csv(tmp_path / file, columns={"run": "trial"})
         assert sorted(table["key"]) == sorted(names)
         assert sorted(table["run"]) == sorted(names)
         assert len(set(frame.used(table).run)) == 4  # type: ignore[arg-type]
@@ -175,7 +178,7 @@ GERMAN = "params;tokens;flops;loss\n81.649.658;204.124.145;1e17;5,4104\n40.824.8
 def test_the_same_table_however_it_is_written(tmp_path: Path, text: bytes, decimal: str) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(text)
-    rows = frame.used(frame.from_csv(path, decimal=decimal))
+    rows = frame.used(from_csv(path, decimal=decimal))
     np.testing.assert_allclose(np.sort(rows.params), sorted(SMALL["params"]))
     np.testing.assert_allclose(np.sort(rows.tokens), sorted(SMALL["tokens"]))
     np.testing.assert_allclose(np.sort(rows.loss), sorted(SMALL["loss"]))
@@ -198,20 +201,20 @@ def test_what_may_mean_two_things_is_an_error_that_names_column_value_and_remedy
     tmp_path: Path, text: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        frame.used(frame.from_csv(written(tmp_path / "a.csv", text)))
+        frame.used(from_csv(written(tmp_path / "a.csv", text)))
 
 
 def test_an_error_calls_a_mapped_column_by_its_own_name_and_one_column_is_one_quantity(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", small(loss='"5,4104"|"4,9113"').replace("loss", "val"))
     with pytest.raises(ValueError, match=r"column 'val' \(loss\) holds"):
-        frame.from_csv(path, columns={"loss": "val"})
+        from_csv(path, columns={"loss": "val"})
     with pytest.raises(ValueError, match="columns=params:n,tokens:n: one column cannot be both"):
-        frame.from_csv(path, columns={"params": "n", "tokens": "n"})
+        from_csv(path, columns={"params": "n", "tokens": "n"})
 
 
 def test_cells_of_a_scaled_column_that_are_no_numbers_keep_their_reason(tmp_path: Path) -> None:
     text = small(params='"1,000"|2').replace("params", "m") + "oops,408248290,4.9,1e17\n"
-    found = frame.from_csv(written(tmp_path / "a.csv", text), columns={"params": "m*1e6"}).set_index("key")
+    found = from_csv(written(tmp_path / "a.csv", text), columns={"params": "m*1e6"}).set_index("key")
     assert found.loc["row1", "params"] == 1e9
     assert "'oops'" in str(found.loc["row3", "drop_reason"])
 

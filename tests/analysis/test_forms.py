@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis import engine
-from analysis.forms import FORMS
-from analysis.forms.base import Array, Form
+from analysis.estimation import multistart, objectives
+from analysis.laws.base import Array, Form
+from analysis.laws.registry import FORMS
 
 RANGES = {
     "params": (1e7, 1e10), "tokens": (1e9, 1e12), "flops": (1e17, 1e22), "unique_tokens": (1e9, 1e11),
@@ -97,7 +97,7 @@ def test_a_law_without_noise_is_found_by_its_own_starts(name: str) -> None:
     logs = np.log(np.stack(columns))
     centres = form.centre(logs)
     exact = form.log_value(form.internal(constants(form), centres), logs - centres[:, None])[0]
-    found = engine.fit_point(engine.problem(form, columns, np.exp(exact), engine.Squared()))
+    found = multistart.fit_point(multistart.problem(form, columns, np.exp(exact), objectives.Squared()))
     worst = np.abs(form.log_value(found.theta[None], logs - centres[:, None])[0] - exact).max()
     assert worst < 1e-4, (worst, dict(zip(form.names, found.constants, strict=True)))
 
@@ -128,8 +128,8 @@ def test_quantisation_after_training_is_the_papers() -> None:
 
 
 def test_a_law_that_went_says_why() -> None:
-    from analysis import formnames, forms
+    from analysis.laws import names, registry
 
-    for ask in (forms.named, formnames.resolve):
+    for ask in (registry.named, names.resolve):
         with pytest.raises(ValueError, match="unigram's, which is negative"):
             ask("vocabulary")

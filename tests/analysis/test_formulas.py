@@ -7,9 +7,9 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from analysis import losses
-from analysis.bootstrap import choose, cluster_weights, percentile
-from analysis.forms import FORMS
+from analysis.estimation import objectives
+from analysis.inference.resampling import choose, cluster_weights, percentile
+from analysis.laws.registry import FORMS
 from tests.analysis.formulas import FORMULAS
 from tests.analysis.test_forms import LAWS, RANGES
 
@@ -74,9 +74,9 @@ def test_published_constants_have_the_papers_critical_tokens(after: float) -> No
 
 
 RESIDUALS = np.array([[-0.7, -0.2, -0.05, 0.02, 0.11, 0.4]])
-LOSSES: dict[str, losses.Loss] = {
-    "huber": losses.Huber(0.1), "squared": losses.Squared(), "l1": losses.Absolute(0.05),
-    "student_t": losses.StudentT(3.0),
+LOSSES: dict[str, objectives.Loss] = {
+    "huber": objectives.Huber(0.1), "squared": objectives.Squared(), "l1": objectives.Absolute(0.05),
+    "student_t": objectives.StudentT(3.0),
 }  # fmt: skip
 
 
@@ -100,16 +100,16 @@ def test_likelihoods_are_those_of_their_distributions() -> None:
 
     r = RESIDUALS[0]
     n, squared = len(r), float(0.5 * (r**2).sum())
-    assert losses.Squared().llf_of(squared, n) == pytest.approx(norm.logpdf(r, scale=np.sqrt((r**2).mean())).sum())
+    assert objectives.Squared().llf_of(squared, n) == pytest.approx(norm.logpdf(r, scale=np.sqrt((r**2).mean())).sum())
     total = float(np.abs(r).sum())
-    assert losses.Absolute().llf_of(total, n) == pytest.approx(laplace.logpdf(r, scale=total / n).sum())
-    loss = losses.StudentT(3.0)
+    assert objectives.Absolute().llf_of(total, n) == pytest.approx(laplace.logpdf(r, scale=total / n).sum())
+    loss = objectives.StudentT(3.0)
     scale = t.fit(r, fdf=3.0, floc=0.0)[2]
     objective = float(loss.summed(RESIDUALS, None)[0][0])
     assert loss.llf_of(objective, n) == pytest.approx(t.logpdf(r, 3.0, scale=scale).sum(), rel=1e-6)
-    wide = losses.Huber(100.0)
+    wide = objectives.Huber(100.0)
     assert wide.llf_of(float(wide.summed(RESIDUALS, None)[0][0]), n) == pytest.approx(
-        losses.Squared().llf_of(squared, n), rel=1e-6
+        objectives.Squared().llf_of(squared, n), rel=1e-6
     ), "a Huber loss that is quadratic everywhere is the normal one"
 
 
@@ -117,8 +117,8 @@ def test_likelihoods_are_those_of_their_distributions() -> None:
     ("name", "middle"), [("squared", float(RESIDUALS.mean())), ("l1", -0.015), ("huber", None), ("student_t", None)]
 )
 def test_the_location_of_a_loss_is_where_its_pulls_balance(name: str, middle: float | None) -> None:
-    loss = losses.named(name) if name == "l1" else LOSSES[name]
-    found = losses.location(loss, RESIDUALS[0])
+    loss = objectives.named(name) if name == "l1" else LOSSES[name]
+    found = objectives.location(loss, RESIDUALS[0])
     assert abs(float(loss.summed(RESIDUALS - found, None)[1].sum())) < 1e-6
     assert middle is None or found == pytest.approx(middle, abs=1e-3)
 

@@ -11,8 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import evidence, frame
-from analysis.rows import clusters
+from analysis.approaches import parametric
+from analysis.results import evidence
+from analysis.runs import frame
+from analysis.runs.columns import COLUMNS
+from analysis.runs.dataset import clusters
+from analysis.runs.rows import from_csv
+from analysis.runs.study import from_mlflow, from_runs
 from tests.analysis import studies
 
 
@@ -35,8 +40,8 @@ def study(tmp_path: Path) -> Path:
 
 
 def test_run_folders_become_rows(study: Path) -> None:
-    found = frame.from_runs(study)
-    assert list(found.columns) == list(frame.COLUMNS)
+    found = from_runs(study)
+    assert list(found.columns) == list(COLUMNS)
     assert len(found) == 22
     assert found.attrs["not_started"] == 3
     bad = found[~found["used"]]
@@ -46,7 +51,7 @@ def test_run_folders_become_rows(study: Path) -> None:
     assert len(rows) == 20
     np.testing.assert_array_equal(rows.labels, studies.BUDGETS)
     assert found["params_total"].iloc[0] == found["params"].iloc[0] + 90
-    total = frame.from_runs(study, "total")
+    total = from_runs(study, "total")
     assert set(total["params_kind"]) == {"total"}
     assert total["params"].iloc[0] == found["params_total"].iloc[0]
 
@@ -67,9 +72,9 @@ def test_mlflow_gives_the_same_frame(study: Path, tmp_path: Path) -> None:
             tags["outcome"] = path.read_text()
         run = client.create_run(experiment, tags=tags)
         client.log_batch(run.info.run_id, params=[Param(k, v) for k, v in flat(point["config"]).items()])
-    pd.testing.assert_frame_equal(frame.from_mlflow(uri, "isoflop"), frame.from_runs(study))
+    pd.testing.assert_frame_equal(from_mlflow(uri, "isoflop"), from_runs(study))
     with pytest.raises(ValueError, match="no such experiment"):
-        frame.from_mlflow(uri, "isoflip")
+        from_mlflow(uri, "isoflip")
 
 
 def test_a_study_run_again_under_its_name_is_not_mixed_with_the_old_one(study: Path, tmp_path: Path) -> None:
@@ -86,13 +91,13 @@ def test_a_study_run_again_under_its_name_is_not_mixed_with_the_old_one(study: P
         tags = {"role": "run", "study_id": name, "point_key": point["key"], "outcome": text}
         run = client.create_run(experiment, number, tags=tags)
         client.log_batch(run.info.run_id, params=[Param(k, v) for k, v in flat(point["config"]).items()])
-    found = frame.from_mlflow(uri, "isoflop")
+    found = from_mlflow(uri, "isoflop")
     assert (len(found), found.attrs["not_started"]) == (1, 1)
 
 
 def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no database"):
-        frame.from_mlflow(f"sqlite:///{tmp_path / 'mlflow.db'}", "isoflop")
+        from_mlflow(f"sqlite:///{tmp_path / 'mlflow.db'}", "isoflop")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,31 +107,31 @@ def test_a_server_that_is_away_is_said_without_its_password(monkeypatch: pytest.
         taken.bind(("127.0.0.1", 0))
         uri = f"http://me:hunter22@127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ValueError, match="cannot be read") as error:
-            frame.from_mlflow(uri, "isoflop")
+            from_mlflow(uri, "isoflop")
     assert "hunter22" not in str(error.value)
 
 
 def test_points_are_counted_once_and_torn_lines_wait(study: Path) -> None:
     path = study / "points.jsonl"
     first = path.read_text().splitlines(keepends=True)[0]
-    before = frame.from_runs(study)
+    before = from_runs(study)
     path.write_text(path.read_text() + first + first[:40])
-    pd.testing.assert_frame_equal(frame.from_runs(study), before)
+    pd.testing.assert_frame_equal(from_runs(study), before)
     path.write_text("{broken\n" + first)
     with pytest.raises(ValueError, match="line 1 is not a point"):
-        frame.from_runs(study)
+        from_runs(study)
 
 
 def test_only_what_the_latest_command_asked_for(study: Path) -> None:
     with pytest.raises(ValueError, match=r"latest.json is missing"):
-        frame.from_runs(study, which="latest")
-    every = frame.from_runs(study)
+        from_runs(study, which="latest")
+    every = from_runs(study)
     keys = sorted(every["key"])[:15]
     (study / "latest.json").write_text(json.dumps({"keys": keys}))
-    assert sorted(frame.from_runs(study, which="latest")["key"]) == keys
-    assert len(frame.from_runs(study)) == len(every)
+    assert sorted(from_runs(study, which="latest")["key"]) == keys
+    assert len(from_runs(study)) == len(every)
     with pytest.raises(ValueError, match="points=newest is not allowed: all, or latest"):
-        frame.from_runs(study, which="newest")
+        from_runs(study, which="newest")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_only_what_the_latest_command_asked_for(study: Path) -> None:
     ],
 )
 def test_kinds_are_not_mixed(study: Path, change: dict[str, Any], message: str) -> None:
-    found = frame.from_runs(study)
+    found = from_runs(study)
     for column, value in change.items():
         found.loc[3, column] = value
     with pytest.raises(ValueError, match=message):
@@ -156,7 +161,7 @@ def test_mid_schedule_and_unreadable_rows_are_listed(tmp_path: Path) -> None:
     table.loc[1, "loss"] = np.nan
     table.loc[2, "tokens"] = -1.0
     table.to_csv(tmp_path / "a.csv", index=False)
-    found = frame.from_csv(tmp_path / "a.csv").set_index("key")
+    found = from_csv(tmp_path / "a.csv").set_index("key")
     codes = found.loc[["row1", "row2", "row3", "row4"], "drop_code"].tolist()
     assert codes == ["mid_schedule", "missing", "not_positive", ""]
     assert "loss" in str(found.loc["row2", "drop_reason"])
@@ -170,12 +175,12 @@ def test_a_foreign_file_is_mapped_by_name(tmp_path: Path) -> None:
     table.to_parquet(tmp_path / "a.parquet")
     columns = {"params": "N", "tokens": "D", "loss": "val"}
     with pytest.raises(ValueError, match=r"no column 'flops'.*flop_rule=6ND"):
-        frame.from_csv(tmp_path / "a.csv", columns=columns)
+        from_csv(tmp_path / "a.csv", columns=columns)
     with pytest.raises(ValueError, match=r"no column 'M'.*it has N, D, val"):
-        frame.from_csv(tmp_path / "a.csv", columns={"params": "M"})
+        from_csv(tmp_path / "a.csv", columns={"params": "M"})
     with pytest.raises(ValueError, match="no finished run"):
-        frame.used(frame.from_csv(tmp_path / "a.csv", columns=columns, flop_rule="6ND", where={"split": "b"}))
-    found = [frame.from_csv(tmp_path / n, columns=columns, flop_rule="6ND") for n in ("a.csv", "a.parquet")]
+        frame.used(from_csv(tmp_path / "a.csv", columns=columns, flop_rule="6ND", where={"split": "b"}))
+    found = [from_csv(tmp_path / n, columns=columns, flop_rule="6ND") for n in ("a.csv", "a.parquet")]
     pd.testing.assert_frame_equal(found[0], found[1])
     rows = frame.used(found[0])
     np.testing.assert_allclose(rows.flops, 6 * rows.params * rows.tokens)
@@ -185,25 +190,25 @@ def test_a_foreign_file_is_mapped_by_name(tmp_path: Path) -> None:
 def test_text_in_a_number_column_names_it(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("params,tokens,flops,loss\n1,2,3,abc\n")
     with pytest.raises(ValueError, match="column 'loss' holds what is not a number"):
-        frame.from_csv(tmp_path / "a.csv")
+        from_csv(tmp_path / "a.csv")
 
 
 def test_every_number_column_is_named_and_every_row_keeps_its_own_key(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("key,params,tokens,flops,loss,state,seed\na,1,2,3,4,completed,0\na,1,2,3,4,,1\n")
-    found = frame.from_csv(path)
+    found = from_csv(path)
     assert found["key"].tolist() == ["a", "a#2"]
     assert found["drop_code"].tolist() == ["", "unknown"]
     path.write_text("params,tokens,flops,loss,seed\n1,2,3,4,first\n")
     with pytest.raises(ValueError, match="column 'seed' holds what is not a number"):
-        frame.from_csv(path)
+        from_csv(path)
 
 
 def test_wrong_sources_say_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no study"):
-        frame.from_runs(tmp_path)
+        from_runs(tmp_path)
     with pytest.raises(ValueError, match="does not exist"):
-        frame.from_csv(tmp_path / "none.csv")
+        from_csv(tmp_path / "none.csv")
 
 
 def test_groups_follow_exact_values_and_do_not_chain() -> None:
@@ -214,7 +219,7 @@ def test_groups_follow_exact_values_and_do_not_chain() -> None:
 
 def test_the_validations_of_a_studys_runs_are_their_learning_curves(tmp_path: Path) -> None:
     studies.write_study(tmp_path / "s", studies.isoflop(budgets=studies.BUDGETS[:2]))
-    bare = frame.from_runs(tmp_path / "s")
+    bare = from_runs(tmp_path / "s")
     assert len(frame.checkpoints(bare)) == len(frame.used(bare)), "no run has written a validation"
     finished = bare[bare["used"]].to_dict("records")
     for record in finished:
@@ -235,7 +240,7 @@ def test_the_validations_of_a_studys_runs_are_their_learning_curves(tmp_path: Pa
     found, laws = evidence.envelope(bare, {"resamples": 0, "seed": 0})
     assert (found.status, set(laws)) == ("ok", {"params", "tokens"})
     assert 0.3 < found.params["a"] < 0.7
-    asked = {**evidence.PLAIN, "resamples": 0}
+    asked = {**parametric.PLAIN, "resamples": 0}
     first = next(line for line in evidence.approaches(bare, frame.used(bare), 1e14, asked, {"chinchilla": None}))
     assert (first["approach"], first["reason"], first["note"]) == (
         "1 envelope",

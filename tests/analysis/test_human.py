@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import human
+from analysis.text import numbers
 
 UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -16,7 +16,7 @@ UNITS = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
     [(0, "0"), (1.81722, "1.82"), (477.83, "478"), (2143.4, "2140"), (0.0123, "0.0123"), (1e-7, "1e-7"), (1e6, "1e6")],
 )
 def test_number(value: float, text: str) -> None:
-    assert human.number(value) == text
+    assert numbers.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -32,42 +32,50 @@ def test_number(value: float, text: str) -> None:
     ],
 )
 def test_count(value: float, text: str) -> None:
-    assert human.count(value) == text
+    assert numbers.count(value) == text
 
 
 def test_labels_with_units() -> None:
-    assert human.flops(3.4e12) == "3.4e12 FLOPs"
-    assert human.power(1e18) == "10¹⁸"
-    assert human.power(3.4e12) == "3.4×10¹²"
-    assert human.percent(0.0123) == "1.2 %"
-    assert human.factor(10) == "10×"
-    assert [human.duration(x) for x in (42, 200, 7500)] == ["42 s", "3 min 20 s", "2 h 5 min"]
+    assert numbers.flops(3.4e12) == "3.4e12 FLOPs"
+    assert numbers.power(1e18) == "10¹⁸"
+    assert numbers.power(3.4e12) == "3.4×10¹²"
+    assert numbers.percent(0.0123) == "1.2 %"
+    assert numbers.factor(10) == "10×"
+    assert [numbers.duration(x) for x in (42, 200, 7500)] == ["42 s", "3 min 20 s", "2 h 5 min"]
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, "12", True])
 def test_what_is_no_number_is_a_dash_everywhere(value: object) -> None:
-    shows = (human.number, human.count, human.flops, human.power, human.percent, human.factor, human.duration)
-    assert [show(value) for show in shows] == [human.MISSING] * len(shows)
+    shows = (
+        numbers.number,
+        numbers.count,
+        numbers.flops,
+        numbers.power,
+        numbers.percent,
+        numbers.factor,
+        numbers.duration,
+    )
+    assert [show(value) for show in shows] == [numbers.MISSING] * len(shows)
 
 
 def test_intervals() -> None:
-    assert human.interval((1e6, 2e7), human.count) == "1M to 20M"
-    assert human.interval((1, math.inf)) == "at least 1.00"
-    assert human.interval((None, 3)) == "at most 3.00"
-    assert human.interval((-8.96e-14, 0.878)) == "0 to 0.878", "what rounding leaves of 0"
-    assert human.interval((1e-14, 3e-14)) == "1e-14 to 3e-14"
-    assert human.interval(None) == human.interval("ab") == human.interval((None, None)) == human.MISSING
+    assert numbers.interval((1e6, 2e7), numbers.count) == "1M to 20M"
+    assert numbers.interval((1, math.inf)) == "at least 1.00"
+    assert numbers.interval((None, 3)) == "at most 3.00"
+    assert numbers.interval((-8.96e-14, 0.878)) == "0 to 0.878", "what rounding leaves of 0"
+    assert numbers.interval((1e-14, 3e-14)) == "1e-14 to 3e-14"
+    assert numbers.interval(None) == numbers.interval("ab") == numbers.interval((None, None)) == numbers.MISSING
 
 
 def test_an_estimate_has_no_more_digits_than_its_interval_supports() -> None:
-    assert human.estimate(0.32614, (0.2211, 0.4512)) == ("0.33", "0.22 to 0.45")
-    assert human.estimate(45.12, (12.2, 310.4)) == ("45", "12 to 310")
-    assert human.estimate(0.5, None) == ("0.5000", human.MISSING)
-    assert human.estimate(None, (1.0, 2.0))[0] == human.MISSING
+    assert numbers.estimate(0.32614, (0.2211, 0.4512)) == ("0.33", "0.22 to 0.45")
+    assert numbers.estimate(45.12, (12.2, 310.4)) == ("45", "12 to 310")
+    assert numbers.estimate(0.5, None) == ("0.5000", numbers.MISSING)
+    assert numbers.estimate(None, (1.0, 2.0))[0] == numbers.MISSING
 
 
 @given(st.floats(min_value=1e-3, max_value=9e14))
 def test_counts_read_back_within_their_rounding(value: float) -> None:
-    text = human.count(value, 3)
+    text = numbers.count(value, 3)
     read = float(text[:-1]) * UNITS[text[-1]] if text[-1] in UNITS else float(text)
     assert read == pytest.approx(value, rel=0.0051)

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from analysis import bootstrap, engine, errors, losses, valleys
-from analysis.law import fit_law
+from analysis.approaches import valleys
+from analysis.estimation import multistart, objectives
+from analysis.inference import error_draws, resampling
+from analysis.inference.fit_law import fit_law
 from benchmarks import analysis_intervals
 from tests.analysis import studies
 
@@ -33,22 +35,24 @@ def spoilt(seed: int, *, few: int = 3) -> Any:
     return table
 
 
-@pytest.mark.parametrize("loss", [losses.Huber(1e-3), losses.Squared(), losses.Absolute(), losses.StudentT()])
-def test_residuals_are_centred_where_their_pulls_sum_to_zero(loss: losses.Loss) -> None:
+@pytest.mark.parametrize(
+    "loss", [objectives.Huber(1e-3), objectives.Squared(), objectives.Absolute(), objectives.StudentT()]
+)
+def test_residuals_are_centred_where_their_pulls_sum_to_zero(loss: objectives.Loss) -> None:
     residual = np.concatenate((0.003 * np.random.default_rng(0).normal(size=22), [0.03, 0.05, 0.08]))
-    middle = losses.location(loss, residual)
+    middle = objectives.location(loss, residual)
     pulls = loss.summed((residual - middle)[None], None)[1]
     assert abs(pulls.sum()) < 1e-6 * np.abs(pulls).sum()
-    squared = isinstance(loss, losses.Squared)
+    squared = isinstance(loss, objectives.Squared)
     assert (abs(middle - residual.mean()) < 1e-12) == squared
     assert squared or middle < 0.002
 
 
 def test_residuals_are_observed_less_fitted_and_drawn_with_that_sign() -> None:
     fit = fit_law(spoilt(0), resamples=0)
-    residual = engine.residuals(fit.problem, fit.point.theta[None])[0]
+    residual = multistart.residuals(fit.problem, fit.point.theta[None])[0]
     np.testing.assert_allclose(residual, np.log(fit.data.target / fit.fittedvalues), atol=1e-12)
-    noise = bootstrap.residual_draws(residual, fit.df_resid, 400, 0)
+    noise = resampling.residual_draws(residual, fit.df_resid, 400, 0)
     assert ((residual - residual.mean()) ** 3).mean() > 0 < ((noise - noise.mean()) ** 3).mean()
 
 
@@ -107,21 +111,21 @@ def test_two_seeds_show_the_whole_of_their_noise() -> None:
 
 def test_quantiles_are_students_at_any_confidence() -> None:
     residual = np.random.default_rng(0).normal(size=10)
-    sums = bootstrap.residual_draws(residual, 5, 20_000, 0).sum(axis=1)
+    sums = resampling.residual_draws(residual, 5, 20_000, 0).sum(axis=1)
     for confidence in (0.5, 0.95, 0.99):
-        low, high = bootstrap.percentile(sums, confidence) or (np.nan, np.nan)
-        reach = bootstrap.widening(10, 5, confidence) * float(norm.ppf(0.5 + confidence / 2))
+        low, high = resampling.percentile(sums, confidence) or (np.nan, np.nan)
+        reach = resampling.widening(10, 5, confidence) * float(norm.ppf(0.5 + confidence / 2))
         assert abs((high - low) / (2 * reach * residual.std() * np.sqrt(10)) - 1) < 0.08
 
 
 def test_draws_without_a_value_widen_the_interval_until_there_is_none() -> None:
     draws = np.random.default_rng(0).normal(size=2000)
-    whole = bootstrap.percentile(draws) or (np.nan, np.nan)
+    whole = resampling.percentile(draws) or (np.nan, np.nan)
     draws[:40] = np.nan
-    some = bootstrap.percentile(draws) or (np.nan, np.nan)
+    some = resampling.percentile(draws) or (np.nan, np.nan)
     assert some[0] < whole[0] < whole[1] < some[1]
     draws[:110] = np.nan
-    assert bootstrap.percentile(draws) is None
+    assert resampling.percentile(draws) is None
 
 
 def test_draws_without_a_value_are_counted_and_said() -> None:
@@ -140,10 +144,10 @@ def test_draws_without_a_value_are_counted_and_said() -> None:
 def test_an_interval_of_draws_holds_its_estimate(shift: float, spread: float, confidence: float, logs: bool) -> None:
     draws = np.exp(shift + spread * np.random.default_rng(0).normal(size=99))
     for estimate in (1e-3, 1.0, 40.0):
-        low, high = bootstrap.interval(draws, estimate, confidence, logs) or (np.nan, np.nan)
+        low, high = resampling.interval(draws, estimate, confidence, logs) or (np.nan, np.nan)
         assert low <= estimate <= high
-        middle = bootstrap.percentile(draws, confidence) or (np.nan, np.nan)
-        if bootstrap.biased(draws, estimate, confidence):
+        middle = resampling.percentile(draws, confidence) or (np.nan, np.nan)
+        if resampling.biased(draws, estimate, confidence):
             assert (low, high) != middle
         else:
             assert (low, high) == pytest.approx(middle, rel=0, abs=1e-3 * (middle[1] - middle[0]))
@@ -153,17 +157,17 @@ def test_an_interval_of_draws_holds_its_estimate(shift: float, spread: float, co
 @pytest.mark.parametrize("end", [0, 1])
 def test_an_interval_grows_steadily_as_its_estimate_leaves_the_draws(end: int, logs: bool) -> None:
     draws = np.exp(1.0 + 0.3 * np.random.default_rng(0).normal(size=99))
-    middle = bootstrap.percentile(draws) or (np.nan, np.nan)
+    middle = resampling.percentile(draws) or (np.nan, np.nan)
     width, way = middle[1] - middle[0], 2 * end - 1
     at = [middle[end] + way * width * step for step in (0.0, 1e-15, 1e-9, *np.linspace(1e-4, 0.05, 500))]
-    found = np.array([bootstrap.interval(draws, value, logs=logs) for value in at])
+    found = np.array([resampling.interval(draws, value, logs=logs) for value in at])
     assert tuple(found[0]) == middle
     steps = way * np.diff(found[:, end])
     assert (steps > -1e-12 * width).all() and steps[:2].max() < 1e-6 * width and steps.max() < 0.05 * width
     np.testing.assert_array_equal(found[:, 1 - end], middle[1 - end])
     far = middle[1 - end]
     assert found[-1, end] == pytest.approx(at[-1] ** 2 / far if logs else 2 * at[-1] - far)
-    assert not bootstrap.biased(draws, at[1]) and bootstrap.biased(draws, at[3])
+    assert not resampling.biased(draws, at[1]) and resampling.biased(draws, at[3])
 
 
 def test_no_estimate_lies_outside_the_interval_of_any_of_ten_thousand_sets_of_draws() -> None:
@@ -173,7 +177,7 @@ def test_no_estimate_lies_outside_the_interval_of_any_of_ten_thousand_sets_of_dr
     for number in range(10_000):
         draws = np.exp(shift[number] * generator.normal(size=21) + 3.0 * generator.normal()) * size[number]
         draws[: lost[number]] = np.nan
-        found = bootstrap.interval(draws, float(size[number]), 0.8, logs=bool(number % 2))
+        found = resampling.interval(draws, float(size[number]), 0.8, logs=bool(number % 2))
         assert found is None or found[0] <= size[number] <= found[1]
 
 
@@ -192,8 +196,8 @@ def test_a_limit_of_what_is_not_identified_holds_the_estimate() -> None:
 def test_what_is_drawn_of_a_groups_rows_is_not_nothing() -> None:
     fit = fit_law(pd.DataFrame(vars_of(analysis_intervals.study("grid", 50, "normal", 5))), resamples=0)
     assert fit.plan.shared == "sizes"
-    around = errors.Around(fit.problem, fit.point, np.arange(fit.nobs))
-    drawn = errors.shared(around, bootstrap.groups(fit.plan, fit.data.size, fit.data.run), 200)
+    around = error_draws.Around(fit.problem, fit.point, np.arange(fit.nobs))
+    drawn = error_draws.shared(around, resampling.groups(fit.plan, fit.data.size, fit.data.run), 200)
     near = np.abs(drawn) < 0.03 * drawn.std()
     assert near.mean() < 0.2  # less the middle of their group, of one to three rows each, a third of them are
 

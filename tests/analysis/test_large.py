@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit, frame, large
+from analysis import fit
+from analysis.runs import large, rows
 from tests.analysis import studies
 
 
@@ -37,12 +38,12 @@ def checkpoints(path: Path) -> pd.DataFrame:
 def test_thinning_keeps_the_last_checkpoint_of_every_run(tmp_path: Path) -> None:
     last = checkpoints(tmp_path / "a.csv")
     for every, kept in ((1, 10), (3, 4), (5, 2), (99, 1)):
-        found = frame.from_csv(tmp_path / "a.csv", thin=every)
+        found = rows.from_csv(tmp_path / "a.csv", thin=every)
         assert len(found) == 20 * kept
         used = found[found["used"]]
         assert sorted(used["tokens"]) == pytest.approx(sorted(last["tokens"]))
     studies.isoflop(0).to_csv(tmp_path / "b.csv", index=False)
-    assert len(frame.from_csv(tmp_path / "b.csv", thin=6)) == 4
+    assert len(rows.from_csv(tmp_path / "b.csv", thin=6)) == 4
 
 
 def test_more_rows_than_are_read_or_fitted_are_refused_with_what_thins_them(
@@ -51,7 +52,7 @@ def test_more_rows_than_are_read_or_fitted_are_refused_with_what_thins_them(
     checkpoints(tmp_path / "a.csv")
     monkeypatch.setattr(large, "MOST_READ", 60)
     with pytest.raises(ValueError, match=r"a\.csv has 200 rows, and at most 60 are read.*thin=4 keeps"):
-        frame.from_csv(tmp_path / "a.csv")
+        rows.from_csv(tmp_path / "a.csv")
     asked = [f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "resamples=0", "sensitivity=no", "report=no"]
     assert fit.main(asked) == 2
     assert "thin=4" in capsys.readouterr().err
@@ -66,7 +67,7 @@ def test_a_million_rows_are_refused_before_they_are_judged(tmp_path: Path) -> No
     table = pd.DataFrame({"params": np.full(n, 1e7), "tokens": 1e9, "flops": 6e16, "loss": 3.0})
     table.to_parquet(tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"300000 rows.*thin=2"):
-        frame.from_csv(tmp_path / "a.parquet")
+        rows.from_csv(tmp_path / "a.parquet")
 
 
 def test_a_long_fit_says_what_it_is_at(

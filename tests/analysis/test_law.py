@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis import losses
-from analysis.comparison import compare
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
-from analysis.sensitivity import sensitivity
+from analysis.diagnostics.sensitivity import sensitivity
+from analysis.estimation import objectives
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
+from analysis.inference.selection import compare
+from analysis.runs import rows
 from tests.analysis import studies
 
 
@@ -113,7 +114,7 @@ def test_every_loss_function_finds_the_law_and_states_its_likelihood(loss: str) 
 
 def test_likelihoods_integrate_to_one() -> None:
     at = np.linspace(-60, 60, 400001)
-    for loss in (losses.Huber(0.5), losses.Squared(), losses.Absolute(1e-9), losses.StudentT()):
+    for loss in (objectives.Huber(0.5), objectives.Squared(), objectives.Absolute(1e-9), objectives.StudentT()):
         residual = np.random.default_rng(0).standard_t(3, size=(1, 400))
         objective = float(loss.summed(residual, None)[0][0])
         density = np.exp(_log_density(loss, residual, at))
@@ -123,22 +124,22 @@ def test_likelihoods_integrate_to_one() -> None:
         )
 
 
-def _log_density(loss: losses.Loss, residual: Any, at: Any) -> Any:
+def _log_density(loss: objectives.Loss, residual: Any, at: Any) -> Any:
     """Return the log density at residuals, by each loss's own formula at its fitted scale."""
     n = residual.size
-    if isinstance(loss, losses.Squared):
+    if isinstance(loss, objectives.Squared):
         variance = float((residual**2).mean())
         return -0.5 * (np.log(2 * np.pi * variance) + at**2 / variance)
-    if isinstance(loss, losses.Absolute):
+    if isinstance(loss, objectives.Absolute):
         scale = float(np.abs(residual).mean())
         return -np.log(2 * scale) - np.abs(at) / scale
-    if isinstance(loss, losses.StudentT):
+    if isinstance(loss, objectives.StudentT):
         from scipy.stats import t
 
         return t.logpdf(at, 3, scale=float(t.fit(residual[0], f0=3, floc=0)[2]))
     from scipy.optimize import minimize_scalar
 
-    assert isinstance(loss, losses.Huber)
+    assert isinstance(loss, objectives.Huber)
     grid = np.linspace(-60, 60, 20001)
     total = float(loss(residual)[0].sum())
 
@@ -301,9 +302,9 @@ def test_few_rows_cost_more_for_every_constant() -> None:
 def test_the_law_that_made_the_tutorials_data_ranks_first() -> None:
     from pathlib import Path
 
-    from analysis import frame
+    from analysis.runs import frame
 
-    runs = frame.used(frame.from_csv(Path("docs/tutorial/runs.csv"), params_kind="total", flop_rule="6ND"))
+    runs = frame.used(rows.from_csv(Path("docs/tutorial/runs.csv"), params_kind="total", flop_rule="6ND"))
     forms = ("chinchilla", "chinchilla_tied", "farseer", "chinchilla_interaction")
     out: Any = compare([fit_law(runs, form, loss="squared", resamples=0) for form in forms])
     assert out.index[0] == "chinchilla"
@@ -311,7 +312,7 @@ def test_the_law_that_made_the_tutorials_data_ranks_first() -> None:
 
 
 def test_the_largest_models_are_held_out_not_the_worst() -> None:
-    from analysis.comparison import size_of
+    from analysis.inference.selection import size_of
 
     loss = np.linspace(3.6, 2.4, 20)
     error = 0.857 - 2.21 * np.exp(-0.715 * loss)

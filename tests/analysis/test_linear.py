@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 from scipy.optimize import minimize, nnls
 
-from analysis import fit, frame, losses
-from analysis.law import fit_law
+from analysis import fit
+from analysis.estimation import objectives
+from analysis.inference.fit_law import fit_law
+from analysis.runs import frame
+from analysis.runs.rows import from_csv
 from tests.analysis import studies
 
 
@@ -51,7 +54,7 @@ def test_linear_is_the_variable_projection_of_plain_losses(seed: int) -> None:
 def test_the_command_fits_backtests_and_compares_by_the_loss_asked_for(tmp_path: Path) -> None:
     table = studies.isoflop(3, noise=0.003)
     table.to_csv(tmp_path / "a.csv", index=False)
-    rows = frame.from_csv(tmp_path / "a.csv")
+    rows = from_csv(tmp_path / "a.csv")
     found = fit.fit(rows, fit.parse([f"runs={tmp_path / 'a.csv'}", "loss=linear", "resamples=40", "sensitivity=no"]))
     law = fit_law(frame.used(rows), loss="linear", resamples=0)
     assert found.loss_function == "squared(residual)"
@@ -69,10 +72,10 @@ def test_rates_and_batches_are_fitted_on_logs(tmp_path: Path) -> None:
     table = pd.DataFrame({"params": sizes, "tokens": [1e8, 3e8, 4e8, 9e8], "lr": [4e-3, 3e-3, 2e-3, 1e-3], "loss": 3.0})
     table.assign(flops=6 * table["params"] * table["tokens"]).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(ValueError, match="loss=linear is for laws of the loss"):
-        fit.fit(frame.from_csv(tmp_path / "a.csv"), form="learning_rate", loss="linear")
+        fit.fit(from_csv(tmp_path / "a.csv"), form="learning_rate", loss="linear")
 
 
 def test_linear_is_a_loss_by_name() -> None:
-    assert losses.named("linear") == losses.Linear()
+    assert objectives.named("linear") == objectives.Linear()
     with pytest.raises(ValueError, match="use one of huber, squared, l1, student_t, linear"):
-        losses.named("least squares")
+        objectives.named("least squares")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.bfgs import Array, Index, Minimum
-from analysis.newton import settle
+from analysis.estimation.newton import settle
+from analysis.estimation.optimizer import Array, Index, Minimum
 
 CENTRES = np.array([[1.0, -2.0], [0.5, 3.0], [0.0, 0.0]])
 

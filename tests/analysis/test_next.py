@@ -7,17 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import design, engine, frame
-from analysis import next as upcoming
-from analysis.forms.powers import SURFACE
-from analysis.losses import Squared
+from analysis.estimation import multistart
+from analysis.estimation.objectives import Squared
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.next import main
+from analysis.next import text as text_
+from analysis.planning import next_runs as upcoming
+from analysis.planning import posterior as design
+from analysis.runs.rows import from_csv
 from tests.analysis import studies
 
 
 def posterior(noise: float = 0.003, misfit: float | None = None) -> design.Posterior:
     table = studies.isoflop(3, noise=noise)
     columns = [table["params"].to_numpy(), table["tokens"].to_numpy()]
-    found = design.posterior(engine.problem(SURFACE, columns, table["loss"].to_numpy(), Squared()))
+    found = design.posterior(multistart.problem(SURFACE, columns, table["loss"].to_numpy(), Squared()))
     return found if misfit is None else design.Posterior(
         found.form, found.centres, found.x, found.basins, found.noise, misfit, found.root
     )  # fmt: skip
@@ -101,7 +105,7 @@ def test_the_command_writes_what_study_sweep_runs(tmp_path: Path, capsys: pytest
     studies.write_study(folder, studies.isoflop(1, noise=0.003))
     out = tmp_path / "next"
     given = [f"runs={folder}", f"out={out}", "count=3", "simulate=8", "budget=4e13"]
-    assert upcoming.main(given) == 0
+    assert main(given) == 0
     said = capsys.readouterr().out
     assert "simulated" in said
     assert f"--config-dir {out}" in said
@@ -134,34 +138,34 @@ def test_what_is_wrong_is_named(
     tmp_path: Path, rows: int, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     studies.isoflop(1, noise=0.003).iloc[:rows].to_csv(tmp_path / "a.csv", index=False)
-    assert upcoming.main([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "simulate=0", *given]) == 2
+    assert main([f"runs={tmp_path / 'a.csv'}", f"out={tmp_path}", "simulate=0", *given]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_the_forecast_names_the_priors_that_it_uses() -> None:
-    table = frame.from_csv(Path("docs/example-runs.csv"))
-    said = upcoming.text(upcoming.next_runs(table, count=1), "nats per token")
+    table = from_csv(Path("docs/example-runs.csv"))
+    said = text_(upcoming.next_runs(table, count=1), "nats per token")
     lowest = 0.65 * float(table["loss"].min())
     assert f"prior     alpha 0.34 +- 0.06, beta 0.32 +- 0.06, E {lowest:.3g} within a factor of 1.35" in said
     free = upcoming.next_runs(table, count=1, form="farseer")
-    assert "prior" not in upcoming.text(free, "nats per token")
+    assert "prior" not in text_(free, "nats per token")
 
 
 def test_a_target_that_the_runs_have_reached_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Next runs are chosen for a forecast: what was run already needs none."""
-    table = frame.from_csv(Path("docs/example-runs.csv"))
+    table = from_csv(Path("docs/example-runs.csv"))
     top = float(table["flops"].max())
     for target in (top, 0.01 * top):
         with pytest.raises(ValueError, match=r"reach .* FLOPs already.*give target= above that.*plan budget="):
             upcoming.next_runs(table, target=target, count=1)
     asked = ["runs=docs/example-runs.csv", "target=1", "simulate=0"]
-    assert upcoming.main(asked) == 2
+    assert main(asked) == 2
     assert "target=1: runs reach" in capsys.readouterr().err
     assert upcoming.next_runs(table, target=1.5 * top, count=1).target == pytest.approx(1.5 * top)
 
 
 def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
     studies.isoflop(4, noise=0.003).to_csv(tmp_path / "a.csv", index=False)
-    runs = frame.from_csv(tmp_path / "a.csv")
+    runs = from_csv(tmp_path / "a.csv")
     found = [upcoming.next_runs(runs, count=3, simulate=4, seed=1) for _ in range(2)]
     assert found[0] == found[1]

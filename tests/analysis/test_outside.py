@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import backtest, fit, frame
+from analysis import fit
+from analysis.backtest import main
+from analysis.runs import frame, rows
 
 QUICK = ("resamples=20", "report=no", "sensitivity=no", "approach=3")
 
@@ -61,7 +63,7 @@ def test_seeds_of_the_best_setting_all_stay(tmp_path: Path) -> None:
     path = tmp_path / "seeds.csv"
     table = swept()
     pd.concat([table.assign(seed=seed, loss=table.loss * (1 + 1e-4 * seed)) for seed in (1, 2)]).to_csv(path)
-    kept = frame.best(frame.from_csv(path))
+    kept = frame.best(rows.from_csv(path))
     assert int(kept["used"].sum()) == 40
     assert set(kept[kept["used"]]["lr"]) == {1e-3}
 
@@ -81,7 +83,7 @@ def test_an_impossible_constant_is_no_traceback(tmp_path: Path) -> None:
 def test_decimal_commas_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     grid().to_csv(path, index=False, sep=";", decimal=",")
-    np.testing.assert_allclose(np.sort(frame.from_csv(path)["loss"]), np.sort(grid()["loss"]))
+    np.testing.assert_allclose(np.sort(rows.from_csv(path)["loss"]), np.sort(grid()["loss"]))
 
 
 def test_too_few_resamples_and_a_folder_that_cannot_be_written(
@@ -91,7 +93,7 @@ def test_too_few_resamples_and_a_folder_that_cannot_be_written(
     grid().to_csv(path, index=False)
     assert fit.main([f"runs={path}", "resamples=1"]) == 2
     assert "resamples=1: 0 for no interval, or at least 20" in capsys.readouterr().err
-    assert backtest.main([f"runs={path}", f"out={path}/below"]) == 2
+    assert main([f"runs={path}", f"out={path}/below"]) == 2
     assert "give another path" in capsys.readouterr().err
 
 

@@ -8,9 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import frame, hyperparameters, pitfalls, source
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
+from analysis.approaches import settings
+from analysis.diagnostics import pitfalls
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
+from analysis.results import load
+from analysis.runs import frame
+from analysis.runs.rows import from_csv
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.3)
@@ -165,7 +169,7 @@ def test_the_window_of_a_sweep_is_a_choice_that_is_reported() -> None:
     runs = pd.read_csv(studies.public("lr_batch_scalebench/runs.csv")).rename(
         columns={"params_non_embedding": "params"}
     )
-    found = hyperparameters.laws(runs, resamples=0)
+    found = settings.laws(runs, resamples=0)
     assert len(found.optima) == 42
     assert (found.optima["status"] == "minimum").all()
     values = {"p": (-0.729, 0.036), "q": (0.296, 0.022)}
@@ -175,13 +179,13 @@ def test_the_window_of_a_sweep_is_a_choice_that_is_reported() -> None:
         assert spread[name] == pytest.approx(error, abs=1e-3)
     assert found.batch.params["r"] == pytest.approx(0.544, abs=1e-3)
     assert "window_matters" in codes(found.checks)
-    wide = hyperparameters.laws(runs, 0.02, resamples=0)
+    wide = settings.laws(runs, 0.02, resamples=0)
     assert wide.learning_rate.params["p"] == pytest.approx(-0.667, abs=1e-3)
     assert "optimum_on_edge" in codes(wide.checks)
 
 
 def test_drifting_grids(tmp_path: Any) -> None:
-    from analysis import valleys
+    from analysis.approaches import valleys
 
     budgets = (1e17, 1e18, 1e19, 1e20)
     table = pd.concat(
@@ -195,7 +199,7 @@ def test_drifting_grids(tmp_path: Any) -> None:
 
 
 def test_grids_off_the_minimum() -> None:
-    from analysis import valleys
+    from analysis.approaches import valleys
 
     def at(*ratios: float) -> set[str]:
         table = studies.isoflop(0, noise=0.0005, budgets=(1e18, 1e19, 1e20), law=LAW, ratios=ratios)
@@ -212,10 +216,10 @@ def test_rows_in_mid_schedule_are_excluded_or_corrected(tmp_path: Any) -> None:
     bias = 0.011 + 0.004 * np.log(table["params"] / table["params"].median())
     table["loss"] = np.where(early, table["loss"] * np.exp(bias), table["loss"])
     table.assign(schedule_complete=~early).to_csv(tmp_path / "t.csv", index=False)
-    options = {key.name: key.default for key in source.KEYS} | {"runs": str(tmp_path / "t.csv")}
-    left = source.load(options)
+    options = {key.name: key.default for key in load.KEYS} | {"runs": str(tmp_path / "t.csv")}
+    left = load.load(options)
     assert int(left["used"].sum()) == 16
-    mended = source.load({**options, "mid_schedule": "correct"})
+    mended = load.load({**options, "mid_schedule": "correct"})
     assert int(mended["used"].sum()) == 24
     found = {check.code: check.message for check in mended.attrs["checks"]}
     assert "8 rows in mid-schedule were corrected" in found["mid_schedule_corrected"]
@@ -223,18 +227,18 @@ def test_rows_in_mid_schedule_are_excluded_or_corrected(tmp_path: Any) -> None:
     assert float(np.abs(np.log(mended["loss"] / true)).max()) < 0.005, "against a bias of up to 3 %"
     table.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(ValueError, match="no row is in mid-schedule"):
-        source.load({**options, "mid_schedule": "correct"})
+        load.load({**options, "mid_schedule": "correct"})
 
 
 def test_rows_that_differ_in_a_text_setting_are_no_repeats(tmp_path: Any) -> None:
     table = study(noise=0.001)
     pooled = pd.concat([table.assign(corpus="a"), table.assign(corpus="b", loss=table["loss"] * 1.05)])
     pooled.to_csv(tmp_path / "t.csv", index=False)
-    both = frame.from_csv(tmp_path / "t.csv")
+    both = from_csv(tmp_path / "t.csv")
     assert both.attrs["settings"] == {"corpus": ["a", "b"]}
     assert "seed_noise" not in codes(fit(frame.used(both)).check())  # type: ignore[arg-type]
     pooled.drop(columns="corpus").to_csv(tmp_path / "t.csv", index=False)
-    assert "seed_noise" in codes(fit(frame.used(frame.from_csv(tmp_path / "t.csv"))).check())  # type: ignore[arg-type]
+    assert "seed_noise" in codes(fit(frame.used(from_csv(tmp_path / "t.csv"))).check())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("flat", "name"), [("params", "alpha"), ("tokens", "beta")])

@@ -11,9 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import arguments, backtest, frame, plan, planlaws, plans, shapes
-from analysis.cost import Cost
-from analysis.forms import FORMS
+from analysis import plan
+from analysis.approaches import loss_laws, optimum
+from analysis.approaches.cost import Cost
+from analysis.diagnostics import backtest
+from analysis.estimation import objectives
+from analysis.laws.registry import FORMS
+from analysis.planning import shapes
+from analysis.runs import frame
+from analysis.runs.rows import from_csv
+from analysis.text import commandline
 from tests.analysis import studies
 
 BESIROGLU = np.array([[1.8172181, 477.826, 2143.417, 0.347310, 0.367172]])
@@ -23,12 +30,12 @@ SIZES = (1e8, 1e11)
 
 def grid(constants: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
     sizes = np.linspace(np.log(1e7), np.log(1e13), 400_001)
-    return sizes, plans.surface(constants, sizes[None], np.log(budget / 6) - sizes[None])[0]
+    return sizes, optimum.surface(constants, sizes[None], np.log(budget / 6) - sizes[None])[0]
 
 
 def test_training_only_is_the_lowest_loss_of_the_budget() -> None:
     sizes, losses = grid(BESIROGLU, 5.76e23)
-    best = plans.training_only(BESIROGLU, Cost.six(), 5.76e23, SIZES)
+    best = optimum.training_only(BESIROGLU, Cost.six(), 5.76e23, SIZES)
     assert best.loss[0] <= losses.min() + 1e-12
     assert best.log_params[0] == pytest.approx(sizes[np.argmin(losses)], abs=1e-3)
     assert np.exp(best.log_tokens - best.log_params)[0] == pytest.approx(17.9, abs=0.05)
@@ -36,13 +43,13 @@ def test_training_only_is_the_lowest_loss_of_the_budget() -> None:
 
 def test_a_budget_and_its_best_size_are_each_other_s_inverse() -> None:
     price = Cost(1e9, 1.0, 0.3, 0.4)
-    best = plans.training_only(BESIROGLU, price, 1e22, SIZES)
-    assert plans.budget_of(BESIROGLU, price, float(best.log_params[0]))[0] == pytest.approx(1e22, rel=1e-6)
+    best = optimum.training_only(BESIROGLU, price, 1e22, SIZES)
+    assert optimum.budget_of(BESIROGLU, price, float(best.log_params[0]))[0] == pytest.approx(1e22, rel=1e-6)
 
 
 def test_over_training_keeps_the_budget_and_multiplies_the_ratio() -> None:
-    best = plans.training_only(BESIROGLU, Cost.six(), 1e22, SIZES)
-    found = plans.over_trained(BESIROGLU, Cost.six(), 1e22, SIZES, 16.0)
+    best = optimum.training_only(BESIROGLU, Cost.six(), 1e22, SIZES)
+    found = optimum.over_trained(BESIROGLU, Cost.six(), 1e22, SIZES, 16.0)
     assert found.training_flops[0] == pytest.approx(1e22, rel=1e-9)
     ratio = (found.log_tokens - found.log_params - best.log_tokens + best.log_params)[0]
     assert np.exp(ratio) == pytest.approx(16.0, rel=1e-6)
@@ -61,9 +68,9 @@ def test_inference_plans_of_sardana(
     size: float, served: float, constants: np.ndarray, train: float, saved: float
 ) -> None:
     """The README's re-derived figures of Sardana et al. 2024: 13.6B and 28.0 %; 6.97B and 17.4 %; 11.6B and 42.7 %."""
-    budget = float(plans.budget_of(constants, Cost.six(), float(np.log(size)))[0])
-    best = plans.training_only(constants, Cost.six(), budget, SIZES)
-    found = plans.inference(constants, Cost.six(), best.loss, served, SIZES)
+    budget = float(optimum.budget_of(constants, Cost.six(), float(np.log(size)))[0])
+    best = optimum.training_only(constants, Cost.six(), budget, SIZES)
+    found = optimum.inference(constants, Cost.six(), best.loss, served, SIZES)
     assert found.loss[0] == pytest.approx(best.loss[0], rel=1e-9)
     assert np.exp(found.log_params[0]) == pytest.approx(train, rel=0.01)
     share = 1 - (found.training_flops + found.inference_flops)[0] / (budget + 2 * size * served)
@@ -72,10 +79,10 @@ def test_inference_plans_of_sardana(
 
 
 def test_limited_data_is_never_better_and_the_same_where_there_is_enough() -> None:
-    best = plans.training_only(BESIROGLU, Cost.six(), 1e22, SIZES)
-    enough = plans.limited_data(BESIROGLU, Cost.six(), 1e22, SIZES, unique=1e15, repeats=plans.Repeats())
+    best = optimum.training_only(BESIROGLU, Cost.six(), 1e22, SIZES)
+    enough = optimum.limited_data(BESIROGLU, Cost.six(), 1e22, SIZES, unique=1e15, repeats=optimum.Repeats())
     assert enough.loss[0] == pytest.approx(best.loss[0], rel=1e-9)
-    few = plans.limited_data(BESIROGLU, Cost.six(), 1e22, SIZES, unique=1e10, repeats=plans.Repeats())
+    few = optimum.limited_data(BESIROGLU, Cost.six(), 1e22, SIZES, unique=1e10, repeats=optimum.Repeats())
     assert few.loss[0] > best.loss[0]
     assert np.exp(few.log_tokens[0]) > 1e10, "repeats pay at first"
 
@@ -86,15 +93,15 @@ def test_published_check_points_of_repeated_data() -> None:
     law[0, 0] = np.exp(0.6254804)
     for params, tokens, expected in ((6.34e9, 242e9, 2.2256440890), (8.67e9, 178e9, 2.2269634075)):
         places = (np.array([[np.log(params)]]), np.array([[np.log(tokens)]]), np.array([[np.log(25e9)]]))
-        found = plans.repeated(
-            law, places[0], places[1], log_unique=places[2], repeats=plans.Repeats(15.387756, 5.309743),
+        found = optimum.repeated(
+            law, places[0], places[1], log_unique=places[2], repeats=optimum.Repeats(15.387756, 5.309743),
         )  # fmt: skip
         assert float(found[0, 0]) == pytest.approx(expected, abs=2e-4)
 
 
 def test_plans_and_the_law_of_repeats_count_unique_tokens_alike() -> None:
     """Also where fewer tokens are read than there are: the distinct ones are those that were read."""
-    from analysis.forms import FORMS
+    from analysis.laws.registry import FORMS
 
     law = np.array([[1.87, 521.0, 1488.0, 0.35, 0.36]])
     form, worn = FORMS["repeats"], (15.4, 5.3)
@@ -103,7 +110,7 @@ def test_plans_and_the_law_of_repeats_count_unique_tokens_alike() -> None:
     for params in (1e8, 3e9, 5e10):
         size = np.full_like(tokens, np.log(params))
         unique = np.full_like(tokens, np.log(2.5e10))
-        ours = plans.repeated(law, size, tokens, log_unique=unique, repeats=plans.Repeats(*worn))
+        ours = optimum.repeated(law, size, tokens, log_unique=unique, repeats=optimum.Repeats(*worn))
         x = np.stack((size[0], tokens[0], unique[0]))
         np.testing.assert_allclose(ours[0], np.exp(form.log_value(theta, x)[0]), rtol=1e-9)
 
@@ -152,24 +159,24 @@ def test_what_is_wrong_is_named(given: list[str], message: str, capsys: pytest.C
 
 def test_a_form_by_search_plans_like_the_closed_surface() -> None:
     zeros = np.zeros(2)
-    searched = planlaws.Fitted(FORMS["chinchilla"], FORMS["chinchilla"].internal(BESIROGLU, zeros), zeros, Cost.six())
-    answers: list[Callable[[planlaws.Law | np.ndarray], plans.Answers]] = [
-        lambda law: plans.training_only(law, Cost.six(), 1e22, SIZES),
-        lambda law: plans.over_trained(law, Cost.six(), 1e22, SIZES, 16.0),
-        lambda law: plans.inference(law, Cost.six(), np.array([2.2]), 1e12, SIZES),
-        lambda law: plans.limited_data(law, Cost.six(), 1e22, SIZES, unique=1e10, repeats=plans.Repeats()),
+    searched = loss_laws.Fitted(FORMS["chinchilla"], FORMS["chinchilla"].internal(BESIROGLU, zeros), zeros, Cost.six())
+    answers: list[Callable[[loss_laws.Law | np.ndarray], optimum.Answers]] = [
+        lambda law: optimum.training_only(law, Cost.six(), 1e22, SIZES),
+        lambda law: optimum.over_trained(law, Cost.six(), 1e22, SIZES, 16.0),
+        lambda law: optimum.inference(law, Cost.six(), np.array([2.2]), 1e12, SIZES),
+        lambda law: optimum.limited_data(law, Cost.six(), 1e22, SIZES, unique=1e10, repeats=optimum.Repeats()),
     ]
     for make in answers:
         ours, closed = make(searched), make(BESIROGLU)
         np.testing.assert_allclose(ours.log_params, closed.log_params, atol=1e-4)
         np.testing.assert_allclose(ours.loss, closed.loss, rtol=1e-8)
-    budgets = searched.budget_of(Cost.six(), 23.0), plans.budget_of(BESIROGLU, Cost.six(), 23.0)
+    budgets = searched.budget_of(Cost.six(), 23.0), optimum.budget_of(BESIROGLU, Cost.six(), 23.0)
     assert budgets[0][0] == pytest.approx(budgets[1][0], rel=1e-4)
 
 
 def read(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
     table.to_csv(folder / "runs.csv", index=False)
-    return frame.from_csv(folder / "runs.csv")
+    return from_csv(folder / "runs.csv")
 
 
 def test_plans_rest_on_every_form_of_parameters_and_tokens(tmp_path: Path) -> None:
@@ -216,7 +223,7 @@ def test_no_plan_rests_on_a_law_that_the_runs_do_not_identify(
     """It is refused with the reason and the exit code of a question that the runs do not answer."""
     flat_terms().to_csv(tmp_path / "a.csv", index=False)
     given = [f"runs={tmp_path / 'a.csv'}", "budget=1e15", "resamples=30"]
-    assert plan.main(given) == arguments.UNANSWERED
+    assert plan.main(given) == commandline.UNANSWERED
     said = capsys.readouterr().err
     assert "no law of these runs qualifies for a plan (chinchilla:" in said
     assert "not identified" in said
@@ -237,14 +244,14 @@ def test_a_law_that_qualifies_takes_the_place_of_one_that_does_not(tmp_path: Pat
 def test_runs_without_a_backtest_hold_no_plan(tmp_path: Path) -> None:
     table = studies.isoflop(1, noise=0.001, budgets=(1e12, 1.02e12, 1.04e12))
     made = read(table, tmp_path)
-    with pytest.raises(arguments.UnansweredError, match="qualifies"):
+    with pytest.raises(commandline.UnansweredError, match="qualifies"):
         plan.plan(made, 1e13, resamples=0, beside=())
-    from analysis import engine, qualify
-    from analysis.law import fit_law
+    from analysis.diagnostics import qualify
+    from analysis.inference.fit_law import fit_law
 
     rows = frame.used(made)
     assert qualify.tested(fit_law(rows, resamples=0), rows) == 0.0
-    assert backtest.backtest(rows, engine.Huber()) is None, "a step of 1.03 is no extrapolation"
+    assert backtest.backtest(rows, objectives.Huber()) is None, "a step of 1.03 is no extrapolation"
 
 
 def test_the_public_points_are_planned_as_their_law_is_known(tmp_path: Path) -> None:
@@ -258,7 +265,7 @@ def test_the_public_points_are_planned_as_their_law_is_known(tmp_path: Path) -> 
     assert "bound 0" in by_form["chinchilla_interaction"].lacking
     assert not any("plan with form=" in note or "see form=chinchilla_interaction" in note for note in found.notes)
     assert any("no plan rests on it" in note for note in found.notes)
-    from analysis import next as upcoming
+    from analysis.planning import next_runs as upcoming
 
     forecast = upcoming.next_runs(made, target=5.76e23, count=3)
     assert forecast.loss == pytest.approx(best.loss, abs=1e-3), "one loss for one model and budget"

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import results
-from analysis.blocks import Check, Identified
-from analysis.figures.data import Row, read_rows
 from analysis.report import maths
 from analysis.report.__main__ import main, parse
+from analysis.report.figures.data import Row, read_rows
 from analysis.report.markup import VOID, Html, join, tag
 from analysis.report.page import page
 from analysis.report.write import figures, write
-from analysis.results import Fit
+from analysis.values import study_result
+from analysis.values.blocks import Check, Identified
+from analysis.values.study_result import Fit
 
 DATA = Path(__file__).parent / "data"
 FIT = DATA / "fit_example.json"
@@ -70,7 +70,7 @@ FIGURES = ("valleys", "frontier", "loss", "law", "profiles", "cloud", "backtest"
 
 @pytest.fixture(scope="module")
 def fit() -> Fit:
-    return results.load(FIT)
+    return study_result.load(FIT)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_laws_are_written_as_maths() -> None:
 
 
 def test_exponents_are_raised_wherever_the_page_has_them() -> None:
-    fit, rows = results.load(FIT), read_rows(DATA / "runs.csv")
+    fit, rows = study_result.load(FIT), read_rows(DATA / "runs.csv")
     reason = "the runs are said as well without B/D^beta"
     surface = replace(fit.fits.surface, identified={**fit.fits.surface.identified, "B": Identified(False, reason)})
     text = page(replace(fit, fits=replace(fit.fits, surface=surface)), rows, figures(fit, rows))

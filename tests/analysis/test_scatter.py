@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from analysis import bootstrap, scatter, valleys
-from analysis.rows import Array
-from analysis.scatter import Scatter
+from analysis.approaches import valleys
+from analysis.inference import resampling, scatter
+from analysis.inference.scatter import Scatter
+from analysis.runs.dataset import Array
 from tests.analysis import studies
 
 X = np.log(np.geomspace(1e18, 1e21, 6))
@@ -29,7 +30,7 @@ def interval(seed: int, noise: Array, between: float) -> tuple[float, float]:
     best, drawn = minima(seed, noise, between)
     wide = scatter.allowed(scatter.scatters(X, best, drawn), best, drawn, np.random.default_rng(seed))
     slopes = valleys.lines(np.exp(X), float(np.exp(X.mean())), wide[..., 0])[1]
-    return bootstrap.interval(slopes, float(np.polyfit(X, best[:, 0], 1)[0])) or (np.nan, np.nan)
+    return resampling.interval(slopes, float(np.polyfit(X, best[:, 0], 1)[0])) or (np.nan, np.nan)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +75,4 @@ def test_errors_are_shares_of_the_loss_at_every_budget() -> None:
         assert parabolas[0].loss.mean() > 2.0 * parabolas[-1].loss.mean()
     share = np.mean(spreads, axis=0)
     assert share.max() / share.min() < 1.8
-    assert bootstrap.redrawn(np.array([-1.0, 1.0]), 1, 50, 0).std() == pytest.approx(np.sqrt(2.0), rel=0.2)
+    assert resampling.redrawn(np.array([-1.0, 1.0]), 1, 50, 0).std() == pytest.approx(np.sqrt(2.0), rel=0.2)

@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit, results, score, source
+from analysis import fit, score
+from analysis.results import load, predicted
+from analysis.values import study_result
 from tests.analysis import studies
 
 
@@ -68,7 +70,9 @@ def rows(*runs: tuple[str, float, float]) -> pd.DataFrame:
 def foreseeing(monkeypatch: pytest.MonkeyPatch, largest: float | None = 1e18, kind: str = "total") -> Any:
     """A fit whose law gives 2 for every run, and nothing for runs called "none"."""
     monkeypatch.setattr(
-        fit, "with_prediction", lambda _, table: table.assign(predicted=np.where(table["key"] == "none", np.nan, 2.0))
+        predicted,
+        "with_prediction",
+        lambda _, table: table.assign(predicted=np.where(table["key"] == "none", np.nan, 2.0)),
     )
     kinds = SimpleNamespace(params=kind, loss="nats per token")
     return SimpleNamespace(kinds=kinds, runs=SimpleNamespace(largest_flops=largest))
@@ -159,8 +163,8 @@ def test_the_command_says_the_score_and_writes_it_where_it_is_told(
 ) -> None:
     law = foreseeing(monkeypatch)
     law.form = "chinchilla"
-    monkeypatch.setattr(results, "load", lambda path: law)
-    monkeypatch.setattr(source, "load", lambda options: rows(("a", 1e18, 1.6)))
+    monkeypatch.setattr(study_result, "load", lambda path: law)
+    monkeypatch.setattr(load, "load", lambda options: rows(("a", 1e18, 1.6)))
     given = {"fit": str(tmp_path / "fit.json"), "show": 20, "out": ""}
     assert score.act(given) == 0
     said = capsys.readouterr().out

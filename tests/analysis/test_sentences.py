@@ -16,14 +16,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis import arguments, human, results
 from analysis import fit as command
-from analysis.figures.data import as_rows, read_rows
-from analysis.plain import to_json
+from analysis.report.figures.data import as_rows, read_rows
 from analysis.report.page import page
+from analysis.report.terminal import law_text, summary
 from analysis.report.write import figures
-from analysis.results import Fit
-from analysis.summary import law_text, summary
+from analysis.results import predicted
+from analysis.runs.rows import from_csv
+from analysis.text import commandline, numbers
+from analysis.values import study_result
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Fit
 from tests.analysis import studies
 
 DATA = Path(__file__).parent / "data"
@@ -70,16 +73,16 @@ def growth(fit: dict[str, Any], quantity: str, name: str) -> Any:
     return plan(fit, "growth")[quantity][name]
 
 
-def ends(bounds: Any, show: Callable[[object], str] = human.number) -> str:
-    return human.interval(bounds, show)
+def ends(bounds: Any, show: Callable[[object], str] = numbers.number) -> str:
+    return numbers.interval(bounds, show)
 
 
 def two(value: object) -> str:
-    return human.number(value, 2)
+    return numbers.number(value, 2)
 
 
 def four(value: object) -> str:
-    return human.number(value, 4)
+    return numbers.number(value, 4)
 
 
 def tile(name: str, show: Callable[[object], str]) -> Expected:
@@ -89,12 +92,12 @@ def tile(name: str, show: Callable[[object], str]) -> Expected:
 def backtested(fit: dict[str, Any]) -> dict[str, str]:
     test = fit["backtest"]
     found = {
-        "error": human.percent(abs(test["relative_error"])),
-        "budget": human.flops(test["held_out_budget"]),
-        "far": human.factor(test["extrapolation_factor"]),
+        "error": numbers.percent(abs(test["relative_error"])),
+        "budget": numbers.flops(test["held_out_budget"]),
+        "far": numbers.factor(test["extrapolation_factor"]),
     }
     if not test["covers"]:
-        found["wanted"] = human.factor(plan(fit, "extrapolation_factor"))
+        found["wanted"] = numbers.factor(plan(fit, "extrapolation_factor"))
     if test["one_sided"]:
         mean = sum(run["relative_error"] for run in test["runs"]) / len(test["runs"])
         found |= {"sided": str(len(test["runs"])), "side": "high" if mean > 0 else "low", "mean": f"{100 * mean:+.2g}"}
@@ -105,7 +108,7 @@ def backtested(fit: dict[str, Any]) -> dict[str, str]:
 def words(fit: dict[str, Any]) -> dict[str, str]:
     n, d = (growth(fit, q, "exponent") for q in ("params", "tokens"))
     return {
-        "n10": human.factor(10**n), "d10": human.factor(10**d), "a": two(n), "b": two(d),
+        "n10": numbers.factor(10**n), "d10": numbers.factor(10**d), "a": two(n), "b": two(d),
         "a_ends": ends(growth(fit, "params", "interval"), two),
         "b_ends": ends(growth(fit, "tokens", "interval"), two), "by": plan(fit, "approach"),
     }  # fmt: skip
@@ -113,8 +116,8 @@ def words(fit: dict[str, Any]) -> dict[str, str]:
 
 def lead(fit: dict[str, Any]) -> dict[str, str]:
     return {
-        "budget": human.flops(plan(fit, "budget_flops")), "far": human.factor(plan(fit, "extrapolation_factor")),
-        "params": human.count(plan(fit, "params")), "tokens": human.count(plan(fit, "tokens")),
+        "budget": numbers.flops(plan(fit, "budget_flops")), "far": numbers.factor(plan(fit, "extrapolation_factor")),
+        "params": numbers.count(plan(fit, "params")), "tokens": numbers.count(plan(fit, "tokens")),
         "loss": four(plan(fit, "loss")),
     }  # fmt: skip
 
@@ -125,7 +128,7 @@ def apart(fit: dict[str, Any]) -> dict[str, str]:
     for line in fit["record"].get("approaches", ()):
         if line["params"] is not None and line["approach"] != "3 surface":
             sizes[line["approach"]] = line["params"]
-    return {"ratio": human.factor(max(sizes.values()) / min(sizes.values())), "count": str(len(sizes))}
+    return {"ratio": numbers.factor(max(sizes.values()) / min(sizes.values())), "count": str(len(sizes))}
 
 
 NUM = r"[-+]?[\d.]+(?:e-?\d+)?"
@@ -138,8 +141,8 @@ SIDED = rf"(?:; all (?P<sided>\d+) held-out runs too (?P<side>high|low), (?P<mea
 PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"With (?P<budget>{FLOPS}), (?P<far>{FAR}) the largest run, train (?P<params>{COUNT}) parameters on "
      rf"(?P<tokens>{COUNT}) tokens(?:: expect (?P<loss>{NUM}) nats per token)?\.", lead),
-    (rf"parameters N(?: \[\w+\])? (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("params", human.count)),
-    (rf"training tokens D (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("tokens", human.count)),
+    (rf"parameters N(?: \[\w+\])? (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("params", numbers.count)),
+    (rf"training tokens D (?P<value>{COUNT}) (?P<low_high>{SPAN})", tile("tokens", numbers.count)),
     (rf"tokens per parameter (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("tokens_per_param", two)),
     (rf"expected loss, nats per token (?P<value>{NUM}) (?P<low_high>{SPAN})", tile("loss", four)),
     (rf"extrapolation (?P<far>{FAR}) beyond the largest run's compute", lead),
@@ -147,7 +150,7 @@ PAGE: tuple[tuple[str, Expected], ...] = (
      + UNCOVERED + SIDED, backtested),
     (rf"approaches agree within (?P<ratio>{FAR}) in parameters: (?P<count>\d+) of them", apart),
     (r"runs used (?P<used>\S+) of (?P<total>\d+), at (?P<budgets>\d+) budgets",
-     lambda fit: {"used": human.count(fit["runs"]["used"]), "total": str(fit["runs"]["total"]),
+     lambda fit: {"used": numbers.count(fit["runs"]["used"]), "total": str(fit["runs"]["total"]),
                   "budgets": str(fit["runs"]["budgets"])}),
     (rf"In words: ten times the compute is best spent on a model (?P<n10>{FAR}) larger, trained on (?P<d10>{FAR}) the "
      rf"tokens\. The optimal size grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\), the tokens as C(?P<b>{NUM}) "
@@ -155,12 +158,12 @@ PAGE: tuple[tuple[str, Expected], ...] = (
     (rf"The line is the recommended law's path, by the (?P<by>\w+): with ten times the compute the best model is "
      rf"(?P<n10>{FAR}) larger, its N\* grows as C(?P<a>{NUM}) \((?P<a_ends>{SPAN})\)(?:; dots are the minima of single "
      rf"budgets, by their parabolas)?; the star is the proposal for (?P<budget>{FLOPS})\.",
-     lambda fit: {**words(fit), "budget": human.flops(plan(fit, "budget_flops"))}),
+     lambda fit: {**words(fit), "budget": numbers.flops(plan(fit, "budget_flops"))}),
     (rf"Fitted on (?P<trained>\d+) smaller budgets, the law was asked for (?P<budget>{FLOPS}), (?P<far>{FAR}) beyond "
      rf"them, and missed the lowest loss by (?P<error>{NUM} %)" + UNCOVERED + SIDED + r"\.", backtested),
     (rf"Each dot is the best run for (?P<budget>{FLOPS}) by one resample of the runs(?:; the star is that of all runs, "
      r"(?P<own>the proposal|not the one recommended))?\. Dots lie on the budget's line: .*",
-     lambda fit: {"budget": human.flops(fit["cloud"]["budget_flops"]),
+     lambda fit: {"budget": numbers.flops(fit["cloud"]["budget_flops"]),
                   "own": "the proposal" if plan(fit, "approach") in ("surface", "law") else "not the one recommended"}),
     (r"Each colour is one compute budget: (?P<kept>\d+) of (?P<all>\d+) valleys have their lowest point inside the "
      r"sizes swept \(diamonds(?:, with intervals)?\)(?:, and the dashed line joins them)?\.(?: Grey valleys have none, "
@@ -169,7 +172,7 @@ PAGE: tuple[tuple[str, Expected], ...] = (
                   "all": str(len(fit["fits"]["valleys"]["valleys"]))}),
     (rf"Each colour is a law fitted on the runs up to a cut of compute and asked for all runs above it\. Mean errors "
      rf"reach (?P<worst>{NUM} %)(?:; the exponent a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over the cuts)?\.",
-     lambda fit: {"worst": human.percent(max(c["mean_abs_relative_error"] for c in fit["rolling"])),
+     lambda fit: {"worst": numbers.percent(max(c["mean_abs_relative_error"] for c in fit["rolling"])),
                   "low": f"{min(c['a'] for c in fit['rolling']):.2f}",
                   "high": f"{max(c['a'] for c in fit['rolling']):.2f}"}),
     (rf"Each row changes one choice and fits again: a lies between (?P<low>{NUM}) and (?P<high>{NUM})(?:, against "
@@ -218,7 +221,7 @@ def check_page(fit: Fit, rows: Any) -> int:
     blocks = [told, *(b for b in told["fits"].values() if b)]
     messages = {c["message"].rstrip(". ") for b in blocks for c in b["checks"]}
     reasons = {line["reason"] for line in told["record"].get("approaches", ())} | {"losses before the schedules ended"}
-    limits = {human.number(v["limit"]) for b in blocks for v in b["identified"].values() if v["limit"] is not None}
+    limits = {numbers.number(v["limit"]) for b in blocks for v in b["identified"].values() if v["limit"] is not None}
     problems, count = [], 0
     for kind, text in page_sentences(fit, rows):
         count += 1
@@ -236,8 +239,8 @@ def check_page(fit: Fit, rows: Any) -> int:
 
 def power(quantity: str) -> Expected:
     return lambda fit: {
-        "value": human.count(plan(fit, quantity)), "at": human.scientific(plan(fit, "budget_flops")),
-        "exponent": human.number(growth(fit, quantity, "exponent")), "ends": ends(growth(fit, quantity, "interval")),
+        "value": numbers.count(plan(fit, quantity)), "at": numbers.scientific(plan(fit, "budget_flops")),
+        "exponent": numbers.number(growth(fit, quantity, "exponent")), "ends": ends(growth(fit, quantity, "interval")),
         "by": plan(fit, "approach"),
     }  # fmt: skip
 
@@ -245,7 +248,7 @@ def power(quantity: str) -> Expected:
 def following(fit: dict[str, Any]) -> dict[str, str]:
     kinds = plan(fit, "intervals")
     return {
-        **lead(fit), "n_ends": ends(kinds["params"], human.count), "d_ends": ends(kinds["tokens"], human.count),
+        **lead(fit), "n_ends": ends(kinds["params"], numbers.count), "d_ends": ends(kinds["tokens"], numbers.count),
         "l_ends": ends(kinds["loss"], four), "source": plan(fit, "loss_from"),
     }  # fmt: skip
 
@@ -259,14 +262,14 @@ TERMINAL: tuple[tuple[str, Expected], ...] = (
     (rf"expect +loss (?P<loss>{NUM}) \((?P<l_ends>{SPAN})\) nats per token(?: \(at this N and D by the "
      r"(?P<source>\w+)\))?", following),
     (rf"extrapolation +(?P<far>{NUM}x) beyond the largest run",
-     lambda fit: {"far": human.factor(plan(fit, "extrapolation_factor")).replace("×", "x")}),
+     lambda fit: {"far": numbers.factor(plan(fit, "extrapolation_factor")).replace("×", "x")}),
     ((rf"backtest +(?P<error>{NUM} %) error in the lowest loss of the held-out largest budget, (?P<budget>{FLOPS}), "
       rf"(?P<far>{FAR}) beyond its fit" + UNCOVERED + SIDED).replace("×", "x"),
      lambda fit: {k: v.replace("×", "x") for k, v in backtested(fit).items()}),
     (rf"choices +a lies between (?P<low>{NUM}) and (?P<high>{NUM}) over (?P<count>\d+) choices of rows and loss",
      lambda fit: {"low": f"{min(values(fit)):.3f}", "high": f"{max(values(fit)):.3f}", "count": str(len(values(fit)))}),
     (rf"approaches +N\* differs by a factor of (?P<ratio>{NUM})",
-     lambda fit: {"ratio": human.number(float(max_ratio(fit)), 2)}),
+     lambda fit: {"ratio": numbers.number(float(max_ratio(fit)), 2)}),
 )  # fmt: skip
 
 
@@ -283,10 +286,10 @@ def line_of(line: Mapping[str, Any]) -> str:
         reason = line["reason"] if len(line["reason"]) <= 110 else line["reason"][:107] + "..."
         return f"{name} none: {reason}"
     between = ends([line["a_low"], line["a_high"]])
-    known = "" if between == human.MISSING else f" ({between})"
+    known = "" if between == numbers.MISSING else f" ({between})"
     note = f" ({line['note']})" if line["note"] else ""
-    a = human.number(line["a"])
-    return f"{name} a {a}{known}, b {human.number(line['b'])}, N* {human.count(line['params'])}{note}"
+    a = numbers.number(line["a"])
+    return f"{name} a {a}{known}, b {numbers.number(line['b'])}, N* {numbers.count(line['params'])}{note}"
 
 
 def check_terminal(fit: Fit) -> None:
@@ -294,33 +297,32 @@ def check_terminal(fit: Fit) -> None:
     text = summary(told).splitlines()
     problems = []
     approaches = {
-        " ".join(line_of(line).split()).translate(human.ASCII) for line in told["record"].get("approaches", ())
+        " ".join(line_of(line).split()).translate(numbers.ASCII) for line in told["record"].get("approaches", ())
     }
-    findings = {f"but {c['message']}: {c['advice']}".translate(human.ASCII) for c in told["checks"]}
+    findings = {f"but {c['message']}: {c['advice']}".translate(numbers.ASCII) for c in told["checks"]}
     for line in text:
         flat = " ".join(line.split())
         if line.startswith("fitted law"):
             surface = told["fits"]["law"] or told["fits"]["surface"]
             known = law_text(surface) if surface["status"] == "ok" else surface["reason"]
-            problems += [] if known.translate(human.ASCII) in line else [line]
+            problems += [] if known.translate(numbers.ASCII) in line else [line]
         elif flat in approaches or flat in findings or not re.search(r"\d", line):
             continue
         elif "none:" in line or "no recommendation:" in line:
             reasons = [c["message"] for c in told["checks"]] + [told["fits"]["valleys"]["reason"]]
-            problems += [] if any(r and r.translate(human.ASCII) in line for r in reasons) else [line]
+            problems += [] if any(r and r.translate(numbers.ASCII) in line for r in reasons) else [line]
         else:
             problems += [wrong for wrong in [said(line, TERMINAL, told)] if wrong]
     assert not problems, "\n".join(problems)
 
 
 def fitted(table: pd.DataFrame, folder: Path, **options: Any) -> tuple[Fit, Any]:
-    from analysis import frame
 
     path = folder / "t.csv"
     table.to_csv(path, index=False)
-    rows = frame.from_csv(path)
+    rows = from_csv(path)
     found = command.fit(rows, resamples=40, **options)
-    return found, as_rows(command.with_prediction(found, rows))
+    return found, as_rows(predicted.with_prediction(found, rows))
 
 
 def flat(noise: float = 0.02) -> pd.DataFrame:
@@ -340,7 +342,7 @@ CASES: dict[str, Callable[[], pd.DataFrame]] = {
 
 
 def test_the_stored_fit_says_what_it_holds() -> None:
-    fit, rows = results.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
+    fit, rows = study_result.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
     assert check_page(fit, rows) > 15
     check_terminal(fit)
 
@@ -363,13 +365,13 @@ def test_another_approach_is_never_said_to_be_the_recommended_one(tmp_path: Path
     own = told.growth["params"].exponent
     assert abs(valleys.exponent - own) > 0.01, "this study is to tell them apart"
     html = page(fit, rows, figures(fit, rows))
-    assert f"C<sup>{human.number(own, 2)}</sup>" in html
-    assert f"^{human.number(valleys.exponent)}" not in summary(to_json(fit))
+    assert f"C<sup>{numbers.number(own, 2)}</sup>" in html
+    assert f"^{numbers.number(valleys.exponent)}" not in summary(to_json(fit))
 
 
 def test_the_rules_see_a_number_that_is_another_law_s() -> None:
     """The check of the checks: a page that says another law's exponent, N*, or interval is found out."""
-    fit, rows = results.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
+    fit, rows = study_result.load(DATA / "fit_example.json"), read_rows(DATA / "runs.csv")
     plan_ = fit.recommendation
     assert plan_ is not None
     wrong = dataclasses.replace(plan_.growth["params"], exponent=0.64)
@@ -385,6 +387,6 @@ def test_without_a_recommendation_the_command_ends_with_3(tmp_path: Path, capsys
     table = studies.isoflop(1, noise=0.05, budgets=(1e12, 4e12), ratios=(5, 20, 80))
     table.to_csv(tmp_path / "t.csv", index=False)
     asked = [f"runs={tmp_path / 't.csv'}", f"out={tmp_path}", "resamples=20", "sensitivity=no", "report=no"]
-    assert command.main(asked) == arguments.UNANSWERED == 3
+    assert command.main(asked) == commandline.UNANSWERED == 3
     assert "no_recommendation" in capsys.readouterr().out
     assert (tmp_path / "fit.json").exists()

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import fit, hyperparameters
+from analysis import fit
+from analysis.approaches import settings
 from tests.analysis import studies
 
 
@@ -50,7 +51,7 @@ def test_the_optima_of_sweeps_give_the_laws_they_were_made_from(tmp_path: Path, 
 def test_a_sweep_of_the_rate_alone_and_a_table_of_optima(tmp_path: Path) -> None:
     alone = fitted(tmp_path, sweep((1e5,)).drop(columns="batch_tokens"), "form=learning_rate", "resamples=0")
     assert alone["params"]["p"] == pytest.approx(-0.4, abs=1e-3)
-    best = hyperparameters.optima(sweep())
+    best = settings.optima(sweep())
     table = best[best["status"] == "minimum"][["params", "tokens", "batch_tokens"]]
     batch = fitted(tmp_path, table, "form=batch", "resamples=0")
     assert batch["params"]["r"] == pytest.approx(0.57, abs=1e-3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.simulation import Errors, coverage
+from analysis.inference.coverage import Errors, coverage
 from tests.analysis import studies
 
 LAW = {"E": 1.817218, "A": 477.826, "B": 2143.417, "alpha": 0.347310, "beta": 0.367172}

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from analysis.summary import law_text, main, summary
+from analysis.report.terminal import law_text, summary
+from analysis.summary import main
 
 FIT = Path(__file__).parent / "data" / "fit_example.json"
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis import bootstrap, engine, evidence, recommend, surface
-from analysis.blocks import Block
-from analysis.cost import Cost, cost
-from analysis.forms.powers import SURFACE
-from analysis.rows import Rows
+from analysis.approaches import compute_optimal, parametric, surface
+from analysis.approaches.cost import Cost, cost
+from analysis.estimation import multistart, objectives
+from analysis.inference import resampling
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.planning import recommend
+from analysis.runs.dataset import Rows
+from analysis.values.blocks import Block
 from tests.analysis import studies
 
 
@@ -19,7 +22,7 @@ def fitted(seed: int, *, noise: float, resamples: int = 200, **study: tuple[floa
 
 
 def of_rows(rows: Rows, *, resamples: int, seed: int = 0) -> surface.Surface:
-    found, _ = evidence.surface(rows, {**evidence.PLAIN, "resamples": resamples, "seed": seed})
+    found, _ = parametric.surface(rows, {**parametric.PLAIN, "resamples": resamples, "seed": seed})
     assert isinstance(found, surface.Surface)
     return found
 
@@ -66,7 +69,7 @@ def test_losses_that_never_change_are_refused() -> None:
 
 def test_too_few_runs_say_why() -> None:
     rows = studies.as_rows(studies.isoflop(0).iloc[:5])
-    found, _ = evidence.surface(rows, {**evidence.PLAIN, "resamples": 10})
+    found, _ = parametric.surface(rows, {**parametric.PLAIN, "resamples": 10})
     assert isinstance(found, Block)
     assert found.status == "not possible"
     assert "5 runs" in found.reason
@@ -77,19 +80,19 @@ def test_small_study_intervals_cover_the_truth() -> None:
     count, budget, law = 80, 1.3e14, np.array([studies.LAW])
     for seed in range(count):
         rows = studies.as_rows(studies.isoflop(seed, noise=0.004))
-        problem = engine.problem(SURFACE, (rows.params, rows.tokens), rows.loss, engine.Squared())
-        point = engine.fit_point(problem)
+        problem = multistart.problem(SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Squared())
+        point = multistart.fit_point(problem)
         fitted_loss = problem.form.log_value(point.theta[None], problem.x)[0]
-        noise = bootstrap.residual_draws(problem.y - fitted_loss, len(rows) - 5, 200, seed)
-        found = engine.fit_many(problem, point, y=fitted_loss + noise)
+        noise = resampling.residual_draws(problem.y - fitted_loss, len(rows) - 5, 200, seed)
+        found = multistart.fit_many(problem, point, y=fitted_loss + noise)
         draws = SURFACE.natural(found.theta, problem.centres)
         sizes = (float(rows.params.min()), float(rows.params.max()))
-        truth = [float(v[0]) for v in recommend.optimum(law, cost(rows), budget, sizes)]
-        drawn = recommend.optimum(draws, cost(rows), budget, sizes)
+        truth = [float(v[0]) for v in compute_optimal.optimum(law, cost(rows), budget, sizes)]
+        drawn = compute_optimal.optimum(draws, cost(rows), budget, sizes)
         a = studies.exponent(draws)
         checks = {"a": (a, 0.30 / 0.63), "params": (drawn[0], truth[0]), "loss": (drawn[2], truth[2])}
         for name, (values, true) in checks.items():
-            interval = bootstrap.percentile(values)
+            interval = resampling.percentile(values)
             assert interval is not None
             hits[name] += interval[0] <= true <= interval[1]
     shares = {name: hit / count for name, hit in hits.items()}
@@ -108,11 +111,11 @@ def test_size_clusters_cover_where_runs_do_not() -> None:
         effect = generator.normal(scale=0.004, size=rows.size.max() + 1)[rows.size]
         noise = 0.0048 * generator.standard_t(3, size=len(rows)) / np.sqrt(3.0)
         values = studies.loss(tuple(law), rows.params, rows.tokens) * np.exp(effect + noise)
-        problem = engine.problem(SURFACE, (rows.params, rows.tokens), values, engine.Huber())
-        point = engine.fit_point(problem)
+        problem = multistart.problem(SURFACE, (rows.params, rows.tokens), values, objectives.Huber())
+        point = multistart.fit_point(problem)
         for name, groups in (("sizes", rows.size), ("runs", np.arange(len(rows)))):
-            found = engine.fit_many(problem, point, weights=bootstrap.cluster_weights(groups, 250, seed))
-            interval = bootstrap.percentile(studies.exponent(SURFACE.natural(found.theta, problem.centres)))
+            found = multistart.fit_many(problem, point, weights=resampling.cluster_weights(groups, 250, seed))
+            interval = resampling.percentile(studies.exponent(SURFACE.natural(found.theta, problem.centres)))
             assert interval is not None
             hits[name] += interval[0] <= truth <= interval[1]
     assert hits["sizes"] / count >= 0.88
@@ -125,7 +128,7 @@ def test_the_optimum_is_the_lowest_loss_along_the_budget(budget: float) -> None:
     dear = Cost(1e5, 1.0, 0.4, 0.33)
     for price in (cost(rows), dear):
         law = np.array([studies.LAW])
-        size, tokens, value = (float(v[0]) for v in recommend.optimum(law, price, budget, (1e5, 1e6)))
+        size, tokens, value = (float(v[0]) for v in compute_optimal.optimum(law, price, budget, (1e5, 1e6)))
         logs = np.linspace(size - 1, size + 1, 2001)
         per_token = price.log_per_token(logs)[0]
         along = studies.loss(studies.LAW, np.exp(logs), budget / np.exp(per_token))

@@ -10,11 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, backtest, checks, engine, evidence, frame, human, suspects
-from analysis.approaches import side_by_side
-from analysis.blocks import Block
-from analysis.law import fit_law
-from analysis.results import Backtest, Choice, Recommendation
+from analysis.approaches import comparison, parametric
+from analysis.approaches.comparison import side_by_side
+from analysis.diagnostics import backtest, findings, suspects
+from analysis.estimation import objectives
+from analysis.inference.fit_law import fit_law
+from analysis.runs import frame
+from analysis.runs.rows import from_csv
+from analysis.text import numbers
+from analysis.values.blocks import Block
+from analysis.values.study_result import Backtest, Choice, Recommendation
 from tests.analysis import studies
 
 NATS = "nats per token"
@@ -65,7 +70,7 @@ def test_copies_under_other_names_are_said_and_kept(tmp_path: Path) -> None:
     table = thirty().assign(name=[f"n{i}" for i in range(30)])
     both = pd.concat([table, table.iloc[[4]].assign(name="again"), table.iloc[[5]]])
     both.to_csv(tmp_path / "t.csv", index=False)
-    read = frame.from_csv(tmp_path / "t.csv")
+    read = from_csv(tmp_path / "t.csv")
     assert list(read["drop_code"]).count("duplicate") == 1, "what differs in no column is one row"
     found = suspects.findings(frame.used(read), NATS)
     assert [check.code for check in found] == ["copies"]
@@ -80,14 +85,14 @@ def test_a_schedule_is_complete_where_all_of_it_was_done(said: str, finished: bo
     lines = ["params,tokens,flops,loss,schedule_complete"]
     lines += [f"{n:g},1e8,{6e8 * n:g},3.5,{said if i == 1 else 'true'}" for i, n in enumerate((1e6, 2e6, 4e6))]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    read = frame.from_csv(tmp_path / "t.csv").sort_values("params")
+    read = from_csv(tmp_path / "t.csv").sort_values("params")
     assert list(read["used"]) == [True, finished, True]
 
 
 def test_a_schedule_that_is_no_share_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("params,tokens,flops,loss,schedule_complete\n1e6,1e8,6e14,3.5,maybe\n")
     with pytest.raises(ValueError, match="schedule_complete=maybe: write true or false"):
-        frame.from_csv(tmp_path / "t.csv")
+        from_csv(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize("column", ["run", "key"])
@@ -97,7 +102,7 @@ def test_checkpoints_are_found_where_names_repeat(column: str, tmp_path: Path) -
     table = pd.DataFrame(rows, columns=[column, "params", "tokens"])
     table["flops"] = 6 * table["params"] * table["tokens"]
     table.assign(loss=[4.0, 3.8, 3.7, 4.1, 3.9]).to_csv(tmp_path / "t.csv", index=False)
-    read = frame.from_csv(tmp_path / "t.csv")
+    read = from_csv(tmp_path / "t.csv")
     late = {(row["params"], row["tokens"]) for _, row in read[~read["used"]].iterrows()}
     assert late == {(1e6, 1e8), (4e6, 0.5e8)}
     assert set(read.loc[~read["used"], "drop_code"]) == {"mid_schedule"}
@@ -143,7 +148,7 @@ def test_every_n_star_is_of_one_count(tmp_path: Path) -> None:
     table = studies.isoflop(1, noise=0.001)
     extra = 1.0 + 0.5 * (table["params"] / table["params"].min()) ** -0.5
     table.assign(flops=table["flops"] * extra, flops_budget=np.nan).to_csv(tmp_path / "t.csv", index=False)
-    found = fit(frame.from_csv(tmp_path / "t.csv"), resamples=20)
+    found = fit(from_csv(tmp_path / "t.csv"), resamples=20)
     assert found.recommendation is not None
     line = next(line for line in found.record["approaches"] if line["approach"] == "3 surface")
     own = found.recommendation.by_approach["surface"]
@@ -158,14 +163,14 @@ def test_lack_of_fit_is_seen_with_a_single_run_at_a_budget() -> None:
     alone = pd.concat([table, table.iloc[[0]].assign(flops=3.1e10, flops_budget=3.1e10, loss=4.4)])
     for runs in (table, alone.reset_index(drop=True)):
         rows = studies.as_rows(runs)
-        found, _ = evidence.surface(rows, {**evidence.PLAIN, "resamples": 0})
+        found, _ = parametric.surface(rows, {**parametric.PLAIN, "resamples": 0})
         block = found if isinstance(found, Block) else found.block
-        assert "lack_of_fit" in {check.code for check in checks.surface(block, rows)}
+        assert "lack_of_fit" in {check.code for check in findings.surface(block, rows)}
 
 
 def test_the_backtest_takes_the_recommendation_s_factor_or_says_that_none_does() -> None:
     rows = studies.as_rows(studies.isoflop(0, noise=0.002))
-    near, far, beyond = (backtest.backtest(rows, engine.Huber(), factor=f) for f in (None, 10.0, 1000.0))
+    near, far, beyond = (backtest.backtest(rows, objectives.Huber(), factor=f) for f in (None, 10.0, 1000.0))
     assert near is not None
     assert far is not None
     assert beyond is not None
@@ -175,17 +180,17 @@ def test_the_backtest_takes_the_recommendation_s_factor_or_says_that_none_does()
     assert beyond.extrapolation_factor == far.extrapolation_factor
     assert not beyond.covers
     near_ones = studies.as_rows(studies.isoflop(0, noise=0.002, budgets=(1e12, 1.03e12, 1.06e12)))
-    assert backtest.backtest(near_ones, engine.Huber()) is None
-    assert backtest.rolling(near_ones, engine.Huber()) == ()
+    assert backtest.backtest(near_ones, objectives.Huber()) is None
+    assert backtest.rolling(near_ones, objectives.Huber()) == ()
 
 
 def test_a_bias_on_one_side_is_said() -> None:
     table = studies.isoflop(0, noise=0.0005)
     table.loc[table["flops"] == table["flops"].max(), "loss"] *= 0.97  # better trained than the rest
-    found = backtest.backtest(studies.as_rows(table), engine.Huber(), factor=10.0)
+    found = backtest.backtest(studies.as_rows(table), objectives.Huber(), factor=10.0)
     assert found is not None
     assert found.one_sided
-    said = next(check for check in checks.outlook(None, found) if check.code == "backtest_bias")
+    said = next(check for check in findings.outlook(None, found) if check.code == "backtest_bias")
     assert said.level == "warning"
     assert said.message.startswith("the backtest misses on one side: all 5 held-out runs too high, +")
 
@@ -197,25 +202,25 @@ def test_the_outlook_names_the_ends_of_a_disagreement_and_what_the_interval_woul
     )  # fmt: skip
     test = Backtest(1e12, (1e11,), 10.0, "surface", 1.84, 2.0, -0.08, {})
     sizes = {"valleys": 1.5e6, "surface": 1e6, "2 akima": 2.5e6}
-    said = {check.code: check.message for check in checks.outlook(plan, test, sizes=sizes)}
+    said = {check.code: check.message for check in findings.outlook(plan, test, sizes=sizes)}
     assert said["disagreement"] == "the approaches disagree on N* by a factor of 2.5 (surface 1M, 2 akima 2.5M)"
     # 2.0 is 8.7 % above the predicted 1.84; the forecast of 2.0 allows for 1.8 to 2.1.
     assert said["interval_short"] == (
         "the held-out loss lies +8.7 % from its prediction, where the forecast's interval reaches from -10.0 to +5.0 %"
     )
-    assert "interval_short" not in {check.code for check in checks.outlook(plan, replace(test, relative_error=0.08))}
+    assert "interval_short" not in {check.code for check in findings.outlook(plan, replace(test, relative_error=0.08))}
 
 
 def test_a_wide_range_over_choices_is_a_warning() -> None:
     def lines(*values: float) -> tuple[Choice, ...]:
         return tuple(Choice("rows", f"option {v}", "a", v, None, None, 20) for v in values)
 
-    wide = checks.choices(lines(0.6, 0.7, 0.9), (0.55, 0.65))
+    wide = findings.choices(lines(0.6, 0.7, 0.9), (0.55, 0.65))
     assert [check.code for check in wide] == ["choices_disagree"]
     assert "between 0.60 and 0.90 over 3 choices" in wide[0].message
-    assert checks.choices(lines(0.5, 0.52, 0.55), (0.51, 0.53)) == []
-    assert checks.choices(lines(0.4, 0.52, 0.55), (0.35, 0.58)) == [], "the interval holds them"
-    assert approaches.FEWEST_MINIMA == 3
+    assert findings.choices(lines(0.5, 0.52, 0.55), (0.51, 0.53)) == []
+    assert findings.choices(lines(0.4, 0.52, 0.55), (0.35, 0.58)) == [], "the interval holds them"
+    assert comparison.FEWEST_MINIMA == 3
 
 
 def in_bits(table: pd.DataFrame, rows: Any) -> pd.DataFrame:
@@ -232,7 +237,7 @@ def test_many_losses_in_bits_are_named_too(share: float) -> None:
         assert set(found) == {"mixed_units"}
         few = np.flatnonzero(rows if share <= 0.5 else ~rows)
         assert f"{len(few)} losses are {'1.44' if share <= 0.5 else '0.69'} times the others" in found["mixed_units"]
-        assert all(f"r{i} " in found["mixed_units"] for i in few[: human.SHOWN])
+        assert all(f"r{i} " in found["mixed_units"] for i in few[: numbers.SHOWN])
 
 
 @pytest.mark.parametrize("column", ["params", "tokens"])
@@ -295,7 +300,7 @@ def test_rows_of_accuracies_are_named() -> None:
         assert set(found) == {"not_a_loss"}
         several = f"{len(rows)} loss{'es are' if len(rows) > 1 else ' is'} at most 1"
         assert found["not_a_loss"].startswith(several)
-        assert all(f"r{i} " in found["not_a_loss"] for i in rows[: human.SHOWN])
+        assert all(f"r{i} " in found["not_a_loss"] for i in rows[: numbers.SHOWN])
     assert "(r0 " in codes(table.assign(loss=1.0 / table["loss"]))["not_a_loss"]
 
 
@@ -307,9 +312,9 @@ def test_rows_in_millions_are_named_and_are_no_bits(column: str, tmp_path: Path)
     mixed.to_csv(tmp_path / "t.csv", index=False)
     message = r"15 of 30 rows have one of params.*flops are 1e\+06 times.*\(row\d+ with params"
     with pytest.raises(ValueError, match=message):
-        frame.used(frame.from_csv(tmp_path / "t.csv"))
+        frame.used(from_csv(tmp_path / "t.csv"))
     mixed.drop(columns="flops").to_csv(tmp_path / "u.csv", index=False)
-    few = frame.used(frame.from_csv(tmp_path / "u.csv", flop_rule="6ND"))
+    few = frame.used(from_csv(tmp_path / "u.csv", flop_rule="6ND"))
     found = suspects.findings(few, NATS)
     assert [check.code for check in found] == ["mixed_units"]
     assert f"15 rows of 30 have {column} at least" in found[0].message
@@ -323,12 +328,12 @@ def test_rows_without_a_loss_are_named_and_not_called_negative(tmp_path: Path) -
     for i, cell in ((3, ""), (7, "NaN"), (9, "-1"), (12, "diverged")):
         lines[i] = ",".join([*lines[i].split(",")[:-1], cell])
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    read = frame.from_csv(tmp_path / "t.csv")
+    read = from_csv(tmp_path / "t.csv")
     lost = read[~read["used"]].set_index("key")["drop_code"].to_dict()
     assert lost == {"row3": "missing", "row7": "missing", "row9": "not_positive", "row12": "not_a_number"}
-    from analysis.fitparts import dropped
+    from analysis.results.study_fit import dropped
 
-    said = {check.code: check for check in checks.data(frame.used(read), dropped(read))}
+    said = {check.code: check for check in findings.data(frame.used(read), dropped(read))}
     assert said["unusable_rows"].level == "warning"
     for name in ("row3: loss is empty or NaN", "row9: loss must be positive", "row12: loss is 'diverged'"):
         assert name in said["unusable_rows"].message

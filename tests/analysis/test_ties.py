@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import envelope, frontier, hyperparameters, isoflop, ties, valleys
+from analysis.approaches import envelope, frontier, isoflop, settings, valleys
+from analysis.estimation import ties
 from tests.analysis import studies
 
 
@@ -49,7 +50,7 @@ def _optima(method: str, nearest: int | None = None) -> Callable[[pd.DataFrame],
 
 def _sweeps(method: str) -> Callable[[pd.DataFrame], Any]:
     def call(table: pd.DataFrame) -> Any:
-        found = hyperparameters.optima(table, 0.02, method)
+        found = settings.optima(table, 0.02, method)
         assert len(found) == 4
         return found[["lr", "batch_tokens"]].fillna(-1.0).to_numpy()
 

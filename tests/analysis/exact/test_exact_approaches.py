@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, engine, isoflop
-from analysis.approaches import side_by_side
-from analysis.blocks import Identified, PowerLaw
-from analysis.forms.powers import SURFACE
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
-from analysis.rows import Rows
+from analysis.approaches import comparison, isoflop
+from analysis.approaches.comparison import side_by_side
+from analysis.estimation import multistart, objectives
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.runs.dataset import Rows
+from analysis.values.blocks import Identified, PowerLaw
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.3)
@@ -40,12 +41,12 @@ def power(a: float, at: float, coefficient: float, interval: Any = None) -> Powe
 
 
 def test_power_laws_are_read_at_the_budget() -> None:
-    found = approaches._from_laws(power(0.5, 1e18, 1e8, (0.4, 0.6)), power(0.25, 1e16, 1e9), 4e18)
+    found = comparison._from_laws(power(0.5, 1e18, 1e8, (0.4, 0.6)), power(0.25, 1e16, 1e9), 4e18)
     assert found == pytest.approx(
         {"a": 0.5, "a_low": 0.4, "a_high": 0.6, "b": 0.25, "params": 2e8, "tokens": 1e9 * 400**0.25,
          "tokens_per_param": 1e9 * 400**0.25 / 2e8, "points": 7}
     )  # fmt: skip
-    bare = approaches._from_laws(power(0.5, 1e18, 1e8), power(0.25, 1e16, 1e9), 4e18)
+    bare = comparison._from_laws(power(0.5, 1e18, 1e8), power(0.25, 1e16, 1e9), 4e18)
     assert np.isnan(bare["a_low"])
     assert np.isnan(bare["a_high"])
 
@@ -54,7 +55,7 @@ def test_rows_of_a_table_are_the_finite_positive_ones() -> None:
     table = study().assign(name="x", lr=1e-3, flops_budget=1.0, vector=0.5)
     table.loc[3, "loss"], table.loc[5, "tokens"], table.loc[7, "params"] = np.nan, 0.0, -1.0
     table.loc[9, "flops"] = np.inf
-    found = approaches._rows(table.assign(run=[f"g{i % 3}" for i in range(20)]))
+    found = comparison._rows(table.assign(run=[f"g{i % 3}" for i in range(20)]))
     kept = [i for i in range(20) if i not in (3, 5, 7, 9)]
     assert found.keys == tuple(f"row{i + 1}" for i in kept)
     np.testing.assert_array_equal(found.params, table["params"].to_numpy()[kept])
@@ -64,48 +65,48 @@ def test_rows_of_a_table_are_the_finite_positive_ones() -> None:
     assert found.run is not None
     assert found.run.tolist() == [i % 3 for i in kept]
     assert found.labels.tolist() == [1.0], "the nominal budgets group the rows"
-    plain = approaches._rows({name: study()[name] for name in ("params", "tokens", "flops", "loss")})
+    plain = comparison._rows({name: study()[name] for name in ("params", "tokens", "flops", "loss")})
     assert plain.run is None
     np.testing.assert_allclose(plain.labels, BUDGETS)
-    sized = approaches._rows(study().assign(size_group=np.arange(20) % 4))
+    sized = comparison._rows(study().assign(size_group=np.arange(20) % 4))
     assert sized.size.tolist() == [i % 4 for i in range(20)]
     with pytest.raises(ValueError, match="'loss'"):
-        approaches._rows(study().drop(columns="loss"))
+        comparison._rows(study().drop(columns="loss"))
 
 
 def held(table: pd.DataFrame) -> Rows:
-    return approaches._rows(table)
+    return comparison._rows(table)
 
 
 def test_parabolas_rest_on_three_budgets_with_a_minimum() -> None:
     flat = study(ratios=(0.1, 0.2, 0.4, 0.8, 1.6))
     good = study()
     mixed = pd.concat([good[good["flops"] != 1e18], flat[flat["flops"] == 1e18]], ignore_index=True)
-    kept = approaches._with_minimum(held(mixed))
+    kept = comparison._with_minimum(held(mixed))
     assert sorted(set(np.round(np.log10(kept.flops)).tolist())) == [17, 19, 20]
     assert len(kept) == 15
     two = pd.concat([good[good["flops"] > 5e18], flat[flat["flops"] < 5e18]], ignore_index=True)
     with pytest.raises(
         ValueError, match=r"2 budgets with a best size inside the sizes swept \(1e\+17 edge, 1e\+18 edge\)"
     ):
-        approaches._with_minimum(held(two))
+        comparison._with_minimum(held(two))
     many = studies.isoflop(0, law=LAW, budgets=(1e15, 1e16, 1e17, 1e18, 1e19), ratios=(0.1, 0.2, 0.4, 0.8, 1.6))
     with pytest.raises(ValueError, match=r"0 budgets .*\(1e\+15 edge, 1e\+16 edge, 1e\+17 edge, 1e\+18 edge, \.\.\.\)"):
-        approaches._with_minimum(held(many))
+        comparison._with_minimum(held(many))
     four = many[many["flops"] < 1e19]
     with pytest.raises(ValueError, match=r"1e\+18 edge\): three are needed"):
-        approaches._with_minimum(held(four))
+        comparison._with_minimum(held(four))
     with pytest.raises(ValueError, match="1 budget with a best size inside the sizes swept: three"):
-        approaches._with_minimum(held(good[good["flops"] == 1e18]))
+        comparison._with_minimum(held(good[good["flops"] == 1e18]))
 
 
 def test_interpolations_are_those_of_isoflop() -> None:
-    found = approaches._isoflop_call(held(study()), "akima", 1e21)()
+    found = comparison._isoflop_call(held(study()), "akima", 1e21)()
     optima = isoflop.optima(held(study()), "akima")
     size, tokens = isoflop.exponents(optima), isoflop.exponents(optima, "tokens_opt")
     assert (found["a"], found["b"], found["points"]) == (size.exponent, tokens.exponent, 4)
     assert (found["a_low"], found["a_high"]) == size.exponent_interval
-    three = approaches._isoflop_call(held(study(BUDGETS[1:])), "parabola", 1e21)()
+    three = comparison._isoflop_call(held(study(BUDGETS[1:])), "parabola", 1e21)()
     assert three["points"] == 3
 
 
@@ -117,15 +118,15 @@ def test_an_interpolation_that_finds_fewer_minima_than_parabolas_says_so(monkeyp
 
     monkeypatch.setattr(isoflop, "optima", fewer)
     with pytest.raises(ValueError, match="2 budgets with a best size inside the sizes swept: two fix any power law"):
-        approaches._isoflop_call(held(study()), "akima", 1e21)()
+        comparison._isoflop_call(held(study()), "akima", 1e21)()
     with_five = held(study((1e16, *BUDGETS)))
-    assert approaches._isoflop_call(with_five, "akima", 1e21)()["points"] == 3
+    assert comparison._isoflop_call(with_five, "akima", 1e21)()["points"] == 3
 
 
 def test_the_law_is_read_at_the_budget_and_needs_runs_and_sizes() -> None:
     table = held(study())
     law = fit_law(table, resamples=0)
-    found = approaches._law(table, 1e21, law, OPTIONS)
+    found = comparison._law(table, 1e21, law, OPTIONS)
     _, A, B, alpha, beta = law.params
     assert found["a"] == pytest.approx(beta / (alpha + beta))
     assert found["b"] == pytest.approx(alpha / (alpha + beta))
@@ -136,23 +137,23 @@ def test_the_law_is_read_at_the_budget_and_needs_runs_and_sizes() -> None:
     assert found["points"] == 20
     assert np.isnan(found["a_low"])
     six = study().iloc[[0, 2, 4, 7, 12, 17]]
-    assert approaches._law(held(six), 1e20, None, OPTIONS)["points"] == 6
+    assert comparison._law(held(six), 1e20, None, OPTIONS)["points"] == 6
     with pytest.raises(ValueError, match="5 runs of 5 sizes; 5 constants need at least 6 runs of 3 sizes"):
-        approaches._law(held(six.iloc[:5]), 1e20, None, OPTIONS)
+        comparison._law(held(six.iloc[:5]), 1e20, None, OPTIONS)
     two = study().assign(params=lambda t: np.where(np.arange(20) % 2, 1e8, 2e8))
     with pytest.raises(ValueError, match="20 runs of 2 sizes"):
-        approaches._law(held(two), 1e20, None, OPTIONS)
+        comparison._law(held(two), 1e20, None, OPTIONS)
     three = study().assign(params=np.resize([1e8, 2e8, 4e8], 20))
     three = three.assign(
         flops=6 * three["params"] * three["tokens"], loss=studies.loss(LAW, three["params"], three["tokens"]),
     ).drop(columns="flops_budget")  # fmt: skip
-    assert approaches._law(held(three), 1e20, None, OPTIONS)["points"] == 20
+    assert comparison._law(held(three), 1e20, None, OPTIONS)["points"] == 20
 
 
 def test_an_interval_comes_with_resamples_alone() -> None:
     table = held(studies.isoflop(1, noise=0.003, law=LAW, budgets=BUDGETS, ratios=RATIOS))
     law = fit_law(table, resamples=30)
-    found = approaches._law(table, 1e21, law, OPTIONS)
+    found = comparison._law(table, 1e21, law, OPTIONS)
     assert (found["a_low"], found["a_high"]) == law.block().intervals["a"]
 
 
@@ -161,9 +162,9 @@ def test_an_exponent_that_is_not_identified_is_not_given(monkeypatch: pytest.Mon
     law = fit_law(table, resamples=0)
     monkeypatch.setattr(LawFit, "identified", {"a": Identified(False, "why not"), "b": Identified(True)})
     with pytest.raises(ValueError, match="a is not identified: why not"):
-        approaches._law(table, 1e20, law, OPTIONS)
+        comparison._law(table, 1e20, law, OPTIONS)
     monkeypatch.setattr(LawFit, "identified", {"b": Identified(False, "why not")})
-    assert approaches._law(table, 1e20, law, OPTIONS)["points"] == 20
+    assert comparison._law(table, 1e20, law, OPTIONS)["points"] == 20
 
 
 def test_repeated_tokens_are_refused_before_the_fit() -> None:
@@ -197,7 +198,7 @@ def test_the_table_by_its_parts() -> None:
     assert (out["reason"] == "").all()
     assert out.attrs["budget"] == 1e21
     assert out.attrs["disagreement"] == pytest.approx(out["params"].max() / out["params"].min())
-    wide, hull = (approaches._envelope(curves(), 1e21, 0, 0, flag) for flag in (False, True))
+    wide, hull = (comparison._envelope(curves(), 1e21, 0, 0, flag) for flag in (False, True))
     assert out.loc["1 envelope", "points"] == wide["points"]
     assert out.loc["1 hull", "points"] == hull["points"] < wide["points"]
     np.testing.assert_allclose(out["tokens_per_param"].astype(float), (out["tokens"] / out["params"]).astype(float))
@@ -226,7 +227,7 @@ def test_options_reach_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.update(options)
         raise ValueError("seen")
 
-    monkeypatch.setattr(approaches, "fit_law", fit)
+    monkeypatch.setattr(comparison, "fit_law", fit)
     out = side_by_side(study(), 1e21, resamples=7, seed=3, loss="squared")
     assert out.loc["3 surface", "reason"] == "seen"
     assert asked == {"form": "chinchilla", "resamples": 7, "seed": 3, "loss": "squared"}
@@ -235,11 +236,11 @@ def test_options_reach_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_budget_without_a_best_size_is_said() -> None:
     table = held(study())
     constants = np.array([[1.7, 400.0, 1e-9, 0.34, 0.3]])
-    p = engine.problem(SURFACE, (table.params, table.tokens), table.loss, engine.Squared())
+    p = multistart.problem(SURFACE, (table.params, table.tokens), table.loss, objectives.Squared())
     law = fit_law(table, resamples=0)
     import dataclasses
 
     theta = SURFACE.internal(constants, p.centres)[0]
     off = dataclasses.replace(law, point=dataclasses.replace(law.point, theta=theta))
     with pytest.raises(ValueError, match="the law has no best size at this budget near the sizes swept"):
-        approaches._law(table, 1e21, off, OPTIONS)
+        comparison._law(table, 1e21, off, OPTIONS)

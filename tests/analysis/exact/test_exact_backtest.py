@@ -10,11 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import backtest, engine, frontier, valleys
-from analysis.forms import FORMS
-from analysis.forms.powers import SURFACE
-from analysis.results import Cut
-from analysis.rows import Rows
+from analysis.approaches import frontier, valleys
+from analysis.backtest import text
+from analysis.diagnostics import backtest
+from analysis.estimation import multistart, objectives
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.runs.dataset import Rows
+from analysis.values.study_result import Cut
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.28)
@@ -30,7 +33,7 @@ FOUR = rows(1e17, 1e18, 1e19, 1e20, noise=0.001)
 
 def test_an_exact_law_is_foreseen_exactly() -> None:
     exact = rows(1e17, 1e18, 1e19, 1e20)
-    found = backtest.backtest(exact, engine.Squared())
+    found = backtest.backtest(exact, objectives.Squared())
     assert found is not None
     assert found.held_out_budget == 1e20
     assert found.train_budgets == pytest.approx((1e17, 1e18, 1e19))
@@ -49,7 +52,7 @@ def test_an_exact_law_is_foreseen_exactly() -> None:
 
 
 def test_errors_are_predicted_over_observed() -> None:
-    found = backtest.backtest(FOUR, engine.Squared())
+    found = backtest.backtest(FOUR, objectives.Squared())
     assert found is not None
     errors = np.array([run.predicted / run.observed - 1 for run in found.runs])
     np.testing.assert_allclose([run.relative_error for run in found.runs], errors)
@@ -57,8 +60,8 @@ def test_errors_are_predicted_over_observed() -> None:
     assert found.mean_relative_error == pytest.approx(errors.mean())
     assert found.one_sided == bool((errors > 0).all() or (errors < 0).all())
     below = FOUR.take(FOUR.budget <= 2)
-    p = engine.problem(SURFACE, (below.params, below.tokens), below.loss, engine.Squared())
-    theta = engine.fit_point(p).theta
+    p = multistart.problem(SURFACE, (below.params, below.tokens), below.loss, objectives.Squared())
+    theta = multistart.fit_point(p).theta
     top = FOUR.take(FOUR.budget == 3)
     x = np.log(np.stack((top.params, top.tokens))) - p.centres[:, None]
     predicted = np.exp(SURFACE.log_value(theta[None], x)[0])
@@ -73,38 +76,38 @@ def test_errors_are_predicted_over_observed() -> None:
 @pytest.mark.parametrize(("shift", "sided"), [([0.02] * 5, True), ([-0.02] * 5, True), ([0.02] * 4 + [-0.02], False)])
 def test_misses_on_one_side(shift: list[float], sided: bool) -> None:
     moved = replace(FOUR, loss=FOUR.loss * np.exp(np.where(FOUR.budget == 3, np.resize(shift, 20), 0.0)))
-    found = backtest.backtest(moved, engine.Squared())
+    found = backtest.backtest(moved, objectives.Squared())
     assert found is not None
     assert found.one_sided == sided
     keep = (FOUR.budget < 3) | (np.arange(20) % 5 < 4)
-    four = backtest.backtest(moved.take(keep), engine.Squared())
+    four = backtest.backtest(moved.take(keep), objectives.Squared())
     assert four is not None
     assert len(four.runs) == 4
     assert not four.one_sided, "four runs are too few to say so"
 
 
 def test_three_budgets_of_two_runs_are_needed() -> None:
-    assert backtest.backtest(rows(1e18, 1e19), engine.Squared()) is None
-    three = backtest.backtest(rows(1e18, 1e19, 1e20), engine.Squared())
+    assert backtest.backtest(rows(1e18, 1e19), objectives.Squared()) is None
+    three = backtest.backtest(rows(1e18, 1e19, 1e20), objectives.Squared())
     assert three is not None
     assert len(three.train_budgets) == 2
     single = FOUR.take((FOUR.budget < 3) | (np.arange(20) == 17))
-    found = backtest.backtest(single, engine.Squared())
+    found = backtest.backtest(single, objectives.Squared())
     assert found is not None
     assert found.held_out_budget == pytest.approx(1e19), "of a single run nothing is held out"
     pair = FOUR.take((FOUR.budget < 3) | np.isin(np.arange(20), (16, 18)))
-    found = backtest.backtest(pair, engine.Squared())
+    found = backtest.backtest(pair, objectives.Squared())
     assert found is not None
     assert found.held_out_budget == pytest.approx(1e20)
     assert found.observed == FOUR.loss[[16, 18]].min(), "two runs have no valley: the lowest"
 
 
 def test_budgets_near_the_largest_test_nothing() -> None:
-    assert backtest.backtest(rows(1e20, 1.2e20, 1.45e20, 1.7e20), engine.Squared()) is None
-    found = backtest.backtest(rows(1e18, 1e19, 7e19, 1e20), engine.Squared())
+    assert backtest.backtest(rows(1e20, 1.2e20, 1.45e20, 1.7e20), objectives.Squared()) is None
+    found = backtest.backtest(rows(1e18, 1e19, 7e19, 1e20), objectives.Squared())
     assert found is not None
     assert found.extrapolation_factor == pytest.approx(10.0)
-    found = backtest.backtest(rows(1e18, 1e19, 6.6e19, 1e20), engine.Squared())
+    found = backtest.backtest(rows(1e18, 1e19, 6.6e19, 1e20), objectives.Squared())
     assert found is not None
     assert found.extrapolation_factor == pytest.approx(1 / 0.66)
 
@@ -120,7 +123,7 @@ SIX = rows(1e15, 1e16, 1e17, 1e18, 1e19, 1e20, noise=0.0005)
     ],
 )  # fmt: skip
 def test_a_test_reaches_as_far_as_the_recommendation(factor: float | None, far: float, covers: bool) -> None:
-    found = backtest.backtest(SIX, engine.Squared(), factor=factor)
+    found = backtest.backtest(SIX, objectives.Squared(), factor=factor)
     assert found is not None
     assert found.extrapolation_factor == pytest.approx(far)
     assert (found.recommended_factor, found.covers) == (factor, covers)
@@ -138,8 +141,8 @@ def test_tests_are_ordered_by_runs_then_by_reach() -> None:
 
 def test_few_runs_are_fitted_by_the_frontier_alone() -> None:
     sizes = rows(1e18, 1e19, 1e20, ratios=(10, 90))
-    assert backtest.backtest(sizes, engine.Squared()) is not None
-    found = backtest.backtest(sizes, engine.Squared())
+    assert backtest.backtest(sizes, objectives.Squared()) is not None
+    found = backtest.backtest(sizes, objectives.Squared())
     assert found is not None
     assert (found.approach, found.runs) == ("valleys", ())
     assert (found.mean_abs_relative_error, found.mean_relative_error, found.one_sided) == (None, None, False)
@@ -147,26 +150,26 @@ def test_few_runs_are_fitted_by_the_frontier_alone() -> None:
 
 
 def test_another_law_is_judged_at_the_best_run() -> None:
-    found = backtest.backtest(FOUR, engine.Squared(), "kaplan_floor")
+    found = backtest.backtest(FOUR, objectives.Squared(), "kaplan_floor")
     assert found is not None
     assert found.approach == "law"
     assert set(found.by_approach) == {"law", "valleys"}
     best = min(found.runs, key=lambda run: run.observed)
     assert found.predicted == best.predicted
-    fixed = backtest.backtest(FOUR, engine.Squared(), fix={"alpha": 0.2}, tie={"beta": "alpha"})
-    free = backtest.backtest(FOUR, engine.Squared())
+    fixed = backtest.backtest(FOUR, objectives.Squared(), fix={"alpha": 0.2}, tie={"beta": "alpha"})
+    free = backtest.backtest(FOUR, objectives.Squared())
     assert fixed is not None
     assert free is not None
     assert abs(fixed.runs[0].relative_error) > abs(free.runs[0].relative_error)
 
 
 def test_rolling_cuts_by_hand() -> None:
-    found = backtest.rolling(SIX, engine.Squared())
+    found = backtest.rolling(SIX, objectives.Squared())
     assert [(round(np.log10(cut.flops)), cut.rows) for cut in found] == [(16, 10), (17, 15), (18, 20), (19, 25)]
     for cut in found:
         below, above = SIX.take(SIX.flops <= cut.flops), SIX.take(SIX.flops > cut.flops)
-        p = engine.problem(SURFACE, (below.params, below.tokens), below.loss, engine.Squared())
-        point = engine.fit_point(p)
+        p = multistart.problem(SURFACE, (below.params, below.tokens), below.loss, objectives.Squared())
+        point = multistart.fit_point(p)
         x = np.log(np.stack((above.params, above.tokens))) - p.centres[:, None]
         errors = np.exp(SURFACE.log_value(point.theta[None], x)[0]) / above.loss - 1
         order = np.argsort(above.flops, kind="stable")
@@ -175,9 +178,9 @@ def test_rolling_cuts_by_hand() -> None:
         assert cut.mean_abs_relative_error == pytest.approx(np.abs(errors).mean(), rel=1e-5)
         alpha, beta = point.constants[3:]
         assert cut.a == pytest.approx(beta / (alpha + beta))
-    two = backtest.rolling(SIX, engine.Squared(), most=2)
+    two = backtest.rolling(SIX, objectives.Squared(), most=2)
     assert [cut.rows for cut in two] == [25], "of the first and the last the first has too few runs"
-    kaplan = backtest.rolling(SIX, engine.Squared(), form="chinchilla_no_floor")
+    kaplan = backtest.rolling(SIX, objectives.Squared(), form="chinchilla_no_floor")
     assert len(kaplan) == 4
     for one in (backtest.backtest, backtest.rolling):
         given = inspect.signature(one).parameters
@@ -186,7 +189,7 @@ def test_rolling_cuts_by_hand() -> None:
 
 
 def test_cuts_need_runs_below_and_room_above() -> None:
-    law = backtest._Law(SURFACE, engine.Squared(), {}, {})
+    law = backtest._Law(SURFACE, objectives.Squared(), {}, {})
     assert backtest._cut(FOUR, 1e20, law) is None, "nothing above"
     assert backtest._cut(FOUR, 1e17, law) is None, "five runs below"
     assert backtest._cut(FOUR, 1.01e18, law) is not None
@@ -197,7 +200,7 @@ def test_cuts_need_runs_below_and_room_above() -> None:
     assert backtest._cut(eight, 1.01e18, law) is not None
     seven = eight.take(np.arange(12) != 2)
     assert backtest._cut(seven, 1.01e18, law) is None
-    farseer = backtest._Law(FORMS["farseer"], engine.Squared(), {}, {})
+    farseer = backtest._Law(FORMS["farseer"], objectives.Squared(), {}, {})
     assert backtest._cut(FOUR, 1.01e18, farseer) is None, "nine constants need eleven runs"
     assert backtest._cut(FOUR, 1.01e19, farseer) is not None
 
@@ -209,7 +212,7 @@ def test_runs_without_budgets_are_cut_at_quantiles() -> None:
     params = np.sqrt(flops / 6 / ratio)
     table = pd.DataFrame({"params": params, "tokens": flops / 6 / params, "flops": flops})
     cloud = studies.as_rows(table.assign(loss=studies.loss(LAW, table["params"], table["tokens"])))
-    found = backtest.rolling(cloud, engine.Squared(), most=4)
+    found = backtest.rolling(cloud, objectives.Squared(), most=4)
     quantiles = np.quantile(flops, np.linspace(0.3, 1.0, 5))[:-1]
     want = [flops[flops <= q * 1.01].max() for q in quantiles]
     np.testing.assert_allclose([cut.flops for cut in found], want)
@@ -219,10 +222,10 @@ def test_the_table_of_cuts() -> None:
     def cut(a: float | None) -> Cut:
         return Cut(1e18, 12, a, 0.0123, ((2e18, 0.01), (1e19, -0.025)))
 
-    lines = backtest.text([cut(0.5), cut(0.531), cut(None)]).splitlines()
+    lines = text([cut(0.5), cut(0.531), cut(None)]).splitlines()
     assert " ".join(lines[0].split()) == "fitted up to runs exponent a factor runs above mean |error| largest run"
     assert lines[1].split() == ["1e18", "FLOPs", "12", "0.500", "10x", "2", "1.2", "%", "-2.50", "%"]
     assert lines[3].split()[3] == "-"
     assert lines[-1] == "a lies between 0.500 and 0.531 over the cuts: it drifts, so extrapolate with care"
-    assert backtest.text([cut(0.5), cut(0.519)]).splitlines()[-1] == "a lies between 0.500 and 0.519 over the cuts"
-    assert len(backtest.text([cut(0.5)]).splitlines()) == 2
+    assert text([cut(0.5), cut(0.519)]).splitlines()[-1] == "a lies between 0.500 and 0.519 over the cuts"
+    assert len(text([cut(0.5)]).splitlines()) == 2

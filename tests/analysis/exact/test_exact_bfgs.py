@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bfgs
-from analysis.bfgs import Array, Evaluate, Index, _State, minimise
+from analysis.estimation import optimizer
+from analysis.estimation.optimizer import Array, Evaluate, Index, _State, minimise
 
 
 def state(count: int = 1, width: int = 2, **given: Any) -> _State:
@@ -27,7 +27,7 @@ def test_a_line_search_begins_against_the_gradient_by_the_metric() -> None:
     metric = np.array([[[1.0, 0.25], [0.25, 0.5]]] * 4)
     gradient = np.array([[1.0, 2.0], [0.0, 2.0], [8.0, 0.0], [-1.0, 4.0]])
     at = state(4, metric=metric, gradient=gradient, step=[9.0] * 4, low=[9.0] * 4, high=[9.0] * 4, trials=[9] * 4)
-    bfgs._turn(at, np.array([0, 1, 2]))
+    optimizer._turn(at, np.array([0, 1, 2]))
     # An entry whose gradient is zero does not move; the third row's 8 is cut to 2.
     np.testing.assert_allclose(at.direction[:3], [[-1.5, -1.25], [0.0, -1.0], [-2.0, 0.0]])
     np.testing.assert_allclose(at.slope[:3], [-4.0, -2.0, -16.0])
@@ -40,7 +40,7 @@ def test_a_line_search_begins_against_the_gradient_by_the_metric() -> None:
 
 def test_cutting_keeps_the_direction() -> None:
     at = state(2, gradient=np.array([[3.0, -1.5], [1.9, 0.3]]))
-    bfgs._turn(at, np.arange(2))
+    optimizer._turn(at, np.arange(2))
     np.testing.assert_allclose(at.direction, [[-2.0, 1.0], [-1.9, -0.3]])
     np.testing.assert_allclose(at.slope, [-7.5, -3.7])
 
@@ -52,7 +52,7 @@ def advanced(at: _State, value: Any, gradient: Any) -> tuple[_State, list[Array]
         seen.append(theta.copy())
         return np.array(value, dtype=float), np.array(gradient, dtype=float)
 
-    bfgs._advance(at, evaluate)
+    optimizer._advance(at, evaluate)
     return at, seen
 
 
@@ -116,7 +116,7 @@ def test_the_update_is_the_textbooks() -> None:
     y[3] = -s[3]
     start = np.array([m @ m.T for m in generator.normal(size=(5, 3, 3))])
     at = state(5, 3, metric=start.copy())
-    bfgs._update(at, np.array([4, 0, 2, 3]), s, y)
+    optimizer._update(at, np.array([4, 0, 2, 3]), s, y)
     for row, k in ((4, 0), (0, 1), (2, 2)):
         np.testing.assert_allclose(at.metric[row], updated(start[row], s[k], y[k]), rtol=1e-9)
     np.testing.assert_array_equal(at.metric[[1, 3]], start[[1, 3]])  # not asked for; curved downwards
@@ -127,14 +127,14 @@ def test_steps_that_meet_no_curvature_change_nothing() -> None:
     s = np.array([[10.0, 0.0]] * 3)
     y = np.array([[5e-12, 1000.0], [2e-11, 1000.0], [0.0, 0.0]])
     at = state(3)
-    bfgs._update(at, np.arange(3), s, y)
+    optimizer._update(at, np.arange(3), s, y)
     np.testing.assert_array_equal(at.metric[[0, 2]], [np.eye(2)] * 2)
     assert np.abs(at.metric[1]).max() > 1e10
 
 
 def test_rows_are_done_where_the_gradient_is_within_its_tolerance() -> None:
     at = state(4, gradient=[[0.5, -0.1], [0.5, -0.1], [-0.3, 0.1], [-0.3, 0.1]])
-    done = bfgs._finished(at, np.array([0.5, 0.49, 0.3, 0.29]))
+    done = optimizer._finished(at, np.array([0.5, 0.49, 0.3, 0.29]))
     np.testing.assert_array_equal(done, [True, False, True, False])
     np.testing.assert_array_equal(at.resets, 0)
 
@@ -145,7 +145,7 @@ def test_rows_are_done_where_a_step_would_gain_no_more_than_rounding() -> None:
     at = state(4, value=[8.0] * 4, slope=[slope, 2 * slope, slope, slope], gradient=[[1e-3, 0.0]] * 4)
     tolerance = np.array([1e-6, 1e-6, 0.9995e-6, 1.5e-6])
     at.gradient[0, 0] = 1e3 * 1e-6
-    np.testing.assert_array_equal(bfgs._finished(at, tolerance), [True, False, False, True])
+    np.testing.assert_array_equal(optimizer._finished(at, tolerance), [True, False, False, True])
 
 
 def test_stuck_rows_try_twice_along_the_plain_gradient() -> None:
@@ -153,7 +153,7 @@ def test_stuck_rows_try_twice_along_the_plain_gradient() -> None:
     slope = [-1.0, -1.0, -1.0, -1.0, 0.0, 0.0]
     gradient = np.array([[4.0, -2.0]] * 6)
     at = state(6, trials=trials, resets=resets, slope=slope, gradient=gradient, metric=[np.full((2, 2), 7.0)] * 6)
-    np.testing.assert_array_equal(bfgs._finished(at, np.full(6, 1e-9)), [False, False, False, True, False, True])
+    np.testing.assert_array_equal(optimizer._finished(at, np.full(6, 1e-9)), [False, False, False, True, False, True])
     np.testing.assert_array_equal(at.resets, [0, 1, 2, 2, 1, 2])
     np.testing.assert_array_equal(at.trials, [40, 0, 0, 41, 0, 0])
     for row in (1, 2, 4):

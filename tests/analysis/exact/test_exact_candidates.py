@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import candidates, shapes
-from analysis.candidates import Size, cross, family, ratios
-from analysis.cost import Cost
+from analysis.approaches.cost import Cost
+from analysis.planning import candidates, shapes
+from analysis.planning.candidates import Size, cross, family, ratios
 
 BLOCKS = {48: 27_648, 64: 50_176, 96: 110_592, 128: 200_704, 192: 442_368}
 """Parameters of a block by width, by hand: 4 w^2 + 3 w m, m = 8/3 w rounded up to a multiple of 16."""

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import checks
-from analysis.blocks import Basin, Block, Dropped, Identified, Optimizer
-from analysis.recommend import Clash
-from analysis.results import Backtest, BacktestRun, Choice, Proposal, Recommendation
-from analysis.rows import Rows, rows
+from analysis.diagnostics import findings
+from analysis.runs.dataset import Rows, rows
+from analysis.values.blocks import Basin, Block, Clash, Dropped, Identified, Optimizer
+from analysis.values.study_result import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from tests.analysis import studies
 from tests.analysis.exact.verdicts import UNIDENTIFIED
 
@@ -36,11 +35,11 @@ SIX = runs([1.0, 1.0, 1.0])
 
 
 def test_rows_that_fit_have_no_finding() -> None:
-    assert checks.data(SIX, []) == []
+    assert findings.data(SIX, []) == []
 
 
 def test_points_that_never_started() -> None:
-    (found,) = checks.data(SIX, [], waiting=2)
+    (found,) = findings.data(SIX, [], waiting=2)
     assert (found.code, found.message) == ("not_started", "2 points of the study have not started")
     assert "fit again when they are done" in found.advice
 
@@ -48,23 +47,23 @@ def test_points_that_never_started() -> None:
 def test_cells_that_cannot_be_used_are_named() -> None:
     codes_ = ("missing", "not_positive", "not_a_number", *("missing",) * 6)
     lost = [Dropped(f"k{i}", code, f"why {i}") for i, code in enumerate(codes_)]
-    (found,) = [c for c in checks.data(SIX, [*lost[:8], Dropped("x", "failed", "")]) if c.code == "unusable_rows"]
+    (found,) = [c for c in findings.data(SIX, [*lost[:8], Dropped("x", "failed", "")]) if c.code == "unusable_rows"]
     named = "; ".join(f"k{i}: why {i}" for i in range(8))
     assert found.message == f"8 rows cannot be used ({named})"
-    (found,) = [c for c in checks.data(SIX, lost) if c.code == "unusable_rows"]
+    (found,) = [c for c in findings.data(SIX, lost) if c.code == "unusable_rows"]
     assert found.message == f"9 rows cannot be used ({named}; ...)"
-    (found,) = [c for c in checks.data(SIX, lost[:1]) if c.code == "unusable_rows"]
+    (found,) = [c for c in findings.data(SIX, lost[:1]) if c.code == "unusable_rows"]
     assert found.message == "1 row cannot be used (k0: why 0)"
 
 
 def test_rows_that_were_dropped_are_counted() -> None:
     lost = [Dropped("a", "failed", ""), Dropped("b", "mid_schedule", ""), Dropped("c", "failed", "")]
-    first, second = checks.data(SIX, lost)
+    first, second = findings.data(SIX, lost)
     assert (first.code, first.level) == ("rows_dropped", "note")
     assert first.message == "3 of 6 runs were not used (2 failed, 1 mid_schedule)"
     assert (second.code, second.level) == ("mid_schedule", "warning")
     assert second.message == "1 runs had not finished their learning-rate schedule"
-    assert codes(checks.data(SIX, [Dropped("a", "failed", "")])) == ["rows_dropped"]
+    assert codes(findings.data(SIX, [Dropped("a", "failed", "")])) == ["rows_dropped"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_rows_that_were_dropped_are_counted() -> None:
     ],
 )
 def test_flops_beside_six_n_d(ratio: Any, rule: str, words: str, level: str) -> None:
-    found = checks.data(runs(ratio), [], flop_rule=rule)
+    found = findings.data(runs(ratio), [], flop_rule=rule)
     assert codes(found) == ["flops_not_6nd"] * bool(words)
     for check in found:
         assert check.message.startswith(words)
@@ -99,8 +98,8 @@ def test_flops_beside_six_n_d(ratio: Any, rule: str, words: str, level: str) -> 
 
 
 def test_runs_without_budgets() -> None:
-    assert codes(checks.data(runs([1.0] * 4, [1e14, 1e14, 2e14, 2e14]), [])) == ["not_isoflop"]
-    assert codes(checks.data(runs([1.0] * 5, [1e14, 1e14, 1e14, 2e14, 2e14]), [])) == []
+    assert codes(findings.data(runs([1.0] * 4, [1e14, 1e14, 2e14, 2e14]), [])) == ["not_isoflop"]
+    assert codes(findings.data(runs([1.0] * 5, [1e14, 1e14, 1e14, 2e14, 2e14]), [])) == []
 
 
 LAW = dict(zip(("E", "A", "B", "alpha", "beta"), (1.7, 400.0, 900.0, 0.34, 0.30), strict=True))
@@ -125,57 +124,57 @@ def evidence(**changes: Any) -> Block:
 
 
 def test_a_sound_surface_has_no_finding() -> None:
-    assert checks.surface(block(), STUDY) == []
+    assert findings.surface(block(), STUDY) == []
 
 
 def test_no_surface_says_why() -> None:
     for one in (block(status="not possible", reason="5 runs"), block(optimizer=None, reason="5 runs")):
-        (found,) = checks.surface(one, STUDY)
+        (found,) = findings.surface(one, STUDY)
         assert (found.code, found.message) == ("no_surface", "no surface was fitted: 5 runs")
 
 
 def test_degrees_of_freedom_and_convergence() -> None:
     few = STUDY.take(np.arange(20) < 9)
-    (found,) = [c for c in checks.surface(block(), few) if c.code == "low_df"]
+    (found,) = [c for c in findings.surface(block(), few) if c.code == "low_df"]
     assert found.message == "only 4 residual degrees of freedom: 9 runs for 5 constants"
-    assert "low_df" not in codes(checks.surface(block(), STUDY.take(np.arange(20) < 10)))
-    (found,) = checks.surface(evidence(converged=False, gradient_norm=0.034), STUDY)
+    assert "low_df" not in codes(findings.surface(block(), STUDY.take(np.arange(20) < 10)))
+    (found,) = findings.surface(evidence(converged=False, gradient_norm=0.034), STUDY)
     assert (found.code, found.message) == ("not_converged", "the optimizer stopped at a relative gradient of 0.03")
-    (found,) = checks.surface(evidence(agree_share=0.49), STUDY)
+    (found,) = findings.surface(evidence(agree_share=0.49), STUDY)
     assert (found.code, found.message) == ("basins", "only 49 % of 8 starts agree; 1 basins")
-    assert checks.surface(evidence(agree_share=0.5), STUDY) == []
+    assert findings.surface(evidence(agree_share=0.5), STUDY) == []
 
 
 @pytest.mark.parametrize(("verdict", "words"), UNIDENTIFIED)
 def test_what_is_not_identified(verdict: Identified, words: str) -> None:
     named = dict(block().identified) | {"E": verdict}
-    (found,) = checks.surface(block(identified=named), STUDY)
+    (found,) = findings.surface(block(identified=named), STUDY)
     assert (found.code, found.message) == ("not_identified", words)
 
 
 @pytest.mark.parametrize(("alpha", "said"), [(0.239, True), (0.241, False), (0.374, False), (0.376, True)])
 def test_an_asymmetric_surface_biases_parabolas(alpha: float, said: bool) -> None:
     one = block(params=LAW | {"alpha": alpha, "beta": 0.30})
-    found = [c for c in checks.surface(one, runs([1.0] * 12)) if c.code == "asymmetry"]
+    found = [c for c in findings.surface(one, runs([1.0] * 12)) if c.code == "asymmetry"]
     assert bool(found) == said
     for check in found:
         assert check.message.startswith(f"alpha/beta is {alpha / 0.3:.2f}: parabolas")
     assert not [
         c
-        for c in checks.surface(replace(one, params=one.params | {"beta": 0.0}), runs([1.0] * 12))
+        for c in findings.surface(replace(one, params=one.params | {"beta": 0.0}), runs([1.0] * 12))
         if c.code == "asymmetry"
     ]
 
 
 def test_asymmetry_needs_exponents_that_are_known() -> None:
     one = block(params=LAW | {"alpha": 0.6})
-    assert "asymmetry" in codes(checks.surface(one, runs([1.0] * 12)))
+    assert "asymmetry" in codes(findings.surface(one, runs([1.0] * 12)))
     for name in ("alpha", "beta"):
         unknown = replace(one, identified=one.identified | {name: Identified(False, "why")})
-        assert "asymmetry" not in codes(checks.surface(unknown, runs([1.0] * 12)))
+        assert "asymmetry" not in codes(findings.surface(unknown, runs([1.0] * 12)))
     clash = Clash(1e17, 1e8, (8e7, 1.2e8), 3e8)
-    assert "asymmetry" not in codes(checks.surface(one, runs([1.0] * 12), clash))
-    (found,) = checks.surface(block(), STUDY, clash)
+    assert "asymmetry" not in codes(findings.surface(one, runs([1.0] * 12), clash))
+    (found,) = findings.surface(block(), STUDY, clash)
     assert found.code == "surface_off"
     assert found.message == (
         "at 1e17 FLOPs the surface puts the best size at 300M parameters, the runs put it at 100M (80M to 120M)"
@@ -199,7 +198,7 @@ def bent(shifts: Any, noise: float, counts: Any = (5, 5, 5, 5)) -> Rows:
 def test_a_surface_that_misses_whole_budgets_by_the_f_test() -> None:
     shifts = np.array([0.01, -0.01, -0.01, 0.01])
     probe = bent(shifts, 1e-3)
-    (found,) = checks._misfit(block(), probe, None)
+    (found,) = findings._misfit(block(), probe, None)
     assert found.code == "lack_of_fit"
     assert found.message == (
         "the surface misses whole budgets: its mean errors are -1.0, +1.0, +1.0, -1.0 % by rising budget"
@@ -210,7 +209,7 @@ def test_a_surface_that_misses_whole_budgets_by_the_f_test() -> None:
     between = 5 * 4e-4 / 3
     for factor, said in ((0.95, True), (1.05, False)):
         noise = float(np.sqrt(between / cut / unit)) * factor
-        assert (checks._budget_errors(block(), bent(shifts, noise)) is not None) == said
+        assert (findings._budget_errors(block(), bent(shifts, noise)) is not None) == said
 
 
 def test_what_counts_is_how_budgets_differ_from_each_other() -> None:
@@ -220,24 +219,24 @@ def test_what_counts_is_how_budgets_differ_from_each_other() -> None:
     shifts = np.array([0.03, 0.01, 0.01, 0.03])
     for factor, said in ((0.95, True), (1.05, False)):
         noise = float(np.sqrt(5 * 4e-4 / 3 / cut / unit)) * factor
-        assert (checks._budget_errors(block(), bent(shifts, noise)) is not None) == said
+        assert (findings._budget_errors(block(), bent(shifts, noise)) is not None) == said
 
 
 def test_errors_of_budgets_below_what_seeds_do_are_none() -> None:
     for size, said in ((4.9e-4, False), (5.1e-4, True)):
-        assert (checks._budget_errors(block(), bent([size, -size, size, -size], 1e-7)) is not None) == said
+        assert (findings._budget_errors(block(), bent([size, -size, size, -size], 1e-7)) is not None) == said
 
 
 def test_budgets_of_single_runs_are_left_out_or_grouped_by_compute() -> None:
-    errors = checks._budget_errors(block(), bent([0.02, 0.0, -0.02, 0.5], 1e-4, (4, 4, 4, 1)))
+    errors = findings._budget_errors(block(), bent([0.02, 0.0, -0.02, 0.5], 1e-4, (4, 4, 4, 1)))
     assert errors == pytest.approx([-0.02, 0.0, 0.02], abs=1e-9)
     single = bent(np.repeat([0.02, 0.0, -0.02], 4), 0.0, (1,) * 12)
-    assert checks._budget_errors(block(), single) == pytest.approx([-0.02, 0.0, 0.02], abs=1e-9)
+    assert findings._budget_errors(block(), single) == pytest.approx([-0.02, 0.0, 0.02], abs=1e-9)
     two = bent([0.02, 0.02, *([0.0] * 4), *([-0.02] * 4)], 0.0, (2, 2, *([1] * 8)))
-    assert checks._budget_errors(block(), two) == pytest.approx([-0.02, 0.0, 0.02], abs=1e-9), "two are too few"
-    assert checks._budget_errors(block(), bent([0.1, 0.0, -0.1], 1e-6, (2, 3, 2))) is None, "four degrees of freedom"
-    assert checks._budget_errors(block(), bent([0.1, 0.0, -0.1], 1e-6, (3, 3, 2))) is not None
-    assert checks._budget_errors(block(), bent([0.1, -0.1], 1e-6, (5, 5))) is None, "two groups by compute"
+    assert findings._budget_errors(block(), two) == pytest.approx([-0.02, 0.0, 0.02], abs=1e-9), "two are too few"
+    assert findings._budget_errors(block(), bent([0.1, 0.0, -0.1], 1e-6, (2, 3, 2))) is None, "four degrees of freedom"
+    assert findings._budget_errors(block(), bent([0.1, 0.0, -0.1], 1e-6, (3, 3, 2))) is not None
+    assert findings._budget_errors(block(), bent([0.1, -0.1], 1e-6, (5, 5))) is None, "two groups by compute"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,7 @@ def test_budgets_of_single_runs_are_left_out_or_grouped_by_compute() -> None:
 )
 def test_groups_of_about_four_by_compute(count: int, want: Any) -> None:
     held = runs(np.arange(1, count + 1)[::-1])
-    assert checks._by_compute(held).tolist() == want[::-1]
+    assert findings._by_compute(held).tolist() == want[::-1]
 
 
 def plan(**changes: Any) -> Recommendation:
@@ -268,55 +267,55 @@ def backtest(**changes: Any) -> Backtest:
 
 
 def test_a_recommendation_without_findings() -> None:
-    assert checks.outlook(plan(), backtest()) == []
+    assert findings.outlook(plan(), backtest()) == []
 
 
 def test_no_recommendation_is_an_error_or_a_note() -> None:
-    (found,) = checks.outlook(None, backtest())
+    (found,) = findings.outlook(None, backtest())
     assert (found.code, found.level, found.message) == (
         "no_recommendation",
         "error",
         "no approach can recommend a size",
     )
     assert found.advice == "finish or add runs"
-    (found,) = checks.outlook(None, backtest(), "because", "note")
+    (found,) = findings.outlook(None, backtest(), "because", "note")
     assert (found.message, found.level) == ("because", "note")
     assert found.advice == "form=chinchilla, or approach=2, recommends one"
 
 
 def test_approaches_that_disagree() -> None:
     sizes = {"2 akima": 1.5e8, "3 surface": 2e8, "1 hull": 1e8}
-    (found,) = checks.outlook(plan(disagreement=2.0), backtest(), sizes=sizes)
+    (found,) = findings.outlook(plan(disagreement=2.0), backtest(), sizes=sizes)
     assert found.code == "disagreement"
     assert found.message == "the approaches disagree on N* by a factor of 2 (1 hull 100M, 3 surface 200M)"
-    (found,) = checks.outlook(plan(disagreement=1.51), backtest())
+    (found,) = findings.outlook(plan(disagreement=1.51), backtest())
     assert found.message == "the approaches disagree on N* by a factor of 1.5"
-    assert checks.outlook(plan(disagreement=1.5), backtest()) == []
+    assert findings.outlook(plan(disagreement=1.5), backtest()) == []
 
 
 def test_far_budgets() -> None:
-    assert checks.outlook(plan(extrapolation_factor=30.0), backtest()) == []
-    (found,) = checks.outlook(plan(extrapolation_factor=30.1), backtest())
+    assert findings.outlook(plan(extrapolation_factor=30.0), backtest()) == []
+    (found,) = findings.outlook(plan(extrapolation_factor=30.1), backtest())
     assert (found.code, found.message) == ("far_extrapolation", "the budget is 30.1 times the largest run")
 
 
 def test_no_backtest() -> None:
-    (found,) = checks.outlook(plan(), None)
+    (found,) = findings.outlook(plan(), None)
     assert (found.code, found.level) == ("no_backtest", "note")
 
 
 def test_a_backtest_that_is_too_near() -> None:
-    (found,) = checks.outlook(plan(extrapolation_factor=20.0), backtest(covers=False, extrapolation_factor=3.0))
+    (found,) = findings.outlook(plan(extrapolation_factor=20.0), backtest(covers=False, extrapolation_factor=3.0))
     assert found.code == "near_backtest"
     assert found.message == (
         "the backtest is over a factor of 3.0, the recommendation over 20: nothing here tests that far"
     )
-    assert checks._tested(None, backtest(covers=False)) == []
+    assert findings._tested(None, backtest(covers=False)) == []
 
 
 @pytest.mark.parametrize(("error", "said"), [(0.029, False), (-0.029, False), (0.031, True), (-0.031, True)])
 def test_a_backtest_that_is_off(error: float, said: bool) -> None:
-    found = checks.outlook(plan(intervals={}), backtest(relative_error=error))
+    found = findings.outlook(plan(intervals={}), backtest(relative_error=error))
     assert codes(found) == ["backtest_error"] * said
     for check in found:
         assert check.message == f"the held-out largest budget is predicted {100 * error:+.1f} % off"
@@ -335,12 +334,12 @@ RUN = BacktestRun("r", 1.0, 1.0, 1.0, 2.0, 2.0, 0.0)
 )
 def test_a_backtest_that_misses_on_one_side(mean: float, level: str, words: str) -> None:
     test = backtest(one_sided=True, mean_relative_error=mean, runs=(RUN, RUN))
-    (found,) = checks.outlook(plan(), test)
+    (found,) = findings.outlook(plan(), test)
     assert (found.code, found.level) == ("backtest_bias", level)
     assert found.message == f"the backtest misses on one side: {words}"
-    assert checks.one_sided(test) == words
-    assert checks.outlook(plan(), replace(test, one_sided=False)) == []
-    assert checks.outlook(plan(), replace(test, mean_relative_error=None)) == []
+    assert findings.one_sided(test) == words
+    assert findings.outlook(plan(), replace(test, one_sided=False)) == []
+    assert findings.outlook(plan(), replace(test, mean_relative_error=None)) == []
 
 
 @pytest.mark.parametrize(
@@ -354,7 +353,7 @@ def test_a_backtest_that_misses_on_one_side(mean: float, level: str, words: str)
     ],
 )
 def test_an_interval_that_the_backtest_leaves(error: float, said: bool) -> None:
-    found = checks.outlook(plan(), backtest(relative_error=error))
+    found = findings.outlook(plan(), backtest(relative_error=error))
     assert ("interval_short" in codes(found)) == said
     for check in found:
         if check.code == "interval_short":
@@ -364,8 +363,8 @@ def test_an_interval_that_the_backtest_leaves(error: float, said: bool) -> None:
                 "from -4.0 to +4.0 %"
             )
     for lacking in (plan(loss=None), plan(intervals={"loss": None}), plan(intervals={})):
-        assert "interval_short" not in codes(checks.outlook(lacking, backtest(relative_error=0.2)))
-    assert checks._tested(None, backtest(relative_error=0.001)) == []
+        assert "interval_short" not in codes(findings.outlook(lacking, backtest(relative_error=0.2)))
+    assert findings._tested(None, backtest(relative_error=0.001)) == []
 
 
 def line(value: float | None, option: str = "x", choice: str = "c") -> Choice:
@@ -374,14 +373,14 @@ def line(value: float | None, option: str = "x", choice: str = "c") -> Choice:
 
 def test_choices_that_move_the_exponent() -> None:
     three = [line(0.45, "as fitted"), line(0.40, "", "loss"), line(None), line(0.56, "squared")]
-    (found,) = checks.choices(three, (0.42, 0.48))
+    (found,) = findings.choices(three, (0.42, 0.48))
     assert found.code == "choices_disagree"
     assert found.message == ("a lies between 0.40 and 0.56 over 3 choices of the analysis (loss 0.40 and squared 0.56)")
-    assert checks.choices(three, (0.40, 0.56)) == [], "all within the interval"
-    assert codes(checks.choices(three, (0.41, 0.60))) == ["choices_disagree"]
-    assert codes(checks.choices(three, (0.30, 0.55))) == ["choices_disagree"]
-    assert codes(checks.choices(three, None)) == ["choices_disagree"]
-    assert checks.choices([line(0.25), line(0.3), line(0.35)], None) == [], "by a tenth"
-    assert codes(checks.choices([line(0.25), line(0.3), line(0.3501)], None)) == ["choices_disagree"]
-    assert checks.choices([line(0.1), line(0.9), line(None)], None) == []
-    assert checks.choices([], None) == []
+    assert findings.choices(three, (0.40, 0.56)) == [], "all within the interval"
+    assert codes(findings.choices(three, (0.41, 0.60))) == ["choices_disagree"]
+    assert codes(findings.choices(three, (0.30, 0.55))) == ["choices_disagree"]
+    assert codes(findings.choices(three, None)) == ["choices_disagree"]
+    assert findings.choices([line(0.25), line(0.3), line(0.35)], None) == [], "by a tenth"
+    assert codes(findings.choices([line(0.25), line(0.3), line(0.3501)], None)) == ["choices_disagree"]
+    assert findings.choices([line(0.1), line(0.9), line(None)], None) == []
+    assert findings.choices([], None) == []

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import comparison
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
+from analysis.inference import selection
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
 from tests.analysis import studies
 
 
 def test_criteria_are_weighed() -> None:
-    np.testing.assert_allclose(comparison.behind([3.0, 1.0, np.inf]), [2.0, 0.0, np.inf])
-    np.testing.assert_array_equal(comparison.behind([np.inf, np.inf]), [0.0, 0.0])
+    np.testing.assert_allclose(selection.behind([3.0, 1.0, np.inf]), [2.0, 0.0, np.inf])
+    np.testing.assert_array_equal(selection.behind([np.inf, np.inf]), [0.0, 0.0])
     expected = np.exp([-1.0, 0.0, -2.0])
-    np.testing.assert_allclose(comparison.weights([3.0, 1.0, 5.0]), expected / expected.sum())
-    np.testing.assert_allclose(comparison.weights([np.inf, np.inf]), [0.5, 0.5])
-    np.testing.assert_allclose(comparison.weights([np.inf, 4.0]), [0.0, 1.0])
+    np.testing.assert_allclose(selection.weights([3.0, 1.0, 5.0]), expected / expected.sum())
+    np.testing.assert_allclose(selection.weights([np.inf, np.inf]), [0.5, 0.5])
+    np.testing.assert_allclose(selection.weights([np.inf, 4.0]), [0.0, 1.0])
 
 
 def sized(names: tuple[str, ...], inputs: Any, **extra: Any) -> Any:
@@ -30,7 +30,7 @@ def sized(names: tuple[str, ...], inputs: Any, **extra: Any) -> Any:
 
 
 def test_how_large_runs_are() -> None:
-    size = comparison.size_of
+    size = selection.size_of
     np.testing.assert_array_equal(size(sized(("params",), [[1, 2]], flops=[7.0, 8.0])), [7, 8])
     np.testing.assert_array_equal(size(sized(("params", "tokens"), [[1, 2], [3, 4]])), [3, 8])
     np.testing.assert_array_equal(size(sized(("lr",), [[9, 9]], params_active=[2.0, 3.0], tokens=[5.0, 7.0])), [10, 21])
@@ -45,32 +45,32 @@ def test_how_large_runs_are() -> None:
 def test_the_largest_fifth_is_predicted_from_the_others() -> None:
     table = studies.isoflop(0, noise=0.004)
     fit = fit_law(table, loss="squared", resamples=0, starts=2, tie={"beta": "alpha"})
-    error = comparison.held_out_error(fit)
+    error = selection.held_out_error(fit)
     largest = table["flops"] >= np.quantile(table["flops"], 0.8) * (1 - 1e-9)
     others = fit_law(table[~largest], loss="squared", resamples=0, tie={"beta": "alpha"})
     value = others.predict(table[largest])
     assert error == pytest.approx(float(np.abs(value / table["loss"][largest] - 1).mean()), rel=1e-6)
-    half = comparison.held_out_error(fit, 0.5)
+    half = selection.held_out_error(fit, 0.5)
     lower = table["flops"] < np.quantile(table["flops"], 0.5) * (1 - 1e-9)
     others = fit_law(table[lower], loss="squared", resamples=0, tie={"beta": "alpha"})
     assert half == pytest.approx(
         float(np.abs(others.predict(table[~lower]) / table["loss"][~lower] - 1).mean()), rel=1e-6
     )
     few = fit_law(table.iloc[[0, 3, 6, 9, 12, 18]], loss="squared", resamples=0)
-    assert np.isnan(comparison.held_out_error(few))  # five rows are left for five constants
+    assert np.isnan(selection.held_out_error(few))  # five rows are left for five constants
     held = fit_law(table, loss="squared", resamples=0, fix={"E": 1.9}, plain=True)
     others = fit_law(table[~largest], loss="squared", resamples=0, fix={"E": 1.9}, plain=True)
     value = others.predict(table[largest])
     expected = float(np.abs(value / table["loss"][largest] - 1).mean())
-    assert comparison.held_out_error(held) == pytest.approx(expected, rel=1e-6)
+    assert selection.held_out_error(held) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_default_is_a_fifth() -> None:
     table = studies.isoflop(0, noise=0.02)
     spread = table.assign(flops=table["flops"] * np.exp(np.linspace(0, 0.3, 20)))
     fit = fit_law(spread, "frontier_no_floor", loss="squared", resamples=0)
-    answers = [comparison.held_out_error(fit, share) for share in (0.2, 0.0, 0.3)]
-    assert comparison.held_out_error(fit) == answers[0]
+    answers = [selection.held_out_error(fit, share) for share in (0.2, 0.0, 0.3)]
+    assert selection.held_out_error(fit) == answers[0]
     assert len(set(answers)) == 3
 
 
@@ -82,7 +82,7 @@ def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.Mo
     said = [("low_df", "warning"), ("edge", "note"), ("off", "error"), ("low_df", "warning")]
     checks = tuple(SimpleNamespace(code=code, level=level) for code, level in said)
     monkeypatch.setattr(LawFit, "check", lambda _: checks)
-    found = comparison.compare(fits)
+    found = selection.compare(fits)
     assert list(found["warning"]) == ["low_df off"] * 2
     assert list(found.columns) == [
         "rank", "aicc", "delta_aicc", "weight", "aic", "bic", "k", "nobs", "objective", "error", "warning",
@@ -91,16 +91,16 @@ def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.Mo
     assert list(found.index) == [fit.form.name for fit in order]
     np.testing.assert_array_equal(found["rank"], [0, 1])
     np.testing.assert_allclose(found["delta_aicc"], [0.0, order[1].aicc - order[0].aicc])
-    np.testing.assert_allclose(found["weight"], comparison.weights([fit.aicc for fit in order]))
+    np.testing.assert_allclose(found["weight"], selection.weights([fit.aicc for fit in order]))
     np.testing.assert_array_equal(found["k"], [fit.free for fit in order])
     np.testing.assert_array_equal(found["nobs"], [20, 20])
     np.testing.assert_allclose(found["objective"], [fit.objective for fit in order])
     with pytest.raises(ValueError, match="at least one fit"):
-        comparison.compare([])
+        selection.compare([])
     with pytest.raises(ValueError, match="was fitted to 19 rows"):
-        comparison.compare([fits[0], fit_law(table.iloc[:19], "compute", loss="squared", resamples=0)])
+        selection.compare([fits[0], fit_law(table.iloc[:19], "compute", loss="squared", resamples=0)])
     other = replace(fits[1], data=replace(fits[1].data, target=fits[1].data.target * 1.01))
     with pytest.raises(ValueError, match="to others"):
-        comparison.compare([fits[0], other])
+        selection.compare([fits[0], other])
     with pytest.raises(ValueError, match="differ in whether residuals are logs"):
-        comparison.compare([fits[0], fit_law(table, "compute", loss="squared", resamples=0, plain=True)])
+        selection.compare([fits[0], fit_law(table, "compute", loss="squared", resamples=0, plain=True)])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.constraints import FREE, Constraint, constraint, solved
-from analysis.forms import FORMS
-from analysis.forms.powers import SURFACE
+from analysis.estimation.constraints import FREE, Constraint, constraint, solved
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
 
 CENTRES = np.array([16.0, 21.0])
 NAMES = ("E", "A", "B", "alpha", "beta")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.cost import Cost, cost
-from analysis.rows import Rows, rows
+from analysis.approaches.cost import Cost, cost
+from analysis.runs.dataset import Rows, rows
 
 N = np.array([1e7, 1e8, 1e9])
 D = np.array([1e9, 2e9, 3e9])

@@ -7,25 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import covariance, engine, losses
-from analysis.constraints import constraint
-from analysis.forms.powers import SURFACE
+from analysis.estimation import multistart, objectives
+from analysis.estimation.constraints import constraint
+from analysis.inference import covariance
+from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis import studies
 
 TABLE = studies.isoflop(0)
 GROUPS = np.repeat([7, 3, 9, 1, 5], 4)
 
 
-def problem(loss: losses.Loss, residual: np.ndarray, plain: bool = False) -> tuple[engine.Problem, engine.PointFit]:
+def problem(
+    loss: objectives.Loss, residual: np.ndarray, plain: bool = False
+) -> tuple[multistart.Problem, multistart.PointFit]:
     """Return a problem with these residuals (observed less predicted) at the true law, as if that were the fit."""
     columns = (TABLE["params"].to_numpy()[: len(residual)], TABLE["tokens"].to_numpy()[: len(residual)])
-    p = engine.problem(SURFACE, columns, np.ones(len(residual)), loss, plain=plain)
+    p = multistart.problem(SURFACE, columns, np.ones(len(residual)), loss, plain=plain)
     theta = SURFACE.internal(np.array([studies.LAW]), p.centres)
     said = SURFACE.log_value(theta, p.x)[0]
     y = np.log(np.exp(said) + residual) if plain else said + residual
-    p = engine.Problem(SURFACE, p.x, p.centres, y, loss, p.constraint, plain)
+    p = multistart.Problem(SURFACE, p.x, p.centres, y, loss, p.constraint, plain)
     evidence: Any = None
-    return p, engine.PointFit(theta[0], np.array(studies.LAW), 0.0, np.eye(5), evidence)
+    return p, multistart.PointFit(theta[0], np.array(studies.LAW), 0.0, np.eye(5), evidence)
 
 
 def normal(count: int = 20, sd: float = 0.01) -> np.ndarray:
@@ -34,7 +37,7 @@ def normal(count: int = 20, sd: float = 0.01) -> np.ndarray:
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_of_squares_it_is_the_textbooks(plain: bool) -> None:
-    p, point = problem(losses.Squared(), normal(), plain)
+    p, point = problem(objectives.Squared(), normal(), plain)
     slopes = SURFACE.jacobian(point.theta[None], p.x)[0]
     if plain:
         slopes = slopes * np.exp(SURFACE.log_value(point.theta[None], p.x)[0])[:, None]
@@ -60,7 +63,7 @@ def steepness(psi: Any, residual: np.ndarray, spread: float) -> float:
 
 def test_of_hubers_loss_the_slope_is_measured_over_a_bandwidth() -> None:
     residual, cut = normal(), 0.004
-    p, point = problem(losses.Huber(cut), residual)
+    p, point = problem(objectives.Huber(cut), residual)
     spread = 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
     slope = steepness(lambda r: np.clip(r, -cut, cut), residual, spread)
     slopes = SURFACE.jacobian(point.theta[None], p.x)[0]
@@ -73,7 +76,7 @@ def test_of_hubers_loss_the_slope_is_measured_over_a_bandwidth() -> None:
 
 
 def test_of_students_t_the_scale_stays_that_of_the_residuals() -> None:
-    residual, loss = normal(), losses.StudentT()
+    residual, loss = normal(), objectives.StudentT()
     p, point = problem(loss, residual)
     spread = 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
     slope = steepness(lambda r: loss.pull(r[None], residual[None])[0], residual, spread)
@@ -86,7 +89,7 @@ def test_of_students_t_the_scale_stays_that_of_the_residuals() -> None:
 def test_where_most_residuals_are_equal_their_standard_deviation_gives_the_bandwidth() -> None:
     residual, cut = np.zeros(20), 0.004
     residual[3], residual[8] = 0.02, -0.01
-    p, point = problem(losses.Huber(cut), residual)
+    p, point = problem(objectives.Huber(cut), residual)
     slope = steepness(lambda r: np.clip(r, -cut, cut), residual, float(residual.std()))
     slopes = SURFACE.jacobian(point.theta[None], p.x)[0]
     want = np.linalg.inv(slopes.T @ slopes) * 2 * cut**2 / 15 / slope**2
@@ -94,26 +97,26 @@ def test_where_most_residuals_are_equal_their_standard_deviation_gives_the_bandw
 
 
 def test_exact_fits_and_residuals_without_a_slope_have_numbers_still() -> None:
-    p, point = problem(losses.Squared(), np.zeros(20))
+    p, point = problem(objectives.Squared(), np.zeros(20))
     assert np.abs(covariance.delta(p, point)).max() < 1e-12
-    p, point = problem(losses.Huber(1e-9), 1.0 + 0.001 * np.arange(20))
+    p, point = problem(objectives.Huber(1e-9), 1.0 + 0.001 * np.arange(20))
     for found in (covariance.delta(p, point), covariance.sandwich(p, point, GROUPS)):
         assert np.isfinite(found).all()
         assert np.diag(found).min() > 1e100, "nothing is known"
 
 
 def test_as_many_rows_as_constants_and_a_single_group_divide_by_one() -> None:
-    p, point = problem(losses.Squared(), normal(5))
+    p, point = problem(objectives.Squared(), normal(5))
     slopes = SURFACE.jacobian(point.theta[None], p.x)[0]
     want = np.linalg.inv(slopes.T @ slopes) * (normal(5) ** 2).sum()
     np.testing.assert_allclose(covariance.delta(p, point), want, rtol=1e-4)
-    p, point = problem(losses.Squared(), normal())
+    p, point = problem(objectives.Squared(), normal())
     slopes = SURFACE.jacobian(point.theta[None], p.x)[0]
     bread = np.linalg.inv(slopes.T @ slopes)
     score = (slopes * normal()[:, None]).sum(axis=0)
     one = covariance.sandwich(p, point, np.zeros(20, dtype=np.int64))
     np.testing.assert_allclose(one, bread @ np.outer(score, score) @ bread * 19 / 15, rtol=1e-6, atol=1e-12)
-    p, point = problem(losses.Squared(), normal(5))
+    p, point = problem(objectives.Squared(), normal(5))
     few = covariance.sandwich(p, point, np.arange(5))
     slopes = SURFACE.jacobian(point.theta[None], p.x)[0]
     bread, scores = np.linalg.inv(slopes.T @ slopes), slopes * normal(5)[:, None]
@@ -122,9 +125,9 @@ def test_as_many_rows_as_constants_and_a_single_group_divide_by_one() -> None:
 
 
 def test_what_is_held_has_no_variance_and_what_is_tied_has_the_same() -> None:
-    p, point = problem(losses.Squared(), normal())
+    p, point = problem(objectives.Squared(), normal())
     free = constraint(SURFACE, p.centres, fix={"E": 1.9}, tie={"beta": "alpha"})
-    held = engine.Problem(SURFACE, p.x, p.centres, p.y, p.loss, free)
+    held = multistart.Problem(SURFACE, p.x, p.centres, p.y, p.loss, free)
     for found in (covariance.delta(held, point), covariance.sandwich(held, point, GROUPS)):
         assert np.abs(found[0]).max() == 0.0
         assert found[3, 3] == pytest.approx(found[4, 4])

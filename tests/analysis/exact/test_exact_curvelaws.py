@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import curvelaws, law, losses
-from analysis.curvelaws import Curve, CurveLaws
-from analysis.forms.base import Array
-from analysis.forms.multi_power import MultiPower, Schedules, _changes
+from analysis.approaches import curves
+from analysis.approaches.curves import Curve, CurveLaws
+from analysis.estimation import objectives
+from analysis.inference import fit_law as law
+from analysis.laws.base import Array
+from analysis.laws.multi_power import MultiPower, Schedules, _changes
 
 STEPS = np.arange(40, 401, 20)
 LAW = {"L_0": 3.0, "A": 0.5, "alpha": 0.5, "B": 350.0, "C": 2.0, "beta": 0.6, "gamma": 0.6}
@@ -51,40 +53,40 @@ def table() -> pd.DataFrame:
 def test_rates_go_straight_between_observations_and_up_from_zero() -> None:
     rows = pd.DataFrame({"step": [6, 2, 4], "lr": [0.1, 0.4, 0.2], "loss": [1.0, 3.0, 2.0], "run": "one"})
     other = pd.DataFrame({"step": [0, 2], "lr": [0.3, 0.1], "loss": [5.0, 4.0], "run": "two"})
-    one, two = curvelaws.curves(pd.concat([rows, other], ignore_index=True))
+    one, two = curves.curves(pd.concat([rows, other], ignore_index=True))
     assert (one.run, one.size, two.run) == ("one", "", "two")
     np.testing.assert_array_equal(one.steps, [2, 4, 6])
     np.testing.assert_array_equal(one.loss, [3.0, 2.0, 1.0])
     np.testing.assert_allclose(one.rates, [0.0, 0.2, 0.4, 0.3, 0.2, 0.15, 0.1])
     np.testing.assert_allclose(two.rates, [0.3, 0.2, 0.1])
     first = pd.DataFrame({"step": [1, 3], "lr": [0.4, 0.2], "loss": [3.0, 2.0]})
-    np.testing.assert_allclose(curvelaws.curves(first)[0].rates, [0.0, 0.4, 0.3, 0.2])
+    np.testing.assert_allclose(curves.curves(first)[0].rates, [0.0, 0.4, 0.3, 0.2])
     later = pd.concat([other.assign(run="z"), rows.assign(run="a")], ignore_index=True)
-    assert [curve.run for curve in curvelaws.curves(later)] == ["z", "a"]
+    assert [curve.run for curve in curves.curves(later)] == ["z", "a"]
 
 
 def test_tables_that_hold_no_curves_are_refused() -> None:
     rows = pd.DataFrame({"step": [1, 2, 2], "lr": 0.1, "loss": [3.0, 2.0, 1.0]})
     with pytest.raises(ValueError, match="has two losses at step 2"):
-        curvelaws.curves(rows)
+        curves.curves(rows)
     for name in ("step", "lr", "loss"):
         for bad in (rows.drop(columns=name), rows.assign(**{name: np.nan})):
             with pytest.raises(ValueError, match=f"there is no column '{name}'"):
-                curvelaws.curves(bad)
+                curves.curves(bad)
 
 
 def test_what_names_a_curve_and_a_size() -> None:
     rows = pd.DataFrame({"params": [1.2e6, 3.4e9], "key": ["k1", "k2"]})
-    assert curvelaws.labels(rows) == (["1.2M", "3.4B"], ["", ""])
-    assert curvelaws.labels(rows.assign(run=["a", "b"]))[1] == ["a", "b"]
-    assert curvelaws.labels(rows.assign(schedule=["c", "d"]))[1] == ["c", "d"]
-    assert curvelaws.labels(rows.assign(schedule=["c", ""]))[1] == ["k1", "k2"]
-    assert curvelaws.labels(rows.assign(schedule=["", ""]))[1] == ["", ""]
-    assert curvelaws.labels(rows.assign(run=["a", "b"], schedule=["c", "d"]))[1] == ["a", "b"]
-    assert curvelaws.labels(rows.assign(size_group=["s", "m"]))[0] == ["s", "m"]
-    assert curvelaws.labels(rows.assign(size_group=pd.Series(["s", np.nan], dtype=object)))[0] == ["1.2M", "3.4B"]
-    assert curvelaws.labels(rows.assign(size_group=["s", ""]))[0] == ["1.2M", "3.4B"]
-    assert curvelaws.labels(pd.DataFrame({"step": [1, 2]})) == (["", ""], ["", ""])
+    assert curves.labels(rows) == (["1.2M", "3.4B"], ["", ""])
+    assert curves.labels(rows.assign(run=["a", "b"]))[1] == ["a", "b"]
+    assert curves.labels(rows.assign(schedule=["c", "d"]))[1] == ["c", "d"]
+    assert curves.labels(rows.assign(schedule=["c", ""]))[1] == ["k1", "k2"]
+    assert curves.labels(rows.assign(schedule=["", ""]))[1] == ["", ""]
+    assert curves.labels(rows.assign(run=["a", "b"], schedule=["c", "d"]))[1] == ["a", "b"]
+    assert curves.labels(rows.assign(size_group=["s", "m"]))[0] == ["s", "m"]
+    assert curves.labels(rows.assign(size_group=pd.Series(["s", np.nan], dtype=object)))[0] == ["1.2M", "3.4B"]
+    assert curves.labels(rows.assign(size_group=["s", ""]))[0] == ["1.2M", "3.4B"]
+    assert curves.labels(pd.DataFrame({"step": [1, 2]})) == (["", ""], ["", ""])
 
 
 def curve(count: int, run: str = "one", size: str = "") -> Curve:
@@ -93,9 +95,9 @@ def curve(count: int, run: str = "one", size: str = "") -> Curve:
 
 
 def test_curves_are_thinned_to_sixty_points_with_both_ends() -> None:
-    np.testing.assert_array_equal(curvelaws._thin(curve(60)), np.arange(60))
-    np.testing.assert_array_equal(curvelaws._thin(curve(7)), np.arange(7))
-    picks = curvelaws._thin(curve(237))
+    np.testing.assert_array_equal(curves._thin(curve(60)), np.arange(60))
+    np.testing.assert_array_equal(curves._thin(curve(7)), np.arange(7))
+    picks = curves._thin(curve(237))
     np.testing.assert_array_equal(picks, np.round(np.arange(60) * 4))
     assert (picks[0], picks[-1], len(picks)) == (0, 236, 60)
 
@@ -108,16 +110,16 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def fit_law(table: Any, form: Any, **options: Any) -> Any:
         asked.append({"table": table, "law": form, **options})
-        quick = {**options, "resamples": 0, "loss": losses.Squared(), "starts": 1}
+        quick = {**options, "resamples": 0, "loss": objectives.Squared(), "starts": 1}
         return kept(table, form, fix={name: LAW[name] for name in LAW if name != "L_0"}, **quick)
 
-    monkeypatch.setattr(curvelaws, "fit_law", fit_law)
+    monkeypatch.setattr(curves, "fit_law", fit_law)
     return asked
 
 
 def test_a_law_a_size_is_fitted_on_some_and_scored_on_all(fitted: list[dict[str, Any]]) -> None:
-    loss = losses.Huber(0.5)
-    found = curvelaws.fit(table(), ["run0", "run2"], loss=loss, resamples=7, seed=3)
+    loss = objectives.Huber(0.5)
+    found = curves.fit(table(), ["run0", "run2"], loss=loss, resamples=7, seed=3)
     assert list(found.fits) == ["small", "large"]
     assert [(s.size, s.run, s.fitted) for s in found.scores] == [
         (size, f"run{k}", k != 1) for size in ("small", "large") for k in range(3)
@@ -136,33 +138,33 @@ def test_a_law_a_size_is_fitted_on_some_and_scored_on_all(fitted: list[dict[str,
     np.testing.assert_array_equal(first["table"]["loss"], small[small["run"] != "run1"]["loss"])
     assert len(found.curves) == 6
     assert [float(f.params["L_0"]) for f in found.fits.values()] == pytest.approx([3.0, 2.7], rel=1e-6)
-    whole = curvelaws.fit(table())
+    whole = curves.fit(table())
     assert all(score.fitted for score in whole.scores)
-    assert (fitted[-1]["seed"], fitted[-1]["resamples"], fitted[-1]["loss"]) == (0, 0, losses.Huber())
+    assert (fitted[-1]["seed"], fitted[-1]["resamples"], fitted[-1]["loss"]) == (0, 0, objectives.Huber())
     assert [check.code for check in whole.checks][:2] == ["few_curves", "no_held_out_curve"]
     assert "no_held_out_curve" not in [check.code for check in found.checks]
     for train, message in ((["run9"], "train=run9: there is no such run; there are run0, run1, run2"),):
         with pytest.raises(ValueError, match=message):
-            curvelaws.fit(table(), train)
+            curves.fit(table(), train)
     lone = table()[(table()["size_group"] == "small") | (table()["run"] != "run0")]
     with pytest.raises(ValueError, match="train=run0: size large has none of these runs"):
-        curvelaws.fit(lone, ["run0"])
+        curves.fit(lone, ["run0"])
 
 
 def test_resamples_are_over_four_curves_or_more(fitted: list[dict[str, Any]]) -> None:
     more = table()[table()["size_group"] == "small"]
     for count, draws in ((3, 0), (4, 9), (5, 9)):
         extra = [more[more["run"] == "run1"].assign(run=f"more{k}") for k in range(count - 3)]
-        found = curvelaws.fit(pd.concat([more, *extra], ignore_index=True), resamples=9)
+        found = curves.fit(pd.concat([more, *extra], ignore_index=True), resamples=9)
         assert fitted[-1]["resamples"] == draws
         assert ("few_curves" in [check.code for check in found.checks]) == (count < 4)
 
 
 def test_scores_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     one = replace(curve(4), loss=np.array([4.0, 2.0, 2.5, 2.0]))
-    monkeypatch.setattr(curvelaws, "predicted", lambda *_: np.array([4.2, 1.9, 2.5, 2.1]))
+    monkeypatch.setattr(curves, "predicted", lambda *_: np.array([4.2, 1.9, 2.5, 2.1]))
     anything: Any = None
-    score = curvelaws._score(one, anything, anything, True)
+    score = curves._score(one, anything, anything, True)
     mean = 10.5 / 4
     spread = sum((v - mean) ** 2 for v in (4.0, 2.0, 2.5, 2.0))
     assert score.r2 == pytest.approx(1 - (0.04 + 0.01 + 0.01) / spread)
@@ -172,20 +174,20 @@ def test_scores_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert score.final_relative == pytest.approx(0.05)
     assert (score.points, score.fitted, score.run) == (4, True, "one")
     flat = replace(one, loss=np.full(4, 2.0))
-    assert curvelaws._score(flat, anything, anything, False).r2 < -1e100
+    assert curves._score(flat, anything, anything, False).r2 < -1e100
 
 
 def test_predictions_are_of_the_curves_own_steps(fitted: list[dict[str, Any]]) -> None:
     del fitted
-    found = curvelaws.fit(table(), ["run0"])
+    found = curves.fit(table(), ["run0"])
     other = Curve("new", "small", STEPS, exact(rates(3)), rates(3))
     form = MultiPower(Schedules.of([(rates(0), STEPS)]))
-    np.testing.assert_allclose(curvelaws.predicted(other, form, found.fits["small"]), exact(rates(3)), rtol=1e-6)
+    np.testing.assert_allclose(curves.predicted(other, form, found.fits["small"]), exact(rates(3)), rtol=1e-6)
 
 
 def test_one_block_of_one_size_or_of_several(fitted: list[dict[str, Any]]) -> None:
     del fitted
-    found = curvelaws.fit(table())
+    found = curves.fit(table())
     block = found.block()
     assert list(block.params)[:2] == ["L_0 (small)", "A (small)"]
     assert len(block.params) == len(block.intervals) == 14
@@ -197,36 +199,36 @@ def test_one_block_of_one_size_or_of_several(fitted: list[dict[str, Any]]) -> No
     one = CurveLaws({"small": found.fits["small"]}, found.scores, found.checks, found.curves).block()
     assert list(one.params) == list(LAW)
     drawn = replace(found.fits["small"], thetas=np.repeat(found.fits["small"].point.theta[None], 9, axis=0))
-    ends = curvelaws._intervals(drawn)
+    ends = curves._intervals(drawn)
     assert ends["L_0"] == pytest.approx((float(drawn.params["L_0"]),) * 2)
     assert list(ends) == list(LAW)
 
 
 def test_findings(fitted: list[dict[str, Any]]) -> None:
     del fitted
-    every = curvelaws.curves(table())
-    fits = curvelaws.fit(table()).fits
+    every = curves.curves(table())
+    fits = curves.fit(table()).fits
 
     def codes(train: list[str], fits: Any = fits, every: Any = every) -> list[str]:
-        return [check.code for check in curvelaws._findings(fits, every, train)]
+        return [check.code for check in curves._findings(fits, every, train)]
 
     assert codes(["run0", "run1", "run2"]) == ["few_curves", "no_held_out_curve"]
     assert codes(["run0"]) == ["few_curves"]
     assert codes([]) == ["few_curves", "no_held_out_curve"]
     evidence = replace(fits["small"].point.evidence, converged=False, gradient_norm=0.004)
     stuck = replace(fits["small"], point=replace(fits["small"].point, evidence=evidence))
-    found = curvelaws._findings({"small": stuck}, every, ["run0"])
+    found = curves._findings({"small": stuck}, every, ["run0"])
     assert found[-1].code == "ridge"
     assert found[-1].message == "the law of size small stopped at a relative gradient of 0.004"
     unnamed = [replace(c, size="") for c in every]
-    assert curvelaws._findings({"": stuck}, unnamed, ["run0"])[-1].message.startswith("the law stopped")
+    assert curves._findings({"": stuck}, unnamed, ["run0"])[-1].message.startswith("the law stopped")
     constant = [replace(c, rates=np.where(np.arange(len(c.rates)) < c.steps[0], c.rates, 3e-4)) for c in every]
     assert codes(["run0"], every=constant).count("constant_schedules") == 2
     mixed = [*constant[:-1], every[-2]]
     assert codes(["run0"], every=mixed).count("constant_schedules") == 1
-    text = curvelaws._findings({"": fits["small"]}, [replace(c, size="") for c in constant], ["run0"])[-1].message
+    text = curves._findings({"": fits["small"]}, [replace(c, size="") for c in constant], ["run0"])[-1].message
     assert text == "no learning rate changes in the curves"
-    count = curvelaws._findings(fits, every, ["run0"])[0].message
+    count = curves._findings(fits, every, ["run0"])[0].message
     assert count.startswith("3 curves of a size are fitted: intervals of the constants need 4")
 
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import design, engine, losses, priors
-from analysis.design import Basin, Choice, Posterior
-from analysis.forms import FORMS
-from analysis.forms.powers import SURFACE
+from analysis.estimation import multistart, objectives
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.planning import posterior, priors
+from analysis.planning.posterior import Basin, Choice, Posterior
 from tests.analysis import studies
 
 TABLE = studies.isoflop(3, noise=0.01)
@@ -24,7 +25,7 @@ COLUMNS = (TABLE["params"].to_numpy(), TABLE["tokens"].to_numpy())
 
 def made(root: Any = None, noise: float = 0.003, misfit: float = 0.02, second: float = 0.0) -> Posterior:
     """Return a posterior at the true law, and with `second` another basin of that weight."""
-    p = engine.problem(SURFACE, COLUMNS, TABLE["loss"].to_numpy(), losses.Squared())
+    p = multistart.problem(SURFACE, COLUMNS, TABLE["loss"].to_numpy(), objectives.Squared())
     theta = SURFACE.internal(np.array([studies.LAW]), p.centres)[0]
     basins = [Basin(theta, 1.0 - second)]
     if second:
@@ -46,7 +47,7 @@ def test_the_error_of_the_form_is_alike_nearby() -> None:
     found = made(misfit=0.02)
     a, b = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [2.0]])
     want = 0.02**2 * np.exp([[-0.5 * 4 / 4], [-0.5 * 5 / 4]])
-    np.testing.assert_allclose(design.alike(found, a, b), want)
+    np.testing.assert_allclose(posterior.alike(found, a, b), want)
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -57,7 +58,7 @@ def test_covariances_by_conditioning_a_joint_gaussian(wide: bool) -> None:
     both = np.concatenate((found.x, at), axis=1)
     slopes = SURFACE.jacobian(found.basins[0].theta[None], both)[0]
     prior = 9.0 * np.eye(5) if root is None else root @ root.T
-    joint = slopes @ prior @ slopes.T + design.alike(found, both, both)
+    joint = slopes @ prior @ slopes.T + posterior.alike(found, both, both)
     joint[:20, :20] += 0.003**2 * np.eye(20)
     want = joint[20:, 20:] - joint[20:, :20] @ np.linalg.inv(joint[:20, :20]) @ joint[:20, 20:]
     np.testing.assert_allclose(found.covariances(at)[0], want, rtol=1e-4, atol=1e-9)
@@ -66,7 +67,7 @@ def test_covariances_by_conditioning_a_joint_gaussian(wide: bool) -> None:
 def test_a_forecast_is_that_of_the_mixture() -> None:
     found = made(second=0.3)
     at = found.place(([1e8, 1e6], [1e9, 1e8]))
-    mean, spread = design.forecast(found, at)
+    mean, spread = posterior.forecast(found, at)
     means, covariances = found.means(at), found.covariances(at)
     for k in range(2):
         middle = 0.7 * means[0, k] + 0.3 * means[1, k]
@@ -79,7 +80,7 @@ def state(covariance: Any, means: Any = None, weights: Any = (1.0,), targets: in
     covariances = np.asarray(covariance, dtype=float)
     covariances = covariances[None] if covariances.ndim == 2 else covariances
     means = np.zeros(covariances.shape[:2]) if means is None else np.asarray(means, dtype=float)
-    return design._State(targets, np.asarray(weights, dtype=float), means, covariances, noise)
+    return posterior._State(targets, np.asarray(weights, dtype=float), means, covariances, noise)
 
 
 def random_state(seed: int, basins: int = 1, targets: int = 2, pool: int = 3, noise: float = 0.3) -> Any:
@@ -135,15 +136,15 @@ def test_seeing_a_loss_tells_basins_apart_as_brute_integration_says(basins: int)
             left[t] = np.trapezoid(total * (odds * (aims[:, None] - centre) ** 2).sum(axis=0), grid)
         middles = found.weights @ found.means[:, :2]
         before = (found.weights @ (found.means[:, :2] - middles) ** 2).mean()
-        assert design._between(found, spreads)[k] == pytest.approx(before - left.mean(), rel=0.1, abs=0.004)
+        assert posterior._between(found, spreads)[k] == pytest.approx(before - left.mean(), rel=0.1, abs=0.004)
 
 
 def test_basins_far_apart_are_told_apart_and_like_ones_are_not() -> None:
     means = [[0.0, 0.0, 5.0], [2.0, 100.0, 5.0]]
     found = state([np.eye(3), np.eye(3)], means, (0.5, 0.5), 1, 0.1)
     spreads = np.ones((2, 2))
-    np.testing.assert_allclose(design._between(found, spreads), [1.0, 0.0], atol=1e-9)
-    assert design._between(state(np.eye(3)), np.ones((1, 2))).tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(posterior._between(found, spreads), [1.0, 0.0], atol=1e-9)
+    assert posterior._between(state(np.eye(3)), np.ones((1, 2))).tolist() == [0.0, 0.0]
     np.testing.assert_allclose(found.drops(), [1.0, 0.0], atol=1e-9)
 
 
@@ -170,7 +171,7 @@ def pool(*values: float) -> Any:
 def test_greedy_batches_by_hand(power: float, budget: float, count: int, picks: list[int]) -> None:
     costs = np.array([1.0, 5.0, 10.0])
     drops = {0: 2.0, 1: 6.0, 2: 9.0}
-    chosen = design._greedy(pool(2.0, 6.0, 9.0), costs, budget, count, power)
+    chosen = posterior._greedy(pool(2.0, 6.0, 9.0), costs, budget, count, power)
     assert [c.index for c in chosen] == picks
     left = 100.0
     for one in chosen:
@@ -181,35 +182,37 @@ def test_greedy_batches_by_hand(power: float, budget: float, count: int, picks: 
 
 
 def test_runs_that_tell_nothing_are_not_chosen() -> None:
-    assert design._greedy(pool(0.0, 0.0), np.ones(2), 9.0, 2, 1.0) == []
-    assert [c.index for c in design._greedy(pool(0.0, 1.0), np.ones(2), 9.0, 2, 1.0)] == [1]
+    assert posterior._greedy(pool(0.0, 0.0), np.ones(2), 9.0, 2, 1.0) == []
+    assert [c.index for c in posterior._greedy(pool(0.0, 1.0), np.ones(2), 9.0, 2, 1.0)] == [1]
 
 
 def test_the_batch_that_ends_lowest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Per FLOP the small run comes first and leaves no room for the large one, which tells more."""
-    monkeypatch.setattr(design, "_state", lambda *given: pool(2.0, 9.0))
+    monkeypatch.setattr(posterior, "_state", lambda *given: pool(2.0, 9.0))
     asked: dict[str, Any] = {"budget": 10.0, "count": 5}
     costs = np.array([1.0, 10.0])
     anything: Any = None
-    assert [c.index for c in design.batch(anything, anything, anything, costs, power=1.0, **asked)] == [0]
-    assert [c.index for c in design.batch(anything, anything, anything, costs, power=0.0, **asked)] == [1]
-    assert design.batch(anything, anything, anything, costs, power=None, **asked) == [Choice(1, 10.0, 100.0, 91.0)]
-    assert design.batch(anything, anything, anything, costs, power=None, budget=0.1, count=5) == []
-    monkeypatch.setattr(design, "_state", lambda *given: pool(3.0, 8.9, 8.9))
+    assert [c.index for c in posterior.batch(anything, anything, anything, costs, power=1.0, **asked)] == [0]
+    assert [c.index for c in posterior.batch(anything, anything, anything, costs, power=0.0, **asked)] == [1]
+    assert posterior.batch(anything, anything, anything, costs, power=None, **asked) == [Choice(1, 10.0, 100.0, 91.0)]
+    assert posterior.batch(anything, anything, anything, costs, power=None, budget=0.1, count=5) == []
+    monkeypatch.setattr(posterior, "_state", lambda *given: pool(3.0, 8.9, 8.9))
     # per FLOP^0.4: 3, 8.9 / 10^0.4 = 3.54; per FLOP 3, 0.89
     costs = np.array([1.0, 10.0, 10.0])
-    assert [c.index for c in design.batch(anything, anything, anything, costs, budget=10.0, count=5, power=0.4)] == [1]
+    assert [c.index for c in posterior.batch(anything, anything, anything, costs, budget=10.0, count=5, power=0.4)] == [
+        1
+    ]
 
 
 def test_drops_put_targets_before_candidates() -> None:
     found = made(second=0.4)
     targets, candidates = found.place(([1e8], [1e9])), found.place(([1e5, 1e8], [1e7, 1e9]))
-    whole = design._state(found, candidates, targets)
+    whole = posterior._state(found, candidates, targets)
     assert whole.targets == 1
     assert whole.noise == found.noise
     np.testing.assert_allclose(whole.means[:, 0], found.means(targets)[:, 0])
-    np.testing.assert_allclose(design.drops(found, candidates, targets), whole.drops())
-    assert design.drops(found, candidates, targets)[1] > design.drops(found, candidates, targets)[0]
+    np.testing.assert_allclose(posterior.drops(found, candidates, targets), whole.drops())
+    assert posterior.drops(found, candidates, targets)[1] > posterior.drops(found, candidates, targets)[0]
 
 
 def test_laws_that_predict_alike_are_one() -> None:
@@ -220,26 +223,26 @@ def test_laws_that_predict_alike_are_one() -> None:
     around = np.concatenate((found.x, 2 * found.x), axis=1)
     steepest = float(np.abs(SURFACE.jacobian(theta[None], around)[0][:, 0]).max())
     same, other = theta + off * 2.3e-4 / steepest, theta + off * 2.7e-4 / steepest
-    assert [t.tolist() for t in design._distinct(p, [theta, same])] == [theta.tolist()]
-    assert len(design._distinct(p, [theta, other, same])) == 2
-    assert len(design._distinct(p, [theta, other, theta + off * 5.2e-4 / steepest])) == 3
-    assert design._distinct(p, []) == []
+    assert [t.tolist() for t in posterior._distinct(p, [theta, same])] == [theta.tolist()]
+    assert len(posterior._distinct(p, [theta, other, same])) == 2
+    assert len(posterior._distinct(p, [theta, other, theta + off * 5.2e-4 / steepest])) == 3
+    assert posterior._distinct(p, []) == []
 
 
 @pytest.mark.parametrize("form", ["kaplan", "chinchilla"])
 def test_basins_weigh_by_likelihood_prior_and_volume(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law = FORMS[form]
-    p = engine.problem(law, COLUMNS, TABLE["loss"].to_numpy(), losses.Squared())
-    best = engine.fit_point(p, 4)
+    p = multistart.problem(law, COLUMNS, TABLE["loss"].to_numpy(), objectives.Squared())
+    best = multistart.fit_point(p, 4)
     assert best.minima is not None
     moved = np.zeros(len(law.names))
     moved[-1] = 0.002
     far = moved * 400
     thetas = np.stack((best.theta + moved, best.theta, best.theta + far, best.theta + 3 * moved))
     minima = replace(best.minima, theta=thetas, value=np.array([2.0, 1.0, 3.0, np.inf]))
-    monkeypatch.setattr(engine, "fit_point", lambda *given: replace(best, minima=minima))
+    monkeypatch.setattr(multistart, "fit_point", lambda *given: replace(best, minima=minima))
     monkeypatch.setattr(priors, "most_likely", lambda problem, theta, given: theta)
-    found = design.posterior(p, 4)
+    found = posterior.posterior(p, 4)
     assert found.noise == 2e-3
     assert found.form is law
     np.testing.assert_array_equal(found.x, p.x)
@@ -269,20 +272,23 @@ def test_basins_weigh_by_likelihood_prior_and_volume(form: str, monkeypatch: pyt
 
 def test_evidence_of_many_runs_is_beyond_no_number() -> None:
     columns = tuple(np.tile(c, 40) for c in COLUMNS)
-    p = engine.problem(FORMS["kaplan"], columns, np.tile(TABLE["loss"].to_numpy(), 40), losses.Squared())
-    found = design.posterior(p, 2)
+    p = multistart.problem(FORMS["kaplan"], columns, np.tile(TABLE["loss"].to_numpy(), 40), objectives.Squared())
+    found = posterior.posterior(p, 2)
     assert np.isfinite(found.weights).all()
     assert found.weights.sum() == pytest.approx(1.0)
-    given_ = inspect.signature(design.posterior).parameters
+    given_ = inspect.signature(posterior.posterior).parameters
     assert (given_["starts"].default, given_["noise"].default) == (16, 2e-3)
 
 
 def test_an_exact_fit_is_no_infinite_evidence() -> None:
     table = studies.isoflop(0)
-    p = engine.problem(
-        SURFACE, (table["params"].to_numpy(), table["tokens"].to_numpy()), table["loss"].to_numpy(), losses.Squared()
+    p = multistart.problem(
+        SURFACE,
+        (table["params"].to_numpy(), table["tokens"].to_numpy()),
+        table["loss"].to_numpy(),
+        objectives.Squared(),
     )
-    found = design.posterior(p, 4, noise=0.5)
+    found = posterior.posterior(p, 4, noise=0.5)
     assert found.noise == 0.5
     assert found.misfit == pytest.approx(max(1e-3, np.sqrt(3e-4 / 18)), rel=0.2)
     assert np.isfinite(found.weights).all()
@@ -293,7 +299,7 @@ def test_a_candidate_whose_loss_is_known_tells_nothing_and_warns_of_nothing() ->
     covariances = np.zeros((2, 3, 3))
     covariances[:, 0, 0], covariances[:, 2, 2], covariances[:, 0, 2], covariances[:, 2, 0] = 1.0, 1.0, 0.5, 0.5
     means = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
-    state = design._State(1, np.array([0.5, 0.5]), means, covariances, 0.0)
+    state = posterior._State(1, np.array([0.5, 0.5]), means, covariances, 0.0)
     with np.errstate(all="raise", under="ignore"):
         drops = state.drops()
         state.observe(0)

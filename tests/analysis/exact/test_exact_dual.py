@@ -9,8 +9,8 @@ import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from analysis.forms import dual
-from analysis.forms.dual import Dual
+from analysis.laws import dual
+from analysis.laws.dual import Dual
 
 POINTS = [-2.5, -0.75, -1e-9, 1e-9, 0.4, 1.0, 3.5]
 ONE: dict[str, tuple[Callable[[Any], Dual], Callable[[Any], Any], list[float]]] = {

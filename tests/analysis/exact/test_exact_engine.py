@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bfgs, engine
-from analysis.bfgs import Array, Minimum
-from analysis.blocks import Basin, Optimizer
-from analysis.constraints import FREE, constraint
-from analysis.engine import PointFit, Problem
-from analysis.forms import FORMS
-from analysis.forms.base import Candidates
-from analysis.forms.powers import SURFACE
-from analysis.losses import Absolute, Huber, Loss, Squared, StudentT
+from analysis.estimation import multistart, optimizer
+from analysis.estimation.constraints import FREE, constraint
+from analysis.estimation.multistart import PointFit, Problem
+from analysis.estimation.objectives import Absolute, Huber, Loss, Squared, StudentT
+from analysis.estimation.optimizer import Array, Minimum
+from analysis.laws.base import Candidates
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.values.blocks import Basin, Optimizer
 from tests.analysis import studies
 
 LOSSES: tuple[Loss, ...] = (Huber(0.02), Squared(), Absolute(0.005), StudentT())
@@ -26,7 +26,7 @@ LOSSES: tuple[Loss, ...] = (Huber(0.02), Squared(), Absolute(0.005), StudentT())
 def made(loss: Loss, plain: bool = False, seed: int = 0, **held: Any) -> tuple[Problem, Array]:
     """Return a problem of 20 noisy rows, and four laws near its best."""
     table = studies.isoflop(seed, noise=0.03)
-    p = engine.problem(
+    p = multistart.problem(
         SURFACE, (table["params"].to_numpy(), table["tokens"].to_numpy()), table["loss"].to_numpy(), loss, plain=plain,
         **held,
     )  # fmt: skip
@@ -62,8 +62,8 @@ def test_objective_gradient_and_hessian(loss: Loss, plain: bool, tie: float) -> 
     weights = generator.integers(0, 4, size=(4, 20)).astype(float)
     other = p.y + 0.05 * generator.normal(size=(4, 20))
     for w, y in ((None, None), (weights, None), (None, other), (weights, other)):
-        value, gradient = engine.evaluate(p, theta, w, y)
-        bends = engine.hessian(p, theta, w, y)
+        value, gradient = multistart.evaluate(p, theta, w, y)
+        bends = multistart.hessian(p, theta, w, y)
         for row in range(4):
             target = p.y if y is None else y[row]
             own = np.ones(20) if w is None else w[row]
@@ -76,7 +76,7 @@ def test_objective_gradient_and_hessian(loss: Loss, plain: bool, tie: float) -> 
             np.testing.assert_allclose(gradient[row], slopes, rtol=2e-5, atol=2e-6 * np.abs(slopes).max())
 
         def gradients(at: Array, w: Array | None = w, y: Array | None = y) -> Array:
-            return engine.evaluate(p, at, w, y)[1]
+            return multistart.evaluate(p, at, w, y)[1]
 
         second = np.stack([(gradients(theta + s) - gradients(theta - s)) / 2e-7 for s in 1e-7 * np.eye(5)], axis=2)
         np.testing.assert_allclose(bends, second, rtol=2e-3, atol=1e-5 * np.abs(second).max())
@@ -91,20 +91,20 @@ def test_constraints_reach_gradient_hessian_and_curvature(loss: Loss) -> None:
     free = replace(p, constraint=FREE)
     matrix = p.constraint.matrix
     assert matrix is not None
-    whole = engine.evaluate(free, p.expanded(z))
-    held = engine.evaluate(p, z)
+    whole = multistart.evaluate(free, p.expanded(z))
+    held = multistart.evaluate(p, z)
     np.testing.assert_allclose(held[0], whole[0])
     np.testing.assert_allclose(held[1], whole[1] @ matrix)
     np.testing.assert_allclose(
-        engine.hessian(p, z), np.einsum("ka,rkl,lb->rab", matrix, engine.hessian(free, p.expanded(z)), matrix),
+        multistart.hessian(p, z), np.einsum("ka,rkl,lb->rab", matrix, multistart.hessian(free, p.expanded(z)), matrix),
         rtol=1e-5, atol=1e-5,
     )  # fmt: skip
     other = constraint(SURFACE, p.centres, {"E": 1.7, "A": 50.0})
     np.testing.assert_allclose(
-        engine.evaluate(p, other.reduce(theta), held=other)[0],
-        engine.evaluate(free, other.expand(other.reduce(theta)))[0],
+        multistart.evaluate(p, other.reduce(theta), held=other)[0],
+        multistart.evaluate(free, other.expand(other.reduce(theta)))[0],
     )
-    found = np.linalg.inv(engine.curvature(p, other.reduce(theta), held=other))
+    found = np.linalg.inv(multistart.curvature(p, other.reduce(theta), held=other))
     assert other.matrix is not None
     expected = gauss_newton(free, other.expand(other.reduce(theta)), None, None)
     np.testing.assert_allclose(found, np.einsum("ka,rkl,lb->rab", other.matrix, expected, other.matrix), rtol=1e-2,
@@ -137,7 +137,7 @@ def test_the_first_metric_is_the_gauss_newton_inverse(loss: Loss, plain: bool) -
         size = np.sqrt(np.einsum("rpp->rp", expected))
         size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True))
         scale = size[:, :, None] * size[:, None, :]
-        found = engine.curvature(p, theta, w, y)
+        found = multistart.curvature(p, theta, w, y)
         np.testing.assert_allclose(found * scale, np.linalg.inv(expected / scale + 1e-6 * np.eye(5)), rtol=1e-6)
 
 
@@ -179,7 +179,7 @@ def test_the_metric_of_rows_that_are_met_exactly_and_of_constants_that_do_nothin
     p = line(x, 0.5 * x)
     theta = np.array([[0.0, 0.5], [0.1, 0.5]])
     for w in (None, np.ones((2, 4))):
-        found = engine.curvature(p, theta, w)
+        found = multistart.curvature(p, theta, w)
         # Met exactly there is no pull, so no curvature: the smallest size of 1e-15 stands for both constants.
         np.testing.assert_allclose(found[0], np.diag([1e36, 1e36]), rtol=1e-6)
         expected = np.array([[4.0, 2.0], [2.0, 6.0]])
@@ -187,7 +187,7 @@ def test_the_metric_of_rows_that_are_met_exactly_and_of_constants_that_do_nothin
         scaled = expected / np.outer(size, size) + 1e-6 * np.eye(2)
         np.testing.assert_allclose(found[1], np.linalg.inv(scaled) / np.outer(size, size), rtol=1e-9)
     # A constant of little effect is scaled by a ten-thousandth of the largest: 2e-4 instead of 2e-7.
-    same = engine.curvature(line(np.full(4, 1e-7), np.zeros(4)), np.array([[0.1, 0.0]]))
+    same = multistart.curvature(line(np.full(4, 1e-7), np.zeros(4)), np.array([[0.1, 0.0]]))
     scaled = np.array([[1.0, 1e-3], [1e-3, 1e-6]]) + 1e-6 * np.eye(2)
     np.testing.assert_allclose(same[0], np.linalg.inv(scaled) / np.outer([2, 2e-4], [2, 2e-4]), rtol=1e-6)
 
@@ -196,7 +196,7 @@ def test_huber_tails_count_a_thousandth_at_least() -> None:
     """Pulls over residuals are 1 within delta and delta/|r| outside: 1e-4 at |r| = 10 is taken as 1e-3."""
     x = np.array([0.0, 1.0])
     p = line(x, np.array([0.0005, -10.0]), Huber(1e-3))
-    found = engine.curvature(p, np.zeros((1, 2)))
+    found = multistart.curvature(p, np.zeros((1, 2)))
     expected = np.array([[1.001, 0.001], [0.001, 0.001]])
     size = np.sqrt(np.diag(expected))
     scaled = expected / np.outer(size, size) + 1e-6 * np.eye(2)
@@ -206,12 +206,12 @@ def test_huber_tails_count_a_thousandth_at_least() -> None:
 def test_what_overflows_is_infinite_and_pulls_nowhere() -> None:
     p, theta = made(Squared(), plain=True)
     theta[1, 0] = 800.0
-    value, gradient = engine.evaluate(p, theta)
+    value, gradient = multistart.evaluate(p, theta)
     np.testing.assert_array_equal(np.isinf(value), [False, True, False, False])
     np.testing.assert_array_equal(gradient[1], 0.0)
     assert (np.abs(gradient[[0, 2, 3]]) > 0).all()
-    assert np.isfinite(engine.hessian(p, theta)).all()
-    assert np.isfinite(engine.curvature(p, theta)).all()
+    assert np.isfinite(multistart.hessian(p, theta)).all()
+    assert np.isfinite(multistart.curvature(p, theta)).all()
 
     class Steep(Line):
         def log_value_and_pull(self, theta: Array, x: Array) -> tuple[Array, Any]:
@@ -225,7 +225,7 @@ def test_what_overflows_is_infinite_and_pulls_nowhere() -> None:
             return value, steep
 
     x = np.array([0.0, 1.0, 2.0])
-    value, gradient = engine.evaluate(line(x, x, form=Steep()), np.array([[0.0, 0.5], [0.0, 0.5]]))
+    value, gradient = multistart.evaluate(line(x, x, form=Steep()), np.array([[0.0, 0.5], [0.0, 0.5]]))
     np.testing.assert_array_equal(np.isinf(value), [False, True])
     np.testing.assert_array_equal(gradient[1], 0.0)
     assert gradient[0].all()
@@ -238,45 +238,45 @@ def test_what_overflows_is_infinite_and_pulls_nowhere() -> None:
             out[0, 2] = [np.nan, 1.0]
             return out
 
-    sharp = engine.curvature(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
+    sharp = multistart.curvature(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
     assert sharp[0, 1, 1] == pytest.approx(1 / (3 + 3e-6), rel=1e-9)
     assert sharp[0, 0, 1] == 0.0
-    bends = engine.hessian(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
+    bends = multistart.hessian(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
     np.testing.assert_allclose(bends, [[[0.0, 0.0], [0.0, 3.0]]], atol=1e-9)
 
 
 def test_a_problem_is_in_logs_about_their_means() -> None:
     params, tokens, loss = np.array([1e6, 1e8]), np.array([1e9, 1e9]), np.array([3.0, 2.0])
-    p = engine.problem(SURFACE, (params, tokens), loss, Squared())
+    p = multistart.problem(SURFACE, (params, tokens), loss, Squared())
     np.testing.assert_allclose(p.centres, [np.log(1e7), np.log(1e9)])
     np.testing.assert_allclose(p.x, [[-np.log(10), np.log(10)], [0, 0]], atol=1e-12)
     np.testing.assert_allclose(p.y, np.log(loss))
     assert (p.plain, p.tie, p.constraint) == (False, 0.0, FREE)
-    np.testing.assert_allclose(engine.residuals(p, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [np.log(loss)])
+    np.testing.assert_allclose(multistart.residuals(p, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [np.log(loss)])
     twice = np.array([[np.log(2.0), -900.0, -900.0, 0.3, 0.3]])
-    np.testing.assert_allclose(engine.residuals(p, twice), [np.log(loss / 2)], atol=1e-15)
+    np.testing.assert_allclose(multistart.residuals(p, twice), [np.log(loss / 2)], atol=1e-15)
     plain = replace(p, plain=True)
-    np.testing.assert_allclose(engine.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [loss - 1.0])
-    other = engine.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]]), np.log([[5.0, 6.0]]))
+    np.testing.assert_allclose(multistart.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [loss - 1.0])
+    other = multistart.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]]), np.log([[5.0, 6.0]]))
     np.testing.assert_allclose(other, [[4.0, 5.0]])
 
 
 def test_least_squares_decide_by_a_thousandth_of_the_largest_pull() -> None:
     y = np.log(np.array([2.0, 4.0, 10.0]))
     x = np.arange(3.0)
-    assert engine.decided(line(x, y, Huber(0.02))).tie == pytest.approx(1e-3 * 0.02 / np.log(5.0))
-    assert engine.decided(replace(line(x, y, Huber(0.02)), plain=True)).tie == pytest.approx(1e-3 * 0.02 / 8.0)
-    assert engine.decided(line(x, np.zeros(3), Absolute())).tie == pytest.approx(1e-3 / 1e-12)
+    assert multistart.decided(line(x, y, Huber(0.02))).tie == pytest.approx(1e-3 * 0.02 / np.log(5.0))
+    assert multistart.decided(replace(line(x, y, Huber(0.02)), plain=True)).tie == pytest.approx(1e-3 * 0.02 / 8.0)
+    assert multistart.decided(line(x, np.zeros(3), Absolute())).tie == pytest.approx(1e-3 / 1e-12)
     for loss in (Squared(), StudentT()):
         p = line(x, y, loss)
-        assert engine.decided(p) is p
+        assert multistart.decided(p) is p
 
 
 def test_starts_are_chosen_by_some_of_very_many_rows() -> None:
     for count, seen in ((5000, 5000), (5001, 5000)):
         form = Line(found=Candidates(np.array([[0.0, 1.0]]), np.zeros(1)))
         x = np.arange(float(count))
-        found = engine.starts_of(line(x, x, form=form))
+        found = multistart.starts_of(line(x, x, form=form))
         np.testing.assert_array_equal(found, [[0.0, 1.0]])
         assert len(np.unique(form.asked[0])) == seen
         assert (np.diff(form.asked[0]) > 0).all()
@@ -285,32 +285,32 @@ def test_starts_are_chosen_by_some_of_very_many_rows() -> None:
 def test_starts_differ_by_a_fifth_somewhere() -> None:
     apart = np.array([[0.0, 0.0], [0.2, 0.0], [0.0, 0.25], [5.0, 0.1], [5.0, 5.0], [5.1, 4.9]])
     scores = np.array([1.0, 2.0, 3.0, 0.0, 9.0, 8.0])
-    assert engine._spread(apart, scores, 10) == [3, 0, 2, 5]
-    assert engine._spread(apart, scores, 2) == [3, 0]
-    assert engine._spread(np.array([[0.0], [2.0], [4.0]]), np.zeros(3), 3) == [0, 1, 2]
+    assert multistart._spread(apart, scores, 10) == [3, 0, 2, 5]
+    assert multistart._spread(apart, scores, 2) == [3, 0]
+    assert multistart._spread(np.array([[0.0], [2.0], [4.0]]), np.zeros(3), 3) == [0, 1, 2]
 
 
 def test_starts_have_the_scores_of_the_form_or_of_the_objective() -> None:
     x = np.array([-1.0, 0.0, 1.0])
     theta = np.array([[3.0, 0.5], [0.1, 0.5], [1.0, 0.5], [2.0, 0.5]])
     given = Line(found=Candidates(theta, np.array([0.0, 3.0, 2.0, 1.0])))
-    np.testing.assert_array_equal(engine.starts_of(line(x, 0.5 * x, form=given), 3)[:, 0], [3.0, 2.0, 1.0])
+    np.testing.assert_array_equal(multistart.starts_of(line(x, 0.5 * x, form=given), 3)[:, 0], [3.0, 2.0, 1.0])
     own = Line(found=Candidates(theta))
-    np.testing.assert_array_equal(engine.starts_of(line(x, 0.5 * x, form=own), 3)[:, 0], [0.1, 1.0, 2.0])
+    np.testing.assert_array_equal(multistart.starts_of(line(x, 0.5 * x, form=own), 3)[:, 0], [0.1, 1.0, 2.0])
     apart = Line(found=Candidates(theta, np.arange(4.0), np.array([[0.0], [0.1], [0.2], [0.3]])))
-    np.testing.assert_array_equal(engine.starts_of(line(x, 0.5 * x, form=apart), 3)[:, 0], [3.0, 2.0])
+    np.testing.assert_array_equal(multistart.starts_of(line(x, 0.5 * x, form=apart), 3)[:, 0], [3.0, 2.0])
 
 
 def test_starts_of_a_held_problem_hold_it_and_are_scored_anew() -> None:
     p, _ = made(Squared(), fix={"E": 1.8, "alpha": 0.4})
-    starts = engine.starts_of(p)
+    starts = multistart.starts_of(p)
     natural = SURFACE.natural(starts, p.centres)
     np.testing.assert_allclose(natural[:, [0, 3]], [[1.8, 0.4]] * len(starts))
     assert len(starts) == 8
-    values = engine.evaluate(p, p.constraint.reduce(starts))[0]
+    values = multistart.evaluate(p, p.constraint.reduce(starts))[0]
     assert (np.diff(values) >= 0).all()
     every = p.expanded(p.constraint.reduce(p.form.candidates(p.x, p.y).theta))
-    lowest = engine.evaluate(p, p.constraint.reduce(every))[0].min()
+    lowest = multistart.evaluate(p, p.constraint.reduce(every))[0].min()
     assert values[0] == pytest.approx(lowest)
 
 
@@ -318,11 +318,11 @@ def test_more_starts_than_are_solved_at_once_are_all_scored() -> None:
     """405 candidates without scores of their own: 250 and 155."""
     table = studies.isoflop(0, noise=0.01)
     form = FORMS["kaplan_floor"]
-    p = engine.problem(form, (table["params"].to_numpy(), table["tokens"].to_numpy()), table["loss"].to_numpy(),
+    p = multistart.problem(form, (table["params"].to_numpy(), table["tokens"].to_numpy()), table["loss"].to_numpy(),
                        Squared())  # fmt: skip
     theta = form.candidates(p.x, p.y).theta
-    scores = engine.evaluate(p, theta)[0]
-    np.testing.assert_array_equal(engine.starts_of(p), theta[engine._spread(theta, scores, 8)])
+    scores = multistart.evaluate(p, theta)[0]
+    np.testing.assert_array_equal(multistart.starts_of(p), theta[multistart._spread(theta, scores, 8)])
 
 
 def test_solutions_of_rows_with_weights_targets_and_constraints_of_their_own() -> None:
@@ -335,7 +335,7 @@ def test_solutions_of_rows_with_weights_targets_and_constraints_of_their_own() -
     rows = np.stack((np.ones(9), x), axis=1)
     start = generator.normal(size=(5, 2))
     for weights, target in ((None, None), (w, None), (None, y), (w, y)):
-        found = engine.solve(p, start, weights=weights, y=target)
+        found = multistart.solve(p, start, weights=weights, y=target)
         for row in range(5):
             root = np.sqrt(np.ones(9) if weights is None else weights[row])
             own = y[0] if target is None else target[row]
@@ -347,7 +347,7 @@ def test_solutions_of_rows_with_weights_targets_and_constraints_of_their_own() -
     matrices = [h.matrix for h in held if h.matrix is not None]
     offsets = [h.offset for h in held if h.offset is not None]
     each = replace(held[0], matrix=np.stack(matrices), offset=np.stack(offsets))
-    found = engine.solve(p, start, held=each, y=y)
+    found = multistart.solve(p, start, held=each, y=y)
     np.testing.assert_allclose(found.theta[:, 1], np.arange(5.0))
     np.testing.assert_allclose(found.theta[:, 0], (y - np.arange(5.0)[:, None] * x).mean(axis=1), rtol=1e-6)
 
@@ -359,23 +359,23 @@ class Linked(Line):
 
 def test_searches_end_at_a_billionth_of_the_pull_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Array, Array]] = []
-    kept = bfgs.minimise
+    kept = optimizer.minimise
 
     def watched(restrict: Any, start: Array, metric: Array, tolerance: Array) -> Minimum:
         asked.append((tolerance, metric))
         return kept(restrict, start, metric, tolerance)
 
-    monkeypatch.setattr(engine, "minimise", watched)
+    monkeypatch.setattr(multistart, "minimise", watched)
     x = np.linspace(-1, 2, 9)
     p = line(x, x, Huber(0.02))
-    engine.solve(p, np.zeros((2, 2)))
+    multistart.solve(p, np.zeros((2, 2)))
     np.testing.assert_allclose(asked[-1][0], 1e-9 * 0.02 * 9)
     weights = np.array([[1.0] * 9, [2.0] * 9])
     own = np.stack([np.eye(2), 3 * np.eye(2)])
-    engine.solve(p, np.zeros((2, 2)), weights=weights, tolerance=1e-6, metric=own)
+    multistart.solve(p, np.zeros((2, 2)), weights=weights, tolerance=1e-6, metric=own)
     np.testing.assert_allclose(asked[-1][0], [1e-6 * 0.02 * 9, 1e-6 * 0.02 * 18])
     assert asked[-1][1] is own
-    np.testing.assert_allclose(asked[0][1], engine.curvature(p, np.zeros((2, 2))))
+    np.testing.assert_allclose(asked[0][1], multistart.curvature(p, np.zeros((2, 2))))
 
 
 def minimum(value: Any, theta: Any = None, gradient: Any = None) -> Minimum:
@@ -404,25 +404,29 @@ def minimum(value: Any, theta: Any = None, gradient: Any = None) -> Minimum:
     ],
 )
 def test_of_equal_minima_the_smallest_constants_are_taken(value: Any, theta: Any, number: int) -> None:
-    assert engine._chosen(minimum(value, theta)) == number
+    assert multistart._chosen(minimum(value, theta)) == number
 
 
 def test_values_within_a_millionth_are_the_same_minimum() -> None:
-    assert engine._same(np.array([1.0, 1.0 + 0.9e-6, 1.0 + 1.1e-6]), np.array(1.0)).tolist() == [True, True, False]
-    assert engine._same(np.array([-1.0, -1.0 + 0.9e-6, -1.0 + 1.1e-6]), np.array(-1.0)).tolist() == [True, True, False]
-    assert engine._same(np.array([0.0, 1e-15, 1.1e-15]), np.array(0.0)).tolist() == [True, True, False]
-    assert engine._same(np.array([100.0 + 0.9e-4, 100.0 + 1.1e-4]), np.array(100.0)).tolist() == [True, False]
+    assert multistart._same(np.array([1.0, 1.0 + 0.9e-6, 1.0 + 1.1e-6]), np.array(1.0)).tolist() == [True, True, False]
+    assert multistart._same(np.array([-1.0, -1.0 + 0.9e-6, -1.0 + 1.1e-6]), np.array(-1.0)).tolist() == [
+        True,
+        True,
+        False,
+    ]
+    assert multistart._same(np.array([0.0, 1e-15, 1.1e-15]), np.array(0.0)).tolist() == [True, True, False]
+    assert multistart._same(np.array([100.0 + 0.9e-4, 100.0 + 1.1e-4]), np.array(100.0)).tolist() == [True, False]
 
 
 def test_basins_are_the_distinct_minima_the_best_first() -> None:
     values = np.array([5.0, 2.0, np.inf, 2.0 + 1e-6, 5.0 + 4e-6, np.nan, 7.0, 2.0 + 1.9e-6])
     constants = np.arange(16.0).reshape(8, 2)
-    assert engine._basins(values, constants, ("c", "p")) == (
+    assert multistart._basins(values, constants, ("c", "p")) == (
         Basin(2.0, 3 / 8, {"c": 2.0, "p": 3.0}),
         Basin(5.0, 2 / 8, {"c": 0.0, "p": 1.0}),
         Basin(7.0, 1 / 8, {"c": 12.0, "p": 13.0}),
     )
-    assert engine._basins(np.array([np.inf]), constants[:1], ("c", "p")) == ()
+    assert multistart._basins(np.array([np.inf]), constants[:1], ("c", "p")) == ()
 
 
 def polishing(monkeypatch: pytest.MonkeyPatch, answers: list[Minimum], **given: Any) -> tuple[Minimum, list[Array]]:
@@ -432,14 +436,14 @@ def polishing(monkeypatch: pytest.MonkeyPatch, answers: list[Minimum], **given: 
         asked.append(starts)
         assert weights is None
         assert y is None
-        np.testing.assert_array_equal(metric, engine.curvature(p, starts))
+        np.testing.assert_array_equal(metric, multistart.curvature(p, starts))
         return answers[len(asked) - 1]
 
-    monkeypatch.setattr(engine, "solve", solve)
+    monkeypatch.setattr(multistart, "solve", solve)
     x = np.array([-1.0, 0.0, 1.0, 2.0])
     limit = 1e-7 * 0.02 * 4
     found = minimum([4.0, 3.0, 2.0], gradient=[limit, 1.1 * limit, 5.0])
-    return engine.polished(line(x, x, Huber(0.02)), found, **given), asked
+    return multistart.polished(line(x, x, Huber(0.02)), found, **given), asked
 
 
 def test_rows_with_a_gradient_are_searched_again_from_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,34 +475,34 @@ def pointfit(values: Any, objective: float = 2.0, basins: int = 2) -> PointFit:
 
 
 def test_rivals_are_minima_within_two_per_cent() -> None:
-    found = engine._rivals(pointfit([2.0, 2.0 + 1e-6, 2.04, 2.03, 2.0300005, 2.0401, np.nan, np.inf]))
+    found = multistart._rivals(pointfit([2.0, 2.0 + 1e-6, 2.04, 2.03, 2.0300005, 2.0401, np.nan, np.inf]))
     np.testing.assert_array_equal([theta for theta, _ in found], [[9, 9], [6, 7], [4, 5]])
     np.testing.assert_array_equal([metric[0, 0] for _, metric in found], [7.0, 4.0, 3.0])
-    below = engine._rivals(pointfit([-2.0, -1.97, -1.95], -2.0))
+    below = multistart._rivals(pointfit([-2.0, -1.97, -1.95], -2.0))
     np.testing.assert_array_equal([theta for theta, _ in below], [[9, 9], [2, 3]])
-    assert len(engine._rivals(pointfit([2.0, 2.01, 2.02, 2.03, 2.035]))) == 4
-    assert len(engine._rivals(pointfit([2.0, 2.01], basins=1))) == 1
-    assert len(engine._rivals(replace(pointfit([2.0, 2.01]), minima=None))) == 1
-    assert len(engine._rivals(pointfit([1000.0, 1015.0], 1000.0))) == 2
+    assert len(multistart._rivals(pointfit([2.0, 2.01, 2.02, 2.03, 2.035]))) == 4
+    assert len(multistart._rivals(pointfit([2.0, 2.01], basins=1))) == 1
+    assert len(multistart._rivals(replace(pointfit([2.0, 2.01]), minima=None))) == 1
+    assert len(multistart._rivals(pointfit([1000.0, 1015.0], 1000.0))) == 2
 
 
 def test_each_row_keeps_its_lowest_minimum() -> None:
     one = minimum([3.0, 1.0, 1.0])
     two = minimum([2.0, 2.0, 7.0], theta=[[9, 9], [8, 8], [7, 7]], gradient=[0.5, 0.5, 0.5])
-    found = engine._lowest([one, replace(two, rounds=8)])
+    found = multistart._lowest([one, replace(two, rounds=8)])
     np.testing.assert_array_equal(found.theta, [[9, 9], [2, 3], [4, 5]])
     np.testing.assert_array_equal(found.value, [2.0, 1.0, 1.0])
     np.testing.assert_array_equal(found.gradient, [0.5, 0.0, 0.0])
     np.testing.assert_array_equal(found.metric[:, 0, 0], [1.0, 2.0, 3.0])
     assert found.rounds == 8
-    assert engine._lowest([one]) is one
+    assert multistart._lowest([one]) is one
 
 
 def test_a_fit_says_how_it_was_found() -> None:
     p, _ = made(Squared())
-    found = engine.fit_point(p)
+    found = multistart.fit_point(p)
     assert found.evidence.starts == 8
-    assert engine.fit_point(p, 3).evidence.starts == 3
+    assert multistart.fit_point(p, 3).evidence.starts == 3
     assert found.minima is not None
     best = int(np.argmin(found.minima.value))
     assert found.evidence.gradient_norm < 1e-9
@@ -506,18 +510,18 @@ def test_a_fit_says_how_it_was_found() -> None:
     assert found.objective == pytest.approx(float(found.minima.value[best]))
     np.testing.assert_allclose(found.constants, SURFACE.natural(found.theta[None], p.centres)[0])
     assert found.evidence.agree_share == pytest.approx(found.evidence.basins[0].share)
-    np.testing.assert_allclose(np.linalg.norm(engine.evaluate(p, found.theta[None])[1]), 0.0, atol=1e-9)
+    np.testing.assert_allclose(np.linalg.norm(multistart.evaluate(p, found.theta[None])[1]), 0.0, atol=1e-9)
 
 
 def shared(monkeypatch: pytest.MonkeyPatch, value: Any, gradient: Any, loss: Loss | None = None) -> PointFit:
     """Return the fit whose searches ended at these values and gradients."""
-    monkeypatch.setattr(engine, "starts_of", lambda p, count: None)
-    monkeypatch.setattr(engine, "solve", lambda p, starts: minimum(value, gradient=gradient))
-    monkeypatch.setattr(engine, "polished", lambda p, found: found)
-    monkeypatch.setattr(engine, "settled", lambda p, found: found)
-    monkeypatch.setattr(engine, "lone", lambda p, found: found)
+    monkeypatch.setattr(multistart, "starts_of", lambda p, count: None)
+    monkeypatch.setattr(multistart, "solve", lambda p, starts: minimum(value, gradient=gradient))
+    monkeypatch.setattr(multistart, "polished", lambda p, found: found)
+    monkeypatch.setattr(multistart, "settled", lambda p, found: found)
+    monkeypatch.setattr(multistart, "lone", lambda p, found: found)
     x = np.array([-1.0, 0.0, 1.0, 2.0])
-    return engine.fit_point(line(x, x, loss or Huber(0.02)))
+    return multistart.fit_point(line(x, x, loss or Huber(0.02)))
 
 
 def test_converged_means_a_small_gradient_for_the_rows_and_their_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,20 +545,20 @@ def test_many_rows_are_solved_in_parts_by_threads_or_not(monkeypatch: pytest.Mon
     rows = np.stack((np.ones(9), x), axis=1)
     expected = np.linalg.lstsq(rows, y.T, rcond=None)[0].T
     sizes: list[int] = []
-    kept = engine.solve
+    kept = multistart.solve
 
     def watched(p: Problem, starts: Array, **given: Any) -> Minimum:
         sizes.append(len(starts))
         assert given["tolerance"] == 1e-6
         return kept(p, starts, **given)
 
-    monkeypatch.setattr(engine, "solve", watched)
+    monkeypatch.setattr(multistart, "solve", watched)
     for cells, chunk, parts in ((27, 250, [3, 3, 1]), (1000, 2, [2, 2, 2, 1]), (1000, 250, [7]), (5, 250, [1] * 7)):
-        monkeypatch.setattr(engine, "CELLS", cells)
-        monkeypatch.setattr(engine, "CHUNK", chunk)
+        monkeypatch.setattr(multistart, "CELLS", cells)
+        monkeypatch.setattr(multistart, "CHUNK", chunk)
         for workers in (1, 2):
             sizes.clear()
-            found = engine.fit_many(p, point, y=y, workers=workers)
+            found = multistart.fit_many(p, point, y=y, workers=workers)
             assert sorted(sizes, reverse=True) == parts
             np.testing.assert_allclose(found.theta, expected, rtol=1e-9)
             np.testing.assert_allclose(found.value, 0.5 * ((expected @ rows.T - y) ** 2).sum(axis=1))
@@ -562,13 +566,13 @@ def test_many_rows_are_solved_in_parts_by_threads_or_not(monkeypatch: pytest.Mon
             assert found.gradient.max() < 1e-9
             assert found.rounds > 0
     w = generator.integers(1, 4, size=(7, 9)).astype(float)
-    found = engine.fit_many(p, point, weights=w)
+    found = multistart.fit_many(p, point, weights=w)
     for row in range(7):
         root = np.sqrt(w[row])
         own = np.linalg.lstsq(rows * root[:, None], y[0] * root, rcond=None)[0]
         np.testing.assert_allclose(found.theta[row], own, rtol=1e-9)
     with pytest.raises(AssertionError, match="needs weights or y"):
-        engine.fit_many(p, point)
+        multistart.fit_many(p, point)
 
 
 def test_threads_are_asked_for_two_workers_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,24 +583,24 @@ def test_threads_are_asked_for_two_workers_on(monkeypatch: pytest.MonkeyPatch) -
         asked.append(workers)
         return kept(workers)
 
-    monkeypatch.setattr(engine, "ThreadPoolExecutor", watched)
+    monkeypatch.setattr(multistart, "ThreadPoolExecutor", watched)
     x = np.linspace(-1, 2, 9)
     p = line(x, x)
     point = replace(pointfit([2.0], basins=1), theta=np.zeros(2), metric=np.eye(2) * 0.1)
     for workers in (0, 1, 2, 3):
-        engine.fit_many(p, point, y=np.zeros((2, 9)), workers=workers)
-    engine.fit_many(p, point, y=np.zeros((2, 9)))
+        multistart.fit_many(p, point, y=np.zeros((2, 9)), workers=workers)
+    multistart.fit_many(p, point, y=np.zeros((2, 9)))
     assert asked == [2, 3]
 
 
 def test_the_objective_that_is_given_back_is_without_what_decides_among_equals() -> None:
     p, theta = made(Huber(1e-3))
-    on = engine.decided(p)
-    found = engine.settled(on, engine.solve(on, theta))
-    alone = engine.lone(p, found)
-    np.testing.assert_allclose(alone.value, engine.evaluate(p, found.theta)[0])
+    on = multistart.decided(p)
+    found = multistart.settled(on, multistart.solve(on, theta))
+    alone = multistart.lone(p, found)
+    np.testing.assert_allclose(alone.value, multistart.evaluate(p, found.theta)[0])
     assert (alone.value < found.value).all()
-    point = engine.fit_point(p)
-    assert point.objective == pytest.approx(float(engine.evaluate(p, point.theta[None])[0][0]), rel=1e-12)
+    point = multistart.fit_point(p)
+    assert point.objective == pytest.approx(float(multistart.evaluate(p, point.theta[None])[0][0]), rel=1e-12)
     # Newton's steps ended at the zero of the gradient of both together.
-    np.testing.assert_allclose(engine.evaluate(on, point.theta[None])[1], 0.0, atol=1e-12)
+    np.testing.assert_allclose(multistart.evaluate(on, point.theta[None])[1], 0.0, atol=1e-12)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 
-from analysis import bootstrap, envelope, isoflop
-from analysis.rows import rows
+from analysis.approaches import envelope, isoflop
+from analysis.inference import resampling
+from analysis.runs.dataset import rows
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.34)
@@ -124,7 +125,7 @@ def test_the_fit_is_a_regression_through_the_points(hull: bool) -> None:
         )  # fmt: skip
         assert law.exponent == pytest.approx(np.polyfit(np.log(points["flops"]), np.log(points[name]), 1)[0])
         assert (law.coefficient_interval, law.bse, law.df_resid) == (None, None, used - 2)
-        assert law.exponent_interval == bootstrap.interval(np.array(slopes[name]), law.exponent, 0.8)
+        assert law.exponent_interval == resampling.interval(np.array(slopes[name]), law.exponent, 0.8)
     assert found.checks[0].message == (
         f"the envelope reads {len(rows_)} budgets off {used} curves before their schedules ended"
     )

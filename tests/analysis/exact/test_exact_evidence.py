@@ -11,22 +11,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import approaches, envelope, evidence, frame
-from analysis.blocks import Block, Check
-from analysis.forms.powers import SURFACE
-from analysis.surface import FEWEST, Surface
+from analysis.approaches import comparison, envelope, parametric
+from analysis.approaches.surface import FEWEST, Surface
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.results import evidence
+from analysis.runs import frame, rows
+from analysis.values.blocks import Block, Check
 from tests.analysis import studies
 
-PLAIN = dict(evidence.PLAIN)
+PLAIN = dict(parametric.PLAIN)
 
 
 def tidy(table: pd.DataFrame, tmp_path: Any, **options: Any) -> pd.DataFrame:
     table.to_csv(tmp_path / "t.csv", index=False)
-    return frame.from_csv(tmp_path / "t.csv", **options)
+    return rows.from_csv(tmp_path / "t.csv", **options)
 
 
 def test_the_plain_options() -> None:
-    assert evidence.options_of("chinchilla", PLAIN) == {
+    assert parametric.options_of("chinchilla", PLAIN) == {
         "form": "chinchilla", "loss": "huber", "delta": 1e-3, "fix": {}, "tie": {}, "cluster": "auto",
         "interval": "bootstrap", "resamples": 1000, "seed": 0, "workers": 1,
     }  # fmt: skip
@@ -49,27 +51,27 @@ def test_the_plain_options() -> None:
     ],
 )  # fmt: skip
 def test_options_of_the_command_are_those_of_the_fit(asked: Any, form: str, want: Any) -> None:
-    found = evidence.options_of(form, {**PLAIN, **asked})
+    found = parametric.options_of(form, {**PLAIN, **asked})
     assert {name: found[name] for name in want} == want
 
 
 def test_a_law_that_the_rows_do_not_hold_is_not_possible(tmp_path: Any) -> None:
     few = tidy(studies.isoflop(0).iloc[:5], tmp_path)
     asked = {**PLAIN, "resamples": 0}
-    block, record = evidence.law(few, frame.used(few), asked)
+    block, record = parametric.law(few, frame.used(few), asked)
     assert (block.status, block.approach, record) == ("not possible", "law", {})
     assert "5 rows for 5 free constants" in block.reason
     assert (block.form, block.loss_function) == (SURFACE.text, "huber")
-    assert evidence.law_and_fit(few, frame.used(few), asked)[2] is None
+    assert parametric.law_and_fit(few, frame.used(few), asked)[2] is None
     with pytest.raises(ValueError, match="4 rows for 4 free constants"):
-        evidence.law(few.iloc[:4], frame.used(few.iloc[:4]), {**asked, "fix": {"E": 1.7}})
+        parametric.law(few.iloc[:4], frame.used(few.iloc[:4]), {**asked, "fix": {"E": 1.7}})
     with pytest.raises(ValueError, match="4 rows for 4 free constants"):
-        evidence.law(few.iloc[:4], frame.used(few.iloc[:4]), {**asked, "tie": {"beta": "alpha"}})
+        parametric.law(few.iloc[:4], frame.used(few.iloc[:4]), {**asked, "tie": {"beta": "alpha"}})
     with pytest.raises(ValueError, match="5 rows for 5 free constants"):
-        evidence.law(few, None, asked)
+        parametric.law(few, None, asked)
     many = tidy(studies.isoflop(0).assign(loss=2.0), tmp_path)
     with pytest.raises(ValueError, match="every row has the same loss"):
-        evidence.law(many, frame.used(many), asked)
+        parametric.law(many, frame.used(many), asked)
 
 
 CHECKED = (Check("code", "message", "advice"),)
@@ -95,22 +97,22 @@ class Stub:
 
 
 def test_a_law_comes_with_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(evidence, "fitted", Stub)
+    monkeypatch.setattr(parametric, "fitted", Stub)
     table = tidy(studies.isoflop(0), tmp_path)
     for held in (None, frame.used(table)):
-        block, record, found = evidence.law_and_fit(table, held, {**PLAIN, "form": "kaplan"})
+        block, record, found = parametric.law_and_fit(table, held, {**PLAIN, "form": "kaplan"})
         assert isinstance(found, Stub)
         assert found.form == "kaplan"
         assert (found.runs is held) == (held is not None)
         assert block.checks == CHECKED
         assert record == {"interval": "by hand", "law": {"k": 1.0}}
-        assert evidence.law(table, held, {**PLAIN, "form": "kaplan"}) == (block, record)
+        assert parametric.law(table, held, {**PLAIN, "form": "kaplan"}) == (block, record)
 
 
 def test_columns_that_say_nothing_are_left_out(tmp_path: Any) -> None:
     table = tidy(studies.isoflop(0).assign(lr=1e-3), tmp_path)
     table.loc[3, "used"] = False
-    found = evidence._columns(table)
+    found = parametric._columns(table)
     assert len(found) == 19
     assert "lr" in found
     assert "unique_tokens" not in found, "no row has one"
@@ -118,11 +120,11 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Any) -> None:
 
 
 def surface_of(table: pd.DataFrame, **asked: Any) -> Any:
-    return evidence.surface(approaches._rows(table), {**PLAIN, **asked})
+    return parametric.surface(comparison._rows(table), {**PLAIN, **asked})
 
 
 def test_a_surface_needs_six_runs_of_three_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "fitted", Stub)
+    monkeypatch.setattr(parametric, "fitted", Stub)
     assert FEWEST == 6
     table = studies.isoflop(0, noise=0.001)
     six = table.iloc[[0, 4, 7, 11, 15, 18]]
@@ -151,7 +153,7 @@ def test_a_surface_needs_six_runs_of_three_sizes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_surface_beside_a_law_of_repeats_rests_on_new_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "fitted", Stub)
+    monkeypatch.setattr(parametric, "fitted", Stub)
     table = studies.isoflop(0, noise=0.001)
     seen: Any = table["tokens"] / np.where(np.arange(20) % 2, 1.0, 1.0099)
     repeated: Any = seen.where(np.arange(20) < 12, table["tokens"] / 3)
@@ -247,7 +249,7 @@ def test_approaches_of_several_forms_stand_once(tmp_path: Any, monkeypatch: pyte
         reasons = ["", "none", "", ""]
         return pd.DataFrame({"a": np.float64(len(asked)), "reason": reasons}, pd.Index(names, name="approach"))
 
-    monkeypatch.setattr(approaches, "side_by_side", beside)
+    monkeypatch.setattr(comparison, "side_by_side", beside)
     table = tidy(studies.isoflop(0), tmp_path)
     fits: Any = {"chinchilla": "first", "kaplan": "second", "farseer": None}
     found = evidence.approaches(table, frame.used(table), 1e21, PLAIN, fits)
@@ -275,8 +277,8 @@ def test_few_resamples_are_enough_beside_a_fit(tmp_path: Any, monkeypatch: pytes
         asked.append(options["resamples"])
         raise ValueError("seen")
 
-    monkeypatch.setattr(approaches, "side_by_side", seen)
-    monkeypatch.setattr(importlib.import_module("analysis.sensitivity"), "sensitivity", seen)
+    monkeypatch.setattr(comparison, "side_by_side", seen)
+    monkeypatch.setattr(importlib.import_module("analysis.diagnostics.sensitivity"), "sensitivity", seen)
     table = tidy(studies.isoflop(0), tmp_path)
     for given in (1000, 200, 60):
         with pytest.raises(ValueError, match="seen"):
@@ -290,7 +292,7 @@ def test_other_choices_are_lines(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
         "choice": ["none", "loss"], "option": ["as fitted", "l1"], "value": [0.5, np.nan], "low": [0.4, np.inf],
         "high": ["x", None], "nobs": [20, 19],
     })  # fmt: skip
-    module = importlib.import_module("analysis.sensitivity")
+    module = importlib.import_module("analysis.diagnostics.sensitivity")
     monkeypatch.setattr(module, "sensitivity", lambda *_, **options: lines)
     found = evidence.sensitivity(tidy(studies.isoflop(0), tmp_path), PLAIN)
     assert [dataclasses.astuple(line) for line in found] == [

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bootstrap, engine, errors, law, observations
-from analysis.bfgs import Array
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
+from analysis.estimation import multistart, observations
+from analysis.estimation.optimizer import Array
+from analysis.inference import error_draws, resampling
+from analysis.inference import fit_law as law
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
 from tests.analysis import studies
 
 
@@ -23,19 +25,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     seen: list[tuple[str, Any]] = []
 
     def drawing(name: str) -> Any:
-        def draw(around: errors.Around, *given: Any) -> Array:
+        def draw(around: error_draws.Around, *given: Any) -> Array:
             seen.append((name, given[-1]))
             return np.full((given[-1], len(around.order)), float(len(seen)))
 
         return draw
 
     for name in ("shared", "independent", "repeats"):
-        monkeypatch.setattr(errors, name, drawing(name))
-    monkeypatch.setattr(errors.Around, "solved", lambda self, y: y - self.fitted)
+        monkeypatch.setattr(error_draws, name, drawing(name))
+    monkeypatch.setattr(error_draws.Around, "solved", lambda self, y: y - self.fitted)
     return seen
 
 
-def drawn(fit: LawFit, plan: bootstrap.Plan) -> Array:
+def drawn(fit: LawFit, plan: resampling.Plan) -> Array:
     return law.resampled(fit.problem, fit.point, fit.data, plan, resamples=3, seed=1)
 
 
@@ -47,17 +49,17 @@ def fitted() -> LawFit:
 def test_each_scheme_makes_its_draws(asked: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     fit = fitted()
     for plan, name in (
-        (bootstrap.Plan("residuals", ""), "independent"), (bootstrap.Plan("residuals", "", "runs"), "shared"),
-        (bootstrap.Plan("seeds", ""), "repeats"),
+        (resampling.Plan("residuals", ""), "independent"), (resampling.Plan("residuals", "", "runs"), "shared"),
+        (resampling.Plan("seeds", ""), "repeats"),
     ):  # fmt: skip
         np.testing.assert_allclose(drawn(fit, plan), float(len(asked)))
         assert asked[-1] == (name, 3)
     for left, name in ((0.5, "shared"), (0.49, "independent")):
         found = SimpleNamespace(between_v=left)
-        monkeypatch.setattr(errors, "parts", lambda *_, found=found: found)
-        drawn(fit, bootstrap.Plan("residuals", "", "sizes"))
+        monkeypatch.setattr(error_draws, "parts", lambda *_, found=found: found)
+        drawn(fit, resampling.Plan("residuals", "", "sizes"))
         assert asked[-1] == (name, 3)
-    drawn(fit, bootstrap.Plan("residuals", ""))
+    drawn(fit, resampling.Plan("residuals", ""))
     assert asked[-1] == ("independent", 3)
     assert len(asked) == 6
 
@@ -67,19 +69,19 @@ def test_groups_are_numbered_by_where_they_first_appear(monkeypatch: pytest.Monk
     fit = fitted()
     weights: list[Array] = []
 
-    def fit_many(p: engine.Problem, point: engine.PointFit, *, weights: Array, workers: int) -> Any:
+    def fit_many(p: multistart.Problem, point: multistart.PointFit, *, weights: Array, workers: int) -> Any:
         given.append((weights, workers))
         return SimpleNamespace(theta=np.zeros((len(weights), 2)))
 
     given: list[tuple[Array, int]] = []
-    monkeypatch.setattr(engine, "fit_many", fit_many)
+    monkeypatch.setattr(multistart, "fit_many", fit_many)
 
     def cluster_weights(groups: Array, count: int, _: int) -> Array:
         weights.append(groups)
         return np.tile(groups, (count, 1))
 
-    monkeypatch.setattr(bootstrap, "cluster_weights", cluster_weights)
-    found = drawn(fit, bootstrap.Plan("runs", ""))
+    monkeypatch.setattr(resampling, "cluster_weights", cluster_weights)
+    found = drawn(fit, resampling.Plan("runs", ""))
     assert found.shape == (3, 2)
     order = fit.data.order()
     expected = observations.by_first(fit.data.run[order])

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bootstrap, engine, frontier
-from analysis.blocks import Frontier
-from analysis.forms.powers import FRONTIER, FRONTIER_NO_FLOOR
-from analysis.frontier import FrontierFit
-from analysis.rows import Rows, rows
-from analysis.valleys import ValleyFit
+from analysis.approaches import frontier
+from analysis.approaches.frontier import FrontierFit
+from analysis.approaches.valleys import ValleyFit
+from analysis.estimation import multistart, objectives
+from analysis.inference import resampling
+from analysis.laws.sum_of_powers import FRONTIER, FRONTIER_NO_FLOOR
+from analysis.runs.dataset import Rows, rows
+from analysis.values.blocks import Frontier
 
 NONE: Any = None
 FLOPS = np.geomspace(1e15, 1e19, 5)
@@ -110,8 +112,8 @@ def test_one_budget_is_no_law() -> None:
 
 
 def test_draws_are_fitted_one_by_one_and_a_minimum_that_is_missing_has_no_weight() -> None:
-    p = engine.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS), engine.Squared())
-    point = engine.fit_point(p)
+    p = multistart.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS), objectives.Squared())
+    point = multistart.fit_point(p)
     drawn = np.stack((law(FLOPS, 1.9, 0.6, 0.2), law(FLOPS, 2.1, 0.45, 0.22), law(FLOPS), law(FLOPS), law(FLOPS)))
     drawn[1, 2] = np.nan
     drawn[2] = law(FLOPS, 1.95, 0.55, 0.19)
@@ -134,10 +136,10 @@ def test_padding() -> None:
     assert frontier._padded(FRONTIER_NO_FLOOR, two).tolist() == [[0, 2, 3], [0, 4, 5]]
 
 
-def scatter(residual: Any) -> tuple[engine.Problem, engine.PointFit, Any]:
-    p = engine.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS) * np.exp(residual), engine.Squared())
-    point = engine.fit_point(p)
-    return p, point, engine.residuals(p, point.theta[None])[0]
+def scatter(residual: Any) -> tuple[multistart.Problem, multistart.PointFit, Any]:
+    p = multistart.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS) * np.exp(residual), objectives.Squared())
+    point = multistart.fit_point(p)
+    return p, point, multistart.residuals(p, point.theta[None])[0]
 
 
 def test_minima_scatter_around_the_frontier_like_students_t() -> None:
@@ -162,13 +164,15 @@ def test_noise_that_explains_the_scatter_is_not_added_again() -> None:
     away = frontier._scattered(p, point, zeros)
     assert (away[::3] == 0).all()
     assert (away[1::3] != zeros[1::3]).mean() > 0.99, "draws without a minimum say nothing of the noise"
-    one = engine.problem(FRONTIER, (FLOPS[:4],), law(FLOPS[:4]) * np.exp([0.1, -0.1, 0.1, -0.1]), engine.Squared())
+    one = multistart.problem(
+        FRONTIER, (FLOPS[:4],), law(FLOPS[:4]) * np.exp([0.1, -0.1, 0.1, -0.1]), objectives.Squared()
+    )
     flat = np.tile(law(FLOPS[:4]), (5, 1))
-    assert (frontier._scattered(one, engine.fit_point(one), flat) != flat).any(), (
+    assert (frontier._scattered(one, multistart.fit_point(one), flat) != flat).any(), (
         "four points leave one degree of freedom"
     )
-    four = engine.problem(FRONTIER_NO_FLOOR, (FLOPS[:2],), law(FLOPS[:2]), engine.Squared())
-    exact = engine.fit_point(four)
+    four = multistart.problem(FRONTIER_NO_FLOOR, (FLOPS[:2],), law(FLOPS[:2]), objectives.Squared())
+    exact = multistart.fit_point(four)
     same = np.ones((3, 2))
     assert frontier._scattered(four, exact, same) is same, "two points and two constants show no scatter"
     none = np.empty((0, 5))
@@ -186,12 +190,12 @@ def test_what_the_draws_say_of_the_constants() -> None:
     good = np.exp(np.log([2.0, 0.5, 0.2]) + 0.1 * generator.normal(size=(400, 3)))
     found = judged(good)
     for i, name in enumerate(("L_inf", "a", "alpha")):
-        assert found.intervals[name] == bootstrap.interval(good[:, i], found.params[name], logs=True)
+        assert found.intervals[name] == resampling.interval(good[:, i], found.params[name], logs=True)
         assert found.identified[name].identified
         assert found.identified[name].reason == ""
     doubled = good * [2.0, 1.0, 1.0]  # beyond the estimate, and mirrored in logs
-    assert judged(doubled).intervals["L_inf"] == bootstrap.interval(doubled[:, 0], 2.0, logs=True)
-    assert judged(doubled).intervals["L_inf"] != bootstrap.interval(doubled[:, 0], 2.0, logs=False)
+    assert judged(doubled).intervals["L_inf"] == resampling.interval(doubled[:, 0], 2.0, logs=True)
+    assert judged(doubled).intervals["L_inf"] != resampling.interval(doubled[:, 0], 2.0, logs=False)
     bare = judged(good, FRONTIER_NO_FLOOR)
     assert set(bare.intervals) == {"a", "alpha"}
     assert all(v.identified for v in bare.identified.values())

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 
-from analysis import isoflop
+from analysis.approaches import isoflop
 from tests.analysis import studies
 
 X = np.array([-2.0, -1.0, 0.0, 1.5, 2.5])

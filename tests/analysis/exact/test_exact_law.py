@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import bootstrap, engine, errors, law, losses, observations
-from analysis.forms.powers import SURFACE
-from analysis.law import fit_law
+from analysis.estimation import multistart, objectives, observations
+from analysis.inference import error_draws, resampling
+from analysis.inference import fit_law as law
+from analysis.inference.fit_law import fit_law
+from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis import studies
 
 TABLE = studies.isoflop(1, noise=0.003)
@@ -22,7 +24,7 @@ def test_defaults_are_those_that_are_documented() -> None:
     found = {name: one.default for name, one in inspect.signature(fit_law).parameters.items() if name != "runs"}
     assert found == {
         "form": "chinchilla", "loss": "huber", "delta": 1e-3, "fix": None, "tie": None, "cluster": "auto",
-        "interval": "bootstrap", "resamples": 1000, "seed": 0, "confidence": 0.95, "starts": engine.STARTS,
+        "interval": "bootstrap", "resamples": 1000, "seed": 0, "confidence": 0.95, "starts": multistart.STARTS,
         "workers": 1, "kinds": None, "plain": False,
     }  # fmt: skip
 
@@ -32,7 +34,7 @@ def test_what_was_asked_is_kept() -> None:
         TABLE, loss="huber", delta=0.01, fix={"E": 1.9}, tie={"beta": "alpha"}, resamples=3, seed=7, confidence=0.8,
         kinds={"loss": "nats"}, plain=True, starts=4, interval="delta",
     )  # fmt: skip
-    assert found.problem.loss == losses.Huber(0.01)
+    assert found.problem.loss == objectives.Huber(0.01)
     assert found.problem.plain
     assert found.params["E"] == pytest.approx(1.9)
     assert found.params["beta"] == found.params["alpha"]
@@ -87,9 +89,9 @@ def test_seeds_need_one_setting_that_was_run_twice() -> None:
 
 def parts(table: pd.DataFrame, cluster: str, **options: Any) -> tuple[Any, ...]:
     data = observations.read(table, SURFACE)
-    p = engine.problem(SURFACE, list(data.inputs), data.target, losses.Squared())
-    point = engine.fit_point(p)
-    how = bootstrap.choose(data.size, data.run, cluster)
+    p = multistart.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
+    point = multistart.fit_point(p)
+    how = resampling.choose(data.size, data.run, cluster)
     found = law.resampled(p, point, data, how, **{"resamples": 8, "seed": 3, **options})
     return p, point, data, how, found
 
@@ -109,12 +111,12 @@ def test_whole_groups_are_drawn_by_weights(cluster: str) -> None:
     table = many(12)
     p, point, data, how, found = parts(table, cluster)
     order = data.order()
-    groups = bootstrap.groups(how, observations.by_first(data.size[order]), observations.by_first(data.run[order]))
-    weights = bootstrap.cluster_weights(groups, 8, 3)
+    groups = resampling.groups(how, observations.by_first(data.size[order]), observations.by_first(data.run[order]))
+    weights = resampling.cluster_weights(groups, 8, 3)
     for r in (0, 5):
         again = np.empty(len(table))
         again[order] = weights[r]
-        refit = engine.fit_many(p, point, weights=again[None])
+        refit = multistart.fit_many(p, point, weights=again[None])
         np.testing.assert_allclose(found[r], refit.theta[0], rtol=1e-4, atol=1e-6)
 
 
@@ -128,39 +130,39 @@ def test_the_order_of_the_rows_changes_nothing(cluster: str) -> None:
 def test_residuals_are_drawn_with_what_groups_share_or_without() -> None:
     p, point, data, how, found = parts(many(12), "auto")
     assert (how.by, how.shared) == ("residuals", "sizes")
-    around = errors.Around(p, point, data.order(), 3, 1)
-    groups = bootstrap.groups(
+    around = error_draws.Around(p, point, data.order(), 3, 1)
+    groups = resampling.groups(
         how, observations.by_first(data.size[around.order]), observations.by_first(data.run[around.order])
     )
-    shared = around.solved(around.targets(errors.shared(around, groups, 8)))
+    shared = around.solved(around.targets(error_draws.shared(around, groups, 8)))
     np.testing.assert_allclose(found, shared, rtol=1e-6)
     p, point, data, how, alone = parts(many(12), "residuals")
     assert how.shared == ""
-    around = errors.Around(p, point, data.order(), 3, 1)
-    np.testing.assert_allclose(alone, around.solved(around.targets(errors.independent(around, 8))), rtol=1e-6)
+    around = error_draws.Around(p, point, data.order(), 3, 1)
+    np.testing.assert_allclose(alone, around.solved(around.targets(error_draws.independent(around, 8))), rtol=1e-6)
     assert np.abs(alone - found).max() > 1e-4
 
 
 def test_groups_that_the_constants_take_up_share_nothing_to_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     p, point, data, how, _ = parts(many(12), "auto")
-    around = errors.Around(p, point, data.order(), 3, 1)
-    groups = bootstrap.groups(
+    around = error_draws.Around(p, point, data.order(), 3, 1)
+    groups = resampling.groups(
         how, observations.by_first(data.size[around.order]), observations.by_first(data.run[around.order])
     )
-    seen = errors.parts(around, groups).between_v
+    seen = error_draws.parts(around, groups).between_v
     for least, made in (
-        (seen, errors.shared(around, groups, 8)),
-        (np.nextafter(seen, np.inf), errors.independent(around, 8)),
+        (seen, error_draws.shared(around, groups, 8)),
+        (np.nextafter(seen, np.inf), error_draws.independent(around, 8)),
     ):
-        monkeypatch.setattr(errors, "LEAST_BETWEEN", least)
+        monkeypatch.setattr(error_draws, "LEAST_BETWEEN", least)
         np.testing.assert_array_equal(law._residual_errors(around, how, groups, 8), made)
 
 
 def test_repeats_alone_are_drawn_with_seeds() -> None:
     table = pd.concat([TABLE, TABLE.assign(loss=TABLE["loss"] * np.exp(0.004 * np.sin(np.arange(20))))])
     p, point, data, how, found = parts(table, "seeds")
-    around = errors.Around(p, point, data.order(), 3, 1)
-    want = around.solved(around.targets(errors.repeats(around, data.cell[around.order], 8)))
+    around = error_draws.Around(p, point, data.order(), 3, 1)
+    want = around.solved(around.targets(error_draws.repeats(around, data.cell[around.order], 8)))
     np.testing.assert_allclose(found, want, rtol=1e-6)
     assert law.resampled(p, point, data, how, resamples=0, seed=0).shape == (0, 5)
     signature = inspect.signature(law.resampled).parameters

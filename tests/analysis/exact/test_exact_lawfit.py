@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from scipy import optimize, stats
 
-from analysis import bootstrap
-from analysis.blocks import Identified
-from analysis.forms.powers import SURFACE
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
-from analysis.losses import Huber
+from analysis.estimation.objectives import Huber
+from analysis.inference import resampling
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.values.blocks import Identified
 from tests.analysis import studies
 
 NAMES = ["E", "A", "B", "alpha", "beta"]
@@ -204,7 +204,7 @@ def test_the_sandwich_sums_over_groups() -> None:
     assert fit.interval_method == f"sandwich, clustered by {fit.plan.by}"
     delta = limits(fit, "a", method="delta")
     assert delta[1] - delta[0] == pytest.approx(known(squared()).conf_int().loc["a"].diff().iloc[1], rel=1e-6)
-    runs = known(replace(fit, plan=bootstrap.Plan("runs", "")))
+    runs = known(replace(fit, plan=resampling.Plan("runs", "")))
     other = limits(runs, "a")
     assert other[1] - other[0] != pytest.approx(high - low, rel=1e-2)
     each = np.array(jacobian * found.fun[:, None])
@@ -289,7 +289,7 @@ def test_bootstrap_figures_are_those_of_the_draws() -> None:
     np.testing.assert_allclose(fit.bse.to_numpy(), constants.std(axis=0, ddof=1), rtol=1e-9)
     ends = fit.conf_int(0.2)
     for i, name in enumerate(NAMES):
-        expected = bootstrap.interval(constants[:, i], float(fit.params[name]), 0.8, logs=i < 3)
+        expected = resampling.interval(constants[:, i], float(fit.params[name]), 0.8, logs=i < 3)
         assert tuple(ends.loc[name]) == expected
     assert fit.interval_method == fit.plan.text
     assert set(fit.undefined.values()) == {0.0}
@@ -407,7 +407,7 @@ def test_predictions_and_figures_are_their_modules(monkeypatch: pytest.MonkeyPat
 
             return draw
 
-    monkeypatch.setattr("analysis.lawfit._figures", Figures)
+    monkeypatch.setattr("analysis.inference.law_result._figures", Figures)
     drawn_names = [fit.plot_residuals(), fit.plot_profile("A", 7), fit.plot_fit(), fit.plot_draws("A", "B")]
     assert drawn_names == ["residuals", "profile", "observed", "draws"]
     assert asked == [

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.forms import FORMS
-from analysis.forms.base import Form, Linked
-from analysis.forms.powers import SURFACE, SumOfPowers
+from analysis.laws.base import Form, Linked
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE, SumOfPowers
 from tests.analysis.formulas import FORMULAS
 from tests.analysis.test_forms import LAWS, design
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from analysis import losses
-from analysis.losses import Absolute, Array, Huber, Loss, Squared, StudentT
+from analysis.estimation import objectives
+from analysis.estimation.objectives import Absolute, Array, Huber, Loss, Squared, StudentT
 
 RESIDUAL = np.array([[0.3, -0.02, 0.0071, 0.0, -0.0009, 1.4], [-0.5, 0.2, 0.11, -0.03, 0.0004, 0.06]])
 WEIGHTS = np.array([[1.0, 2.0, 0.0, 1.0, 1.0, 3.0], [0.0, 1.0, 1.0, 4.0, 1.0, 2.0]])
@@ -101,19 +101,19 @@ def test_names_scales_and_constants() -> None:
 
 
 def test_losses_by_name() -> None:
-    assert losses.named("huber") == Huber(1e-3)
-    assert losses.named("huber", 0.5) == Huber(0.5)
-    assert (losses.named("squared"), losses.named("l1"), losses.named("student_t")) == (
+    assert objectives.named("huber") == Huber(1e-3)
+    assert objectives.named("huber", 0.5) == Huber(0.5)
+    assert (objectives.named("squared"), objectives.named("l1"), objectives.named("student_t")) == (
         Squared(), Absolute(), StudentT(),
     )  # fmt: skip
     own = Huber(3.0)
-    assert losses.named(own, -1.0) is own
+    assert objectives.named(own, -1.0) is own
     with pytest.raises(ValueError, match="huber, squared, l1, student_t"):
-        losses.named("cauchy")
+        objectives.named("cauchy")
     for delta in (0.0, -1.0, math.inf):
         with pytest.raises(ValueError, match="a positive number of log residual"):
-            losses.named("huber", delta)
-    assert losses.named("huber", 0.9) == Huber(0.9)
+            objectives.named("huber", delta)
+    assert objectives.named("huber", 0.9) == Huber(0.9)
 
 
 @pytest.mark.parametrize("share", [1e-3, 0.1, 1.0, 30.0])
@@ -211,17 +211,17 @@ def test_students_pull_keeps_the_scale_of_the_residuals() -> None:
 @pytest.mark.parametrize("loss", ALL, ids=lambda loss: loss.text)
 def test_pulls_about_the_location_sum_to_zero(loss: Loss) -> None:
     r = np.array([0.9, -0.21, 0.33, 0.05, 0.12, -0.4, 0.07])
-    found = losses.location(loss, r)
+    found = objectives.location(loss, r)
     assert abs(float(loss.summed((r - found)[None], None)[1].sum())) < 1e-9 * loss.scale
-    assert losses.location(loss, r + 3.0) == pytest.approx(found + 3.0, rel=1e-9)
-    assert losses.location(loss, -r) == pytest.approx(-found, rel=1e-9)
+    assert objectives.location(loss, r + 3.0) == pytest.approx(found + 3.0, rel=1e-9)
+    assert objectives.location(loss, -r) == pytest.approx(-found, rel=1e-9)
 
 
 def test_locations_by_hand() -> None:
     r = np.array([0.0, 1.0, 5.0])
-    assert losses.location(Squared(), r) == pytest.approx(2.0, rel=1e-9)
-    assert losses.location(Huber(0.1), r) == pytest.approx(1.0, rel=1e-9)
+    assert objectives.location(Squared(), r) == pytest.approx(2.0, rel=1e-9)
+    assert objectives.location(Huber(0.1), r) == pytest.approx(1.0, rel=1e-9)
     # m - 0 + clip(m - 1) + clip(m - 5) = 0 with the last at its limit of 2: 2 m = 3.
-    assert losses.location(Huber(2.0), r) == pytest.approx(1.5, rel=1e-9)
+    assert objectives.location(Huber(2.0), r) == pytest.approx(1.5, rel=1e-9)
     # Between the two middle ones of four, all that far from the others, every location balances: their middle.
-    assert losses.location(Huber(0.25), np.array([0.0, 1.0, 4.0, 9.0])) == pytest.approx(2.5, rel=1e-9)
+    assert objectives.location(Huber(0.25), np.array([0.0, 1.0, 4.0, 9.0])) == pytest.approx(2.5, rel=1e-9)

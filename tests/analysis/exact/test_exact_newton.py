@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.bfgs import Array, Evaluate, Index, Minimum
-from analysis.newton import _Row, _steps, _taken, settle
+from analysis.estimation.newton import _Row, _steps, _taken, settle
+from analysis.estimation.optimizer import Array, Evaluate, Index, Minimum
 
 
 def test_a_step_solves_the_hessian() -> None:

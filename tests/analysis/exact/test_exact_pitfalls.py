@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import drawchecks, observations, pitfalls
-from analysis.blocks import Basin, Identified, Optimizer
-from analysis.forms import FORMS
-from analysis.forms.powers import SURFACE
+from analysis.diagnostics import draws, pitfalls
+from analysis.estimation import observations
+from analysis.inference import refusals
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.values.blocks import Basin, Identified, Optimizer
 from tests.analysis.exact.verdicts import UNIDENTIFIED
 
 N = np.array([1e6, 2e6, 4e6])
@@ -28,16 +30,16 @@ def read(**more: Any) -> Any:
 
 
 def test_a_target_that_never_changes_is_refused() -> None:
-    pitfalls.refuse(SURFACE, read())
+    refusals.refuse(SURFACE, read())
     with pytest.raises(ValueError, match=r"every row has the same loss, 2\.5: no law follows; map another column"):
-        pitfalls.refuse(SURFACE, read(loss=[2.5] * 3))
-    pitfalls.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0])))
+        refusals.refuse(SURFACE, read(loss=[2.5] * 3))
+    refusals.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0])))
     with pytest.raises(ValueError, match="every row has the same loss"):
-        pitfalls.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0, 1])))
+        refusals.refuse(SURFACE, read(loss=[2.5] * 3).take(np.array([0, 1])))
 
 
 def test_columns_are_those_of_the_fit_or_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawchecks, "findings", lambda fit: ["draws"])
+    monkeypatch.setattr(draws, "findings", lambda fit: ["draws"])
     monkeypatch.setattr(pitfalls, "_lack_of_fit", lambda fit: ["misfit"])
     monkeypatch.setattr(pitfalls, "columns", lambda extra: [sorted(extra)])
     found: Any = pitfalls.findings(fit(data=SimpleNamespace(extra={"own": 1})))
@@ -55,17 +57,17 @@ def test_columns_are_those_of_the_fit_or_of_other_runs(monkeypatch: pytest.Monke
 def test_repeated_tokens_are_refused(share: Any, refused: int) -> None:
     data = read(unique_tokens=D / np.array(share))
     if not refused:
-        pitfalls.refuse(SURFACE, data)
+        refusals.refuse(SURFACE, data)
         return
     most = f"{np.nanmax(share):.3g}"
     with pytest.raises(ValueError, match=rf"{refused} of 3 runs .* more tokens than are unique \(up to {most} epochs"):
-        pitfalls.refuse(SURFACE, data)
+        refusals.refuse(SURFACE, data)
     repeats: Any = FORMS["repeats"]
     distinct = np.abs(D / np.nan_to_num(share, nan=1.0))
     columns = {"params": N, "tokens": D, "unique_tokens": distinct, "loss": [3.0, 2.5, 2.0]}
-    pitfalls.refuse(repeats, observations.read(columns, repeats))
+    refusals.refuse(repeats, observations.read(columns, repeats))
     compute: Any = FORMS["compute"]
-    pitfalls.refuse(compute, observations.read({**columns, "flops": 6 * N * D}, compute))
+    refusals.refuse(compute, observations.read({**columns, "flops": 6 * N * D}, compute))
 
 
 def test_an_error_is_not_extrapolated_from_four_models() -> None:
@@ -73,13 +75,13 @@ def test_an_error_is_not_extrapolated_from_four_models() -> None:
     loss = np.array([2.5, 2.8, 3.1, 3.4])
     data = observations.read({"loss": loss, "error": 1 - 1 / loss}, form)
     for inside in ([[2.5, 3.4]], [[2.5 * (1 - 5e-10), 3.4 * (1 + 5e-10)]]):
-        pitfalls.refuse_far(form, data, np.array(inside))
+        refusals.refuse_far(form, data, np.array(inside))
     for outside in ([[2.5 * (1 - 2e-9)]], [[3.4 * (1 + 2e-9)]], [[3.0, 9.0]]):
         with pytest.raises(ValueError, match=r"rests on 4 models; outside their losses, 2\.5 to 3\.4, it is"):
-            pitfalls.refuse_far(form, data, np.array(outside))
+            refusals.refuse_far(form, data, np.array(outside))
     five = observations.read({"loss": [*loss, 4.0], "error": [0.1, 0.2, 0.3, 0.4, 0.5]}, form)
-    pitfalls.refuse_far(form, five, np.array([[9.0]]))
-    pitfalls.refuse_far(SURFACE, read(), np.array([[9.0], [9.0]]))
+    refusals.refuse_far(form, five, np.array([[9.0]]))
+    refusals.refuse_far(SURFACE, read(), np.array([[9.0], [9.0]]))
     assert codes(pitfalls._few_models(fit(form=form, nobs=4))) == ["few_models"]
     assert pitfalls._few_models(fit(form=form, nobs=5)) == []
     assert pitfalls._few_models(fit(nobs=4)) == []

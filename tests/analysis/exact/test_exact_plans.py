@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analysis import planlaws, plans
-from analysis.cost import Cost
-from analysis.forms import FORMS
-from analysis.planlaws import Closed, Fitted
+from analysis.approaches import loss_laws, optimum
+from analysis.approaches.cost import Cost
+from analysis.approaches.loss_laws import Closed, Fitted
+from analysis.laws.registry import FORMS
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.28)
@@ -85,25 +85,25 @@ def test_laws_without_a_term_have_no_best_size() -> None:
 
 def test_any_law_is_one() -> None:
     law = Closed(TWO)
-    assert planlaws.law(law) is law
-    made = planlaws.law(TWO)
+    assert loss_laws.law(law) is law
+    made = loss_laws.law(TWO)
     assert isinstance(made, Closed)
     np.testing.assert_array_equal(made.constants, TWO)
 
 
 def test_forms_that_plans_can_rest_on() -> None:
-    assert planlaws.choices() == (
+    assert loss_laws.choices() == (
         "chinchilla", "chinchilla_tied", "chinchilla_no_floor", "chinchilla_interaction", "kaplan", "kaplan_floor",
         "farseer", "overtraining", "repeats", "precision", "precision_after", "moe",
     )  # fmt: skip
-    assert planlaws.size_column(FORMS["moe"]) == "params_active"
-    assert planlaws.size_column(FORMS["kaplan"]) == "params"
-    assert planlaws.further(FORMS["moe"]) == ("experts",)
-    assert planlaws.further(FORMS["repeats"]) == ()
-    assert planlaws.further(FORMS["overtraining"]) == ()
-    assert planlaws.further(FORMS["precision"]) == ("bits_weights", "bits_activations", "bits_cache")
+    assert loss_laws.size_column(FORMS["moe"]) == "params_active"
+    assert loss_laws.size_column(FORMS["kaplan"]) == "params"
+    assert loss_laws.further(FORMS["moe"]) == ("experts",)
+    assert loss_laws.further(FORMS["repeats"]) == ()
+    assert loss_laws.further(FORMS["overtraining"]) == ()
+    assert loss_laws.further(FORMS["precision"]) == ("bits_weights", "bits_activations", "bits_cache")
     for name in ("learning_rate", "batch", "compute", "downstream"):
-        assert not planlaws.plannable(FORMS[name])
+        assert not loss_laws.plannable(FORMS[name])
 
 
 def test_further_inputs_and_compute_have_their_values() -> None:
@@ -139,39 +139,39 @@ def test_distinct_tokens_reach_a_law_of_repeats() -> None:
 
 @pytest.mark.parametrize(("at", "inside"), [(0.3, True), (-0.9999, True), (0.99999, True), (-1.2, False), (1.0, False)])
 def test_the_lowest_place_by_grids(at: float, inside: bool) -> None:
-    found = planlaws.lowest(lambda x: (x - np.array([[at], [0.1]])) ** 2, (-1.0, 1.0), 2)
+    found = loss_laws.lowest(lambda x: (x - np.array([[at], [0.1]])) ** 2, (-1.0, 1.0), 2)
     assert np.isfinite(found[0]) == inside
     if inside:
         assert found[0] == pytest.approx(at, abs=1e-7)
     assert found[1] == pytest.approx(0.1, abs=1e-7)
-    nowhere = planlaws.lowest(lambda x: np.full(x.shape, np.inf), (-1.0, 1.0), 1)
+    nowhere = loss_laws.lowest(lambda x: np.full(x.shape, np.inf), (-1.0, 1.0), 1)
     assert np.isnan(nowhere).all()
-    part = planlaws.lowest(lambda x: np.where(np.abs(x - 0.5) < 0.2, (x - 0.45) ** 2, np.inf), (-1.0, 1.0), 1)
+    part = loss_laws.lowest(lambda x: np.where(np.abs(x - 0.5) < 0.2, (x - 0.45) ** 2, np.inf), (-1.0, 1.0), 1)
     assert part[0] == pytest.approx(0.45, abs=1e-7)
 
 
 def test_answers_hang_together() -> None:
-    found = plans.training_only(TWO, DEAR, 1e21, SIZES)
+    found = optimum.training_only(TWO, DEAR, 1e21, SIZES)
     np.testing.assert_allclose(found.training_flops, 1e21, rtol=1e-9)
     np.testing.assert_allclose(np.exp(found.log_tokens + DEAR.log_per_token(found.log_params)[0]), 1e21, rtol=1e-9)
     assert found.inference_flops.tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(found.loss, plans.surface(TWO, found.log_params, found.log_tokens))
+    np.testing.assert_allclose(found.loss, optimum.surface(TWO, found.log_params, found.log_tokens))
     second = found.row(1)
     assert (len(second.loss), second.loss[0]) == (1, found.loss[1])
     assert second.log_params[0] == found.log_params[1]
-    np.testing.assert_allclose(plans.size_for_tokens(TWO, 24.0), Closed(TWO).matched(24.0))
-    np.testing.assert_allclose(plans.budget_of(TWO, DEAR, 22.0), Closed(TWO).budget_of(DEAR, 22.0))
+    np.testing.assert_allclose(optimum.size_for_tokens(TWO, 24.0), Closed(TWO).matched(24.0))
+    np.testing.assert_allclose(optimum.budget_of(TWO, DEAR, 22.0), Closed(TWO).budget_of(DEAR, 22.0))
 
 
 def test_sizes_are_searched_within_ten_thousand_times_those_swept() -> None:
     size = best_size(LAW, 1e21)
-    assert plans._ends((1e8, 1e11)) == pytest.approx((np.log(1e4), np.log(1e15)))
+    assert optimum._ends((1e8, 1e11)) == pytest.approx((np.log(1e4), np.log(1e15)))
     near, far = 0.9e4, 1.1e4
     for swept, known in (
         ((size / 2e4, size / far), False), ((size / 2e4, size / near), True),
         ((size * near, size * 1e5), True), ((size * far, size * 1e5), False),
     ):  # fmt: skip
-        found = plans.training_only(np.array([LAW]), Cost.six(), 1e21, swept)
+        found = optimum.training_only(np.array([LAW]), Cost.six(), 1e21, swept)
         assert np.isfinite(found.log_params[0]) == known
 
 
@@ -181,17 +181,17 @@ def test_sizes_are_searched_within_ten_thousand_times_those_swept() -> None:
 @example(1.1)
 @example(1e-3)
 def test_over_training_by_any_factor(factor: float) -> None:
-    best = plans.training_only(TWO, DEAR, 1e21, SIZES)
-    found = plans.over_trained(TWO, DEAR, 1e21, SIZES, factor)
+    best = optimum.training_only(TWO, DEAR, 1e21, SIZES)
+    found = optimum.over_trained(TWO, DEAR, 1e21, SIZES, factor)
     ratio = found.log_tokens - found.log_params - best.log_tokens + best.log_params
     np.testing.assert_allclose(np.exp(ratio), factor, rtol=1e-9)
     np.testing.assert_allclose(found.training_flops, 1e21, rtol=1e-9)
-    np.testing.assert_allclose(found.loss, plans.surface(TWO, found.log_params, found.log_tokens))
+    np.testing.assert_allclose(found.loss, optimum.surface(TWO, found.log_params, found.log_tokens))
 
 
 def test_inference_costs_least_at_its_loss() -> None:
     loss, served = np.array([2.2, 2.3]), 1e12
-    found = plans.inference(TWO, DEAR, loss, served, SIZES)
+    found = optimum.inference(TWO, DEAR, loss, served, SIZES)
     np.testing.assert_allclose(found.loss, loss, rtol=1e-9)
     per_token = np.exp(DEAR.log_per_token(found.log_params)[0])
     np.testing.assert_allclose(found.inference_flops, per_token / 3 * served)
@@ -209,15 +209,15 @@ def test_worn_tokens_by_the_paper() -> None:
     for epochs, half in ((1.0, 15.0), (0.5, 15.0), (4.0, 15.0), (40.0, 5.0)):
         repeats = max(epochs - 1, 0.0)
         want = 1 + half * (1 - np.exp(-repeats / half))
-        found = plans._worn(np.array([np.log(epochs)]), np.array([half]))
+        found = optimum._worn(np.array([np.log(epochs)]), np.array([half]))
         assert np.exp(found[0]) == pytest.approx(want)
 
 
 def test_repeated_tokens_and_parameters_beyond_the_data() -> None:
-    unique, worn = np.log(1e10), plans.Repeats(15.0, 5.0)
+    unique, worn = np.log(1e10), optimum.Repeats(15.0, 5.0)
     size = np.log([[1e8, 1e9, 1e11]] * 2)
     tokens = np.log([[1e9, 4e10, 4e11]] * 2)
-    found = plans.repeated(TWO, size, tokens, log_unique=np.full((2, 3), unique), repeats=worn)
+    found = optimum.repeated(TWO, size, tokens, log_unique=np.full((2, 3), unique), repeats=worn)
     for i, constants in enumerate(TWO):
         for k in range(3):
             seen = min(1e10, np.exp(tokens[i, k]))
@@ -227,29 +227,29 @@ def test_repeated_tokens_and_parameters_beyond_the_data() -> None:
             effective = seen * (1 + 15 * (1 - np.exp(-(d / seen - 1) / 15)))
             larger = base * (1 + 5 * (1 - np.exp(-(n / base - 1) / 5)))
             assert found[i, k] == pytest.approx(studies.loss(tuple(constants), larger, effective), rel=1e-9)
-    each = plans.Repeats(np.array([15.0, 3.0]), np.array([5.0, 2.0]))
-    per_draw = plans.repeated(TWO, size, tokens, log_unique=np.full((2, 3), unique), repeats=each)
+    each = optimum.Repeats(np.array([15.0, 3.0]), np.array([5.0, 2.0]))
+    per_draw = optimum.repeated(TWO, size, tokens, log_unique=np.full((2, 3), unique), repeats=each)
     np.testing.assert_allclose(per_draw[0], found[0])
     assert (per_draw[1, 1:] > found[1, 1:]).all()
-    assert plans.Repeats() == plans.Repeats(15.387756, 5.309743)
+    assert optimum.Repeats() == optimum.Repeats(15.387756, 5.309743)
 
 
 def test_sizes_matched_to_tokens_are_solved_for_a_few_and_lie_on_lines() -> None:
     law, tokens = Closed(TWO), np.linspace(20.0, 26.0, 23)[None]
     want = np.stack([law.matched(float(t)) for t in tokens[0]], axis=1)
-    np.testing.assert_allclose(plans._matched(law, tokens), want, rtol=1e-12)
-    same = plans._matched(law, np.full((2, 4), 22.0))
+    np.testing.assert_allclose(optimum._matched(law, tokens), want, rtol=1e-12)
+    same = optimum._matched(law, np.full((2, 4), 22.0))
     np.testing.assert_allclose(same, np.repeat(law.matched(22.0)[:, None], 4, axis=1))
-    near = plans._matched(law, np.array([[22.0, 22.1]]))
+    near = optimum._matched(law, np.array([[22.0, 22.1]]))
     np.testing.assert_allclose(near, np.stack((law.matched(22.0), law.matched(22.1)), axis=1), rtol=1e-12)
 
 
 def test_limited_data_is_the_lowest_loss_of_its_budget() -> None:
-    worn = plans.Repeats(15.0, 5.0)
-    found = plans.limited_data(TWO, DEAR, 1e21, SIZES, unique=5e8, repeats=worn)
+    worn = optimum.Repeats(15.0, 5.0)
+    found = optimum.limited_data(TWO, DEAR, 1e21, SIZES, unique=5e8, repeats=worn)
     grid = np.linspace(14, 26, 40_001)[None].repeat(2, axis=0)
     tokens = np.log(1e21) - DEAR.log_per_token(grid)[0]
-    losses = plans.repeated(TWO, grid, tokens, log_unique=np.full(grid.shape, np.log(5e8)), repeats=worn)
+    losses = optimum.repeated(TWO, grid, tokens, log_unique=np.full(grid.shape, np.log(5e8)), repeats=worn)
     np.testing.assert_allclose(found.loss, losses.min(axis=1), rtol=1e-7)
     np.testing.assert_allclose(found.log_params, grid[0][losses.argmin(axis=1)], atol=2e-3)
     np.testing.assert_allclose(found.training_flops, 1e21, rtol=1e-9)
@@ -257,7 +257,7 @@ def test_limited_data_is_the_lowest_loss_of_its_budget() -> None:
     assert found.inference_flops.tolist() == [0.0, 0.0]
     form: Any = FORMS["repeats"]
     theta = form.internal(np.array([[*LAW, 15.0, 5.0]]), np.zeros(3))
-    fitted, other = Fitted(form, theta, np.zeros(3), Cost.six()), plans.Repeats(1.0, 1.0)
-    own = plans.limited_data(fitted, Cost.six(), 1e21, SIZES, unique=5e8, repeats=other)
-    closed = plans.limited_data(np.array([LAW]), Cost.six(), 1e21, SIZES, unique=5e8, repeats=worn)
+    fitted, other = Fitted(form, theta, np.zeros(3), Cost.six()), optimum.Repeats(1.0, 1.0)
+    own = optimum.limited_data(fitted, Cost.six(), 1e21, SIZES, unique=5e8, repeats=other)
+    closed = optimum.limited_data(np.array([LAW]), Cost.six(), 1e21, SIZES, unique=5e8, repeats=worn)
     np.testing.assert_allclose(own.loss, closed.loss, rtol=1e-6)

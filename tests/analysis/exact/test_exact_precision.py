@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from analysis import precision
-from analysis.figures import canvas, style
 from analysis.precision import Run, apart, rows
+from analysis.report.figures import canvas, style
 
 
 def run(name: str = "fp32", seed: int = 0, **series: Any) -> Run:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bootstrap, comparison, losses, prediction
-from analysis.law import fit_law
-from analysis.lawfit import LawFit
-from analysis.prediction import Prediction, predicted
+from analysis.estimation import objectives
+from analysis.inference import prediction, resampling, selection
+from analysis.inference.fit_law import fit_law
+from analysis.inference.law_result import LawFit
+from analysis.inference.prediction import Prediction, predicted
 from tests.analysis import studies
 
 TABLE = studies.isoflop(1, noise=0.003)
@@ -34,7 +35,7 @@ def test_a_table_is_the_hull_over_forms() -> None:
             "mean", "mean_se", "mean_ci_lower", "mean_ci_upper", "obs_ci_lower", "obs_ci_upper"
         ]  # fmt: skip
         for i in range(2):
-            ends = [bootstrap.interval(draws[:, i], 3.0, level) or (np.nan, np.nan) for draws in (*means, *obs)]
+            ends = [resampling.interval(draws[:, i], 3.0, level) or (np.nan, np.nan) for draws in (*means, *obs)]
             assert table["mean"][i] == 3.0
             assert table["mean_ci_lower"][i] == min(ends[0][0], ends[1][0])
             assert table["mean_ci_upper"][i] == max(ends[0][1], ends[1][1])
@@ -70,7 +71,7 @@ def test_one_form_keeps_its_draws() -> None:
 
 def test_forms_share_draws_by_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = (fit(), fit("chinchilla_tied"))
-    shares = comparison.weights([f.aicc for f in fits])
+    shares = selection.weights([f.aicc for f in fits])
     found = predicted(fits[0], AT, fits[1:])
     assert found.weights == pytest.approx({"chinchilla": shares[0], "chinchilla_tied": shares[1]})
     monkeypatch.setattr(prediction, "weights_of", lambda criteria: np.array([0.75, 0.25]))
@@ -128,7 +129,7 @@ def test_without_resamples_the_covariance_gives_the_draws() -> None:
 
 
 def test_residuals_are_centred_before_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "location", lambda loss, residual: 0.05)
+    monkeypatch.setattr(objectives, "location", lambda loss, residual: 0.05)
     mean, obs = prediction._drawn(fit(resamples=0), AT)
     assert np.median(np.log(obs / mean)) == pytest.approx(-0.05 * np.sqrt(20 / 15), rel=0.05)
 

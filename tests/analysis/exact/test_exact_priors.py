@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis import engine, losses, priors
-from analysis.forms import FORMS
-from analysis.forms.powers import SURFACE
+from analysis.estimation import multistart, objectives
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.planning import priors
 from tests.analysis import studies
 
 
-def problem(form: str = "chinchilla", noise: float = 0.01, **options: Any) -> engine.Problem:
+def problem(form: str = "chinchilla", noise: float = 0.01, **options: Any) -> multistart.Problem:
     table = studies.isoflop(3, noise=noise).assign(unique_tokens=1e6)
     law = FORMS[form]
     columns = [table[name].to_numpy(dtype=float) for name in law.inputs]
-    return engine.problem(law, columns, table["loss"].to_numpy(), losses.Squared(), **options)
+    return multistart.problem(law, columns, table["loss"].to_numpy(), objectives.Squared(), **options)
 
 
-def of_constants(p: engine.Problem, given: priors.Prior) -> dict[str, tuple[float, float]]:
+def of_constants(p: multistart.Problem, given: priors.Prior) -> dict[str, tuple[float, float]]:
     """Return mean and standard deviation of each constant (its log where positive) under a prior."""
     matrix, offset = p.form.link(p.centres)
     covariance = matrix @ given.root @ given.root.T @ matrix.T
@@ -59,7 +60,7 @@ def test_over_training_has_half_the_exponent() -> None:
     form = FORMS["overtraining"]
     table = studies.isoflop(3)
     columns = [np.full(20, 20.0) if name not in table else table[name].to_numpy(dtype=float) for name in form.inputs]
-    p = engine.problem(form, columns, table["loss"].to_numpy(), losses.Squared())
+    p = multistart.problem(form, columns, table["loss"].to_numpy(), objectives.Squared())
     found = of_constants(p, priors.prior(p, np.zeros(len(form.names))))
     assert found["eta"] == pytest.approx((0.165, 0.03))
 
@@ -116,7 +117,7 @@ def test_an_error_before_and_after_runs_show_it(total: float, count: int, width:
 @pytest.mark.parametrize("form", ["chinchilla", "repeats"])
 def test_the_most_likely_law_is_the_maximum_of_the_posterior(form: str) -> None:
     p = problem(form)
-    fitted = engine.fit_point(p, 8).theta
+    fitted = multistart.fit_point(p, 8).theta
     given = priors.prior(p, fitted)
     found = priors.most_likely(p, fitted, given)
     gap = p.form.log_value(found[None], p.x)[0] - p.y
@@ -134,13 +135,13 @@ def test_the_most_likely_law_is_the_maximum_of_the_posterior(form: str) -> None:
 
 def test_a_law_with_held_constants_is_left_as_it_is() -> None:
     p = problem(fix={"E": 1.9})
-    theta = engine.fit_point(p).theta
+    theta = multistart.fit_point(p).theta
     assert priors.most_likely(p, theta, priors.prior(p, theta)) is theta
 
 
 def test_starts_at_which_the_law_has_no_number_still_lead_somewhere() -> None:
     p = problem()
-    given = priors.prior(p, engine.fit_point(p).theta)
+    given = priors.prior(p, multistart.fit_point(p).theta)
     wild = np.array([800.0, 0.0, 0.0, 400.0, -400.0])
     found = priors.most_likely(p, wild, given)
     assert np.isfinite(found).all()

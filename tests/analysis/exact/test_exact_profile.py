@@ -10,29 +10,30 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import engine, losses, profile
-from analysis.blocks import Identified
-from analysis.constraints import constraint
-from analysis.forms import FORMS
-from analysis.forms.powers import SURFACE
-from analysis.profile import Profile, _Path
+from analysis.estimation import multistart, objectives
+from analysis.estimation.constraints import constraint
+from analysis.inference import profile_likelihood
+from analysis.inference.profile_likelihood import Profile, _Path
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.values.blocks import Identified
 from tests.analysis import studies
 
 TABLE = studies.isoflop(2, noise=0.002, budgets=(1e12, 1e13, 1e14, 1e15))
 
 
-def fitted(form: str = "chinchilla", **options: Any) -> tuple[engine.Problem, engine.PointFit]:
+def fitted(form: str = "chinchilla", **options: Any) -> tuple[multistart.Problem, multistart.PointFit]:
     law: Any = FORMS[form]
     columns = [TABLE[name].to_numpy() for name in law.inputs]
-    p = engine.problem(law, columns, TABLE["loss"].to_numpy(), losses.Squared(), **options)
-    return p, engine.fit_point(p)
+    p = multistart.problem(law, columns, TABLE["loss"].to_numpy(), objectives.Squared(), **options)
+    return p, multistart.fit_point(p)
 
 
 P, POINT = fitted()
 
 
-def held(name: str, value: float) -> engine.PointFit:
-    return engine.fit_point(replace(P, constraint=constraint(SURFACE, P.centres, fix={name: value})))
+def held(name: str, value: float) -> multistart.PointFit:
+    return multistart.fit_point(replace(P, constraint=constraint(SURFACE, P.centres, fix={name: value})))
 
 
 def literal(closed_low: bool, closed_high: bool) -> Profile:
@@ -52,7 +53,7 @@ def test_verdicts_by_the_sides_that_close() -> None:
 
 @pytest.mark.parametrize("name", ["alpha", "A", "E"])
 def test_a_profile_is_the_best_fit_with_the_constant_held(name: str) -> None:
-    found = profile.profile(P, POINT, name)
+    found = profile_likelihood.profile(P, POINT, name)
     free = P.y.size - 5
     cut = 20 * np.log1p(stats.f.ppf(0.95, 1, free) / free)
     assert found.cut == pytest.approx(cut)
@@ -70,46 +71,46 @@ def test_a_profile_is_the_best_fit_with_the_constant_held(name: str) -> None:
     best = float(POINT.constants[SURFACE.names.index(name)])
     assert found.low < best < found.high
     assert found.deviance[np.argmin(np.abs(found.values - best))] == pytest.approx(0.0, abs=1e-6)
-    wide = profile.profile(P, POINT, name, alpha=0.5)
+    wide = profile_likelihood.profile(P, POINT, name, alpha=0.5)
     assert found.low < wide.low < wide.high < found.high
 
 
 def test_a_derived_quantity_is_held_by_its_equation() -> None:
-    found = profile.profile(P, POINT, "a")
+    found = profile_likelihood.profile(P, POINT, "a")
     assert found.values.min() >= 1e-3
     assert found.values.max() <= 1 - 1e-3
     for end in (found.low, found.high):
-        refit = engine.fit_point(replace(P, constraint=constraint(SURFACE, P.centres, derived={"a": end})))
+        refit = multistart.fit_point(replace(P, constraint=constraint(SURFACE, P.centres, derived={"a": end})))
         assert 20 * np.log(refit.objective / POINT.objective) == pytest.approx(found.cut, rel=0.02)
     with pytest.raises(ValueError, match="c of chinchilla has no profile: it is not linear in the constants"):
-        profile._holding(P, "c", np.array([0.3]))
+        profile_likelihood._holding(P, "c", np.array([0.3]))
 
 
 def test_held_values_are_held_beside_what_is_fixed_already() -> None:
     tied, point = fitted(fix={"E": 1.9}, tie={"beta": "alpha"})
     at = np.array([0.2, 0.3])
-    rows = profile._holding(tied, "alpha", at)
+    rows = profile_likelihood._holding(tied, "alpha", at)
     z = np.random.default_rng(0).normal(size=(2, len(rows.free)))
     constants = SURFACE.natural(rows.expand(z), tied.centres)
     np.testing.assert_allclose(constants[:, 3], at)
     np.testing.assert_allclose(constants[:, 4], at)
     np.testing.assert_allclose(constants[:, 0], 1.9)
-    logs = profile._holding(tied, "A", np.log([50.0, 70.0]))
+    logs = profile_likelihood._holding(tied, "A", np.log([50.0, 70.0]))
     z = np.random.default_rng(0).normal(size=(2, len(logs.free)))
     np.testing.assert_allclose(SURFACE.natural(logs.expand(z), tied.centres)[:, 1], [50.0, 70.0])
-    derived = profile._holding(P, "a", np.array([0.4, 0.6]))
+    derived = profile_likelihood._holding(P, "a", np.array([0.4, 0.6]))
     constants = SURFACE.natural(derived.expand(np.ones((2, 4))), P.centres)
     np.testing.assert_allclose(constants[:, 4] / (constants[:, 3] + constants[:, 4]), [0.4, 0.6])
     fixed, _ = fitted(fix={"alpha": 0.3})
-    beside = profile._holding(fixed, "a", np.array([0.4]))
+    beside = profile_likelihood._holding(fixed, "a", np.array([0.4]))
     constants = SURFACE.natural(beside.expand(np.ones((1, 3))), fixed.centres)
     assert constants[0, 3:] == pytest.approx([0.3, 0.2])
-    theta, value = profile.along(P, POINT, "alpha", np.array([0.3, float(POINT.constants[3]), 0.36]), 1)
+    theta, value = profile_likelihood.along(P, POINT, "alpha", np.array([0.3, float(POINT.constants[3]), 0.36]), 1)
     assert value[1] == pytest.approx(POINT.objective, rel=1e-6)
     np.testing.assert_allclose(value[[0, 2]], [held("alpha", v).objective for v in (0.3, 0.36)], rtol=1e-5)
     assert theta.shape == (3, 5)
     with pytest.raises(ValueError, match="contradict"):
-        profile._holding(tied, "E", np.array([0.5]))
+        profile_likelihood._holding(tied, "E", np.array([0.5]))
     del point
 
 
@@ -126,22 +127,22 @@ def test_an_offset_of_the_link_is_taken_off() -> None:
     p: Any = replace(P, form=Shifted())  # type: ignore[arg-type]
     matrix, offset = Shifted().link(None)
     for name, pick in (("p", np.array([1.0, 0.0])), ("s", np.array([3.0, 1.0]))):
-        rows = profile._holding(p, name, np.array([4.0, 5.0]))
+        rows = profile_likelihood._holding(p, name, np.array([4.0, 5.0]))
         theta = rows.expand(np.array([[0.3], [0.7]]))
         np.testing.assert_allclose((theta @ matrix.T + offset) @ pick, [4.0, 5.0])
     with pytest.raises(ValueError, match="t of shifted has no profile: it is not linear in the constants"):
-        profile._holding(p, "t", np.array([1.0]))
+        profile_likelihood._holding(p, "t", np.array([1.0]))
 
 
 def test_values_of_constants_and_of_what_follows() -> None:
     theta = POINT.theta[None]
     E, A, _, alpha, beta = POINT.constants
-    assert profile._value(P, theta, "E")[0] == pytest.approx(np.log(E))
+    assert profile_likelihood._value(P, theta, "E")[0] == pytest.approx(np.log(E))
     small = SURFACE.internal(np.array([[0.5, 60.0, 110.0, 0.3, 0.3]]), P.centres)
-    assert profile._value(P, small, "E")[0] == pytest.approx(np.log(0.5))
-    assert profile._value(P, theta, "A")[0] == pytest.approx(np.log(A))
-    assert profile._value(P, theta, "alpha")[0] == pytest.approx(alpha)
-    assert profile._value(P, theta, "a")[0] == pytest.approx(beta / (alpha + beta))
+    assert profile_likelihood._value(P, small, "E")[0] == pytest.approx(np.log(0.5))
+    assert profile_likelihood._value(P, theta, "A")[0] == pytest.approx(np.log(A))
+    assert profile_likelihood._value(P, theta, "alpha")[0] == pytest.approx(alpha)
+    assert profile_likelihood._value(P, theta, "a")[0] == pytest.approx(beta / (alpha + beta))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_values_of_constants_and_of_what_follows() -> None:
 def test_steps_from_a_share_of_the_standard_error_to_the_end(
     positive: bool, constant: bool, best: float, spread: float | None, ends: tuple[float, float]
 ) -> None:
-    np.testing.assert_allclose(profile._offsets(positive, constant, best, spread), np.geomspace(*ends, 16))
+    np.testing.assert_allclose(profile_likelihood._offsets(positive, constant, best, spread), np.geomspace(*ends, 16))
 
 
 def path(value: Any, best: float = 3.0) -> _Path:
@@ -175,41 +176,41 @@ def test_edges_and_crossings_by_hand() -> None:
     one = path([9, 5, 2, 1, 2, 4, 9])
     assert one.middle == 3
     assert (one.edge(3.0, 1), one.edge(3.0, -1)) == (4, 2)
-    assert profile._crossing(one, 3.0, 1) == (4.5, True)
-    assert profile._crossing(one, 3.0, -1) == pytest.approx((2 - 1 / 3, True))
+    assert profile_likelihood._crossing(one, 3.0, 1) == (4.5, True)
+    assert profile_likelihood._crossing(one, 3.0, -1) == pytest.approx((2 - 1 / 3, True))
     assert (one.edge(4.0, 1), one.edge(5.0, -1)) == (5, 1), "a value on the level is accepted"
-    assert profile._crossing(one, 20.0, 1) == (6.0, False)
-    assert profile._crossing(one, 20.0, -1) == (0.0, False)
-    assert profile._crossing(one, 9.0, 1) == (6.0, False)
-    assert profile._crossing(path([9, 2, 2, 1, 9, 9, 9]), 3.0, -1) == pytest.approx((1 - 1 / 7, True))
+    assert profile_likelihood._crossing(one, 20.0, 1) == (6.0, False)
+    assert profile_likelihood._crossing(one, 20.0, -1) == (0.0, False)
+    assert profile_likelihood._crossing(one, 9.0, 1) == (6.0, False)
+    assert profile_likelihood._crossing(path([9, 2, 2, 1, 9, 9, 9]), 3.0, -1) == pytest.approx((1 - 1 / 7, True))
     second = path([9, 9, 9, 1, 9, 2, 9])
     assert second.edge(3.0, 1) == 5, "a second basin counts as well"
     second = path([9, 2, 9, 1, 9, 9, 9])
     assert second.edge(3.0, -1) == 1
     none = path([9, 9, 9, 5, 9, 9, 9])
     assert (none.edge(3.0, 1), none.edge(3.0, -1)) == (3, 3)
-    assert profile._crossing(none, 3.0, 1) == (3.0, True), "not below the best"
+    assert profile_likelihood._crossing(none, 3.0, 1) == (3.0, True), "not below the best"
     infinite = path([np.inf, 9, 9, 1, np.inf, 9, 9])
-    assert profile._crossing(infinite, 3.0, 1) == (3.0, True)
+    assert profile_likelihood._crossing(infinite, 3.0, 1) == (3.0, True)
 
 
 def test_levels_in_closed_form() -> None:
     """For squares the deviance is n ln(objective / lowest)."""
-    cut = profile._cut(P, 0.05)
+    cut = profile_likelihood._cut(P, 0.05)
     most = P.loss.llf_of(POINT.objective, 20)
-    assert profile._deviance(P, most, POINT.objective * 1.3) == pytest.approx(20 * np.log(1.3))
-    assert profile._deviance(P, most, POINT.objective * 0.7) == 0.0
-    assert profile._deviance(P, P.loss.llf_of(1.2, 20), 1.5) == pytest.approx(20 * np.log(1.25))
-    assert profile._level(P, POINT, 0.05) == pytest.approx(POINT.objective * np.exp(cut / 20), rel=1e-9)
-    assert profile._level(P, POINT, 0.05, 0.5) == pytest.approx(0.5 * np.exp(cut / 20), rel=1e-9)
+    assert profile_likelihood._deviance(P, most, POINT.objective * 1.3) == pytest.approx(20 * np.log(1.3))
+    assert profile_likelihood._deviance(P, most, POINT.objective * 0.7) == 0.0
+    assert profile_likelihood._deviance(P, P.loss.llf_of(1.2, 20), 1.5) == pytest.approx(20 * np.log(1.25))
+    assert profile_likelihood._level(P, POINT, 0.05) == pytest.approx(POINT.objective * np.exp(cut / 20), rel=1e-9)
+    assert profile_likelihood._level(P, POINT, 0.05, 0.5) == pytest.approx(0.5 * np.exp(cut / 20), rel=1e-9)
     far = replace(P, y=P.y[:6], x=P.x[:, :6])
-    assert profile._cut(far, 0.05) == pytest.approx(6 * np.log1p(stats.f.ppf(0.95, 1, 1)))
-    assert profile._level(far, POINT, 0.05, 1.0) == pytest.approx(1 + stats.f.ppf(0.95, 1, 1), rel=1e-9)
+    assert profile_likelihood._cut(far, 0.05) == pytest.approx(6 * np.log1p(stats.f.ppf(0.95, 1, 1)))
+    assert profile_likelihood._level(far, POINT, 0.05, 1.0) == pytest.approx(1 + stats.f.ppf(0.95, 1, 1), rel=1e-9)
     five = replace(P, y=P.y[:5], x=P.x[:, :5])
-    assert profile._cut(five, 0.05) == pytest.approx(5 * np.log1p(stats.f.ppf(0.95, 1, 1)))
+    assert profile_likelihood._cut(five, 0.05) == pytest.approx(5 * np.log1p(stats.f.ppf(0.95, 1, 1)))
     tied, _ = fitted(tie={"beta": "alpha"})
-    assert profile._cut(tied, 0.1) == pytest.approx(20 * np.log1p(stats.f.ppf(0.9, 1, 16) / 16))
-    assert 0.0 <= profile._level(P, POINT, 0.05, 0.0) < 1e-20, "an exact fit accepts nothing worse"
+    assert profile_likelihood._cut(tied, 0.1) == pytest.approx(20 * np.log1p(stats.f.ppf(0.9, 1, 16) / 16))
+    assert 0.0 <= profile_likelihood._level(P, POINT, 0.05, 0.0) < 1e-20, "an exact fit accepts nothing worse"
 
 
 class Solver:
@@ -237,8 +238,8 @@ def test_each_value_starts_again_from_its_inner_neighbour(
         (([5, 5, 5, 5, 5], [5, 4, 6, 5, 5], [5, 5, 5, 5, 3], [0] * 5), 3),  # twice at most
     ):
         solver = Solver(*values)
-        monkeypatch.setattr(engine, "solve", solver)
-        theta, value = profile._followed(P, POINT, held, middle)
+        monkeypatch.setattr(multistart, "solve", solver)
+        theta, value = profile_likelihood._followed(P, POINT, held, middle)
         assert len(solver.starts) == calls
         assert solver.tolerances == [1e-7] * calls
         assert solver.starts[0] == [best] * 5
@@ -246,10 +247,10 @@ def test_each_value_starts_again_from_its_inner_neighbour(
     assert value.tolist() == [5, 4, 5, 5, 3]
     assert theta[:, 0].tolist() == [10, 21, 12, 13, 34]
     solver = Solver([1.0] * 8)
-    monkeypatch.setattr(engine, "solve", solver)
-    monkeypatch.setattr(profile, "_holding", lambda p, name, at: None)
+    monkeypatch.setattr(multistart, "solve", solver)
+    monkeypatch.setattr(profile_likelihood, "_holding", lambda p, name, at: None)
     one = _Path(np.arange(3.0), np.arange(3.0)[:, None] * np.ones(5), np.array([1.0, 1.0, 9.0]), 0.0)
-    found = profile._refined(P, "x", one, 2.0)
+    found = profile_likelihood._refined(P, "x", one, 2.0)
     assert (solver.starts, solver.tolerances) == ([[1.0] * 8], [1e-7])
     np.testing.assert_allclose(found.at, [0, 1, *(1 + np.arange(1, 9) / 9), 2])
     assert found.best == 0.0
@@ -258,9 +259,9 @@ def test_each_value_starts_again_from_its_inner_neighbour(
 def test_eight_more_values_between_the_last_accepted_and_the_first_rejected() -> None:
     best = float(POINT.constants[3])
     at = best + np.array([-0.3, -0.2, -0.001, 0.0, 0.001, 0.2, 0.3])
-    theta, value = profile._followed(P, POINT, profile._holding(P, "alpha", at), 3)
-    level = profile._level(P, POINT, 0.05)
-    found = profile._refined(P, "alpha", _Path(at, theta, value, best), level)
+    theta, value = profile_likelihood._followed(P, POINT, profile_likelihood._holding(P, "alpha", at), 3)
+    level = profile_likelihood._level(P, POINT, 0.05)
+    found = profile_likelihood._refined(P, "alpha", _Path(at, theta, value, best), level)
     new = np.setdiff1d(found.at, at)
     want = np.concatenate((np.linspace(at[1], at[2], 10)[1:-1], np.linspace(at[4], at[5], 10)[1:-1]))
     np.testing.assert_allclose(new, want)
@@ -269,24 +270,27 @@ def test_eight_more_values_between_the_last_accepted_and_the_first_rejected() ->
         refit = held("alpha", float(found.at[i]))
         assert found.value[i] == pytest.approx(refit.objective, rel=1e-5)
         assert SURFACE.natural(found.theta[[i]], P.centres)[0, 3] == pytest.approx(found.at[i])
-    one = profile._refined(P, "alpha", _Path(at[2:], theta[2:], value[2:], best), level)
+    one = profile_likelihood._refined(P, "alpha", _Path(at[2:], theta[2:], value[2:], best), level)
     assert len(one.at) == len(at[2:]) + 8
     closed = _Path(at[2:5], theta[2:5], value[2:5], best)
-    assert profile._refined(P, "alpha", closed, level) is closed
+    assert profile_likelihood._refined(P, "alpha", closed, level) is closed
 
 
 def test_a_constant_that_is_fixed_has_no_profile() -> None:
     fixed, point = fitted(fix={"alpha": 0.33})
     with pytest.raises(ValueError, match="contradict or repeat"):
-        profile.profile(fixed, point, "alpha")
+        profile_likelihood.profile(fixed, point, "alpha")
 
 
 def test_a_constant_without_a_bound_says_so() -> None:
     """A loss that does not depend on the tokens has any B down to none."""
     table = TABLE.assign(loss=(1.9 + 60 / TABLE["params"] ** 0.33) * np.exp(0.002 * np.sin(np.arange(20))))
-    p = engine.problem(
-        SURFACE, (TABLE["params"].to_numpy(), TABLE["tokens"].to_numpy()), table["loss"].to_numpy(), losses.Squared()
+    p = multistart.problem(
+        SURFACE,
+        (TABLE["params"].to_numpy(), TABLE["tokens"].to_numpy()),
+        table["loss"].to_numpy(),
+        objectives.Squared(),
     )
-    found = profile.profile(p, engine.fit_point(p), "B")
+    found = profile_likelihood.profile(p, multistart.fit_point(p), "B")
     assert not found.closed_low
     assert not found.identified.identified

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import backtest, qualify
+from analysis.diagnostics import backtest, qualify
 
 KNOWN = SimpleNamespace(identified=True, reason="")
 OPEN = SimpleNamespace(identified=False, reason="its term is not there")

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import bootstrap, recommend, valleys
-from analysis.blocks import Block, Frontier, Identified, PowerLaw, Valley, Valleys
-from analysis.cost import Cost, cost
-from analysis.forms import FORMS
-from analysis.frontier import FrontierFit
-from analysis.law import fit_law
-from analysis.planlaws import Closed, Fitted
-from analysis.results import Proposal
-from analysis.rows import Rows
-from analysis.surface import Surface
-from analysis.valleys import ValleyFit
+from analysis.approaches import compute_optimal, valleys
+from analysis.approaches.cost import Cost, cost
+from analysis.approaches.frontier import FrontierFit
+from analysis.approaches.loss_laws import Closed, Fitted
+from analysis.approaches.surface import Surface
+from analysis.approaches.valleys import ValleyFit
+from analysis.inference import resampling
+from analysis.inference.fit_law import fit_law
+from analysis.laws.registry import FORMS
+from analysis.planning import recommend
+from analysis.runs.dataset import Rows
+from analysis.values.blocks import Block, Frontier, Identified, PowerLaw, Valley, Valleys
+from analysis.values.study_result import Proposal
 from tests.analysis import studies
 
 NONE: Any = None
@@ -90,10 +92,10 @@ def test_the_surface_proposes_its_optimum() -> None:
         ("tokens", tokens, 1e21 / 6 / size),
         ("tokens_per_param", tokens / sizes, 1e21 / 6 / size**2),
     ):
-        low, high = bootstrap.interval(np.log(values), float(np.log(best))) or (np.nan, np.nan)
+        low, high = resampling.interval(np.log(values), float(np.log(best))) or (np.nan, np.nan)
         assert found.intervals[name] == pytest.approx((np.exp(low), np.exp(high)), rel=1e-5)
     losses = np.array([studies.loss(tuple(d), n, t) for d, n, t in zip(DRAWS, sizes, tokens, strict=True)])
-    assert found.intervals["loss"] == pytest.approx(bootstrap.interval(losses, found.loss or 0.0), rel=1e-6)
+    assert found.intervals["loss"] == pytest.approx(resampling.interval(losses, found.loss or 0.0), rel=1e-6)
     assert recommend.by_surface(surface((1.7, 0.0, 900.0, 0.34, 0.28)), ROWS, 1e21) is None
     dear = replace(ROWS, flops=1.2 * ROWS.flops)
     moved = recommend.by_surface(surface(), dear, 1e21)
@@ -104,15 +106,15 @@ def test_the_surface_proposes_its_optimum() -> None:
 def test_a_law_proposes_from_its_first_row_and_draws() -> None:
     law = Closed(np.vstack((LAW, DRAWS)))
     sizes = (float(ROWS.params.min()), float(ROWS.params.max()))
-    found, same = recommend.by_law(law, cost(ROWS), 1e21, sizes), recommend.by_surface(surface(), ROWS, 1e21)
+    found, same = compute_optimal.by_law(law, cost(ROWS), 1e21, sizes), recommend.by_surface(surface(), ROWS, 1e21)
     assert found == same
     bad = Closed(np.vstack(((1.7, 0.0, 900.0, 0.34, 0.28), DRAWS)))
-    assert recommend.by_law(bad, cost(ROWS), 1e21, sizes) is None
+    assert compute_optimal.by_law(bad, cost(ROWS), 1e21, sizes) is None
 
 
 def test_laws_are_priced_as_their_form_counts() -> None:
     fit = fit_law(ROWS, resamples=3)
-    law, price, ends = recommend.priced(fit, ROWS)
+    law, price, ends = compute_optimal.priced(fit, ROWS)
     assert isinstance(law, Closed)
     assert law.constants.shape == (4, 5)
     np.testing.assert_allclose(law.constants[0], fit.params)
@@ -121,15 +123,15 @@ def test_laws_are_priced_as_their_form_counts() -> None:
     assert ends == (ROWS.params.min(), ROWS.params.max())
     kaplan = fit_law(ROWS, "kaplan", resamples=0)
     many = replace(kaplan, thetas=np.tile(kaplan.point.theta, (310, 1)))
-    law, _, _ = recommend.priced(many, ROWS)
+    law, _, _ = compute_optimal.priced(many, ROWS)
     assert isinstance(law, Fitted)
     assert len(law) == 301
     with pytest.raises(ValueError, match="form=compute gives no loss of N and D"):
-        recommend.priced(replace(fit, form=FORMS["compute"]), ROWS)
+        compute_optimal.priced(replace(fit, form=FORMS["compute"]), ROWS)
     with pytest.raises(
         ValueError, match=r"form=moe reads experts too: python -m analysis\.plan form=moe at=experts:NUMBER"
     ):
-        recommend.priced(replace(fit, form=FORMS["moe"]), ROWS)
+        compute_optimal.priced(replace(fit, form=FORMS["moe"]), ROWS)
 
 
 def test_the_envelope_proposes_without_intervals() -> None:
@@ -147,7 +149,7 @@ def test_valleys_propose_by_their_exponents() -> None:
     assert (found.params, found.tokens, found.tokens_per_param) == pytest.approx((1e9, 1e10, 10.0))
     value, losses = FRONTIER.predict(1e20)
     assert found.loss == pytest.approx(value)
-    assert found.intervals["loss"] == bootstrap.interval(losses, value)
+    assert found.intervals["loss"] == resampling.interval(losses, value)
     lines = {
         name: valleys.lines(FLOPS, 1e18, d)
         for name, d in (("params", given.draw_params), ("tokens", given.draw_tokens))
@@ -155,14 +157,14 @@ def test_valleys_propose_by_their_exponents() -> None:
     drawn = {name: c + s * np.log(100) for name, (c, s) in lines.items()}
     for name, values, best in (("params", drawn["params"], 1e9), ("tokens", drawn["tokens"], 1e10),
                                ("tokens_per_param", drawn["tokens"] - drawn["params"], 10.0)):  # fmt: skip
-        low, high = bootstrap.interval(values, float(np.log(best))) or (np.nan, np.nan)
+        low, high = resampling.interval(values, float(np.log(best))) or (np.nan, np.nan)
         assert found.intervals[name] == pytest.approx((np.exp(low), np.exp(high)))
     law = Closed(np.vstack((LAW, DRAWS)))
     with_law = recommend.by_valleys(given, FRONTIER, law, 1e20)
     assert with_law is not None
     assert with_law.loss == pytest.approx(studies.loss(LAW, 1e9, 1e10))
     losses = np.array([studies.loss(tuple(d), 1e9, 1e10) for d in DRAWS])
-    assert with_law.intervals["loss"] == pytest.approx(bootstrap.interval(losses, with_law.loss or 0.0))
+    assert with_law.intervals["loss"] == pytest.approx(resampling.interval(losses, with_law.loss or 0.0))
     bare = recommend.by_valleys(given, given.block, None, 1e20)
     assert bare is not None
     assert (bare.loss, bare.intervals["loss"]) == (None, None)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import bootstrap, engine, errors, losses
-from analysis.bfgs import Array
-from analysis.errors import Around, Parts
-from analysis.forms import FORMS
+from analysis.estimation import multistart, objectives
+from analysis.estimation.optimizer import Array
+from analysis.inference import error_draws, resampling
+from analysis.inference.error_draws import Around, Parts
+from analysis.laws.registry import FORMS
 from tests.analysis import studies
 
 POWER: Any = FORMS["batch"]
@@ -41,83 +42,83 @@ def groups_of(count: int, each: int) -> Any:
     ],
 )
 def test_the_scheme_by_default(sizes: Any, runs: Any, by: str, shared: str) -> None:
-    found = bootstrap.choose(sizes, runs)
+    found = resampling.choose(sizes, runs)
     assert (found.by, found.shared) == (by, shared)
-    assert bootstrap.choose(sizes, runs, "auto") == found
+    assert resampling.choose(sizes, runs, "auto") == found
 
 
 def test_rows_without_runs_are_runs_of_their_own() -> None:
     table = studies.as_rows(studies.isoflop(0))
     assert table.run is None
-    assert bootstrap.plan(table) == bootstrap.choose(table.size, np.arange(20))
+    assert resampling.plan(table) == resampling.choose(table.size, np.arange(20))
     checkpoints = replace(table, run=np.arange(20) // 4)
-    assert bootstrap.plan(checkpoints) == bootstrap.choose(table.size, np.arange(20) // 4)
-    assert bootstrap.plan(checkpoints).shared == "runs"
+    assert resampling.plan(checkpoints) == resampling.choose(table.size, np.arange(20) // 4)
+    assert resampling.plan(checkpoints).shared == "runs"
 
 
 def test_schemes_say_what_they_draw() -> None:
     sizes, runs = groups_of(30, 2), np.arange(60)
-    texts = {by: bootstrap.choose(sizes, runs, by).text for by in ("sizes", "runs", "rows", "seeds", "residuals")}
+    texts = {by: resampling.choose(sizes, runs, by).text for by in ("sizes", "runs", "rows", "seeds", "residuals")}
     assert texts["sizes"] == "percentile bootstrap over the 30 model sizes"
     assert texts["runs"] == "percentile bootstrap over the 60 runs"
     assert texts["rows"] == "percentile bootstrap over the 60 rows"
     assert texts["seeds"] == "bootstrap of the differences between seeds of one setting"
     assert texts["residuals"].startswith("residual bootstrap of 60 rows")
-    few = bootstrap.choose(groups_of(12, 4), groups_of(12, 4)).text
+    few = resampling.choose(groups_of(12, 4), groups_of(12, 4)).text
     assert few == "residual bootstrap of 48 rows, with errors that rows of one of 12 runs share"
-    assert "rows of one of 29 model sizes share" in bootstrap.choose(groups_of(29, 2), np.arange(58)).text
+    assert "rows of one of 29 model sizes share" in resampling.choose(groups_of(29, 2), np.arange(58)).text
     with pytest.raises(ValueError, match="use auto, sizes, runs, rows, seeds, residuals"):
-        bootstrap.choose(sizes, runs, "budgets")
+        resampling.choose(sizes, runs, "budgets")
 
 
 def test_eight_groups_are_the_fewest_that_are_drawn() -> None:
-    assert bootstrap.choose(groups_of(8, 2), np.arange(16), "sizes").by == "sizes"
+    assert resampling.choose(groups_of(8, 2), np.arange(16), "sizes").by == "sizes"
     with pytest.raises(ValueError, match="there are 7 sizes, and at least 8 are needed"):
-        bootstrap.choose(groups_of(7, 2), np.arange(14), "sizes")
+        resampling.choose(groups_of(7, 2), np.arange(14), "sizes")
     with pytest.raises(ValueError, match="there are 7 runs"):
-        bootstrap.choose(np.arange(14), groups_of(7, 2), "runs")
+        resampling.choose(np.arange(14), groups_of(7, 2), "runs")
     with pytest.raises(ValueError, match="there are 7 rows"):
-        bootstrap.choose(np.arange(7), np.arange(7), "rows")
-    assert bootstrap.choose(np.arange(8), np.arange(8), "rows").by == "rows"
+        resampling.choose(np.arange(7), np.arange(7), "rows")
+    assert resampling.choose(np.arange(8), np.arange(8), "rows").by == "rows"
 
 
 def test_groups_are_numbered_from_zero() -> None:
     size, run = np.array([7, 3, 3, 9]), np.array([5, 5, 8, 8])
     for plan, expected in (
-        (bootstrap.Plan("sizes", ""), [1, 0, 0, 2]), (bootstrap.Plan("runs", ""), [0, 0, 1, 1]),
-        (bootstrap.Plan("rows", ""), [0, 1, 2, 3]), (bootstrap.Plan("residuals", ""), [0, 1, 2, 3]),
-        (bootstrap.Plan("residuals", "", "sizes"), [1, 0, 0, 2]),
-        (bootstrap.Plan("residuals", "", "runs"), [0, 0, 1, 1]),
+        (resampling.Plan("sizes", ""), [1, 0, 0, 2]), (resampling.Plan("runs", ""), [0, 0, 1, 1]),
+        (resampling.Plan("rows", ""), [0, 1, 2, 3]), (resampling.Plan("residuals", ""), [0, 1, 2, 3]),
+        (resampling.Plan("residuals", "", "sizes"), [1, 0, 0, 2]),
+        (resampling.Plan("residuals", "", "runs"), [0, 0, 1, 1]),
     ):  # fmt: skip
-        np.testing.assert_array_equal(bootstrap.groups(plan, size, run), expected)
+        np.testing.assert_array_equal(resampling.groups(plan, size, run), expected)
 
 
 def test_weights_count_how_often_a_group_was_drawn() -> None:
     groups = np.array([0, 1, 1, 2, 3])
-    weights = bootstrap.cluster_weights(groups, 4000, 7)
+    weights = resampling.cluster_weights(groups, 4000, 7)
     assert weights.shape == (4000, 5)
     np.testing.assert_array_equal(weights[:, 1], weights[:, 2])
     np.testing.assert_array_equal(weights[:, [0, 1, 3, 4]].sum(axis=1), 4.0)
     np.testing.assert_allclose(weights.mean(axis=0), 1.0, atol=0.06)
     np.testing.assert_allclose(weights.var(axis=0), 0.75, atol=0.08)
-    np.testing.assert_array_equal(weights, bootstrap.cluster_weights(groups, 4000, 7))
-    assert (weights != bootstrap.cluster_weights(groups, 4000, 8)).any()
+    np.testing.assert_array_equal(weights, resampling.cluster_weights(groups, 4000, 7))
+    assert (weights != resampling.cluster_weights(groups, 4000, 8)).any()
 
 
 def test_widening_is_students_over_the_normals() -> None:
     for count, df, confidence in ((20, 15, 0.95), (10, 4, 0.5), (8, 1, 0.99)):
         tail = 0.5 + confidence / 2
         expected = np.sqrt(count / df) * stats.t.ppf(tail, df) / stats.norm.ppf(tail)
-        assert bootstrap.widening(count, df, confidence) == pytest.approx(expected)
-    assert bootstrap.widening(20, 15) == bootstrap.widening(20, 15, 0.95)
+        assert resampling.widening(count, df, confidence) == pytest.approx(expected)
+    assert resampling.widening(20, 15) == resampling.widening(20, 15, 0.95)
     with pytest.raises(AssertionError, match="no residual degrees"):
-        bootstrap.widening(5, 0)
+        resampling.widening(5, 0)
 
 
 def test_redrawn_residuals_are_centred_and_widened() -> None:
     residual = np.array([3.0, 1.0, 2.0, 6.0, -1.0, 4.0])
     for centre, middle in ((None, 2.5), (2.0, 2.0)):
-        drawn = bootstrap.residual_draws(residual, 4, 6000, 1, centre)
+        drawn = resampling.residual_draws(residual, 4, 6000, 1, centre)
         assert drawn.shape == (6000, 6)
         pool = residual - middle
         largest = np.abs(drawn).max(axis=1, keepdims=True)
@@ -127,60 +128,60 @@ def test_redrawn_residuals_are_centred_and_widened() -> None:
         share = spread / ((residual - middle) ** 2).mean()
         # The mean of n / chi2(4) is n / 2, its median n / 3.357.
         assert np.median(share) == pytest.approx(6 / stats.chi2.ppf(0.5, 4), rel=0.12)
-    again = bootstrap.residual_draws(residual, 4, 6000, 1, 2.0)
+    again = resampling.residual_draws(residual, 4, 6000, 1, 2.0)
     np.testing.assert_array_equal(drawn, again)
 
 
 def test_percentiles_by_hand() -> None:
     """Weibull's plotting positions: of 99 draws the 2.5 % quantile lies between the second and the third."""
     draws = np.arange(1.0, 100.0)
-    assert bootstrap.percentile(draws) == pytest.approx((2.5, 97.5))
-    assert bootstrap.percentile(draws, 0.5) == pytest.approx((25.0, 75.0))
+    assert resampling.percentile(draws) == pytest.approx((2.5, 97.5))
+    assert resampling.percentile(draws, 0.5) == pytest.approx((25.0, 75.0))
     lost = np.concatenate((draws[:95], [np.nan, np.inf, -np.inf, np.nan]))
     # 4 of 99 are lost: half of 5 % less 4/99 on either side, of the 95 that are left.
     tail = 0.5 * (0.05 - 4 / 99) / (95 / 99)
-    assert bootstrap.percentile(lost) == pytest.approx((max(96 * tail, 1.0), min(96 * (1 - tail), 95.0)))
+    assert resampling.percentile(lost) == pytest.approx((max(96 * tail, 1.0), min(96 * (1 - tail), 95.0)))
     some = np.concatenate((np.arange(1.0, 1000.0), np.full(41, np.nan)))
     tail = 0.5 * (0.05 - 41 / 1040) / (999 / 1040)
-    assert bootstrap.percentile(some) == pytest.approx((1000 * tail, 1000 * (1 - tail)))
-    assert bootstrap.percentile(np.concatenate((draws[:95], np.full(5, np.nan)))) is None
-    assert bootstrap.percentile(np.array([1.0])) is None
-    assert bootstrap.percentile(np.array([])) is None
-    assert bootstrap.percentile(np.array([1.0, 2.0])) == (1.0, 2.0)
+    assert resampling.percentile(some) == pytest.approx((1000 * tail, 1000 * (1 - tail)))
+    assert resampling.percentile(np.concatenate((draws[:95], np.full(5, np.nan)))) is None
+    assert resampling.percentile(np.array([1.0])) is None
+    assert resampling.percentile(np.array([])) is None
+    assert resampling.percentile(np.array([1.0, 2.0])) == (1.0, 2.0)
 
 
 def test_intervals_hold_their_estimate_by_reflection() -> None:
     draws = np.arange(1.0, 100.0)
-    found = bootstrap.percentile(draws)
+    found = resampling.percentile(draws)
     assert found is not None
-    assert [bootstrap.interval(draws, value) for value in (*found, 50.0)] == [found] * 3
-    assert bootstrap.interval(draws, 1.0) == pytest.approx((2 * 1.0 - 97.5, 97.5))
-    assert bootstrap.interval(draws, 120.0) == pytest.approx((2.5, 2 * 120.0 - 2.5))
-    assert bootstrap.interval(draws, 1.0, logs=True) == pytest.approx((1.0 / 97.5, 97.5))
-    assert bootstrap.interval(draws, 120.0, logs=True) == pytest.approx((2.5, 120.0**2 / 2.5))
+    assert [resampling.interval(draws, value) for value in (*found, 50.0)] == [found] * 3
+    assert resampling.interval(draws, 1.0) == pytest.approx((2 * 1.0 - 97.5, 97.5))
+    assert resampling.interval(draws, 120.0) == pytest.approx((2.5, 2 * 120.0 - 2.5))
+    assert resampling.interval(draws, 1.0, logs=True) == pytest.approx((1.0 / 97.5, 97.5))
+    assert resampling.interval(draws, 120.0, logs=True) == pytest.approx((2.5, 120.0**2 / 2.5))
     below = draws - 10.0
-    low, _high = bootstrap.percentile(below) or (np.nan, np.nan)
-    assert bootstrap.interval(below, 120.0, logs=True) == pytest.approx(
+    low, _high = resampling.percentile(below) or (np.nan, np.nan)
+    assert resampling.interval(below, 120.0, logs=True) == pytest.approx(
         (low, 240.0 - low)
     )  # no logs of what is negative
-    assert bootstrap.interval(draws, -3.0, logs=True) == pytest.approx((-6.0 - 97.5, 97.5))
-    assert bootstrap.interval(draws, np.nan) == bootstrap.percentile(draws)
-    assert bootstrap.interval(np.array([1.0]), 1.0) is None
-    assert bootstrap.interval(draws, 30.0, 0.3) != bootstrap.percentile(draws, 0.3)
+    assert resampling.interval(draws, -3.0, logs=True) == pytest.approx((-6.0 - 97.5, 97.5))
+    assert resampling.interval(draws, np.nan) == resampling.percentile(draws)
+    assert resampling.interval(np.array([1.0]), 1.0) is None
+    assert resampling.interval(draws, 30.0, 0.3) != resampling.percentile(draws, 0.3)
     zero = np.concatenate((np.zeros(10), draws))
-    assert bootstrap.interval(zero, 120.0, logs=True) == pytest.approx((0.0, 240.0))
+    assert resampling.interval(zero, 120.0, logs=True) == pytest.approx((0.0, 240.0))
 
 
 def test_estimates_beyond_their_draws_are_biased() -> None:
     draws = np.arange(1.0, 100.0)
-    low, high = bootstrap.percentile(draws) or (np.nan, np.nan)
-    answers = [bootstrap.biased(draws, value) for value in (2.49, low, 50.0, high, 97.51)]
+    low, high = resampling.percentile(draws) or (np.nan, np.nan)
+    answers = [resampling.biased(draws, value) for value in (2.49, low, 50.0, high, 97.51)]
     assert answers == [True, False, False, False, True]
-    assert bootstrap.biased(draws, 26.0, 0.3)
-    assert not bootstrap.biased(np.array([1.0]), 5.0)
+    assert resampling.biased(draws, 26.0, 0.3)
+    assert not resampling.biased(np.array([1.0]), 5.0)
 
 
-def around(count: int = 12, *, seed: int = 0, plain: bool = False, loss: losses.Loss | None = None,
+def around(count: int = 12, *, seed: int = 0, plain: bool = False, loss: objectives.Loss | None = None,
            noise: Array | None = None, order: Any = None, fix: Any = None) -> Around:  # fmt: skip
     """Return a line in logs through noise, at its least squares."""
     generator = np.random.default_rng(seed)
@@ -188,9 +189,9 @@ def around(count: int = 12, *, seed: int = 0, plain: bool = False, loss: losses.
     own = 0.05 * generator.normal(size=count) if noise is None else noise
     line = 0.3 + 0.4 * np.log(x)
     target = np.exp(line) + own if plain else np.exp(line + own)
-    p = engine.problem(POWER, (x,), target, loss or losses.Squared(), plain=plain, fix=fix)
+    p = multistart.problem(POWER, (x,), target, loss or objectives.Squared(), plain=plain, fix=fix)
     places = np.arange(count) if order is None else np.asarray(order)
-    return Around(p, engine.fit_point(p), places, seed)
+    return Around(p, multistart.fit_point(p), places, seed)
 
 
 def test_a_fit_around_which_errors_are_drawn() -> None:
@@ -223,7 +224,7 @@ def test_a_fit_around_which_errors_are_drawn() -> None:
 
 def test_scales_are_chi_squared_over_their_degrees_of_freedom() -> None:
     for df in (1.0, 4.5, 30.0):
-        drawn = errors.scales(df, 20_000, np.random.default_rng(0))
+        drawn = error_draws.scales(df, 20_000, np.random.default_rng(0))
         assert drawn.shape == (20_000,)
         np.testing.assert_allclose(
             np.quantile(drawn, [0.1, 0.5, 0.9]), stats.chi2.ppf([0.1, 0.5, 0.9], df) / df, rtol=0.06
@@ -234,7 +235,7 @@ def test_scales_are_chi_squared_over_their_degrees_of_freedom() -> None:
 def test_medians_of_groups() -> None:
     groups = np.array([1, 0, 1, 0, 1, 2, 0, 1])
     residual = np.array([5.0, 1.0, 2.0, 7.0, 9.0, -4.0, 3.0, 3.0])
-    np.testing.assert_array_equal(errors.middles(residual, groups), [4.0, 3.0, 4.0, 3.0, 4.0, -4.0, 3.0, 4.0])
+    np.testing.assert_array_equal(error_draws.middles(residual, groups), [4.0, 3.0, 4.0, 3.0, 4.0, -4.0, 3.0, 4.0])
 
 
 def test_rows_far_from_all_or_from_their_group_are_brought_nearer() -> None:
@@ -246,27 +247,27 @@ def test_rows_far_from_all_or_from_their_group_are_brought_nearer() -> None:
     once = np.minimum(residual, 2.5 + whole)
     # From their groups' medians 1 and 4: 1, 0, 1, 1, 0 and 5.17; the median of those above 0 is 1.
     expected = np.where(np.arange(6) == 5, 4.0 + 3 * 1.4826, once)
-    np.testing.assert_allclose(errors.tamed(residual, groups), expected)
-    mirrored = errors.tamed(-residual, groups)
+    np.testing.assert_allclose(error_draws.tamed(residual, groups), expected)
+    mirrored = error_draws.tamed(-residual, groups)
     np.testing.assert_allclose(mirrored, -expected)
-    np.testing.assert_allclose(errors.tamed(residual + 7, groups), expected + 7)
-    np.testing.assert_allclose(errors.tamed(residual * 10, groups), expected * 10)
-    np.testing.assert_array_equal(errors.tamed(np.ones(4), np.array([0, 0, 1, 1])), np.ones(4))
+    np.testing.assert_allclose(error_draws.tamed(residual + 7, groups), expected + 7)
+    np.testing.assert_allclose(error_draws.tamed(residual * 10, groups), expected * 10)
+    np.testing.assert_array_equal(error_draws.tamed(np.ones(4), np.array([0, 0, 1, 1])), np.ones(4))
     alone = np.array([0.0, 1.0, 2.0, 900.0])
-    np.testing.assert_allclose(errors.tamed(alone, np.arange(4)), [0, 1, 2, 1.5 + 3 * 1.4826 * 1.0])
+    np.testing.assert_allclose(error_draws.tamed(alone, np.arange(4)), [0, 1, 2, 1.5 + 3 * 1.4826 * 1.0])
 
 
 def test_parts_of_errors_by_projection() -> None:
     """Sums of squares over and within groups, and what unit variances add to them: traces written out."""
     at = around(12)
     groups = np.repeat(np.arange(4), 3)
-    found = errors.parts(at, groups)
+    found = error_draws.parts(at, groups)
     n, z = 12, (groups[:, None] == np.arange(4)).astype(float)
     basis = np.linalg.qr(at.slopes)[0]
     left = np.eye(n) - basis @ basis.T  # what a fit leaves
     over = z @ np.linalg.inv(z.T @ z) @ z.T
     within = np.eye(n) - over
-    r = errors.tamed(at.residual, groups)
+    r = error_draws.tamed(at.residual, groups)
     assert found.between == pytest.approx(r @ over @ r)
     assert found.within == pytest.approx(r @ within @ r)
     u, v = left @ z @ z.T @ left, left @ left
@@ -281,7 +282,9 @@ def test_parts_of_errors_by_projection() -> None:
     # A constant that others say already, one that does nothing, and units: the space that they span is the same.
     combined = at.slopes @ [0.3, 1.7]
     tied.__dict__["slopes"] = np.column_stack((at.slopes * [1e12, 1e-12], combined, np.zeros(12)))
-    np.testing.assert_allclose(list(vars(errors.parts(tied, groups)).values()), list(vars(found).values()), rtol=1e-6)
+    np.testing.assert_allclose(
+        list(vars(error_draws.parts(tied, groups)).values()), list(vars(found).values()), rtol=1e-6
+    )
 
 
 def test_independent_errors_are_mirrored_residuals_made_larger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,8 +295,8 @@ def test_independent_errors_are_mirrored_residuals_made_larger(monkeypatch: pyte
         asked.append(count)
         return 0.8
 
-    monkeypatch.setattr(errors, "shrinkage", shrinkage)
-    found = errors.independent(at, 4001)
+    monkeypatch.setattr(error_draws, "shrinkage", shrinkage)
+    found = error_draws.independent(at, 4001)
     assert found.shape == (4001, 12)
     np.testing.assert_array_equal(found[:2000], -found[2001:])
     pool = at.residual * np.sqrt(12 / 10) / 0.8
@@ -304,17 +307,17 @@ def test_independent_errors_are_mirrored_residuals_made_larger(monkeypatch: pyte
         (pool**2).mean() / (stats.chi2.ppf(0.5, 10) / 10), rel=0.1
     )
     for resamples, calibration in ((1, 50), (300, 60), (5000, 200)):
-        errors.independent(at, resamples)
+        error_draws.independent(at, resamples)
         assert asked[-1] == calibration
 
 
 def test_least_squares_hide_no_more_than_their_degrees_of_freedom() -> None:
     """Of a line through normal errors resamples of resamples move as far as resamples: no shrinkage beyond df."""
-    assert errors.shrinkage(around(30, seed=3), 60) == pytest.approx(1.0, abs=0.15)
-    near = errors.shrinkage(around(9, seed=3, loss=losses.Huber(1e-6)), 60)
+    assert error_draws.shrinkage(around(30, seed=3), 60) == pytest.approx(1.0, abs=0.15)
+    near = error_draws.shrinkage(around(9, seed=3, loss=objectives.Huber(1e-6)), 60)
     assert 0.5 <= near < 0.9
     exact = around(12, noise=np.zeros(12))
-    assert errors.shrinkage(exact, 20) <= 1.0
+    assert error_draws.shrinkage(exact, 20) <= 1.0
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.2, 0.5), (0.7, 0.7), (1.4, 1.0), (np.nan, 1.0)])
@@ -331,7 +334,7 @@ def test_shrinkage_is_the_ratio_of_the_second_move_to_the_first(
         return np.repeat(moves[len(asked) - 1], len(y), axis=0)
 
     monkeypatch.setattr(Around, "solved", solved)
-    assert errors.shrinkage(at, 7) == pytest.approx(expected)
+    assert error_draws.shrinkage(at, 7) == pytest.approx(expected)
     assert [y.shape for y in asked] == [(7, 12)] * 2
     pool = at.residual * np.sqrt(1.2)
     drawn = asked[0] - at.fitted
@@ -353,9 +356,9 @@ def test_shared_errors_have_the_variances_that_their_sums_of_squares_ask_for(mon
         asked.append(df)
         return np.full(count, {3.0: 2.0, 7.0: 0.5}[df])
 
-    monkeypatch.setattr(errors, "parts", lambda *_: Parts(9.0, 4.0, **sums))
-    monkeypatch.setattr(errors, "scales", scales)
-    found = errors.shared(at, groups, 20_001)
+    monkeypatch.setattr(error_draws, "parts", lambda *_: Parts(9.0, 4.0, **sums))
+    monkeypatch.setattr(error_draws, "scales", scales)
+    found = error_draws.shared(at, groups, 20_001)
     assert asked == [3.0, 7.0]
     assert found.shape == (20_001, 12)
     np.testing.assert_array_equal(found[:10_000], -found[10_001:])
@@ -368,17 +371,17 @@ def test_shared_errors_have_the_variances_that_their_sums_of_squares_ask_for(mon
     assert np.abs(covariance[~same]).max() < 0.08
     own = np.diag(covariance).mean() - covariance[off].mean()
     assert 0.5 * v < own < 2.0 * v  # the shape of the rows' own part is the residuals'
-    monkeypatch.setattr(errors, "parts", lambda *_: Parts(1.0, 8.0, **sums))
-    alone = errors.shared(at, groups, 4000)
+    monkeypatch.setattr(error_draws, "parts", lambda *_: Parts(1.0, 8.0, **sums))
+    alone = error_draws.shared(at, groups, 4000)
     assert np.abs((alone.T @ alone / 4000)[off].mean()) < 0.05 * np.diag(alone.T @ alone / 4000).mean()  # no negative u
-    monkeypatch.setattr(errors, "parts", lambda *_: Parts(9.0, 0.1, **sums))
-    common = errors.shared(at, groups, 50)
+    monkeypatch.setattr(error_draws, "parts", lambda *_: Parts(9.0, 0.1, **sums))
+    common = error_draws.shared(at, groups, 50)
     np.testing.assert_allclose(common[:, 0], common[:, 2])  # nor v
     still = around(12, noise=np.zeros(12))
     still.__dict__["residual"] = np.zeros(12)
-    monkeypatch.setattr(errors, "parts", lambda *_: Parts(9.0, 4.0, **sums))
+    monkeypatch.setattr(error_draws, "parts", lambda *_: Parts(9.0, 4.0, **sums))
     with np.errstate(all="raise"):
-        assert np.isfinite(errors.shared(still, groups, 9)).all()
+        assert np.isfinite(error_draws.shared(still, groups, 9)).all()
 
 
 def test_errors_of_seeds_keep_how_the_law_misses_each_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,9 +392,9 @@ def test_errors_of_seeds_keep_how_the_law_misses_each_setting(monkeypatch: pytes
         asked.append((df, count))
         return np.full(count, 4.0)
 
-    monkeypatch.setattr(errors, "scales", scales)
+    monkeypatch.setattr(error_draws, "scales", scales)
     cell = np.array([5, 5, 2, 2, 2, 9, 1, 5])
-    found = errors.repeats(at, cell, 500)
+    found = error_draws.repeats(at, cell, 500)
     assert asked == [(4.0, 500)]
     residual = at.problem.y - at.fitted
     means = np.array([residual[cell == c].mean() for c in cell])
@@ -399,6 +402,6 @@ def test_errors_of_seeds_keep_how_the_law_misses_each_setting(monkeypatch: pytes
     drawn = (found - means) * 2.0
     assert np.isclose(drawn[:, :, None], pool).any(axis=2).all()
     assert len(np.unique(drawn.round(9))) == 6
-    two = errors.repeats(at, np.array([0, 0, 1, 2, 3, 4, 5, 6]), 50)
+    two = error_draws.repeats(at, np.array([0, 0, 1, 2, 3, 4, 5, 6]), 50)
     own = (residual[0] - residual[1]) / 2 * np.sqrt(2.0)
     np.testing.assert_allclose(np.abs(two[:, 3] - residual[3]) * 2.0, abs(own))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis import frontierpath
-from analysis.blocks import Block, Identified, PowerLaw
-from analysis.results import PathPoint, Proposal, Recommendation
-from analysis.rows import clusters, rows
+from analysis.approaches import frontier_path
+from analysis.runs.dataset import clusters, rows
+from analysis.values.blocks import Block, Identified, PowerLaw
+from analysis.values.study_result import PathPoint, Proposal, Recommendation
 
 
 def held(**more: Any) -> Any:
@@ -83,12 +83,12 @@ PLAN = Recommendation(
 
 
 def test_a_path_is_the_best_run_of_each_budget() -> None:
-    found = frontierpath.path(proposal, 1e16, 1e20, 5)
+    found = frontier_path.path(proposal, 1e16, 1e20, 5)
     np.testing.assert_allclose([p.flops for p in found], [1e16, 1e17, 1e18, 1e19, 1e20])
     assert [p.params for p in found] == [p.flops**0.5 for p in found]
     assert found[0] == PathPoint(found[0].flops, *_parts(proposal(found[0].flops)))
-    assert len(frontierpath.path(proposal, 1e16, 1e20)) == 25
-    some = frontierpath.path(lambda c: proposal(c) if c > 5e17 else None, 1e16, 1e20, 5)
+    assert len(frontier_path.path(proposal, 1e16, 1e20)) == 25
+    some = frontier_path.path(lambda c: proposal(c) if c > 5e17 else None, 1e16, 1e20, 5)
     assert len(some) == 3
 
 
@@ -103,14 +103,14 @@ def test_the_path_ends_in_the_recommendation_itself() -> None:
         seen.append((plan, points))
         return {"params": "growth"}
 
-    found = frontierpath.with_path(PLAN, proposal, 1e16, grow)
+    found = frontier_path.with_path(PLAN, proposal, 1e16, grow)
     assert len(found.path) == 25
     end = found.path[-1]
     assert (end.flops, end.params, end.tokens, end.loss, end.intervals) == (1e20, 1e10, 2e9, 2.01, {"loss": None})
     assert all(p.flops < 0.999e20 for p in found.path[:-1])
     assert list(found.growth) == ["params"]
     assert seen == [(PLAN, found.path)]
-    beyond = frontierpath.with_path(PLAN, proposal, 1e21, grow)
+    beyond = frontier_path.with_path(PLAN, proposal, 1e21, grow)
     assert [p.flops for p in beyond.path] == [1e20], "runs above the budget are no way to it"
 
 
@@ -120,7 +120,7 @@ def block(**more: Any) -> Block:
 
 def test_growth_by_exponents() -> None:
     known = block(params={"a": 0.45}, derived={"b": 0.55}, intervals={"a": (0.4, 0.5), "b": None})
-    found = frontierpath.by_exponents(PLAN, known)
+    found = frontier_path.by_exponents(PLAN, known)
     size, tokens = found["params"], found["tokens"]
     assert (size.value, size.exponent, size.reference_flops, size.interval, size.reason) == (
         1e10,
@@ -135,13 +135,13 @@ def test_growth_by_exponents() -> None:
         derived={"a": 0.45, "b": 0.55}, intervals={"a": (0.4, 0.5), "b": (0.5, 0.6)},
         identified={"a": Identified(False, "why not"), "b": Identified(True)},
     )  # fmt: skip
-    found = frontierpath.by_exponents(PLAN, lost)
+    found = frontier_path.by_exponents(PLAN, lost)
     assert (found["params"].interval, found["params"].reason) == (None, "why not")
     assert (found["tokens"].interval, found["tokens"].reason) == ((0.5, 0.6), "")
-    assert frontierpath.by_exponents(PLAN, block(derived={"a": 0.45})) == {}
-    assert frontierpath.by_exponents(PLAN, block()) == {}
-    assert frontierpath._why(lost, "b") == ""
-    assert frontierpath._why(lost, "a") == "why not"
+    assert frontier_path.by_exponents(PLAN, block(derived={"a": 0.45})) == {}
+    assert frontier_path.by_exponents(PLAN, block()) == {}
+    assert frontier_path._why(lost, "b") == ""
+    assert frontier_path._why(lost, "a") == "why not"
 
 
 def test_growth_by_power_laws() -> None:
@@ -149,7 +149,7 @@ def test_growth_by_power_laws() -> None:
         "params": PowerLaw(1.0, 0.5, 1.0, None, (0.4, 0.6), None, 3, 1),
         "tokens": PowerLaw(1.0, 0.6, 1.0, None, None, None, 3, 1),
     }  # fmt: skip
-    found = frontierpath.by_power_laws(PLAN, laws)
+    found = frontier_path.by_power_laws(PLAN, laws)
     assert (found["params"].value, found["params"].exponent, found["params"].interval) == (1e10, 0.5, (0.4, 0.6))
     assert (found["params"].reason, found["params"].reference_flops) == ("", 1e20)
     assert (found["tokens"].value, found["tokens"].exponent, found["tokens"].interval) == (2e9, 0.6, None)
@@ -160,13 +160,13 @@ def test_growth_over_the_last_stretch() -> None:
     points = tuple(
         PathPoint(c, 1e10 * (c / 1e20) ** 0.4, 2e9 * (c / 1e20) ** 0.7, None, {}) for c in (1e17, 1e19, 0.9e20)
     )
-    found = frontierpath.by_slope(PLAN, points)
+    found = frontier_path.by_slope(PLAN, points)
     assert found["params"].exponent == pytest.approx(0.4)
     assert found["tokens"].exponent == pytest.approx(0.7)
     assert (found["params"].value, found["tokens"].value, found["params"].reference_flops) == (1e10, 2e9, 1e20)
     assert found["params"].interval is None
     assert found["params"].reason == "the exponent of this form changes with the budget: it is that from 1e+19 FLOPs on"
-    assert frontierpath.by_slope(PLAN, points[2:]) == {}, "less than a factor of 1.5 away"
+    assert frontier_path.by_slope(PLAN, points[2:]) == {}, "less than a factor of 1.5 away"
     near = (PathPoint(1e20 / 1.5, 1.0, 1.0, None, {}),)
-    assert frontierpath.by_slope(PLAN, near) == {}
-    assert frontierpath.by_slope(PLAN, (PathPoint(1e20 / 1.51, 1.0, 1.0, None, {}),)) != {}
+    assert frontier_path.by_slope(PLAN, near) == {}
+    assert frontier_path.by_slope(PLAN, (PathPoint(1e20 / 1.51, 1.0, 1.0, None, {}),)) != {}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import scatter
-from analysis.scatter import Scatter
+from analysis.inference import scatter
+from analysis.inference.scatter import Scatter
 
 LINE = np.log([1e15, 1e16, 1e17, 1e18])
 ZIGZAG = np.array([0.1, -0.1, 0.1, -0.1])

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import schedule, tidy
+from analysis.diagnostics import schedule
+from analysis.runs import columns
 from tests.analysis import studies
 
 SIZE = np.linspace(-2.0, 2.0, 9)
@@ -100,9 +101,9 @@ def frame(finished: int, unfinished: int, sizes: int = 5, bias: float = 0.02) ->
         "flops": table["flops"], "flops_budget": np.nan, "loss": table["loss"] * np.where(mid, np.exp(bias), 1.0),
         "used": ~mid, "drop_code": np.where(mid, "mid_schedule", ""), "drop_reason": np.where(mid, "why", ""),
     })  # fmt: skip
-    for name in tidy.COLUMNS:
+    for name in columns.COLUMNS:
         if name not in out:
-            out[name] = np.nan if name in tidy.EXTRA else ""
+            out[name] = np.nan if name in columns.EXTRA else ""
     out.attrs["checks"] = ("before",)
     return out
 

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import bootstrap
-from analysis.forms import FORMS
-from analysis.forms.powers import SURFACE
+from analysis.inference import resampling
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis import studies
 
-sensitivity: Any = importlib.import_module("analysis.sensitivity")
+sensitivity: Any = importlib.import_module("analysis.diagnostics.sensitivity")
 BASE = {"loss": "huber", "delta": 1e-3}
 
 
@@ -143,7 +143,7 @@ def test_a_line_for_every_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     first = out.iloc[0]
     mean = float(runs["loss"].mean())
     assert first[["choice", "option", "value", "shift", "nobs"]].tolist() == ["none", "as fitted", mean, 0.0, 20]
-    ends = bootstrap.interval(mean + np.linspace(-1, 1, 41), mean)
+    ends = resampling.interval(mean + np.linspace(-1, 1, 41), mean)
     assert (first["low"], first["high"]) == ends
     np.testing.assert_allclose(out["shift"], out["value"] - mean)
     lost = out[out["option"] == "l1"].iloc[0]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from analysis import shapes
+from analysis.planning import shapes
 
 
 def block(width: int) -> int:

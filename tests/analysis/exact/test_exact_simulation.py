@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import bootstrap, covariance, engine, law, losses, observations, simulation
-from analysis.forms.powers import SURFACE
-from analysis.simulation import Errors, coverage
+from analysis.estimation import multistart, objectives, observations
+from analysis.inference import covariance, fit_law, resampling
+from analysis.inference import coverage as simulation
+from analysis.inference.coverage import Errors, coverage
+from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis import studies
 
 LAW = dict(zip(("E", "A", "B", "alpha", "beta"), studies.LAW, strict=True))
@@ -45,11 +47,11 @@ def test_shares_are_counted() -> None:
     )  # fmt: skip
 
 
-def problem(seed: int = 0) -> tuple[engine.Problem, engine.PointFit, observations.Observations]:
+def problem(seed: int = 0) -> tuple[multistart.Problem, multistart.PointFit, observations.Observations]:
     table = studies.isoflop(seed, noise=0.003)
     data = observations.read(table, SURFACE)
-    p = engine.problem(SURFACE, list(data.inputs), data.target, losses.Squared())
-    return p, engine.fit_point(p), data
+    p = multistart.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
+    return p, multistart.fit_point(p), data
 
 
 @pytest.mark.parametrize("method", ["delta", "sandwich"])
@@ -79,9 +81,9 @@ def test_an_interval_by_the_normal_law(method: str) -> None:
 def test_an_interval_by_resamples(method: str, by: str) -> None:
     p, point, data = problem()
     found = simulation._interval(p, point, data, method=method, quantity="alpha", resamples=30, confidence=0.8, seed=7)
-    how = bootstrap.choose(data.size, data.run, by)
-    draws = SURFACE.natural(law.resampled(p, point, data, how, resamples=30, seed=7), p.centres)[:, 3]
-    assert found == bootstrap.interval(draws, float(point.constants[3]), 0.8)
+    how = resampling.choose(data.size, data.run, by)
+    draws = SURFACE.natural(fit_law.resampled(p, point, data, how, resamples=30, seed=7), p.centres)[:, 3]
+    assert found == resampling.interval(draws, float(point.constants[3]), 0.8)
     none = simulation._interval(p, point, data, method=method, quantity="alpha", resamples=1, confidence=0.8, seed=7)
     assert none == (-np.inf, np.inf), "one draw has no interval"
 
@@ -91,18 +93,25 @@ def test_coverage_of_studies_without_errors_and_with_known_ones() -> None:
     exact = coverage(design, LAW, methods=("delta",), errors=Errors(1e-9, 0.0, None), studies=2, quantity="alpha")
     assert exact["delta"]["studies"] == 2.0
     assert exact["delta"]["width"] < 1e-4
-    noisy = coverage(design, LAW, methods=("delta",), studies=2, loss=losses.Squared(), seed=1)
-    p = engine.problem(
-        SURFACE, (design["params"].to_numpy(), design["tokens"].to_numpy()), np.ones(20), losses.Squared()
+    noisy = coverage(design, LAW, methods=("delta",), studies=2, loss=objectives.Squared(), seed=1)
+    p = multistart.problem(
+        SURFACE, (design["params"].to_numpy(), design["tokens"].to_numpy()), np.ones(20), objectives.Squared()
     )
     truth = np.log(studies.loss(studies.LAW, design["params"], design["tokens"]).to_numpy())
     data = observations.read({"params": design["params"], "tokens": design["tokens"], "loss": np.ones(20)}, SURFACE)
     widths = []
     for number in range(2):
         generator = np.random.default_rng(np.random.SeedSequence([1, 5, number]))
-        study = engine.Problem(SURFACE, p.x, p.centres, truth + Errors().drawn(data.size, generator), p.loss)
+        study = multistart.Problem(SURFACE, p.x, p.centres, truth + Errors().drawn(data.size, generator), p.loss)
         low, high = simulation._interval(
-            study, engine.fit_point(study), data, method="delta", quantity="a", resamples=250, confidence=0.95, seed=0
+            study,
+            multistart.fit_point(study),
+            data,
+            method="delta",
+            quantity="a",
+            resamples=250,
+            confidence=0.95,
+            seed=0,
         )
         widths.append(high - low)
     assert noisy["delta"]["width"] == pytest.approx(np.mean(widths), rel=1e-6)
@@ -122,11 +131,11 @@ def test_resampled_intervals_have_a_seed_a_study() -> None:
     widths = []
     for number in range(2):
         generator = np.random.default_rng(np.random.SeedSequence([0, 5, number]))
-        study = engine.Problem(
-            SURFACE, p.x, p.centres, truth + Errors(0.003, 0.0, None).drawn(data.size, generator), losses.Huber()
+        study = multistart.Problem(
+            SURFACE, p.x, p.centres, truth + Errors(0.003, 0.0, None).drawn(data.size, generator), objectives.Huber()
         )
         low, high = simulation._interval(
-            study, engine.fit_point(study), data, method="default", quantity="a", resamples=12, confidence=0.8,
+            study, multistart.fit_point(study), data, method="default", quantity="a", resamples=12, confidence=0.8,
             seed=number,
         )  # fmt: skip
         widths.append(high - low)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from analysis.forms import FORMS
-from analysis.forms.base import Array, Expression, Form, product
-from analysis.forms.kaplan import scales
-from analysis.forms.multi_power import MultiPower, Schedules
-from analysis.forms.powers import SURFACE
-from analysis.forms.precision import starts as precision_starts
+from analysis.laws.base import Array, Expression, Form, product
+from analysis.laws.kaplan import scales
+from analysis.laws.multi_power import MultiPower, Schedules
+from analysis.laws.quantization import starts as precision_starts
+from analysis.laws.registry import FORMS
+from analysis.laws.sum_of_powers import SURFACE
 from tests.analysis.test_forms import LAWS, design
 
 AXIS = np.exp(np.linspace(np.log(0.02), np.log(2.5), 32))
@@ -87,7 +87,7 @@ def test_the_projected_grid_holds_its_laws_and_scores_them_best(name: str) -> No
 
 
 def test_three_exponents_have_twelve_values_each() -> None:
-    from analysis.forms.powers import SumOfPowers
+    from analysis.laws.sum_of_powers import SumOfPowers
 
     form = SumOfPowers("", "", "E", tuple((f"A{i}", ((f"x{i}", f"e{i}"),)) for i in range(3)))
     x = np.log(np.random.default_rng(0).uniform(1, 50, size=(3, 30)))

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import bootstrap, valleychoices, valleys
-from analysis.blocks import PowerLaw, Valley
-from analysis.rows import Rows, rows
+from analysis.approaches import valley_options, valleys
+from analysis.inference import resampling
+from analysis.runs.dataset import Rows, rows
+from analysis.values.blocks import PowerLaw, Valley
 
 X = np.array([-2.0, -1.2, 0.0, 0.9, 2.0])
 
@@ -55,7 +56,7 @@ def test_a_parabola_is_polyfits() -> None:
 
 
 def test_sizes_beyond_the_window_are_left_out_where_four_are_left() -> None:
-    near = np.log(valleychoices.WINDOW)
+    near = np.log(valley_options.WINDOW)
     for x, kept in (
         ([-1.0, 0.0, 0.7, near, near + 0.01], 4),
         ([-near, -1.0, 0.0, 0.5, near + 0.01], 4),
@@ -217,9 +218,9 @@ def test_draws_are_parabolas_through_drawn_losses() -> None:
     assert found.draw_loss.shape == found.draw_params.shape == (60, 3)
     parabolas = [valleys.parabola(held, held.budget == g) for g in range(4)]
     residuals = np.concatenate([p.relative for p in parabolas])
-    once = bootstrap.redrawn(residuals, 20 - 12, 60, 4)
-    both = (once, once * bootstrap.student_scales(20 - 12, 60, 4)[:, None])
-    np.testing.assert_allclose(bootstrap.residual_draws(residuals, 20 - 12, 60, 4), both[1])
+    once = resampling.redrawn(residuals, 20 - 12, 60, 4)
+    both = (once, once * resampling.student_scales(20 - 12, 60, 4)[:, None])
+    np.testing.assert_allclose(resampling.residual_draws(residuals, 20 - 12, 60, 4), both[1])
     found_draws = valleys._draws(parabolas, [parabolas[0], parabolas[2]], 60, 4)
     for noise, own in zip(both, found_draws, strict=True):
         assert own.shape == (60, 2, 3)
@@ -234,7 +235,7 @@ def test_draws_are_parabolas_through_drawn_losses() -> None:
     for i, valley in enumerate(v for v in found.block.valleys if v.status == "minimum"):
         drawn = valleys._draws(parabolas, parabolas[:3], 60, 4)[1][:, i]
         ends = [
-            bootstrap.interval(drawn[:, k], v) or ()
+            resampling.interval(drawn[:, k], v) or ()
             for k, v in enumerate((found.params[i], found.tokens[i], found.loss[i]))
         ]
         assert valley.params_interval == pytest.approx(tuple(np.exp(ends[0])))
@@ -243,8 +244,8 @@ def test_draws_are_parabolas_through_drawn_losses() -> None:
     for name, draws in (("params", found.draw_params), ("tokens", found.draw_tokens)):
         law = found.block.exponents[name]
         slopes = np.array([np.polyfit(np.log(found.flops), line, 1)[0] for line in draws])
-        assert law.exponent_interval == pytest.approx(bootstrap.interval(slopes, law.exponent))
-        low, high = bootstrap.interval(draws.mean(axis=1), float(np.log(law.coefficient))) or (np.nan, np.nan)
+        assert law.exponent_interval == pytest.approx(resampling.interval(slopes, law.exponent))
+        low, high = resampling.interval(draws.mean(axis=1), float(np.log(law.coefficient))) or (np.nan, np.nan)
         assert law.coefficient_interval == pytest.approx((np.exp(low), np.exp(high)))
     assert (valleys.fit(held, resamples=60, seed=5).draw_loss != found.draw_loss).any()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.blocks import Identified
+from analysis.values.blocks import Identified
 
 UNIDENTIFIED = [
     (Identified(False, "why"), "E is not identified (why)"),

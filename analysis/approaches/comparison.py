@@ -1,0 +1,185 @@
+"""Approaches 1, 2 and 3 side by side, with their disagreement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.approaches import compute_optimal, envelope, isoflop, valleys
+from analysis.approaches.valley_options import Choices
+from analysis.estimation import observations
+from analysis.inference import refusals
+from analysis.inference.fit_law import fit_law
+from analysis.laws import registry
+from analysis.runs.dataset import Rows, rows
+from analysis.text import numbers
+from analysis.values.blocks import Interval, PowerLaw
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.inference.law_result import LawFit
+
+SURFACE = "3 surface"
+FEWEST_SIZES, FEWEST_MINIMA = 3, 3
+
+
+def side_by_side(
+    runs: Any,
+    budget: float | None = None,
+    *,
+    checkpoints: Any = None,
+    resamples: int = 200,
+    seed: int = 0,
+    law: LawFit | None = None,
+    choices: Choices = valleys.DEFAULT,
+    **options: Any,
+) -> pd.DataFrame:
+    """Return one row an approach: a, its interval, b, N*, D*, tokens per parameter at `budget` [FLOPs], points, reason.
+
+    `runs` has params, tokens, flops, loss; `checkpoints`, with the column run, are for approach 1 (default: `runs`
+    where it has that column). The default budget is the largest run's. `options` are those of
+    :func:`analysis.inference.fit_law.fit_law` for approach 3 (form, loss, delta, fix, tie, ...); `law` is its fit
+    where there is one already, whose figures then stand in the table as they stand elsewhere. An approach that is not
+    possible, or whose exponent the runs do not identify, has NaN and the reason: approach 2 rests on the budgets whose
+    valley has a minimum (see :mod:`analysis.approaches.valleys`; `choices` are theirs), three of them at least.
+    `attrs["disagreement"]` is the largest ratio of N* between approaches.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> table = side_by_side(runs, 1e21, resamples=0)
+    >>> [name for name, reason in table["reason"].items() if not reason]
+    ['2 parabola', '2 akima', '2 surface', '3 surface']
+    """
+    import pandas as pd
+
+    table = runs if isinstance(runs, Rows) else _rows(runs)
+    at = float(table.flops.max()) if budget is None else float(budget)
+    curves = (runs if "run" in _names(runs) else table) if checkpoints is None else checkpoints
+    form = options.get("form", "chinchilla") if law is None else law.form
+    own = registry.named(form).name
+    third = SURFACE if own == "chinchilla" else f"3 {own}"
+    calls: dict[str, Callable[[], dict[str, Any]]] = {
+        "1 envelope": lambda: _envelope(curves, at, resamples, seed, False),
+        "1 hull": lambda: _envelope(curves, at, resamples, seed, True),
+        **{f"2 {name}": _isoflop_call(table, name, at, choices) for name in isoflop.METHODS},
+        third: lambda: _law(table, at, law, {"resamples": resamples, "seed": seed, **options, "form": form}),
+    }
+    lines = []
+    for name, call in calls.items():
+        try:
+            lines.append({"approach": name, **call(), "reason": ""})
+        except ValueError as error:
+            lines.append({"approach": name, "reason": str(error)})
+    columns = ["approach", "a", "a_low", "a_high", "b", "params", "tokens", "tokens_per_param", "points", "reason"]
+    out = pd.DataFrame(lines).reindex(columns=columns).set_index("approach")
+    sizes = out["params"].dropna()
+    out.attrs["budget"] = at
+    out.attrs["disagreement"] = float(sizes.max() / sizes.min()) if len(sizes) > 1 else None
+    return out
+
+
+def _names(runs: Any) -> tuple[str, ...]:
+    return () if isinstance(runs, Rows) else tuple(str(name) for name in runs)
+
+
+def _rows(runs: Any) -> Rows:
+    """Return the finite rows of a table with their budgets and sizes."""
+    columns = {name: observations.column(runs, name) for name in ("params", "tokens", "flops", "loss")}
+    good = np.all([np.isfinite(values) & (values > 0) for values in columns.values()], axis=0)
+    further = {
+        str(name): values[good]
+        for name in runs
+        if name not in (*columns, "flops_budget")
+        and (values := observations._optional(runs, name)) is not None
+        and values.shape == good.shape
+    }
+    nominal = observations._optional(runs, "flops_budget")
+    run = observations._groups(runs, "run")
+    size = observations._groups(runs, "size_group")
+    return rows(
+        tuple(f"row{i + 1}" for i in np.flatnonzero(good)),
+        **{name: values[good] for name, values in columns.items()},
+        nominal=None if nominal is None else nominal[good],
+        size=None if size is None else size[good],
+        run=None if run is None else run[good],
+        extra=further,
+    )
+
+
+def _isoflop_call(
+    table: Rows, method: str, budget: float, choices: Choices = valleys.DEFAULT
+) -> Callable[[], dict[str, Any]]:
+    def call() -> dict[str, Any]:
+        found = isoflop.optima(_with_minimum(table, choices), method)
+        good = int(found["params_opt"].notna().sum())
+        if good < FEWEST_MINIMA:
+            raise ValueError(
+                f"{numbers.counted(good, 'budget')} with a best size inside the sizes swept: two fix any power law, "
+                "and three are needed to see whether it holds"
+            )
+        size, tokens = (isoflop.exponents(found, name) for name in ("params_opt", "tokens_opt"))
+        return _from_laws(size, tokens, budget)
+
+    return call
+
+
+def _with_minimum(table: Rows, choices: Choices = valleys.DEFAULT) -> Rows:
+    """Return the rows of budgets whose valley has a minimum; ValueError says why the others are left out."""
+    judged = valleys.fit(table, resamples=0, seed=0, choices=choices).block.valleys
+    good = [v.flops_budget for v in judged if v.status == "minimum"]
+    left = [f"{v.flops_budget:.3g} {v.status}" for v in judged if v.status != "minimum"]
+    if len(good) < FEWEST_MINIMA:
+        why = f" ({', '.join(left[:4])}{', ...' if len(left) > 4 else ''})" if left else ""
+        raise ValueError(
+            f"{numbers.counted(len(good), 'budget')} with a best size inside the sizes swept{why}: three are needed to "
+            "see whether a power law holds"
+        )
+    return table.take(np.isin(table.labels[table.budget], good))
+
+
+def _envelope(runs: Any, budget: float, resamples: int, seed: int, hull: bool) -> dict[str, Any]:
+    found = envelope.fit(runs, resamples=resamples, seed=seed, hull=hull)
+    return _from_laws(found.exponents["params"], found.exponents["tokens"], budget)
+
+
+def _from_laws(size: PowerLaw, tokens: PowerLaw, budget: float) -> dict[str, Any]:
+    n, d = (law.coefficient * (budget / law.reference_flops) ** law.exponent for law in (size, tokens))
+    return _row(size.exponent, size.exponent_interval, tokens.exponent, n=n, d=d, points=size.points)
+
+
+def _law(table: Rows, budget: float, law: LawFit | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return approach 3; ValueError where the rows do not hold the law, or do not identify the exponent of N*."""
+    form = registry.named(options["form"])
+    sizes = len(np.unique(table.size))
+    if len(table) < len(form.names) + 1 or sizes < FEWEST_SIZES:
+        raise ValueError(
+            f"{numbers.counted(len(table), 'run')} of {numbers.counted(sizes, 'size')}; {len(form.names)} constants "
+            f"need at least {len(form.names) + 1} runs of {FEWEST_SIZES} sizes"
+        )
+    if law is None:
+        refusals.refuse(form, observations.read(table, form))
+        law = fit_law(table, **options)
+    on, price, ends = compute_optimal.priced(law, table)
+    best = compute_optimal.by_law(on, price, budget, ends)
+    if best is None:
+        raise ValueError("the law has no best size at this budget near the sizes swept")
+    verdict = law.identified.get("a")
+    if verdict is not None and not verdict.identified:
+        raise ValueError(f"a is not identified: {verdict.reason}")
+    a, b = (float(law.derived[name]) if name in law.derived else np.nan for name in ("a", "b"))
+    interval = law.block().intervals.get("a") if len(law.thetas) else None
+    return _row(a, interval, b, n=best.params, d=best.tokens, points=law.nobs)
+
+
+def _row(a: float, interval: Interval | None, b: float, *, n: float, d: float, points: int) -> dict[str, Any]:
+    low, high = interval or (np.nan, np.nan)
+    return {
+        "a": a, "a_low": low, "a_high": high, "b": b, "params": n, "tokens": d, "tokens_per_param": d / n,
+        "points": points,
+    }  # fmt: skip

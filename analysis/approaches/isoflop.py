@@ -1,0 +1,190 @@
+"""Approach 2 by three interpolations: the lowest loss of each budget by parabola, Akima spline or a local surface.
+
+:mod:`analysis.approaches.valleys` is what a study's report rests on; this module is for comparing methods, for their
+spread is often larger than the interval of any one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.estimation import observations, ties
+from analysis.runs.dataset import SAME_BUDGET, Rows, clusters
+from analysis.text import numbers
+from analysis.values.blocks import PowerLaw
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+METHODS = ("parabola", "akima", "surface")
+PER_GAP = 25
+FLAT = 1e-10
+"""A valley less deep than this in ln loss has the sign of its curvature from rounding."""
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """The runs of one budget, by rising size: ln N, ln D, ln loss, exact FLOPs."""
+
+    flops: float
+    params: Array
+    tokens: Array
+    loss: Array
+
+
+def optima(runs: Any, method: str = "parabola", nearest: int | None = None) -> pd.DataFrame:
+    """Return the best size of each budget: flops, params_opt, tokens_opt, loss_opt, status, reason, points.
+
+    `runs` has params, tokens, flops, loss and, optionally, flops_budget (the nominal budget); runs belong to one budget
+    where their exact FLOPs agree to 1 %. "parabola" is ln loss over ln N, on the `nearest` sizes to the lowest where
+    given; "akima" the spline through all of them; "surface" a quadratic in ln N and ln C through a budget and its
+    neighbours. Where `status` is not "minimum" (edge, inverted, flat, too_few) the optimum is NaN, with the reason.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> set(optima(runs)["status"])
+    {'minimum'}
+    """
+    import pandas as pd
+
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} is not known; use {', '.join(METHODS)}")
+    budgets = _budgets(runs)
+    rows = []
+    for i, budget in enumerate(budgets):
+        found = _optimum(budgets, i, method, nearest)
+        size, tokens, loss, status, reason = found
+        rows.append(
+            {
+                "flops": budget.flops, "params_opt": float(np.exp(size)), "tokens_opt": float(np.exp(tokens)),
+                "loss_opt": float(np.exp(loss)), "status": status, "reason": reason, "points": len(budget.params),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def exponents(found: Any, y: str = "params_opt", confidence: float = 0.95) -> PowerLaw:
+    """Return y = coefficient (C / reference_flops)^exponent through optima, by least squares of the logs.
+
+    `found` has the columns flops and `y`; rows without an optimum are left out. Fit on exact budgets, not on rounded
+    labels. The exponents of N and D come from separate fits and need not add to 1. Intervals are Student's t.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> law = exponents(optima(runs))
+    >>> 0.3 < law.exponent < 0.7, law.points
+    (True, 5)
+    """
+    import statsmodels.api as sm
+
+    flops, values = observations.column(found, "flops"), observations.column(found, y)
+    good = np.isfinite(values) & (values > 0) & np.isfinite(flops)
+    if good.sum() < 2:
+        what = {"params_opt": "a best size", "tokens_opt": "best tokens"}.get(y, y)
+        raise ValueError(
+            f"{numbers.counted(int(good.sum()), 'budget')} with {what} inside the sizes swept; a power law needs two: "
+            "widen the sizes of each budget"
+        )
+    reference = float(np.exp(np.log(flops[good]).mean()))
+    result = sm.OLS(np.log(values[good]), sm.add_constant(np.log(flops[good] / reference))).fit()
+    df = int(good.sum()) - 2
+    ends = result.conf_int(1.0 - confidence) if df > 0 else None
+    return PowerLaw(
+        coefficient=float(np.exp(result.params[0])),
+        exponent=float(result.params[1]),
+        reference_flops=reference,
+        coefficient_interval=None if ends is None else (float(np.exp(ends[0][0])), float(np.exp(ends[0][1]))),
+        exponent_interval=None if ends is None else (float(ends[1][0]), float(ends[1][1])),
+        bse=float(result.bse[1]) if df > 0 else None,
+        points=int(good.sum()),
+        df_resid=df,
+    )
+
+
+def _budgets(runs: Any) -> list[_Budget]:
+    columns = [observations.column(runs, name) for name in ("params", "tokens", "flops", "loss")]
+    good = np.all([np.isfinite(c) & (c > 0) for c in columns], axis=0)
+    params, tokens, flops, loss = (c[good] for c in columns)
+    if isinstance(runs, Rows):
+        group = runs.budget[good]
+    else:
+        nominal = observations._optional(runs, "flops_budget")
+        asked = flops if nominal is None else np.where(np.isfinite(nominal[good]), nominal[good], flops)
+        group = clusters(asked, SAME_BUDGET)
+    out = []
+    for number in range(int(group.max()) + 1):
+        rows = np.flatnonzero(group == number)
+        rows = rows[np.argsort(params[rows], kind="stable")]
+        exact = float(np.exp(np.log(flops[rows]).mean()))
+        out.append(_Budget(exact, np.log(params[rows]), np.log(tokens[rows]), np.log(loss[rows])))
+    return sorted(out, key=lambda b: b.flops)
+
+
+def _optimum(
+    budgets: list[_Budget], number: int, method: str, nearest: int | None
+) -> tuple[float, float, float, str, str]:
+    """Return ln N*, ln D*, ln loss, status and reason."""
+    budget = budgets[number]
+    sizes, first = np.unique(budget.params, return_index=True)
+    lost = (np.nan, np.nan, np.nan)
+    if len(sizes) < 3:
+        return (*lost, "too_few", f"{len(sizes)} sizes: at least three are needed")
+    if method == "akima":
+        return _akima(budget, sizes, first)
+    low, high = float(sizes[0]), float(sizes[-1])
+    if method == "surface" and len(budgets) >= 2:
+        slope, curve, level = _local(budgets, number)
+    else:
+        rows = np.arange(len(budget.params))
+        if nearest is not None:
+            best = budget.params[ties.lowest(budget.loss, budget.params)]
+            rows = np.sort(np.argsort(np.abs(budget.params - best), kind="stable")[:nearest])
+        curve, slope, level = (
+            float(c) for c in np.polyfit(budget.params[rows] - budget.params.mean(), budget.loss[rows], 2)
+        )
+    if abs(curve) * (0.5 * (high - low)) ** 2 <= FLAT:
+        return (*lost, "flat", "the loss does not depend on the size here")
+    if curve <= 0:
+        return (*lost, "inverted", "the parabola opens downwards")
+    at = -slope / (2 * curve)
+    size = at + float(budget.params.mean())
+    if not low < size < high:
+        return (*lost, "edge", f"the minimum lies outside the sizes, at {np.exp(size):.3g} parameters")
+    tokens = float(np.interp(size, budget.params, budget.tokens))
+    return size, tokens, level + slope * at + curve * at * at, "minimum", ""
+
+
+def _akima(budget: _Budget, sizes: Array, first: NDArray[np.int64]) -> tuple[float, float, float, str, str]:
+    from scipy.interpolate import Akima1DInterpolator
+
+    grid = np.unique(np.concatenate([np.linspace(a, b, PER_GAP) for a, b in itertools.pairwise(sizes)]))
+    curve = Akima1DInterpolator(sizes, budget.loss[first])(grid)
+    best = ties.lowest(curve)
+    if best in (0, len(grid) - 1):
+        side = "smallest" if best == 0 else "largest"
+        return np.nan, np.nan, np.nan, "edge", f"the lowest loss is at the {side} size"
+    tokens = float(np.interp(grid[best], sizes, budget.tokens[first]))
+    return float(grid[best]), tokens, float(curve[best]), "minimum", ""
+
+
+def _local(budgets: list[_Budget], number: int) -> tuple[float, float, float]:
+    """Return slope, curvature and level in ln N, about the budget's mean, of a quadratic in ln N and ln C."""
+    near = budgets[max(0, number - 1) : number + 2]
+    middle = float(budgets[number].params.mean())
+    x = np.concatenate([b.params for b in near]) - middle
+    z = np.concatenate([np.full(len(b.params), np.log(b.flops / budgets[number].flops)) for b in near])
+    columns = [np.ones_like(x), x, x * x, z, x * z] + ([z * z] if len(near) == 3 else [])
+    found = np.linalg.lstsq(np.stack(columns, axis=1), np.concatenate([b.loss for b in near]), rcond=None)[0]
+    return float(found[1]), float(found[2]), float(found[0])

@@ -1,0 +1,125 @@
+"""Findings about resamples: few groups behind them, draws that have no value, estimates that lie beyond them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.inference import error_draws, resampling
+from analysis.text import numbers
+from analysis.values.blocks import Check
+
+if TYPE_CHECKING:
+    from analysis.inference.law_result import LawFit
+
+MANY_UNDEFINED = 0.01
+"""A larger share of draws without a value than this is a finding."""
+FEWEST_REPEATS = 8
+"""With fewer degrees of freedom than this the noise of seeds is little known."""
+WILD, MOST_WILD = 5.0, 0.25
+"""Rows so many robust deviations from the law are wild, where no more than this share of all is."""
+LEAST_NOISE = 1e-4
+"""Runs that follow the law to this, in logs, have no noise to be compared to."""
+FEWEST_JUDGED = 10
+KINDS = {"sizes": "model size", "runs": "run"}
+
+
+def findings(fit: LawFit) -> list[Check]:
+    """Return the findings about a fit's resamples, and about rows that share more than its intervals hold."""
+    return [*_groups(fit), *_wild(fit), *_repeats(fit), *_undefined(fit), *_biased(fit)]
+
+
+def between_df(fit: LawFit) -> float:
+    """Return the degrees of freedom that the groups of the plan have left beside the constants, for what they share."""
+    around = error_draws.Around(fit.problem, fit.point, np.arange(fit.nobs))
+    found = error_draws.parts(around, resampling.groups(fit.plan, fit.data.size, fit.data.run))
+    return found.between_df if found.between_v >= error_draws.LEAST_BETWEEN else 0.0
+
+
+def _groups(fit: LawFit) -> list[Check]:
+    """Return that groups of rows are few, or are not held by the intervals at all."""
+    grouping = resampling.choose(fit.data.size, fit.data.run)
+    name = grouping.shared or (grouping.by if grouping.by in KINDS and grouping.by != "runs" else "")
+    count = len(np.unique(resampling.groups(grouping, fit.data.size, fit.data.run)))
+    if not name or count == fit.nobs:
+        return []
+    what = numbers.counted(count, KINDS[name])
+    holds = {"bootstrap": bool(fit.plan.shared) or fit.plan.by in KINDS, "sandwich": True}.get(fit.interval, False)
+    df = between_df(fit) if fit.interval == "bootstrap" and fit.plan.shared else np.inf
+    if not holds or df == 0.0:
+        text = f"{fit.nobs} rows are of {what}, and the intervals treat every row as independent"
+        advice = "use cluster=auto or interval=sandwich" if not holds else f"too few to see what they share: add {name}"
+        return [Check("clustered_rows", text, f"{advice}; until then intervals are lower bounds")]
+    if count >= resampling.FEW_CLUSTERS:
+        return _shared(fit, name, what, df) if np.isfinite(df) else []
+    text = f"{fit.nobs} rows are of only {what}"
+    if np.isfinite(df):
+        text += f": what a {KINDS[name]}'s rows share is known from {df:.2g} degrees of freedom beside the constants"
+    advice = f"intervals allow for it and are wide, or lower bounds where errors are one-sided: add {name}"
+    return [Check("few_sizes" if name == "sizes" else "few_clusters", text, advice)]
+
+
+def _shared(fit: LawFit, name: str, what: str, df: float) -> list[Check]:
+    """Return that intervals hold what the rows of a group share, and how much is known of it."""
+    text = f"{fit.nobs} rows are of {what}: intervals allow for errors that a {KINDS[name]}'s rows share, of which "
+    text += f"{df:.2g} degrees of freedom tell"
+    advice = f"where rows share none they are wider than need be; more {name} narrow them"
+    return [Check("shared_errors", text, advice, "note")]
+
+
+def _wild(fit: LawFit) -> list[Check]:
+    """Return that a few rows lie far from the law, which resamples draw in numbers of their own."""
+    if fit.interval != "bootstrap" or not len(fit.thetas) or fit.nobs < FEWEST_JUDGED:
+        return []
+    left = fit.resid - float(np.median(fit.resid))
+    least = LEAST_NOISE * (float(fit.data.target.max()) if fit.problem.plain else 1.0)
+    far = np.abs(left) > WILD * max(fit.noise, least)
+    if not far.any() or far.mean() > MOST_WILD:
+        return []
+    text = (
+        f"{numbers.counted(int(far.sum()), 'row')} of {fit.nobs} lie more than {WILD:g} robust deviations from the law"
+    )
+    advice = (
+        "resamples draw such rows now more and now less often, so that intervals are wide: see what went wrong there"
+    )
+    return [Check("wild_rows", text, advice, "note")]
+
+
+def _repeats(fit: LawFit) -> list[Check]:
+    """Return that few repeats say what seeds do, and that nothing else is in such intervals."""
+    if fit.plan.by != "seeds" or fit.interval != "bootstrap":
+        return []
+    count = np.bincount(fit.data.cell)
+    df = int((count[count > 0] - 1).sum())
+    if df >= FEWEST_REPEATS:
+        return []
+    text = f"intervals rest on {numbers.counted(df, 'repeat')} of settings, and hold what seeds do, nothing else"
+    return [Check("few_repeats", text, "repeat more settings, or cluster=auto")]
+
+
+def _undefined(fit: LawFit) -> list[Check]:
+    shares = {name: share for name, share in fit.undefined.items() if share > MANY_UNDEFINED}
+    if not shares:
+        return []
+    text = ", ".join(f"{numbers.percent(share)} for {name}" for name, share in shares.items())
+    advice = "half of them count as beyond either end of the interval; from the share that it leaves out there is none"
+    return [Check("undefined_draws", f"resamples without a value: {text}", advice)]
+
+
+def _biased(fit: LawFit) -> list[Check]:
+    if fit.interval != "bootstrap" or not len(fit.thetas):
+        return []
+    values = {**fit.params.to_dict(), **fit.derived.to_dict()}
+    names = [
+        str(name)
+        for name, value in values.items()
+        if name not in fit.held
+        and fit.identified[str(name)].identified
+        and resampling.biased(fit.draws[name].to_numpy(), float(value), fit.confidence)
+    ]
+    if not names:
+        return []
+    text = f"the estimate of {', '.join(names)} lies beyond the middle {100 * fit.confidence:g} % of its own resamples"
+    advice = "its interval is made wide enough for a bias on either side: do not quote it to its last digits; add runs"
+    return [Check("biased_resamples", text, advice)]

@@ -1,0 +1,241 @@
+"""Findings about a fit: each has a stable code, what was found and what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from analysis.approaches.loss_laws import Closed
+from analysis.laws.sum_of_powers import SURFACE
+from analysis.runs.dataset import Index, Rows
+from analysis.text import numbers
+from analysis.values.blocks import Block, Check, Clash, Dropped, Interval
+from analysis.values.study_result import Backtest, Choice, Recommendation
+
+BIASED = 0.01
+"""A mean error on one side above this is no note."""
+SPREAD = 0.1
+"""Other choices may move an exponent by this, or within its interval, before that is said."""
+LEAST_MISFIT = 5e-4
+"""Errors of whole budgets below this, 0.05 %, are less than what seeds do, however small the scatter."""
+ASSUMED = ("", "given", "6ND")
+"""FLOP rules that say nothing about attention; any other counts it and need not be 6 N D."""
+UNUSABLE = ("missing", "not_positive", "not_a_number")
+"""What is wrong with the cells of rows that are named, up to so many."""
+FAR = 10.0
+"""FLOPs further from 6 N D than this factor, either way, are no other count: units differ."""
+
+
+def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", waiting: int = 0) -> list[Check]:
+    """Return findings about the rows: what was left out, whether the counts agree, how few there are.
+
+    `waiting` points of the study never started.
+    """
+    out = []
+    if waiting:
+        text = f"{waiting} points of the study have not started"
+        out.append(Check("not_started", text, "the laws rest on part of the design: fit again when they are done"))
+    lost = tuple(dropped)
+    counts = Counter(d.code for d in lost)
+    if counts:
+        total = sum(counts.values())
+        text = f"{total} of {total + len(rows)} runs were not used ({', '.join(f'{n} {c}' for c, n in counts.items())})"
+        out.append(Check("rows_dropped", text, "see rows_dropped in fit.json for each run's reason", "note"))
+    cells = [d for d in lost if d.code in UNUSABLE]
+    if cells:
+        named = numbers.listed((f"{d.key}: {d.reason}" for d in cells), "; ")
+        text = f"{numbers.counted(len(cells), 'row')} cannot be used ({named})"
+        advice = (
+            "fill in or mend these cells; runs that diverged for their size or rate bias the law towards the others"
+        )
+        out.append(Check("unusable_rows", text, advice))
+    if counts["mid_schedule"]:
+        text = f"{counts['mid_schedule']} runs had not finished their learning-rate schedule"
+        advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"
+        out.append(Check("mid_schedule", text, advice))
+    ratio = rows.flops / (6.0 * rows.params * rows.tokens)
+    if np.abs(ratio - 1.0).max() > 0.05:
+        between = f"{100 * (ratio.min() - 1):+.1f} to {100 * (ratio.max() - 1):+.1f} %"
+        text, level = f"FLOPs differ from 6 N D by {between}", "warning"
+        advice = "attention or another count of N: exact FLOPs are used, do not mix with results that assume 6 N D"
+        if flop_rule not in ASSUMED:
+            text, level = f"FLOPs by {flop_rule} differ from 6 N D by {between}, as they should", "note"
+            advice = "the exact count is used everywhere; results that assume 6 N D cannot be compared with these"
+        elif max(ratio.max(), 1 / ratio.min()) > FAR:
+            text = f"FLOPs are {ratio.min():.3g} to {ratio.max():.3g} times 6 N D"
+            advice = (
+                "no count of parameters differs by so much: see that params, tokens and flops have one unit in all "
+                "rows (columns=params:size_m*1e6)"
+            )
+        out.append(Check("flops_not_6nd", text, advice, level))
+    if (np.bincount(rows.budget) < 3).all():
+        text = "no budget has three runs: the runs do not form isoFLOP groups"
+        out.append(Check("not_isoflop", text, "the surface is the approach for such runs", "note"))
+    return out
+
+
+def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]:
+    """Return findings about the surface: convergence, degrees of freedom, identification, fit, asymmetry."""
+    if block.status != "ok" or block.optimizer is None:
+        return [Check("no_surface", f"no surface was fitted: {block.reason}", "finish or add runs")]
+    out = []
+    df, evidence = len(rows) - len(block.params), block.optimizer
+    if df < 5:
+        text = f"only {df} residual degrees of freedom: {len(rows)} runs for {len(block.params)} constants"
+        out.append(Check("low_df", text, "add runs; treat every interval as a lower bound"))
+    if not evidence.converged:
+        text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
+        out.append(Check("not_converged", text, "do not quote the constants; report the data as a problem"))
+    if evidence.agree_share < 0.5:
+        share = numbers.percent(evidence.agree_share)
+        text = f"only {share} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
+        out.append(Check("basins", text, "compare the basins' predictions before trusting one"))
+    for name, verdict in block.identified.items():
+        if not verdict.identified:
+            advice = "do not quote it; add larger budgets or a wider range of sizes"
+            out.append(Check("not_identified", verdict.sentence(name), advice))
+    out += _misfit(block, rows, clash)
+    alpha, beta = block.params["alpha"], block.params["beta"]
+    known = clash is None and all(block.identified[n].identified for n in ("alpha", "beta"))
+    if known and beta > 0 and not 0.8 <= alpha / beta <= 1.25:
+        text = f"alpha/beta is {alpha / beta:.2f}: parabolas of the valleys are biased on such a surface"
+        out.append(Check("asymmetry", text, "prefer the surface's N* and D* to the valleys'"))
+    return out
+
+
+def _misfit(block: Block, rows: Rows, clash: Clash | None) -> list[Check]:
+    """Return findings that the surface's form does not follow the runs, which no interval of it can show."""
+    out = []
+    shares = _budget_errors(block, rows)
+    if shares is not None:
+        errors = ", ".join(f"{100 * share:+.1f}" for share in shares)
+        text = f"the surface misses whole budgets: its mean errors are {errors} % by rising budget"
+        advice = "the form does not hold over this range: leave out the smallest budgets or add larger ones"
+        out.append(Check("lack_of_fit", text, advice))
+    if clash is not None:
+        text = (
+            f"at {numbers.flops(clash.budget)} the surface puts the best size at {numbers.count(clash.surface)} "
+            f"parameters, the runs put it at {numbers.count(clash.valley)} "
+            f"({numbers.interval(clash.interval, numbers.count)})"
+        )
+        out.append(Check("surface_off", text, "the valleys' N* and D* are recommended instead of the surface's"))
+    return out
+
+
+def _budget_errors(block: Block, rows: Rows) -> list[float] | None:
+    """Return the surface's mean log error of each budget where these differ more than runs do (F test, 1 %).
+
+    Budgets of a single run say nothing of how runs differ and are left out; where fewer than three have more, groups
+    of runs by rising compute take their place.
+    """
+    from scipy.stats import f
+
+    constants = np.array([block.params[name] for name in SURFACE.names])
+    fitted = Closed(constants[None]).loss(np.log(rows.params)[None], np.log(rows.tokens)[None])[0]
+    errors = np.log(fitted / rows.loss)
+    group, kept = rows.budget, np.bincount(rows.budget)[rows.budget] >= 2
+    if len(np.unique(group[kept])) < 3:
+        group, kept = _by_compute(rows), np.ones(len(rows), dtype=bool)
+    _, group = np.unique(group[kept], return_inverse=True)
+    errors, counts = errors[kept], np.bincount(group)
+    df = len(errors) - len(counts)
+    if len(counts) < 3 or counts.min() < 2 or df < 5:
+        return None
+    means = np.bincount(group, errors) / counts
+    within = float(((errors - means[group]) ** 2).sum()) / df
+    between = float((counts * (means - errors.mean()) ** 2).sum()) / (len(counts) - 1)
+    if np.abs(means).max() < LEAST_MISFIT:
+        return None
+    return means.tolist() if between > within * float(f.ppf(0.99, len(counts) - 1, df)) else None
+
+
+def _by_compute(rows: Rows) -> Index:
+    """Return groups of about four runs each, at most five, by rising compute."""
+    order = np.argsort(np.argsort(rows.flops, kind="stable"), kind="stable")
+    count = min(5, len(rows) // 4)
+    return np.asarray(order * count // max(len(rows), 1), dtype=np.int64)
+
+
+def outlook(
+    plan: Recommendation | None,
+    test: Backtest | None,
+    why: str = "",
+    level: str = "error",
+    sizes: Mapping[str, float] | None = None,
+) -> list[Check]:
+    """Return findings about the recommendation and the backtest.
+
+    `why` there is no recommendation, and how bad that is; `sizes` are N* at its budget by approach.
+    """
+    out = []
+    if plan is None:
+        advice = "finish or add runs" if level == "error" else "form=chinchilla, or approach=2, recommends one"
+        out.append(Check("no_recommendation", why or "no approach can recommend a size", advice, level))
+    elif plan.disagreement is not None and plan.disagreement > 1.5:
+        text = f"the approaches disagree on N* by a factor of {plan.disagreement:.2g}"
+        if sizes:
+            least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+            text += f" ({least} {numbers.count(sizes[least])}, {most} {numbers.count(sizes[most])})"
+        out.append(Check("disagreement", text, "the truth may lie between; run a valley at a larger budget"))
+    if plan is not None and plan.extrapolation_factor > 30:
+        text = f"the budget is {plan.extrapolation_factor:.3g} times the largest run"
+        out.append(Check("far_extrapolation", text, "run a valley in between first; intervals hold no form error"))
+    return [*out, *_tested(plan, test)]
+
+
+def _tested(plan: Recommendation | None, test: Backtest | None) -> list[Check]:
+    """Return findings about the backtest: none, too near, off, on one side, outside the interval that is printed."""
+    if test is None:
+        text = "no backtest: it needs at least three budgets, two of them 1.5 times below the largest or more"
+        return [Check("no_backtest", text, "add budgets", "note")]
+    out = []
+    if plan is not None and not test.covers:
+        text = (
+            f"the backtest is over a factor of {numbers.number(test.extrapolation_factor, 2)}, the recommendation over "
+            f"{numbers.number(plan.extrapolation_factor, 2)}: nothing here tests that far"
+        )
+        out.append(Check("near_backtest", text, "add smaller budgets, or recommend for a nearer one (budget=)"))
+    if abs(test.relative_error) > 0.03:
+        text = f"the held-out largest budget is predicted {100 * test.relative_error:+.1f} % off"
+        out.append(Check("backtest_error", text, "expect at least this error in the forecast"))
+    if test.one_sided and test.mean_relative_error is not None:
+        text = f"the backtest misses on one side: {one_sided(test)}"
+        level = "warning" if abs(test.mean_relative_error) > BIASED else "note"
+        out.append(Check("backtest_bias", text, "expect the forecast to be off on that side", level))
+    ends = plan.intervals.get("loss") if plan is not None else None
+    if plan is not None and plan.loss and ends is not None:
+        low, high = (end / plan.loss - 1.0 for end in ends)
+        # Observed over predicted is where the truth of the backtest lies, relative to what it had foreseen.
+        beyond = 1.0 / (1.0 + test.relative_error) - 1.0
+        if not low <= beyond <= high:
+            text = (
+                f"the held-out loss lies {100 * beyond:+.1f} % from its prediction, where the forecast's interval "
+                f"reaches from {100 * low:+.1f} to {100 * high:+.1f} %"
+            )
+            out.append(Check("interval_short", text, "trust the forecast to the backtest's error, not to its interval"))
+    return out
+
+
+def one_sided(test: Backtest) -> str:
+    """Return that all held-out runs are predicted too high, or too low, and by how much on average."""
+    assert test.mean_relative_error is not None, "a test with runs has a mean error"
+    side = "high" if test.mean_relative_error > 0 else "low"
+    return f"all {len(test.runs)} held-out runs too {side}, {100 * test.mean_relative_error:+.2g} % on average"
+
+
+def choices(lines: Iterable[Choice], interval: Interval | None) -> list[Check]:
+    """Return a finding where other choices of the analysis move the quantity by more than its interval says."""
+    known = [line for line in lines if line.value is not None]
+    values = [line.value for line in known if line.value is not None]
+    if len(values) < 3:
+        return []
+    low, high = min(values), max(values)
+    inside = interval is not None and interval[0] <= low and high <= interval[1]
+    if inside or high - low <= SPREAD:
+        return []
+    ends = [next(line for line in known if line.value == end) for end in (low, high)]
+    which = " and ".join(f"{line.option or line.choice} {line.value:.2f}" for line in ends)
+    text = f"{known[0].quantity} lies between {low:.2f} and {high:.2f} over {len(values)} choices of the analysis"
+    return [Check("choices_disagree", f"{text} ({which})", "the interval holds one choice only: say which was made")]

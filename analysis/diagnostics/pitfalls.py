@@ -1,0 +1,241 @@
+"""What must not pass in silence: refusals before a fit, and findings after it, each with a code and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.diagnostics import draws
+from analysis.estimation import observations, ties
+from analysis.inference.refusals import FEWEST_MODELS, Array
+from analysis.runs.dataset import SAME_SIZE, clusters
+from analysis.text import numbers
+from analysis.values.blocks import Check
+
+if TYPE_CHECKING:
+    from analysis.estimation.observations import Observations
+    from analysis.inference.law_result import LawFit
+MANY_EPOCHS, VERY_MANY_EPOCHS = 4.0, 16.0
+WARMUP_SHARE = 0.1
+EDGE = 1.01
+FEWEST_COUNTED = 2e4
+"""A largest model, or a longest run, below this is hardly a count; in millions, public sweeps stay below it."""
+
+
+def findings(fit: LawFit, runs: Any = None) -> tuple[Check, ...]:
+    """Return findings about a fit: convergence, freedom, clusters, identification, misfit, and what its rows hold."""
+    data = fit.data if runs is None else observations.read(runs, fit.form)
+    return (
+        *_optimizer(fit),
+        *_freedom(fit),
+        *draws.findings(fit),
+        *_few_models(fit),
+        *_unidentified(fit),
+        *_lack_of_fit(fit),
+        *columns(data.extra),
+    )
+
+
+def columns(extra: Mapping[str, Array]) -> list[Check]:
+    """Return findings about columns (n,) by name: FLOPs, epochs, warm-up, learning rates."""
+    return [*_units(extra), *_flops(extra), *_epochs(extra), *_warmup(extra), *_learning_rates(extra)]
+
+
+def _optimizer(fit: LawFit) -> list[Check]:
+    evidence, out = fit.optimizer, []
+    if not evidence.converged:
+        text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
+        out.append(Check("not_converged", text, "do not quote the constants; fix or tie some, or report the data"))
+    if evidence.agree_share < 0.5:
+        text = (
+            f"{numbers.percent(evidence.agree_share)} of {evidence.starts} starts agree; {len(evidence.basins)} basins"
+        )
+        out.append(Check("basins", text, "compare the basins' predictions before trusting one; raise starts="))
+    if fit.flat is not None:
+        text = f"laws {fit.flat.text}, fit the rows equally well; of these the one of least squared residuals is given"
+        advice = "quote the range, or choose by loss=squared, by fix= or by rows that tell these laws apart"
+        out.append(Check("flat_optimum", text, advice))
+    return out
+
+
+def _freedom(fit: LawFit) -> list[Check]:
+    out, n = [], fit.nobs
+    if fit.df_resid < 5:
+        text = f"{numbers.counted(fit.df_resid, 'residual degree')} of freedom: {n} rows for {fit.free} constants"
+        out.append(Check("low_df", text, "add runs; treat every interval as a lower bound"))
+    return out
+
+
+def _few_models(fit: LawFit) -> list[Check]:
+    """Return that a law of task errors from fewer than five models is not extrapolated."""
+    if fit.form.target != "error" or fit.nobs >= FEWEST_MODELS:
+        return []
+    text = (
+        f"the law of the error rests on {numbers.counted(fit.nobs, 'model')}: it predicts nothing outside their losses"
+    )
+    return [Check("few_models", text, f"add models: from fewer than {FEWEST_MODELS} it is not extrapolated", "error")]
+
+
+def _unidentified(fit: LawFit) -> list[Check]:
+    advice = "do not quote it; add larger budgets or a wider range"
+    lost = {name: verdict for name, verdict in fit.identified.items() if not verdict.identified}
+    return [Check("not_identified", verdict.sentence(name), advice) for name, verdict in lost.items()]
+
+
+def _lack_of_fit(fit: LawFit) -> list[Check]:
+    """Return the seed noise where settings repeat, and whether the law misses their means beyond it (F test)."""
+    from scipy.stats import f
+
+    counts = np.bincount(fit.data.cell)
+    repeats = int((counts[counts > 0] - 1).sum())
+    if repeats < 1:
+        return []
+    noise = seed_noise(fit.data)
+    text = f"repeats differ by a standard deviation of {100 * noise:.2g} % ({repeats} degrees of freedom)"
+    out = [Check("seed_noise", text, "no law can predict a single run better than this", "note")]
+    df = int((counts > 0).sum()) - fit.free
+    if df < 1 or fit.problem.plain:
+        return out
+    total = float((fit.resid**2).sum())
+    pure = noise**2 * repeats
+    ratio = max(total - pure, 0.0) / df / max(pure / repeats, 1e-300)
+    if ratio > float(f.ppf(0.99, df, repeats)):
+        p = float(f.sf(ratio, df, repeats))
+        text = f"the law misses the settings' means by more than repeats differ (F = {ratio:.3g}, p = {p:.1g})"
+        advice = "the form does not hold at this precision: intervals that assume it does are too short"
+        out.append(Check("lack_of_fit", text, advice))
+    return out
+
+
+def seed_noise(data: Observations) -> float:
+    """Return the pooled standard deviation of ln target among rows of equal settings; NaN without repeats."""
+    y = np.log(data.target)
+    counts = np.bincount(data.cell)
+    means = np.bincount(data.cell, y) / np.maximum(counts, 1)
+    df = int((counts[counts > 0] - 1).sum())
+    return float(np.sqrt(((y - means[data.cell]) ** 2).sum() / df)) if df else float("nan")
+
+
+def _units(extra: Mapping[str, Array]) -> list[Check]:
+    """Return that sizes or tokens are too few to be counts, or that the two look exchanged."""
+    if not {"params", "tokens"} <= set(extra):
+        return []
+    most = {name: float(extra[name].max()) for name in ("params", "tokens")}
+    small = [name for name, value in most.items() if value < FEWEST_COUNTED]
+    if small:
+        text = f"the largest {small[0]} is {most[small[0]]:.4g}, too few for a count of them"
+        advice = f"where the column is in millions: columns={small[0]}:COLUMN*1e6; else nothing here is in counts"
+        return [Check("units", text, advice, "error")]
+    if (extra["tokens"] < extra["params"]).all():
+        text = "every run has fewer tokens than parameters"
+        return [Check("few_tokens", text, "see that params and tokens are not exchanged: columns=params:..,tokens:..")]
+    return []
+
+
+def _flops(extra: Mapping[str, Array]) -> list[Check]:
+    if not {"params", "tokens", "flops"} <= set(extra):
+        return []
+    ratio = extra["flops"] / (6.0 * extra["params"] * extra["tokens"]) - 1.0
+    if np.abs(ratio).max() <= 0.05:
+        return []
+    text = f"FLOPs differ from 6 N D by {100 * ratio.min():+.1f} to {100 * ratio.max():+.1f} %"
+    return [Check("flops_not_6nd", text, "another count of N, or attention: do not mix with results that assume 6 N D")]
+
+
+def _epochs(extra: Mapping[str, Array]) -> list[Check]:
+    unique, tokens = extra.get("unique_tokens"), extra.get("tokens")
+    if unique is None or tokens is None:
+        return []
+    epochs = tokens / unique
+    worst = float(np.nanmax(epochs)) if np.isfinite(epochs).any() else 0.0
+    if worst <= MANY_EPOCHS * 1.001:
+        return []
+    many = int((epochs > MANY_EPOCHS * 1.001).sum())
+    strongly = worst > VERY_MANY_EPOCHS * 1.001
+    text = (
+        f"{numbers.counted(many, 'run')} repeat their tokens more than {MANY_EPOCHS:g} times, up to {worst:.3g} epochs"
+    )
+    advice = "beyond 4 epochs repeats are worth less, beyond 16 almost nothing: check the fit without these runs"
+    return [Check("very_many_epochs" if strongly else "many_epochs", text, advice)]
+
+
+def _warmup(extra: Mapping[str, Array]) -> list[Check]:
+    if not {"warmup_tokens", "tokens"} <= set(extra):
+        return []
+    share = extra["warmup_tokens"] / extra["tokens"]
+    bad = int((share > WARMUP_SHARE).sum())
+    if not bad:
+        return []
+    most, limit = 100 * float(np.nanmax(share)), 100 * WARMUP_SHARE
+    text = f"{numbers.counted(bad, 'run')} warm up for more than {limit:g} % of the tokens, up to {most:.0f} %"
+    return [
+        Check("long_warmup", text, "small runs are handicapped, which tilts the exponents: scale warm-up with size")
+    ]
+
+
+def _learning_rates(extra: Mapping[str, Array]) -> list[Check]:
+    """Return findings about how the learning rate and the batch were chosen, where they are columns."""
+    out = []
+    if not {"lr", "params"} <= set(extra) or not np.isfinite(extra["lr"]).all():
+        return []
+    sizes = len(np.unique(clusters(extra["params"], SAME_SIZE)))
+    rates = np.unique(extra["lr"])
+    if sizes >= 3 and len(rates) == 1:
+        text = f"all {sizes} sizes train at the same learning rate {rates[0]:.3g}"
+        advice = "the best rate falls with size: tune it, or scale it by a law, else the exponent of N* is too large"
+        out.append(Check("lr_not_tuned", text, advice))
+    out += _swept(extra)
+    for name in ("lr", "batch_tokens"):
+        out += _on_edge(extra, name)
+    return out
+
+
+def _swept(extra: Mapping[str, Array]) -> list[Check]:
+    """Return whether runs of equal N and D differ in learning rate or batch: a law then averages good and bad ones."""
+    if "tokens" not in extra:
+        return []
+    names = [name for name in ("lr", "batch_tokens") if name in extra]
+    cell = _settings(extra)
+    values = np.round(np.log(np.stack([extra[name] for name in names])), 6)
+    each = np.unique(np.vstack((cell, values)), axis=1)[0].astype(np.int64)
+    swept = int((np.bincount(each) > 1).sum())
+    if not swept:
+        return []
+    what = " and ".join({"lr": "learning rate", "batch_tokens": "batch size"}[name] for name in names)
+    text = (
+        f"{swept} of {len(np.unique(cell))} settings of N and D hold a sweep of {what}, and all their runs are fitted"
+    )
+    return [
+        Check("swept_settings", text, "select=best keeps the best run of each setting, where the sweep is wide enough")
+    ]
+
+
+def _settings(extra: Mapping[str, Array]) -> NDArray[np.int64]:
+    """Return the number of each row's N and D, and of its other settings where a file says them."""
+    names = [name for name in ("params", "tokens", "setting_group") if name in extra]
+    keys = np.round(np.log(np.stack([extra[name] for name in names])), 6)
+    return np.unique(keys, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def _on_edge(extra: Mapping[str, Array], name: str) -> list[Check]:
+    """Return whether the best value of a swept setting lies on the edge of its sweep, in cells of equal N and D."""
+    if not {name, "params", "tokens", "loss"} <= set(extra):
+        return []
+    cell = _settings(extra)
+    swept = edges = 0
+    for number in np.unique(cell):
+        rows = np.flatnonzero(cell == number)
+        values = extra[name][rows]
+        if len(np.unique(values)) < 3:
+            continue
+        swept += 1
+        best = values[ties.lowest(extra["loss"][rows], values)]
+        edges += bool(best <= values.min() * EDGE or best >= values.max() / EDGE)
+    if not edges:
+        return []
+    what = {"lr": "learning rate", "batch_tokens": "batch size"}[name]
+    text = f"the best {what} is on the edge of its sweep in {edges} of {swept} settings"
+    return [Check("optimum_on_edge", text, f"widen the sweep of {name}: the optimum may lie beyond it")]

@@ -1,0 +1,154 @@
+"""How much a quantity moves with choices that are seldom printed: the table that goes with every interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.estimation import objectives, observations
+from analysis.inference import resampling
+from analysis.inference.fit_law import fit_law
+from analysis.laws.base import Form
+from analysis.laws.registry import named
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.inference.law_result import LawFit
+
+Array = NDArray[np.float64]
+DROPPED = (1, 5, 10, 20)
+DELTAS = (1e-4, 1e-3, 1e-2, 1e-1)
+CUTS = (0.25, 0.5, 0.75)
+COUNTS = ("params_total", "params_matmul", "params_non_embedding", "params_no_embed")
+
+
+def sensitivity(
+    runs: Any,
+    form: str | Form = "chinchilla",
+    quantity: str | Callable[[LawFit], float] = "a",
+    *,
+    loss: str | objectives.Loss = "huber",
+    delta: float = 1e-3,
+    resamples: int = 200,
+    seed: int = 0,
+    **options: Any,
+) -> pd.DataFrame:
+    """Return `quantity` under other choices, one row a choice, the first row the fit as it is.
+
+    Choices: outlier rule (the k highest losses left out), loss function and Huber's delta, count of parameters (columns
+    `params_total`, ... where they are there), selection of the learning rate (its best per setting, where `lr` is
+    swept), range of compute (the smallest or largest budgets left out). `quantity` is the name of a constant or derived
+    quantity, or a function of a fit. Columns: choice, option, value, low, high, shift (value less the first row's),
+    nobs. `shift` beyond the first row's interval is what that interval does not hold.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> table = sensitivity(runs, resamples=0)
+    >>> str(table["option"].iloc[0]), bool(table["shift"].abs().max() > 0)
+    ('as fitted', True)
+    """
+    import pandas as pd
+
+    law = named(form)
+    table = table_of(runs, law)
+    base = {"loss": loss, "delta": delta, "resamples": resamples, "seed": seed, **options}
+    rows = []
+    for choice, option, chosen, changed in _choices(table, law, base):
+        try:
+            fit = fit_law(chosen, law, **{**base, **changed})
+            value = quantity(fit) if callable(quantity) else float({**fit.params, **fit.derived}[quantity])
+            low, high = (np.nan, np.nan)
+            if isinstance(quantity, str) and resamples:
+                low, high = resampling.interval(fit.draws[quantity].to_numpy(), value) or (np.nan, np.nan)
+            nobs = fit.nobs
+        except ValueError:
+            # Too few rows are left for the law: the choice is listed, without a value.
+            value, low, high, nobs = np.nan, np.nan, np.nan, len(chosen[law.target])
+        except KeyError:
+            raise ValueError(f"quantity={quantity!r} is not one of {law.name}") from None
+        rows.append({"choice": choice, "option": option, "value": value, "low": low, "high": high, "nobs": nobs})
+    out = pd.DataFrame(rows)
+    out.insert(5, "shift", out["value"] - out["value"].iloc[0])
+    return out
+
+
+def table_of(runs: Any, form: Form) -> dict[str, Array]:
+    """Return the columns (n,) that a choice can act on, by name."""
+    names = dict.fromkeys((*form.inputs, form.target, *observations.OTHERS, *COUNTS))
+    found = {}
+    for name in names:
+        values = observations._optional(runs, name)
+        if values is not None:
+            found[name] = values
+    data = observations.read(runs, form)
+    return {**found, "size_group": data.size.astype(float), "run": data.run.astype(float)}
+
+
+def _choices(
+    table: Mapping[str, Array], form: Form, base: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Mapping[str, Array], Mapping[str, Any]]]:
+    """Yield (choice, option, columns, changed arguments of fit_law)."""
+    n = len(table[form.target])
+    yield "none", "as fitted", table, {}
+    highest = np.argsort(-table[form.target], kind="stable")
+    for k in DROPPED:
+        if k < 0.25 * n:
+            yield "outliers", f"without the {k} highest", _take(table, np.sort(highest[k:])), {}
+    for delta in DELTAS:
+        if base["loss"] != "huber" or delta != base["delta"]:
+            yield "loss function", f"huber, delta {delta:g}", table, {"loss": "huber", "delta": delta}
+    for name in ("squared", "l1", "student_t"):
+        if base["loss"] != name:
+            yield "loss function", name, table, {"loss": name}
+    for name in COUNTS:
+        if name in table and "params" in form.inputs and np.isfinite(table[name]).all() and (table[name] > 0).all():
+            yield "parameter count", name, {**table, "params": table[name]}, {}
+    for option, rows in _selections(table, form):
+        yield "learning rate", option, _take(table, rows), {}
+    if "flops" in table:
+        for share in CUTS:
+            cut = float(np.quantile(table["flops"], share))
+            yield "compute range", f"up to {cut:.2g} FLOPs", _take(table, np.flatnonzero(table["flops"] <= cut)), {}
+        for share in CUTS[:2]:
+            cut = float(np.quantile(table["flops"], share))
+            yield "compute range", f"from {cut:.2g} FLOPs", _take(table, np.flatnonzero(table["flops"] > cut)), {}
+
+
+def _selections(table: Mapping[str, Array], form: Form) -> list[tuple[str, NDArray[np.int64]]]:
+    """Return ways of choosing the learning rate, where it was swept, with the rows that each keeps."""
+    if not {"lr", "params", "tokens"} <= set(table) or form.target != "loss":
+        return []
+    best = _best_rates(table)
+    if best is None:
+        return []
+    fixed = [(f"{rate:.3g} everywhere", np.flatnonzero(table["lr"] == rate)) for rate in _common(table["lr"])]
+    return [("best of each setting", best), *fixed]
+
+
+def _take(table: Mapping[str, Array], index: NDArray[np.int64]) -> dict[str, Array]:
+    return {name: values[index] for name, values in table.items()}
+
+
+def _best_rates(table: Mapping[str, Array]) -> NDArray[np.int64] | None:
+    """Return the rows of lowest loss in each setting of equal N and D; None where no rate was swept."""
+    keys = np.round(np.log(np.stack((table["params"], table["tokens"]))), 6)
+    _, cell = np.unique(keys, axis=1, return_inverse=True)
+    cell = cell.ravel()
+    if len(np.unique(cell)) == len(cell):
+        return None
+    order = np.lexsort((table["loss"], cell))
+    first = np.concatenate(([True], np.diff(cell[order]) > 0))
+    return np.sort(order[first])
+
+
+def _common(rates: Array) -> list[float]:
+    """Return the rates that most rows share, at most three."""
+    values, counts = np.unique(rates, return_counts=True)
+    return [float(v) for v in values[np.argsort(-counts, kind="stable")][:3]]

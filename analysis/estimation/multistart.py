@@ -1,0 +1,429 @@
+"""The batched engine: many starts, resamples or fixed constants are solved at once, as rows of one array.
+
+Objective of a row, always summed: sum_i w_i rho(ln f(x_i; theta) - ln loss_i). Projected grid over the exponents (the
+other constants are linear: solved for), then batched BFGS. Resampling enters as weights, so no data are copied. Fixed
+and tied constants are linear equations in `theta`: what is searched is the space that they leave, z.
+
+Many laws can have one objective: between two rows that pull to both sides, Huber's loss and L1 are level. Of these the
+one with the least sum of squared residuals is taken: point fits and resamples minimise the objective plus TIE times
+that sum, so small that it decides only among equals (the objective given back is without it), and Newton's steps end
+each search. So the answer does not depend on rounding: neither on the machine nor on the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.estimation import newton, ties
+from analysis.estimation.constraints import FREE, Constraint, constraint
+from analysis.estimation.objectives import Huber, Linear, Loss, Squared
+from analysis.estimation.optimizer import Array, Evaluate, Index, Minimum, minimise
+from analysis.laws.base import Form
+from analysis.values.blocks import Basin, Optimizer
+
+__all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
+
+CHUNK, CELLS = 250, 4_000_000
+"""Resamples that are solved at once: as many as this, and so few that resamples x rows stay below this."""
+STARTS, START_ROWS = 8, 5_000
+RESAMPLE_TOLERANCE = 1e-6
+LEVEL = 1e-7
+"""A row whose gradient, over its largest possible one, is above this has not arrived."""
+NEAR = 1e-5
+"""Step of the central differences, in logs and exponents."""
+RIVAL, RIVALS = 0.02, 4
+TIE = 1e-3
+"""Pull of the sum of squares beside the objective's own largest, at a residual as large as the target's whole range."""
+EQUAL = ties.EQUAL
+"""Minima whose objectives differ by less than this share are equal."""
+METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is fitted: logs `x` (k, n) less their `centres` (k,), ln target `y` (n,), form, loss, constraint.
+
+    With `plain`, residuals are differences of the values instead of their logs'.
+    """
+
+    form: Form
+    x: Array
+    centres: Array
+    y: Array
+    loss: Loss
+    constraint: Constraint = FREE
+    plain: bool = False
+    tie: float = 0.0
+
+    def expanded(self, z: Array) -> Array:
+        """Return theta (R, p) of the searched z (R, q)."""
+        return self.constraint.expand(z)
+
+
+@dataclass(frozen=True)
+class PointFit:
+    """The best row of a multi-start: internal constants (p,), inverse Hessian in z (q, q), and the evidence.
+
+    `minima` are all rows of the multi-start, in the order of their starts.
+    """
+
+    theta: Array
+    constants: Array
+    objective: float
+    metric: Array
+    evidence: Optimizer
+    minima: Minimum | None = None
+
+
+def problem(
+    form: Form,
+    columns: Sequence[Array],
+    losses: Array,
+    loss: Loss,
+    *,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
+    plain: bool = False,
+) -> Problem:
+    """Return the problem of fitting `form` to positive `columns` (in the order of form.inputs) and target values.
+
+    `fix` holds constants at values and `tie` at other constants, by name. Raises ValueError where these make no sense.
+    """
+    logs = np.log(np.stack([np.asarray(c, dtype=np.float64) for c in columns]))
+    centres = form.centre(logs)
+    y = np.log(np.asarray(losses, dtype=np.float64))
+    plain = plain or isinstance(loss, Linear)
+    return Problem(form, logs - centres[:, None], centres, y, loss, constraint(form, centres, fix, tie), plain)
+
+
+def decided(p: Problem) -> Problem:
+    """Return the problem in which least squares decide among laws of equal objectives; its weight is of the data alone.
+
+    Only losses that rise in straight lines need it; it moves no minimum that is one by more than its weight does.
+    """
+    if not p.loss.straight:
+        return p
+    target = np.exp(p.y) if p.plain else p.y
+    return replace(p, tie=TIE * p.loss.scale / max(float(np.ptp(target)), 1e-12))
+
+
+def evaluate(
+    p: Problem, z: Array, weights: Array | None = None, y: Array | None = None, held: Constraint | None = None
+) -> tuple[Array, Array]:
+    """Return the summed objective (R,) and its gradient by z (R, q); where it overflows, infinity and no gradient."""
+    held = p.constraint if held is None else held
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        log_value, pull = p.form.log_value_and_pull(held.expand(z), p.x)
+        total, psi = _summed(p, log_value, p.y if y is None else y, weights)
+        gradient = held.pull(pull(psi))
+    bad = ~(np.isfinite(total) & np.isfinite(gradient).all(axis=1))
+    total[bad], gradient[bad] = np.inf, 0.0
+    return total, gradient
+
+
+def _summed(p: Problem, log_value: Array, y: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Return the objective (R,) and its derivative by ln predicted (R, n)."""
+    value = np.exp(log_value) if p.plain else None
+    residual = log_value - y if value is None else value - np.exp(y)
+    total, psi = p.loss.summed(residual, weights)
+    if p.tie:
+        held = residual if weights is None else residual * weights
+        total, psi = total + 0.5 * p.tie * (residual * held).sum(axis=1), psi + p.tie * held
+    return total, psi if value is None else psi * value
+
+
+def residuals(p: Problem, theta: Array, y: Array | None = None) -> Array:
+    """Return observed less predicted (R, n), of logs unless the problem is plain: errors to be added to a fit."""
+    log_value, target = p.form.log_value(theta, p.x), p.y if y is None else y
+    return np.exp(target) - np.exp(log_value) if p.plain else target - log_value
+
+
+def starts_of(p: Problem, count: int = STARTS) -> Array:
+    """Return `count` distinct starts theta (count, p), the best first, from the form's candidates.
+
+    Of very many rows, some drawn at random choose the starts; what is polished from there is fitted to all of them.
+    """
+    if p.y.size > START_ROWS:
+        some = np.sort(np.random.default_rng(0).choice(p.y.size, START_ROWS, replace=False))
+        p = replace(p, x=p.x[:, some], y=p.y[some])
+    found = p.form.candidates(p.x, p.y)
+    theta, scores = found.theta, found.scores
+    if p.constraint.matrix is not None or scores is None:
+        theta = p.expanded(p.constraint.reduce(theta))
+        chunks = [p.constraint.reduce(theta[i : i + CHUNK]) for i in range(0, len(theta), CHUNK)]
+        scores = np.concatenate([evaluate(p, z)[0] for z in chunks])
+    apart = theta if found.apart is None else found.apart
+    return theta[_spread(apart, scores, count)]
+
+
+def _spread(apart: Array, scores: Array, count: int) -> list[int]:
+    """Return the indices of the best scores that differ by at least a fifth from those chosen before."""
+    chosen: list[int] = []
+    far = np.ones(len(scores), dtype=bool)
+    for index in np.argsort(scores, kind="stable"):
+        if far[index]:
+            chosen.append(int(index))
+            far &= np.abs(apart - apart[index]).max(axis=1) > 0.2
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def solve(
+    p: Problem,
+    starts: Array,
+    *,
+    metric: Array | None = None,
+    weights: Array | None = None,
+    y: Array | None = None,
+    tolerance: float = 1e-9,
+    held: Constraint | None = None,
+) -> Minimum:
+    """Minimise from every row of `starts` (R, p); `weights` and `y` are (R, n).
+
+    `held` takes the place of the problem's constraint, also with another one for each row.
+    """
+    held = p.constraint if held is None else held
+    z = held.reduce(starts)
+    if metric is None:
+        metric = curvature(p, z, weights, y, held)
+    total = np.full(len(starts), float(p.y.size)) if weights is None else weights.sum(axis=1)
+
+    def restrict(index: Index) -> Evaluate:
+        whole = len(index) == len(starts)
+        w = weights if weights is None or whole else weights[index]
+        target = p.y if y is None else y if whole else y[index]
+        rows = held if whole else held.take(index)
+        return lambda point: evaluate(p, point, w, target, rows)
+
+    found = minimise(restrict, z, metric, tolerance * p.loss.scale * total)
+    return replace(found, theta=held.expand(found.theta))
+
+
+def curvature(
+    p: Problem, z: Array, weights: Array | None = None, y: Array | None = None, held: Constraint | None = None
+) -> Array:
+    """Return the inverse (R, q, q) of the Gauss-Newton Hessian of the objective at z, each residual by its own pull."""
+    held = p.constraint if held is None else held
+    theta, target = held.expand(z), p.y if y is None else y
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        slopes = p.form.jacobian(theta, p.x)
+        log_value = p.form.log_value(theta, p.x)
+        _, psi = _summed(p, log_value, target, weights)
+        gap = log_value - target
+        pull = np.where(np.abs(gap) > 1e-12, psi / np.where(np.abs(gap) > 1e-12, gap, 1.0), 0.0)
+    slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
+    slopes, pull = np.nan_to_num(slopes, posinf=0.0, neginf=0.0), np.nan_to_num(np.abs(pull), posinf=0.0)
+    hessian = np.einsum("rnp,rn,rnq->rpq", slopes, np.maximum(pull, 1e-3 * pull.max(axis=1, keepdims=True)), slopes)
+    size = np.sqrt(np.maximum(np.einsum("rpp->rp", hessian), 1e-30))
+    size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True, initial=0.0))
+    scaled = hessian / (size[:, :, None] * size[:, None, :]) + 1e-6 * np.eye(z.shape[1])
+    return np.asarray(np.linalg.inv(scaled) / (size[:, :, None] * size[:, None, :]))
+
+
+def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None = None) -> Array:
+    """Return the second derivatives (R, q, q) of the objective by z (R, q).
+
+    Exact in the residuals, so that the corners of Huber's loss are where they are; what the law itself bends is the
+    central difference of its gradient at given pulls.
+    """
+    held, target = p.constraint, p.y if y is None else y
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        theta = held.expand(z)
+        log_value = p.form.log_value(theta, p.x)
+        _, psi = _summed(p, log_value, target, weights)
+        value = np.exp(log_value) if p.plain else np.ones_like(log_value)
+        residual = value - np.exp(target) if p.plain else log_value - target
+        own, mixed = p.loss.bend(residual, weights)
+        own = own + p.tie * (np.ones_like(residual) if weights is None else weights)
+        own = own * value**2 + (psi if p.plain else 0.0)
+        slopes = p.form.jacobian(theta, p.x)
+        slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
+        out = np.einsum("rnp,rn,rnq->rpq", slopes, own, slopes)
+        if mixed is not None:
+            pulled = np.einsum("rnp,rn->rp", slopes, mixed * value)
+            out -= pulled[:, :, None] * pulled[:, None, :]
+        for k in range(z.shape[1]):
+            step = NEAR * np.eye(z.shape[1])[k]
+            ends = [
+                held.pull(p.form.log_value_and_pull(held.expand(z + side * step), p.x)[1](psi)) for side in (1.0, -1.0)
+            ]
+            out[:, :, k] += (ends[0] - ends[1]) / (2.0 * NEAR)
+    return np.asarray(np.nan_to_num(0.5 * (out + out.transpose(0, 2, 1)), posinf=0.0, neginf=0.0))
+
+
+def settled(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
+    """Return the minima to all their digits, by Newton's steps."""
+
+    def of(rows: Array | None, index: Index) -> Array | None:
+        return None if rows is None else rows[index]
+
+    def restrict(index: Index) -> Evaluate:
+        w, target = of(weights, index), of(y, index)
+        return lambda point: evaluate(p, point, w, target)
+
+    def second(index: Index, point: Array) -> Array:
+        return hessian(p, point, of(weights, index), of(y, index))
+
+    inner = newton.settle(restrict, second, replace(found, theta=p.constraint.reduce(found.theta)))
+    return replace(inner, theta=p.expanded(inner.theta))
+
+
+def lone(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
+    """Return the minima with the value of the objective alone, without what decides among equals."""
+    return replace(found, value=evaluate(p, p.constraint.reduce(found.theta), weights, y)[0])
+
+
+def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
+    """Return the best of many starts, with the share that agrees and the basins that were found.
+
+    Of minima that are equal (see EQUAL) the one with the constants nearest to zero, as they are searched, is taken.
+    """
+    on = decided(p)
+    found = settled(on, polished(on, solve(on, starts_of(p, starts))))
+    best = _chosen(found)
+    found = lone(p, found)
+    constants = p.form.natural(found.theta, p.centres)
+    gradient = float(found.gradient[best] / (p.loss.scale * p.y.size))
+    agree = _same(found.value, found.value[best]) | (found.value <= found.value[best] + 1e-15 * p.y.size)
+    evidence = Optimizer(
+        METHOD,
+        len(found.value),
+        float(agree.mean()),
+        gradient,
+        bool(gradient < 1e-6),
+        _basins(found.value, constants, p.form.names),
+    )
+    value, metric = float(found.value[best]), found.metric[best]
+    return PointFit(found.theta[best], constants[best], value, metric, evidence, found)
+
+
+def _chosen(found: Minimum) -> int:
+    """Return the number of the lowest minimum; of equal ones that of the smallest norm, to six digits, the first."""
+    value = np.where(np.isfinite(found.value), found.value, np.inf)
+    lowest = float(value.min())
+    equal = np.flatnonzero(value <= lowest + EQUAL * abs(lowest) + 1e-300)
+    norm = np.linalg.norm(found.theta[equal], axis=1)
+    return int(equal[np.flatnonzero(norm <= norm.min() * (1.0 + 1e-6))[0]])
+
+
+def polished(
+    p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None, again: int = 3
+) -> Minimum:
+    """Return the minima after further searches, with a new metric, from the rows whose gradient is not yet zero.
+
+    The long curved valleys of laws with many constants wear out a metric that was built on the way; and a constant that
+    falls to its bound is followed until nothing more comes of it, else where it stops would depend on rounding.
+    """
+    total = np.full(len(found.theta), float(p.y.size)) if weights is None else weights.sum(axis=1)
+    limit = LEVEL * p.loss.scale * total
+    for _ in range(again):
+        rows = np.flatnonzero(found.gradient > limit)
+        if not len(rows):
+            break
+        w, target = (None if a is None else a[rows] for a in (weights, y))
+        z = p.constraint.reduce(found.theta[rows])
+        more = solve(p, found.theta[rows], metric=curvature(p, z, w, target), weights=w, y=target)
+        better = more.value <= found.value[rows]
+        for name in ("theta", "value", "gradient", "metric"):
+            getattr(found, name)[rows[better]] = getattr(more, name)[better]
+        if not better.any():
+            break
+    return found
+
+
+def _same(value: Array, lead: Array) -> Array:
+    """Return whether values, none below `lead`, are the same minimum."""
+    return np.asarray(value <= lead + 1e-6 * np.abs(lead) + 1e-15)
+
+
+def _basins(values: Array, constants: Array, names: tuple[str, ...]) -> tuple[Basin, ...]:
+    """Return the distinct minima, the best first; values within 1e-6 of each other are one."""
+    basins: list[Basin] = []
+    left = list(np.argsort(values, kind="stable"))
+    while left and np.isfinite(values[left[0]]):
+        lead = left[0]
+        near = [i for i in left if _same(values[i], values[lead])]
+        params = {name: float(value) for name, value in zip(names, constants[lead], strict=True)}
+        basins.append(Basin(float(values[lead]), len(near) / len(values), params))
+        left = [i for i in left if i not in near]
+    return tuple(basins)
+
+
+def fit_many(
+    p: Problem, start: PointFit, *, weights: Array | None = None, y: Array | None = None, workers: int = 1
+) -> Minimum:
+    """Return a minimum for every row of resampling `weights` (R, n) or of log losses `y` (R, n).
+
+    Rows are solved in fixed chunks, so that the numbers do not depend on `workers` (threads). Where the multi-start
+    found several minima of nearly the same objective, every row starts from each of them and keeps the lowest.
+    """
+    given = weights if weights is not None else y
+    assert given is not None, "fit_many needs weights or y"
+
+    size = max(1, min(CHUNK, CELLS // p.y.size))
+
+    def chunk(begin: int) -> Minimum:
+        rows = slice(begin, min(begin + size, len(given)))
+        w, target = (None if a is None else a[rows] for a in (weights, y))
+        found = [
+            solve(
+                on, np.broadcast_to(theta, (rows.stop - rows.start, theta.size)), metric=metric, weights=w, y=target,
+                tolerance=RESAMPLE_TOLERANCE,
+            )
+            for theta, metric in begins_at
+        ]  # fmt: skip
+        minima = settled(on, _lowest(found), w, target)
+        if (minima.gradient > LEVEL * on.loss.scale * on.y.size).any():
+            minima = settled(on, polished(on, minima, w, target), w, target)
+        return lone(p, minima, w, target)
+
+    on = decided(p)
+    begins_at = _rivals(start)
+    begins = range(0, len(given), size)
+    if workers <= 1:
+        parts = [chunk(b) for b in begins]
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            parts = list(pool.map(chunk, begins))
+    return Minimum(
+        np.concatenate([part.theta for part in parts]),
+        np.concatenate([part.value for part in parts]),
+        np.concatenate([part.gradient for part in parts]),
+        np.concatenate([part.metric for part in parts]),
+        max(part.rounds for part in parts),
+    )
+
+
+def _rivals(start: PointFit) -> list[tuple[Array, Array]]:
+    """Return theta and metric of the best minimum, and of others whose objective is within RIVAL of it."""
+    out = [(start.theta, start.metric)]
+    found = start.minima
+    if found is None or len(start.evidence.basins) < 2:
+        return out
+    seen = [start.objective]
+    for i in np.argsort(found.value, kind="stable"):
+        value = float(found.value[i])
+        near = np.isfinite(value) and value <= start.objective + RIVAL * abs(start.objective)
+        if near and not any(_same(np.array(max(value, v)), np.array(min(value, v))) for v in seen):
+            seen.append(value)
+            out.append((found.theta[i], found.metric[i]))
+        if len(out) == RIVALS:
+            break
+    return out
+
+
+def _lowest(found: Sequence[Minimum]) -> Minimum:
+    """Return each row's lowest minimum."""
+    if len(found) == 1:
+        return found[0]
+    best = np.argmin([f.value for f in found], axis=0)
+    rows = np.arange(len(best))
+    theta, value, gradient, metric = (
+        np.stack([getattr(f, name) for f in found])[best, rows] for name in ("theta", "value", "gradient", "metric")
+    )
+    return Minimum(theta, value, gradient, metric, max(f.rounds for f in found))

@@ -1,0 +1,89 @@
+"""Newton's steps on many independent rows at once: the last digits of minima that BFGS has found.
+
+A line search that looks at values can tell minima apart to half of the digits of a number only, and where it stops
+depends on rounding, so on the machine. Newton's method looks for the zero of the gradient and knows it to all digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.estimation.optimizer import Array, Evaluate, Index, Mask, Minimum, Restrict
+
+Hessian = Callable[[Index, Array], Array]
+ROUNDS, HALVINGS = 12, 6
+STILL = 1e-8
+"""A step that moves nothing by more than this, in logs and exponents, is the last: the next would be its square."""
+FLAT = 1e-13
+"""Directions whose curvature, scaled, is below this share of the largest are flat: nothing moves along them."""
+WIDE = 2.0
+"""No log-constant moves by more than e^2 in one step."""
+
+
+def settle(restrict: Restrict, hessian: Hessian, found: Minimum) -> Minimum:
+    """Return the minima (R, q) after Newton's steps; a row takes none that raises its value or keeps its gradient.
+
+    `restrict(index)` returns the function of these rows and `hessian(index, point)` their second derivatives (r, q, q).
+    """
+    every = np.arange(len(found.theta))
+    theta = found.theta.copy()
+    value, gradient = restrict(every)(theta)
+    index = every[np.isfinite(value)]
+    for _ in range(ROUNDS):
+        if not len(index):
+            break
+        step, inverse = _steps(hessian(index, theta[index]), gradient[index])
+        taken = _taken(restrict(index), _Row(theta[index], value[index], gradient[index]), step, inverse)
+        theta[index], value[index], gradient[index] = taken.theta, taken.value, taken.gradient
+        index = index[taken.moved & (np.abs(step).max(axis=1) > STILL)]
+    return replace(found, theta=theta, value=value, gradient=np.abs(gradient).max(axis=1, initial=0.0))
+
+
+@dataclass
+class _Row:
+    """Where rows stand, and which of them took a step."""
+
+    theta: Array
+    value: Array
+    gradient: Array
+
+    def __post_init__(self) -> None:
+        self.moved: Mask = np.zeros(len(self.theta), dtype=bool)
+
+
+def _steps(hessian: Array, gradient: Array) -> tuple[Array, Array]:
+    """Return Newton's steps (r, q), downhill along every axis of the Hessian, and its positive inverse (r, q, q)."""
+    size = np.sqrt(np.maximum(np.abs(np.einsum("rpp->rp", hessian)), 1e-300))
+    size = np.maximum(size, 1e-8 * size.max(axis=1, keepdims=True))
+    scaled = np.nan_to_num(hessian / (size[:, :, None] * size[:, None, :]), posinf=0.0, neginf=0.0)
+    values, axes = np.linalg.eigh(scaled)
+    values = np.abs(values)
+    inverse = np.where(values > FLAT * values.max(axis=1, keepdims=True), 1.0 / np.maximum(values, 1e-300), 0.0)
+    full = np.einsum("rpk,rk,rqk->rpq", axes, inverse, axes) / (size[:, :, None] * size[:, None, :])
+    step = -np.einsum("rpq,rq->rp", full, gradient)
+    step *= (WIDE / np.abs(step).max(axis=1, initial=WIDE))[:, None]
+    return step, full
+
+
+def _taken(evaluate: Evaluate, at: _Row, step: Array, inverse: Array) -> _Row:
+    """Take the steps, halved until the value falls, or the gradient does where the value no longer tells."""
+    before = np.einsum("rp,rpq,rq->r", at.gradient, inverse, at.gradient)
+    value0 = at.value.copy()
+    share = np.ones(len(step))
+    theta0 = at.theta.copy()
+    for _ in range(HALVINGS):
+        trial = theta0 + share[:, None] * step
+        value, gradient = evaluate(trial)
+        after = np.einsum("rp,rpq,rq->r", gradient, inverse, gradient)
+        falls = value <= value0 - 1e-4 * share * before
+        level = (value <= value0 + 1e-13 * np.abs(value0)) & (after < 0.9 * before)
+        good = ~at.moved & (falls | level)
+        at.theta[good], at.value[good], at.gradient[good] = trial[good], value[good], gradient[good]
+        at.moved |= good
+        share = np.where(at.moved, share, 0.5 * share)
+        if at.moved.all():
+            break
+    return at

@@ -1,0 +1,130 @@
+"""The columns that a law reads and their groups, out of a table, a mapping or :class:`analysis.runs.dataset.Rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.laws.base import Form
+from analysis.runs.dataset import SAME_SIZE, Rows, clusters
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+SIZES = ("params", "params_active", "params_non_embedding")
+OTHERS = ("params", "tokens", "flops", "unique_tokens", "lr", "batch_tokens", "warmup_tokens", "setting_group",
+          "loss")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Observations:
+    """n rows: inputs (k, n) in the order of the form's, target (n,), group numbers of sizes, runs and settings.
+
+    `size` are model sizes, `run` the runs (rows of one run are its checkpoints), `cell` equal settings, of which
+    several rows are repeats with other seeds. `extra` holds further columns that findings look at.
+    """
+
+    inputs: Array
+    target: Array
+    size: Index
+    run: Index
+    cell: Index
+    extra: Mapping[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def order(self) -> Index:
+        """Return the rows' numbers in an order of their values: what is drawn by it does not depend on the file's."""
+        return np.lexsort((self.size, self.target, *self.inputs[::-1])).astype(np.int64)
+
+    def take(self, mask: NDArray[np.bool_] | Index) -> Observations:
+        """Return these rows; groups keep their numbers."""
+        return Observations(
+            self.inputs[:, mask], self.target[mask], self.size[mask], self.run[mask], self.cell[mask],
+            {name: values[mask] for name, values in self.extra.items()},
+        )  # fmt: skip
+
+
+def inputs(runs: Any, form: Form) -> Array:
+    """Return the form's inputs (k, n), positive numbers; ValueError names a column that is missing or is not."""
+    columns = [np.atleast_1d(_positive(column(runs, name, form), name)) for name in form.inputs]
+    return np.stack(np.broadcast_arrays(*columns))
+
+
+def read(runs: Any, form: Form) -> Observations:
+    """Return the observations of a table, mapping or Rows. Raises ValueError naming a column that cannot be used."""
+    found = inputs(runs, form)
+    target = np.atleast_1d(_positive(column(runs, form.target, form), form.target))
+    if target.shape != found.shape[1:]:
+        raise ValueError(f"{form.target} has {target.size} values, the inputs {found.shape[1]}; give one a run")
+    n = len(target)
+    extra = {name: values for name in OTHERS if (values := _optional(runs, name)) is not None and len(values) == n}
+    size = _groups(runs, "size_group")
+    if size is None:
+        name = next((s for s in SIZES if s in form.inputs), next((s for s in SIZES if s in extra), None))
+        values = extra.get(name or "", found[form.inputs.index(name)] if name in form.inputs else None)
+        known = values is not None and bool((np.asarray(values) > 0).all())
+        size = clusters(np.asarray(values), SAME_SIZE) if known else np.arange(n)
+    run = _groups(runs, "run")
+    cell = _cells(found, extra)
+    return Observations(found, target, size, np.arange(n) if run is None else run, cell, extra)
+
+
+def _cells(found: Array, extra: Mapping[str, Array]) -> Index:
+    """Return the number of each row's setting: rows that differ in a rate, a batch or a size are no repeats."""
+    settings = [values for name, values in extra.items() if name != "loss" and np.isfinite(values).all()]
+    columns = np.stack([*found, *settings])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rounded = np.round(np.where(columns > 0, np.log(columns), columns), 9)
+    return np.unique(rounded, axis=1, return_inverse=True)[1].ravel().astype(np.int64)
+
+
+def column(runs: Any, name: str, form: Form | None = None) -> Array:
+    """Return a column as floats; ValueError where it is missing or is no number."""
+    if isinstance(runs, Rows):
+        values: Any = runs.column(name)
+    elif name in runs:
+        values = runs[name]
+    else:
+        what = f"{form.name} ({form.text}) needs it" if form is not None else "it is needed"
+        held = ", ".join(str(k) for k in list(runs)[:30])
+        raise ValueError(f"the runs have no column {name!r}: {what}; there are {held}")
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {name!r} holds what is not a number ({error})") from None
+
+
+def _positive(values: Array, name: str) -> Array:
+    bad = ~(np.isfinite(values) & (values > 0))
+    if bad.any():
+        first = np.atleast_1d(values)[np.atleast_1d(bad)][0]
+        raise ValueError(f"column {name!r}: {int(bad.sum())} values are not positive numbers, the first is {first}")
+    return values
+
+
+def _optional(runs: Any, name: str) -> Array | None:
+    try:
+        return np.atleast_1d(column(runs, name))
+    except (ValueError, KeyError):
+        return None
+
+
+def by_first(groups: Index) -> Index:
+    """Return group numbers (n,) counted from 0 in the order in which the groups first appear."""
+    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first, kind="stable"), kind="stable")[number.ravel()].astype(np.int64)
+
+
+def _groups(runs: Any, name: str) -> Index | None:
+    """Return a column of any kind as group numbers."""
+    if isinstance(runs, Rows):
+        return runs.run if name == "run" else runs.size if name == "size_group" else None
+    if name not in runs:
+        return None
+    _, numbers = np.unique(np.asarray(runs[name]).astype(str), return_inverse=True)
+    return numbers.astype(np.int64)

@@ -1,0 +1,1 @@
+"""Uncertainty: resamples, intervals, profiles, comparison of laws."""

@@ -1,0 +1,175 @@
+"""`fit_law`: one law through runs, with its intervals, diagnostics and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.estimation import multistart, objectives, observations
+from analysis.inference import error_draws, refusals, resampling
+from analysis.inference.law_result import LawFit
+from analysis.laws.base import Form
+from analysis.laws.registry import named
+
+if TYPE_CHECKING:
+    from analysis.estimation.observations import Observations
+
+Array = NDArray[np.float64]
+
+
+def fit_law(
+    runs: Any,
+    form: str | Form = "chinchilla",
+    *,
+    loss: str | objectives.Loss = "huber",
+    delta: float = 1e-3,
+    fix: Mapping[str, float] | None = None,
+    tie: Mapping[str, str] | None = None,
+    cluster: str = "auto",
+    interval: str = "bootstrap",
+    resamples: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+    starts: int = multistart.STARTS,
+    workers: int = 1,
+    kinds: Mapping[str, str] | None = None,
+    plain: bool = False,
+) -> LawFit:
+    """Fit a law to runs by the least summed loss of residuals.
+
+    Parameters
+    ----------
+    runs : DataFrame, mapping of columns, or analysis.runs.dataset.Rows
+        The form's inputs and its target in counts and in the target's own unit (loss: nats per token, or what `kinds`
+        says). Used where they are there: `size_group`, `run` (rows of one run are its checkpoints), `flops`,
+        `unique_tokens`.
+    form : str or Form
+        A name in `analysis.laws.registry.FORMS`, or a form of one's own.
+    loss : {"huber", "student_t", "l1", "squared", "linear"} or Loss
+        The loss function of ln predicted - ln observed; `delta` is Huber's, in log residual (0.001 is 0.1 %). "linear"
+        is least squares of predicted - observed, in which E, A and B are linear.
+    fix, tie : mapping
+        Constants held at values, and constants held at others: ``fix={"E": 1.7}``, ``tie={"beta": "alpha"}``.
+    cluster : {"auto", "sizes", "runs", "rows", "seeds", "residuals"}
+        What the bootstrap draws. "auto": model sizes where they repeat, runs where rows are their checkpoints, else
+        the runs, where there are many of them; with few, residuals around the fit, with the part that the rows of one
+        size or run share.
+    interval : {"bootstrap", "delta", "sandwich", "profile"}
+        The method that `conf_int` and `bse` use unless asked for another; without resamples it is "delta".
+    resamples, seed, workers : int
+        Number of bootstrap resamples, their seed, and threads, on which no number depends.
+    confidence : float
+        Coverage of intervals.
+    starts : int
+        How many starts are polished; the share that agrees is reported.
+    kinds : mapping
+        What the columns mean (params, flops, loss, tokenizer ...): kept with the result.
+    plain : bool
+        Residuals are predicted - observed instead of their logs' difference.
+
+    Returns
+    -------
+    LawFit
+        Frozen results with statsmodels' names.
+
+    Raises
+    ------
+    ValueError
+        A column is missing or holds what is not positive, there are fewer rows than constants, a constraint makes no
+        sense, or tokens are repeated and the form knows of no repeats.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from analysis import fit_law
+    >>> flops, ratio = (a.ravel() for a in np.meshgrid([1e18, 1e19, 1e20, 1e21], [5, 10, 20, 40, 80]))
+    >>> params = np.sqrt(flops / (6 * ratio))
+    >>> tokens = flops / (6 * params)
+    >>> runs = {"params": params, "tokens": tokens, "loss": 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28}
+    >>> fit = fit_law(runs, resamples=0)
+    >>> fit.params.round(3).to_dict()
+    {'E': 1.69, 'A': 406.4, 'B': 410.7, 'alpha': 0.34, 'beta': 0.28}
+    >>> round(float(fit.derived["a"]), 4)
+    0.4516
+
+    References
+    ----------
+    Hoffmann et al. 2022, arXiv 2203.15556; Besiroglu et al. 2024, arXiv 2404.10102 (objective, intervals).
+    """
+    law = named(form)
+    data = observations.read(runs, law)
+    refusals.refuse(law, data)
+    criterion = objectives.named(loss, delta)
+    p = multistart.problem(law, list(data.inputs), data.target, criterion, fix=fix, tie=tie, plain=plain)
+    free = len(law.names) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
+    if len(data) < free + 1 or not free:
+        raise ValueError(
+            f"{len(data)} rows for {free} free constants of {law.name}: it needs at least {free + 1} rows; "
+            "fix or tie constants, or add runs"
+        )
+    if interval not in ("bootstrap", "delta", "sandwich", "profile"):
+        raise ValueError(f"interval={interval!r} is not known; use bootstrap, delta, sandwich or profile")
+    if not 0.0 < confidence < 1.0 or resamples < 0:
+        raise ValueError(f"confidence={confidence} must lie between 0 and 1, resamples={resamples} be 0 or more")
+    point = multistart.fit_point(p, starts)
+    how = resampling.choose(data.size, data.run, cluster)
+    if how.by == "seeds" and resamples and np.bincount(data.cell).max() < 2:
+        raise ValueError(
+            "cluster=seeds: no setting was run twice, so that nothing says what seeds do; use cluster=auto, or repeat "
+            "some settings with other seeds"
+        )
+    theta = resampled(p, point, data, how, resamples=resamples, seed=seed, workers=workers)
+    return LawFit(
+        form=law,
+        data=data,
+        problem=p,
+        point=point,
+        plan=how,
+        thetas=theta,
+        interval=interval if len(theta) or interval != "bootstrap" else "delta",
+        confidence=confidence,
+        seed=seed,
+        kinds=dict(kinds or {}),
+        constraints={**(fix or {}), **(tie or {})},
+    )
+
+
+def resampled(
+    p: multistart.Problem,
+    point: multistart.PointFit,
+    data: Observations,
+    how: resampling.Plan,
+    *,
+    resamples: int,
+    seed: int,
+    workers: int = 1,
+) -> Array:
+    """Return theta (resamples, p) of the bootstrap that `how` names.
+
+    Draws are made for the rows in the order of their values and for residuals in theirs: the order in which a file
+    holds its rows changes no number.
+    """
+    if resamples == 0:
+        return np.empty((0, len(point.theta)))
+    around = error_draws.Around(p, point, data.order(), seed, workers)
+    ordered = data.take(around.order)
+    groups = resampling.groups(how, observations.by_first(ordered.size), observations.by_first(ordered.run))
+    if how.by == "residuals":
+        return around.solved(around.targets(_residual_errors(around, how, groups, resamples)))
+    if how.by == "seeds":
+        return around.solved(around.targets(error_draws.repeats(around, ordered.cell, resamples)))
+    weights = resampling.cluster_weights(groups, resamples, seed)
+    back = np.argsort(around.order, kind="stable")
+    return multistart.fit_many(p, point, weights=weights[:, back], workers=workers).theta
+
+
+def _residual_errors(
+    around: error_draws.Around, how: resampling.Plan, groups: NDArray[np.int64], resamples: int
+) -> Array:
+    """Return errors (resamples, n) with what groups share, where any of it is left to see beside the constants."""
+    if how.shared and error_draws.parts(around, groups).between_v >= error_draws.LEAST_BETWEEN:
+        return error_draws.shared(around, groups, resamples)
+    return error_draws.independent(around, resamples)

@@ -1,0 +1,180 @@
+"""Flat optima: where many laws fit the runs equally well, the direction in which they lie and how far it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.estimation import multistart, ties
+from analysis.estimation.multistart import PointFit, Problem
+from analysis.inference.profile_likelihood import along
+from analysis.text import numbers
+
+Array = NDArray[np.float64]
+EQUAL = 1e-10
+"""Objectives that differ by less than this share are equal ..."""
+EXACT = 1e-8
+"""... and so are all below that of rows that are off by this share each: runs without noise have an objective of 0."""
+MOVED = 1e-3
+"""An optimum is flat where equal laws differ in one of their terms by more than this share of the target."""
+FARTHEST = 20.0
+"""How far a constant, or its log, is followed."""
+SINGULAR, CLOSE = 1e-9, 1e-6
+"""Below this share of the largest a curvature is none, and laws are followed while the objective stays this close."""
+NAMED = 0.02
+"""Components of the direction that are smaller are left out of the words."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Equal laws: the unit vector between them by name (of the logs of positive constants), and both ends' constants.
+
+    `moved` is by how much a term differs between the ends, as a share of the target.
+    """
+
+    direction: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
+    moved: float
+
+    @property
+    def text(self) -> str:
+        """The direction and its width: what trades off for what, and from where to where."""
+        names = sorted(self.direction, key=lambda name: -abs(self.direction[name]))
+        named = [name for name in names if abs(self.direction[name]) >= NAMED]
+        axis = ", ".join(f"{name} {self.direction[name]:+.2f}" for name in named)
+        plain = [name.removeprefix("ln ") for name in named]
+        ends = (f"{n} {numbers.number(self.low[n], 4)} to {numbers.number(self.high[n], 4)}" for n in plain)
+        return f"along ({axis}), from {', '.join(ends)}"
+
+
+def flat(p: Problem, point: PointFit) -> Flat | None:
+    """Return the direction in which the objective is level farthest around the best fit; None where it is not level.
+
+    Followed are the axes of the second derivatives with the least squares that decide among equals, straight to both
+    sides; a valley in which even these have no slope is followed along its bends.
+    """
+    z = p.constraint.reduce(point.theta[None])[0]
+    if not len(z):
+        return None
+    bend, axes, reach = _axes(p, z)
+    if bend[0] < SINGULAR * bend[-1]:
+        return _valley(p, point, axes[0]) or _other(p, point)
+    rays = np.concatenate((axes, -axes))
+    rays *= (MOVED / np.maximum(np.abs(rays * reach).max(axis=1), 1e-300))[:, None]
+    level = _level(p, point)
+    near = np.abs(rays).max(axis=1) <= FARTHEST
+    near[near] = _value(p, z + rays[near]) <= level
+    ends = _ends(p, z, rays, near, level)
+    half = len(axes)
+    width = np.abs((ends[:half] - ends[half:]) * reach).max(axis=1)
+    best = int(np.argmax(width))
+    if width[best] <= MOVED:
+        return _other(p, point)
+    first, last = (p.expanded(e[None])[0] for e in (ends[half + best], ends[best]))
+    return _between(p, first, last, float(width[best]))
+
+
+def _axes(p: Problem, z: Array) -> tuple[Array, Array, Array]:
+    """Return curvatures (m,), rising, their axes (m, q) in z, and the constants' pulls (q,) on ln target.
+
+    Constants are measured by their pulls, so that an axis is as long as what its terms differ by.
+    """
+    slopes = p.constraint.pull(p.form.jacobian(p.expanded(z[None]), p.x)[0])
+    reach = np.abs(slopes).max(axis=0)
+    live = reach > 1e-6 * max(float(reach.max()), 1e-300)  # a term that is not there is no direction
+    bend = multistart.hessian(multistart.decided(p), z[None])[0][np.ix_(live, live)] / np.outer(
+        reach[live], reach[live]
+    )
+    values, vectors = np.linalg.eigh(bend)
+    axes = np.zeros((len(values), len(z)))
+    axes[:, live] = vectors.T / reach[live][None, :]
+    return values, axes, reach
+
+
+def _valley(p: Problem, point: PointFit, axis: Array) -> Flat | None:
+    """Return the ends of a valley without slope: its leading constant is held at values, all else fitted anew."""
+    leading = ties.lowest(-np.abs(axis))
+    number = leading if p.constraint.matrix is None else p.constraint.free[leading]
+    form, log = p.form, p.form.logs[number]
+    best = float(point.constants[number])
+    best = float(np.log(max(best, 1e-300))) if log else best
+    steps = np.geomspace(1e-3, 3.0 if log else max(0.5, abs(best)), 12)
+    at = np.concatenate((best - steps[::-1], [best], best + steps))
+    try:
+        theta, value = along(p, point, form.names[number], at, len(steps))
+    except ValueError:  # the law does not hold this constant as it is
+        return None
+    limit = min(point.objective, float(value.min()))
+    good = value <= limit + CLOSE * abs(limit)
+    good[len(steps)] = True
+    first, last = len(steps), len(steps)
+    while first > 0 and good[first - 1]:
+        first -= 1
+    while last < len(at) - 1 and good[last + 1]:
+        last += 1
+    width = float(np.abs(theta[last] - theta[first])[number] * np.abs(axis[leading]) ** -1)
+    return _between(p, theta[first], theta[last], width) if width > MOVED else None
+
+
+def _level(p: Problem, point: PointFit) -> float:
+    """Return the objective up to which laws are equal to the best."""
+    target = np.exp(p.y) if p.plain else np.ones_like(p.y)
+    exact = float(p.loss.summed(EXACT * target[None], None)[0][0])
+    return point.objective + EQUAL * abs(point.objective) + max(exact, 0.0)
+
+
+def _value(p: Problem, z: Array) -> Array:
+    """Return the objective (R,) at z (R, q), infinite where it is none."""
+    size = max(1, multistart.CELLS // p.y.size)
+    parts = [multistart.evaluate(p, z[i : i + size])[0] for i in range(0, len(z), size)]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _ends(p: Problem, z: Array, rays: Array, near: NDArray[np.bool_], level: float) -> Array:
+    """Return where level ground ends along each ray (R, q): doubled, then halved; z where it is not level."""
+    limit = FARTHEST / np.maximum(np.abs(rays).max(axis=1), 1e-300)
+    low, high = np.where(near, 1.0, 0.0), np.where(near, np.inf, 0.0)
+    for _ in range(40):
+        rows = np.flatnonzero(near & (high - low > 1e-3 * low))
+        if not len(rows):
+            break
+        trial = np.where(np.isfinite(high[rows]), 0.5 * (low[rows] + high[rows]), 2.0 * low[rows])
+        trial = np.minimum(trial, limit[rows])
+        good = _value(p, z + trial[:, None] * rays[rows]) <= level
+        low[rows[good]], high[rows[~good]] = trial[good], trial[~good]
+        high[rows[good & (trial >= limit[rows])]] = limit[rows[good & (trial >= limit[rows])]]
+    return np.asarray(z + low[:, None] * rays)
+
+
+def _other(p: Problem, point: PointFit) -> Flat | None:
+    """Return the way to another minimum of the same objective that predicts otherwise; None where there is none."""
+    found = point.minima
+    if found is None:
+        return None
+    best = p.form.log_value(point.theta[None], p.x)[0]
+    for theta, value in zip(found.theta, found.value, strict=True):
+        if np.isfinite(value) and value <= _level(p, point):
+            gap = float(np.abs(p.form.log_value(theta[None], p.x)[0] - best).max())
+            if gap > MOVED:
+                return _between(p, point.theta, theta, gap)
+    return None
+
+
+def _between(p: Problem, first: Array, last: Array, moved: float) -> Flat:
+    """Return the direction from one law's constants to another's."""
+    form = p.form
+    low, high = (form.natural(theta[None], p.centres)[0] for theta in (first, last))
+    logs = np.array(form.logs)
+    with np.errstate(divide="ignore", invalid="ignore"):  # also where both ends of a coefficient are infinite
+        ends = [np.where(logs, np.log(np.maximum(np.abs(v), 1e-300)), v) for v in (low, high)]
+        gap = ends[1] - ends[0]
+    gap[~np.isfinite(gap)] = 0.0  # a coefficient beyond any number: its exponent tells the direction
+    gap /= max(float(np.linalg.norm(gap)), 1e-300)
+    if gap[ties.lowest(-np.abs(gap))] < 0:
+        gap, low, high = -gap, high, low
+    names = [f"ln {name}" if log else name for name, log in zip(form.names, form.logs, strict=True)]
+    first_end, last_end = (dict(zip(form.names, map(float, v), strict=True)) for v in (low, high))
+    return Flat(dict(zip(names, map(float, gap), strict=True)), first_end, last_end, moved)

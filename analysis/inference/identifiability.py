@@ -1,0 +1,155 @@
+"""Which constants of any law the data identify: by profile, by resamples, and by what their term adds to the law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.estimation import multistart
+from analysis.estimation.constraints import constraint
+from analysis.inference import resampling
+from analysis.laws.sum_of_powers import SumOfPowers
+from analysis.text import numbers
+from analysis.values.blocks import Identified, Interval
+
+if TYPE_CHECKING:
+    from analysis.inference.law_result import LawFit
+
+WIDEST = np.log(1e6)
+"""A positive constant whose resampled interval is wider than this, in nats, is not identified."""
+
+NOTHING, ANY = 1e-12, 0.3
+"""A coefficient and an exponent of a term that is not there."""
+
+FLOOR = 1e-3
+"""An irreducible loss below this share of the lowest target is on its bound 0."""
+
+
+def verdicts(fit: LawFit) -> dict[str, Identified]:
+    """Return a verdict on every constant and derived quantity of a fit."""
+    found: dict[str, Identified] = {}
+    for name in fit.form.names:
+        if name in fit.held:
+            found[name] = Identified(True, "held at a value")
+            continue
+        verdict = fit.profiles[name].identified if name in fit.profiles else Identified(True)
+        found[name] = _resampled(fit, name, _on_bound(fit, name, verdict))
+    needless = _needless(fit)
+    found |= needless
+    for name in fit.form.derived(fit.point.constants):
+        found[name] = _derived(fit, name)
+        if needless:
+            found[name] = Identified(False, next(iter(needless.values())).reason)
+    values = {**fit.params.to_dict(), **fit.derived.to_dict()}
+    return {name: _limited(verdict, float(values[name])) for name, verdict in found.items()}
+
+
+def _limited(verdict: Identified, value: float) -> Identified:
+    """Return the verdict with a limit that leaves the estimate within, none that is no number."""
+    if verdict.limit is None:
+        return verdict
+    if not np.isfinite(verdict.limit):
+        return replace(verdict, side=None, limit=None)
+    return replace(verdict, limit=(max if verdict.side == "upper" else min)(verdict.limit, value))
+
+
+def _needless(fit: LawFit) -> dict[str, Identified]:
+    """Return coefficient and exponents of a power as not identified where the runs are said as well without it.
+
+    An exponent of a term that is not there fits noise, and its profile may close all the same.
+    """
+    form, p = fit.form, fit.problem
+    if not isinstance(form, SumOfPowers) or len(form.powers) < 2:
+        return {}
+    tied = {*fit.constraints, *(v for v in fit.constraints.values() if isinstance(v, str))}
+    counts = Counter(exponent for _, parts in form.powers for _, exponent in parts)
+    cut = drop_cut(p.y.size, fit.df_resid)
+    found: dict[str, Identified] = {}
+    for coefficient, parts in form.powers:
+        own = [exponent for _, exponent in parts if counts[exponent] == 1]
+        if not own or tied & {coefficient, *own}:
+            continue
+        held = {**fit.constraints, coefficient: NOTHING, **dict.fromkeys(own, ANY)}
+        fixed = {name: float(v) for name, v in held.items() if not isinstance(v, str)}
+        ties = {name: v for name, v in held.items() if isinstance(v, str)}
+        without = multistart.fit_point(replace(p, constraint=constraint(form, p.centres, fixed, ties)), 4)
+        gained = 2.0 * (p.loss.llf_of(fit.objective, p.y.size) - p.loss.llf_of(without.objective, p.y.size))
+        if gained < cut:
+            term = f"{coefficient}/" + " ".join(f"{column}^{exponent}" for column, exponent in parts)
+            reason = f"the runs are said as well without {term}"
+            found |= {name: Identified(False, reason) for name in (coefficient, *own)}
+    return found
+
+
+def drop_cut(count: int, df: int) -> float:
+    """Return the gain in 2 llf that two constants have to bring: the likelihood ratio of the F test at 5 %."""
+    from scipy.stats import f
+
+    df = max(df, 1)
+    return count * float(np.log1p(2.0 * f.ppf(0.95, 2, df) / df))
+
+
+def _on_bound(fit: LawFit, name: str, verdict: Identified) -> Identified:
+    """Return a floor as not identified where the fit, or more than half of alpha of its resamples, has it at 0."""
+    floor = getattr(fit.form, "floor", "E" if "E" in fit.form.names and fit._positive("E") else "")
+    if name != floor:
+        return verdict
+    lowest = FLOOR * float(fit.data.target.min())
+    draws = fit.draws[name].to_numpy() if len(fit.thetas) else np.empty(0)
+    share = float((draws < lowest).mean()) if len(draws) else 0.0
+    if fit.params[name] >= lowest and share < 0.5 * (1.0 - fit.confidence):
+        return verdict
+    limit = verdict.limit if verdict.side == "upper" else None
+    if len(draws):
+        limit = max(limit or 0.0, float(np.quantile(draws, fit.confidence)))
+    where = "the fit puts" if fit.params[name] < lowest else f"{numbers.percent(share)} of the resamples put"
+    return Identified(False, f"{where} {name} on its bound 0", None if limit is None else "upper", limit)
+
+
+def _resampled(fit: LawFit, name: str, verdict: Identified) -> Identified:
+    """Return a constant as not identified where its resampled interval does not close."""
+    if not verdict.identified or not len(fit.thetas):
+        return verdict
+    draws = fit.draws[name].to_numpy()
+    interval = resampling.interval(draws, float(fit.params[name]), fit.confidence, logs=fit._positive(name))
+    if interval is None:
+        return Identified(False, f"{numbers.percent(fit.undefined[name])} of the resamples have no finite {name}")
+    if not fit._positive(name):
+        return verdict
+    low, high = (float(v) for v in np.log(np.maximum(interval, 1e-300)))
+    return verdict if high - low <= WIDEST else _open(fit, name, (low, high), draws)
+
+
+def _open(fit: LawFit, name: str, interval: tuple[float, float], draws: NDArray[np.float64]) -> Identified:
+    """Return the verdict on a positive constant whose resampled interval, in logs, is too wide."""
+    low, high = interval
+    middle = float(np.log(max(fit.params[name], 1e-300)))
+    one = 1.0 - fit.confidence
+    if high - middle > WIDEST / 2 and middle - low <= WIDEST / 2:
+        limit = float(np.quantile(draws, one))
+        return Identified(False, f"resamples leave {name} unbounded above", "lower", limit)
+    if middle - low > WIDEST / 2 and high - middle <= WIDEST / 2:
+        limit = float(np.quantile(draws, 1.0 - one))
+        return Identified(False, f"resamples leave {name} unbounded below", "upper", limit)
+    return Identified(False, f"the resampled interval of {name} spans more than a factor of a million")
+
+
+def _derived(fit: LawFit, name: str) -> Identified:
+    """Return a derived quantity's verdict: a and b need an interval within (0, 1) that says something."""
+    if not len(fit.thetas):
+        return Identified(True)
+    draws, value = fit.draws[name].to_numpy(), float(fit.derived[name])
+    interval = resampling.interval(draws, value, fit.confidence)
+    return ratio(interval, name) if name in ("a", "b") else Identified(True)
+
+
+def ratio(interval: Interval | None, name: str) -> Identified:
+    """Return the verdict on the exponents a or b of N* or D*: an interval within (0, 1) that says something."""
+    low, high = interval or (-np.inf, np.inf)
+    if low <= 0.0 or high >= 1.0 or high - low > 0.8:
+        return Identified(False, f"the interval of {name} covers most of 0 to 1")
+    return Identified(True)

@@ -1,0 +1,50 @@
+"""What no law can be fitted to, or followed to: refused before it is tried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.laws.base import Form
+
+if TYPE_CHECKING:
+    from analysis.estimation.observations import Observations
+
+
+Array = NDArray[np.float64]
+FEWEST_MODELS = 5
+REPEATED = 1.01
+
+
+def refuse(form: Form, data: Observations) -> None:
+    """Raise ValueError where the target never changes, or tokens are repeated and the form knows of no repeats."""
+    if len(data) > 1 and float(np.ptp(data.target)) == 0.0:
+        raise ValueError(
+            f"every row has the same {form.target}, {data.target[0]:g}: no law follows; map another column"
+        )
+    unique, tokens = data.extra.get("unique_tokens"), data.extra.get("tokens")
+    if unique is None or tokens is None or "unique_tokens" in form.inputs or "tokens" not in form.inputs:
+        return
+    known = np.isfinite(unique) & (unique > 0)
+    repeated = known & (tokens > REPEATED * np.where(known, unique, np.inf))
+    if repeated.any():
+        most = float((tokens[repeated] / unique[repeated]).max())
+        raise ValueError(
+            f"{int(repeated.sum())} of {len(data)} runs trained on more tokens than are unique (up to {most:.3g} "
+            f"epochs), and {form.name} takes all tokens as new: use form='repeats', or leave these runs out"
+        )
+
+
+def refuse_far(form: Form, data: Observations, at: Array) -> None:
+    """Raise ValueError where an error or accuracy is extrapolated from fewer than five models."""
+    if form.target != "error" or "loss" not in form.inputs or len(data) >= FEWEST_MODELS:
+        return
+    row = form.inputs.index("loss")
+    low, high = data.inputs[row].min(), data.inputs[row].max()
+    if (at[row] < low * (1 - 1e-9)).any() or (at[row] > high * (1 + 1e-9)).any():
+        raise ValueError(
+            f"the downstream law rests on {len(data)} models; outside their losses, {low:.4g} to {high:.4g}, it is "
+            f"not extrapolated from fewer than {FEWEST_MODELS}: add models"
+        )

@@ -1,0 +1,203 @@
+"""Resampling: which scheme the rows ask for, weights over rows, runs or sizes, and intervals of draws.
+
+Draws depend on the seed alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.runs.dataset import Array, Index, Rows
+from analysis.text import numbers
+from analysis.values.blocks import Interval
+
+MANY_CLUSTERS = 30
+"""From so many groups on whole groups are drawn; with fewer, errors that the groups share are drawn around the fit."""
+FEW_CLUSTERS = 12
+"""Below so many groups what they share is known from so few of them that a finding says so."""
+FEWEST_CLUSTERS = 8
+"""Fewer groups than this are not drawn as wholes: their resamples would hold a fit's constants too rarely."""
+MANY_RUNS = 100
+"""From so many independent runs on whole runs are drawn, which also holds where errors grow over the range."""
+LARGEST_SHARE = 2 / 3
+"""Groups are taken as groups where there are at most this many of them a row: else most stand for one row alone."""
+CONFIDENCE = 0.95
+BEYOND = 0.01
+"""So far beyond its percentile interval, as a share of the interval's width, an estimate has all of the hull."""
+ROUNDING = 1e-6
+"""An estimate no further beyond its percentile interval than this share of the width is at its end."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How uncertainty is resampled: by "sizes", "runs", "rows", "seeds" or "residuals"; `text` says it in fit.json.
+
+    `shared` names the groups ("sizes" or "runs", else "") whose rows share a part of the residuals that are drawn.
+    """
+
+    by: str
+    text: str
+    shared: str = ""
+
+
+def plan(rows: Rows) -> Plan:
+    """Return the default plan for these rows; see `choose`."""
+    return choose(rows.size, np.arange(len(rows)) if rows.run is None else rows.run)
+
+
+def choose(size: Index, run: Index, by: str = "auto") -> Plan:
+    """Return the plan `by` name, or for "auto" the default for these group numbers (n,) of sizes and runs.
+
+    Rows of one run (its checkpoints) and runs of one size share what is peculiar to it: taken as independent they
+    would give intervals that are too short. Many groups are drawn as wholes. With few, whole resamples would not hold
+    a fit at all: then the design stays, and the errors that groups share and those of the rows are drawn anew.
+    """
+    rows, sizes, runs = len(size), len(np.unique(size)), len(np.unique(run))
+    counts = {"sizes": sizes, "runs": runs}
+    texts = {
+        "sizes": f"percentile bootstrap over the {numbers.counted(sizes, 'model size')}",
+        "runs": f"percentile bootstrap over the {numbers.counted(runs, 'run')}",
+        "rows": f"percentile bootstrap over the {numbers.counted(rows, 'row')}",
+        "seeds": "bootstrap of the differences between seeds of one setting",
+        "residuals": f"residual bootstrap of {numbers.counted(rows, 'row')}, calibrated for what the fit hides",
+    }
+    if by != "auto":
+        if by not in texts:
+            raise ValueError(f"cluster={by!r} is not known; use auto, {', '.join(texts)}")
+        if counts.get(by, rows) < FEWEST_CLUSTERS:
+            raise ValueError(
+                f"cluster={by}: there are {numbers.counted(counts.get(by, rows), by[:-1])}, and at least "
+                f"{FEWEST_CLUSTERS} are needed to draw whole ones; use cluster=auto, which draws the errors they share"
+            )
+        return Plan(by, texts[by])
+    name = _grouping(rows, sizes, runs)
+    if not name:
+        return Plan("runs", texts["runs"]) if rows >= MANY_RUNS else Plan("residuals", texts["residuals"])
+    if counts[name] >= MANY_CLUSTERS:
+        return Plan(name, texts[name])
+    what = numbers.counted(counts[name], "model size" if name == "sizes" else "run")
+    text = f"residual bootstrap of {numbers.counted(rows, 'row')}, with errors that rows of one of {what} share"
+    return Plan("residuals", text, name)
+
+
+def _grouping(rows: int, sizes: int, runs: int) -> str:
+    """Return the groups, "sizes" or "runs", whose rows share errors; "" where rows are runs of as many sizes."""
+    if sizes < runs and sizes <= LARGEST_SHARE * rows:
+        return "sizes"
+    return "runs" if runs <= LARGEST_SHARE * rows else ""
+
+
+def groups(plan: Plan, size: Index, run: Index) -> Index:
+    """Return the group numbers, from 0 without gaps, whose members are drawn together or share errors."""
+    chosen = {"sizes": size, "runs": run}.get(plan.shared or plan.by, np.arange(len(size)))
+    return np.unique(chosen, return_inverse=True)[1].astype(np.int64)
+
+
+def cluster_weights(groups: Index, resamples: int, seed: int) -> Array:
+    """Return weights (resamples, n): how often each row's group was drawn, with replacement."""
+    count = int(groups.max()) + 1
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 1]))
+    drawn = generator.multinomial(count, np.full(count, 1.0 / count), size=resamples)
+    return drawn[:, groups].astype(np.float64)
+
+
+def residual_draws(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
+    """Return errors (resamples, n) as `redrawn` ones, whose scale is drawn too: see `student_scales`."""
+    scales = student_scales(df_resid, resamples, seed)
+    return redrawn(residual, df_resid, resamples, seed, centre) * scales[:, None]
+
+
+def redrawn(residual: Array, df_resid: int, resamples: int, seed: int, centre: float | None = None) -> Array:
+    """Return errors (resamples, n) drawn from `residual` (n,) = observed - fitted, less their centre.
+
+    `centre` is where the fit's objective has their centre (see `losses.location`); the mean, that of squares, if None.
+    The factor sqrt(n / df) undoes that a fit shrinks its residuals.
+    """
+    n, generator = len(residual), np.random.default_rng(np.random.SeedSequence([seed, 2]))
+    middle = float(residual.mean()) if centre is None else centre
+    drawn = (residual - middle)[generator.integers(n, size=(resamples, n))]
+    return np.asarray(drawn * np.sqrt(n / df_resid), dtype=np.float64)
+
+
+def student_scales(df_resid: int, resamples: int, seed: int) -> Array:
+    """Return scales (resamples,) of errors over the one that residuals with `df_resid` estimate, drawn for it.
+
+    Each is of its own chi squared, so that quantiles are those of t(df) at any confidence.
+    """
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+    return np.asarray(np.sqrt(1.0 / squared_scales(df_resid, generator.uniform(size=resamples))))
+
+
+def squared_scales(df: float, probability: Array) -> Array:
+    """Return quantiles (n,) of chi squared over its `df` degrees of freedom."""
+    from scipy.stats import chi2
+
+    return np.asarray(chi2.ppf(probability, df) / df)
+
+
+def widening(count: int, df_resid: int, confidence: float = CONFIDENCE) -> float:
+    """Return the factor by which residuals of a fit are too small, and their quantiles too short for `df_resid`."""
+    from scipy.stats import norm, t
+
+    assert df_resid > 0, "no residual degrees of freedom"
+    tail = 0.5 + confidence / 2
+    return float(np.sqrt(count / df_resid) * t.ppf(tail, df_resid) / norm.ppf(tail))
+
+
+def percentile(draws: Array, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the percentile interval of draws (R,), half of those that are not finite taken as beyond either end.
+
+    None where that leaves no end: as many are not finite as the interval leaves out.
+    """
+    finite = draws[np.isfinite(draws)]
+    lost = 1.0 - len(finite) / max(len(draws), 1)
+    if len(finite) < 2 or lost >= 1.0 - confidence:
+        return None
+    tail = 0.5 * (1.0 - confidence - lost) / (1.0 - lost)
+    low, high = np.quantile(finite, [tail, 1.0 - tail], method="weibull")
+    return float(low), float(high)
+
+
+def interval(draws: Array, estimate: float, confidence: float = CONFIDENCE, logs: bool = False) -> Interval | None:
+    """Return the interval of draws (R,) around an estimate, which lies within it whatever the draws are.
+
+    Every two-sided interval that is printed comes from here, is symmetric about its estimate, or is a profile's that
+    begins at it; limits of what is not identified are held to it (`identified.verdicts`).
+
+    It is the percentile interval. Where that leaves the estimate out, resamples are biased by more than they spread,
+    and which way the truth lies from the estimate is not known: then it is the hull of the percentile and the basic
+    interval, its mirror image about the estimate, in logs where `logs` says so. See `biased`. It grows from the one to
+    the other while the estimate moves away from the end by BEYOND of the width, so that no rounding decides.
+    """
+    found = percentile(draws, confidence)
+    if found is None or not np.isfinite(estimate):
+        return found
+    low, high = found
+    if low <= estimate <= high:
+        return found
+    near, far = (low, high) if estimate < low else (high, low)
+    if logs and min(low, estimate) > 0:
+        mirrored = estimate * (estimate / far)
+        share = _share(float(np.log(estimate) - np.log(near)), float(np.log(near) - np.log(far)))
+        end = mirrored if share == 1.0 else near * (mirrored / near) ** share
+    else:
+        mirrored = 2.0 * estimate - far
+        share = _share(estimate - near, near - far)
+        end = mirrored if share == 1.0 else near + share * (mirrored - near)
+    return min(low, estimate, end), max(high, estimate, end)  # the estimate itself against rounding
+
+
+def _share(beyond: float, width: float) -> float:
+    """Return how much of the way to its mirrored end an interval of this width goes; both of one sign, or no width."""
+    return min(beyond / width / BEYOND, 1.0) if width and np.isfinite(beyond / width) else 1.0
+
+
+def biased(draws: Array, estimate: float, confidence: float = CONFIDENCE) -> bool:
+    """Return whether the estimate lies beyond the percentile interval of its own draws, by more than rounding."""
+    found = percentile(draws, confidence)
+    if found is None:
+        return False
+    slack = ROUNDING * (found[1] - found[0])
+    return not found[0] - slack <= estimate <= found[1] + slack

@@ -1,0 +1,113 @@
+"""Fits of several forms side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.estimation import multistart
+from analysis.estimation.observations import SIZES
+from analysis.inference.law_result import LawFit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
+    """Return fits of the same rows as a table by name, the lowest AICc first.
+
+    Columns: rank, aicc (AIC for small samples: laws rank by it), delta_aicc, weight (Akaike's, of AICc), aic, bic, k
+    (fitted constants), nobs, objective, error (mean absolute relative error of the largest fifth of the runs, by FLOPs
+    or what else says their size, predicted from the others), warning (codes of the fit's findings). Raises ValueError
+    where rows or targets differ, or where some residuals are logs and others are not.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from analysis import frame
+    >>> runs = frame.used(frame.from_csv(Path("docs/example-runs.csv")))
+    >>> from analysis import fit_law
+    >>> table = compare([fit_law(runs, form, loss="squared", resamples=0) for form in ("chinchilla", "kaplan")])
+    >>> str(table.index[0]), float(table["delta_aicc"].iloc[0])
+    ('chinchilla', 0.0)
+    """
+    import pandas as pd
+
+    if not fits:
+        raise ValueError("compare needs at least one fit")
+    first = fits[0]
+    for fit in fits[1:]:
+        if fit.nobs != first.nobs or not np.array_equal(fit.data.target, first.data.target):
+            raise ValueError(
+                f"{fit.form.name} was fitted to {fit.nobs} rows, {first.form.name} to {first.nobs} or to others: "
+                "their criteria cannot be compared; fit all forms to the same rows"
+            )
+        if fit.problem.plain != first.problem.plain:
+            raise ValueError(f"{fit.form.name} and {first.form.name} differ in whether residuals are logs")
+    rows = [
+        {
+            "name": fit.form.name, "aicc": fit.aicc, "aic": fit.aic, "bic": fit.bic, "k": fit.free, "nobs": fit.nobs,
+            "objective": fit.objective, "error": held_out_error(fit),
+            "warning": " ".join(dict.fromkeys(check.code for check in fit.check() if check.level != "note")),
+        }
+        for fit in fits
+    ]  # fmt: skip
+    table = pd.DataFrame(rows).sort_values(["aicc", "aic"], kind="stable").set_index("name")
+    table.insert(0, "rank", np.arange(len(table)))
+    weight = weights(table["aicc"].to_numpy())
+    table.insert(2, "delta_aicc", behind(table["aicc"].to_numpy()))
+    table.insert(3, "weight", weight)
+    return table
+
+
+def behind(criteria: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far each criterion lies above the lowest; zeros where none is finite."""
+    values = np.asarray(criteria, dtype=np.float64)
+    return values - values.min() if np.isfinite(values).any() else np.zeros_like(values)
+
+
+def weights(criteria: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return Akaike's weights of laws from their AICc: exp(-half of how far it is behind), summing to 1."""
+    share = np.exp(-0.5 * behind(criteria))
+    return np.asarray(share / share.sum())
+
+
+def size_of(fit: LawFit) -> NDArray[np.float64]:
+    """Return how large each row's run is (n,): its FLOPs, else N D, else what its law reads of them.
+
+    A law of the loss alone, such as the downstream law, has its largest models where the loss is lowest.
+    """
+    data, names = fit.data, fit.form.inputs
+    if "flops" in data.extra:
+        return data.extra["flops"]
+    known = {**data.extra, **dict(zip(names, data.inputs, strict=True))}
+    params = next((known[name] for name in SIZES if name in known), None)
+    factors = [values for values in (params, known.get("tokens")) if values is not None]
+    if factors:
+        return np.asarray(np.prod(factors, axis=0))
+    if "loss" in names:
+        return np.asarray(1.0 / data.inputs[names.index("loss")])
+    return np.asarray(np.prod(data.inputs, axis=0))
+
+
+def held_out_error(fit: LawFit, share: float = 0.2) -> float:
+    """Return the mean absolute relative error of the largest rows, predicted from the others; NaN with too few."""
+    data = fit.data
+    order = size_of(fit)
+    cut = np.quantile(order, 1.0 - share)
+    test = order >= cut * (1.0 - 1e-9)
+    if not test.any() or (~test).sum() <= fit.free:
+        return float("nan")
+    names = {n: v for n, v in fit.constraints.items() if not isinstance(v, str)}
+    ties = {n: v for n, v in fit.constraints.items() if isinstance(v, str)}
+    train = data.take(~test)
+    p = multistart.problem(
+        fit.form, list(train.inputs), train.target, fit.problem.loss, fix=names, tie=ties, plain=fit.problem.plain
+    )
+    point = multistart.fit_point(p)
+    x = np.log(data.inputs[:, test]) - p.centres[:, None]
+    predicted = np.exp(fit.form.log_value(point.theta[None], x)[0])
+    return float(np.abs(predicted / data.target[test] - 1.0).mean())

@@ -1,0 +1,1 @@
+"""Functional forms of scaling laws."""

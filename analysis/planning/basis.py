@@ -1,0 +1,286 @@
+"""What plans rest on: a law fitted to runs, or quoted constants, and what a token costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.approaches import parametric
+from analysis.approaches.compute_optimal import MOST_DRAWS
+from analysis.inference import refusals
+from analysis.text import numbers
+from analysis.text.commandline import UnansweredError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.approaches.cost import Cost
+    from analysis.approaches.loss_laws import Law
+    from analysis.inference.law_result import LawFit
+    from analysis.runs.dataset import Rows
+    from analysis.values.blocks import Check, Interval
+
+NAMES = ("E", "A", "B", "alpha", "beta")
+BESIDE = ("chinchilla", "chinchilla_tied", "chinchilla_interaction", "kaplan_floor", "farseer")
+"""Laws of N and D alone that are fitted to the same runs, to see how much the plan rests on the law."""
+SAID = ("not_identified", "flops_not_6nd", "low_df", "not_converged", "basins", "swept_settings")
+"""Findings of a fit that a reader of the plan has to know."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A law, first row the point and then the draws, its constants, price of a token, sizes swept, notes.
+
+    `tested` is the farthest factor beyond a fit over which these runs test the law. `speed` is FLOPs per second of one
+    device, as the runs measured them. `fits` are other laws through the same runs,
+    by name, with AICc behind the best.
+    """
+
+    law: Law
+    form: str
+    constants: dict[str, float]
+    text: str
+    price: Cost
+    sizes: Interval
+    largest: float | None
+    kinds: dict[str, str]
+    source: str
+    speed: float | None
+    notes: tuple[str, ...]
+    beside: tuple[Beside, ...] = ()
+    tested: float | None = None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Another law through the same runs, its criterion behind the best's, and why no plan rests on it (empty: may)."""
+
+    form: str
+    law: Law
+    behind: float
+    lacking: str
+
+
+def from_constants(
+    constants: Mapping[str, float], form: str = "chinchilla", at: Mapping[str, float] | None = None
+) -> Basis:
+    """Return the basis of quoted constants, with C = 6 N D; constants of few digits are said."""
+    import numpy as np
+
+    from analysis.approaches.cost import Cost
+    from analysis.approaches.loss_laws import Closed, Fitted
+    from analysis.laws.registry import FORMS
+
+    law = FORMS[form]
+    lacking = [name for name in law.names if name not in constants]
+    if lacking:
+        written = ",".join(f"{name}:.." for name in law.names)
+        raise ValueError(f"constants= lacks {', '.join(lacking)}: write constants={written} for {law.text}")
+    extra = sorted(set(constants) - set(law.names))
+    if extra:
+        raise ValueError(f"constants={extra[0]}:..: {law.text} has no such constant; it has {', '.join(law.names)}")
+    for name, positive in zip(law.names, law.logs, strict=True):
+        if constants[name] <= 0 and ((positive and name != "E") or name in ("alpha", "beta")):
+            raise ValueError(f"constants={name}:{constants[name]:g}: a positive number is needed")
+    short = [n for n in ("alpha", "beta") if n in constants
+             and len(f"{constants[n]:.10g}".lstrip("0.").replace(".", "")) < 4]  # fmt: skip
+    notes = ["constants as quoted have no interval"]
+    if short:
+        notes.append(
+            f"{' and '.join(short)} have fewer than four digits: rounding an exponent in its third digit moves tokens "
+            "per parameter at 6e23 FLOPs by half; take unrounded constants where there are any"
+        )
+    row = np.array([[constants[name] for name in law.names]])
+    zeros = np.zeros(len(law.inputs))
+    on: Law = Closed(row) if form == "chinchilla" else Fitted(
+        law, law.internal(row, zeros), zeros, Cost.six(), _further(form, at or {})
+    )  # fmt: skip
+    kinds = {"params": "given", "flops": "6ND", "loss": "nats per token"}
+    point = {name: float(constants[name]) for name in law.names}
+    return Basis(
+        on, form, point, _text(form, point), Cost.six(), (1e6, 1e12), None, kinds, "constants", None, tuple(notes)
+    )
+
+
+def from_frame(
+    frame: pd.DataFrame,
+    *,
+    form: str = "chinchilla",
+    at: Mapping[str, float] | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    label: str = "",
+    beside: Sequence[str] = BESIDE,
+    strict: bool = True,
+) -> Basis:
+    """Return the basis of runs: the law and its draws, what a token costs, the speed that the runs measured.
+
+    A law that no plan may rest on (see :mod:`analysis.diagnostics.qualify`) gives way to the best of those `beside` it
+    that one may, and a note says so; with `strict` false it stays, and a note says what it lacks. Raises ValueError
+    where the form gives no loss of N and D, an input of it is not told, or the rows are too few; UnansweredError where
+    no law qualifies.
+    """
+    from analysis.approaches.cost import cost
+    from analysis.approaches.loss_laws import size_column
+    from analysis.diagnostics import qualify
+    from analysis.laws.registry import FORMS
+    from analysis.runs.frame import used
+
+    rows = used(frame)
+    further = _further(form, at or {})
+    sized = dataclasses.replace(rows, params=rows.column(size_column(FORMS[form])))
+    price = cost(sized)
+    if form == "chinchilla":
+        law, found = _closed(rows, resamples, seed)
+    else:
+        law, found = _fitted(rows, form, price, further, resamples=resamples, seed=seed)
+    others = _beside(rows, price, form, beside)
+    lacks = qualify.lacking(found, rows)
+    if lacks and strict:
+        return _instead(frame, form, lacks, others, resamples=resamples, seed=seed, label=label, beside=beside)
+    unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
+    notes = [f"no advice: {form} does not qualify for a plan: {lacks}"] if lacks else []
+    notes += [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
+    notes += [f"{check.message} ({check.advice})" for check in _said(found.check()) if check.code != "not_identified"]
+    first = frame[frame["used"]].iloc[0]
+    kinds = {"params": first["params_kind"], "flops": first["flop_rule"], "loss": first["loss_unit"]}
+    speed = frame.loc[frame["used"], "flops_per_second"].median() if "flops_per_second" in frame else float("nan")
+    sizes = (float(sized.params.min()), float(sized.params.max()))
+    point = {str(name): float(value) for name, value in found.params.items()}
+    return Basis(
+        law, form, point, _text(form, point), price, sizes, float(rows.flops.max()), kinds,
+        label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
+        others, qualify.tested(found, rows),
+    )  # fmt: skip
+
+
+def _instead(
+    frame: pd.DataFrame,
+    form: str,
+    lacks: str,
+    others: Sequence[Beside],
+    *,
+    resamples: int,
+    seed: int,
+    label: str,
+    beside: Sequence[str],
+) -> Basis:
+    """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does."""
+    from analysis.approaches.loss_laws import further
+    from analysis.laws.registry import FORMS
+
+    said = {form: lacks}
+    for one in sorted(others, key=lambda one: one.behind):
+        if one.form == form:
+            continue
+        if one.lacking or further(FORMS[one.form]):
+            said[one.form] = one.lacking
+            continue
+        basis = from_frame(
+            frame, form=one.form, resamples=resamples, seed=seed, label=label, beside=beside, strict=False
+        )
+        if not basis.notes or not basis.notes[0].startswith("no advice"):
+            note = f"{form} does not qualify for a plan ({lacks}): this one rests on {one.form}"
+            return dataclasses.replace(basis, notes=(note, *basis.notes))
+        said[one.form] = basis.notes[0].rpartition("plan: ")[2]
+    every = "; ".join(f"{name}: {why}" for name, why in said.items())
+    raise UnansweredError(
+        f"no law of these runs qualifies for a plan ({every}). Add runs, larger budgets first; strict=no plans with "
+        f"form={form} all the same, which is a sum and no advice"
+    )
+
+
+def _closed(rows: Rows, resamples: int, seed: int) -> tuple[Law, LawFit]:
+    import numpy as np
+
+    from analysis.approaches.loss_laws import Closed
+    from analysis.approaches.surface import Surface
+
+    found, fit = parametric.surface(rows, {**parametric.PLAIN, "resamples": resamples, "seed": seed})
+    if not isinstance(found, Surface):
+        raise ValueError(f"no plan without a surface: {found.reason}; add runs, or give constants= of a published law")
+    assert fit is not None, "a surface comes with its fit"
+    return Closed(np.vstack((found.constants[None], found.draws))), fit
+
+
+def _fitted(
+    rows: Rows, form: str, price: Cost, further: Mapping[str, float], *, resamples: int, seed: int
+) -> tuple[Law, LawFit]:
+    import numpy as np
+
+    from analysis.approaches.loss_laws import Fitted
+    from analysis.inference.fit_law import fit_law
+    from analysis.laws.registry import FORMS
+
+    fit = fit_law(rows, form, resamples=min(resamples, MOST_DRAWS), seed=seed)
+    theta = np.vstack((fit.point.theta[None], fit.thetas))
+    return Fitted(FORMS[form], theta, fit.problem.centres, price, further), fit
+
+
+def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[Beside, ...]:
+    """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's."""
+    from analysis.approaches.loss_laws import Fitted
+    from analysis.diagnostics import qualify
+    from analysis.estimation import observations
+    from analysis.inference.fit_law import fit_law
+    from analysis.inference.selection import behind
+    from analysis.laws.registry import FORMS
+
+    fits = {}
+    for name in dict.fromkeys((form, *names)) if names else ():
+        try:
+            refusals.refuse(FORMS[name], observations.read(rows, FORMS[name]))
+            if len(rows) >= len(FORMS[name].names) + 3:
+                fits[name] = fit_law(rows, name, loss="squared", resamples=0)
+        except ValueError:
+            continue
+    gaps = behind([fit.aicc for fit in fits.values()]) if fits else ()
+    return tuple(
+        Beside(
+            name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), float(gap),
+            qualify.lacking(fit, rows),
+        )
+        for (name, fit), gap in zip(fits.items(), gaps, strict=True)
+        if not any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs)
+    )  # fmt: skip
+
+
+def _further(form: str, at: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of the inputs that a plan has to be told; ValueError names one that is not."""
+    from analysis.approaches.loss_laws import choices, further, plannable
+    from analysis.laws.registry import FORMS
+
+    if not plannable(FORMS[form]):
+        raise ValueError(
+            f"form={form} ({FORMS[form].text}) gives no loss of N and D to plan with; use one of {', '.join(choices())}"
+        )
+    wanted = further(FORMS[form])
+    lacking = [name for name in wanted if name not in at]
+    if lacking:
+        raise ValueError(f"form={form} reads {', '.join(wanted)}: say for which with at={lacking[0]}:NUMBER")
+    unknown = sorted(set(at) - set(wanted))
+    if unknown:
+        raise ValueError(
+            f"at={unknown[0]}:..: form={form} does not read it" + (f"; it reads {', '.join(wanted)}" if wanted else "")
+        )
+    bad = [name for name in wanted if at[name] <= 0]
+    if bad:
+        raise ValueError(f"at={bad[0]}:{at[bad[0]]:g}: a positive number is needed")
+    return {name: float(at[name]) for name in wanted}
+
+
+def _said(checks: Sequence[Check]) -> list[Check]:
+    return [check for check in checks if check.code in SAID]
+
+
+def _text(form: str, constants: Mapping[str, float]) -> str:
+    """Return the law with its constants as a line."""
+    if form == "chinchilla":
+        e, a, b, alpha, beta = (f"{constants[name]:.6g}" for name in NAMES)
+        return f"L = {e} + {a}/N^{alpha} + {b}/D^{beta}"
+    from analysis.laws.registry import FORMS
+
+    return f"L = {FORMS[form].text}; " + ", ".join(f"{name} {numbers.number(v, 6)}" for name, v in constants.items())

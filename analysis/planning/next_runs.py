@@ -1,0 +1,332 @@
+"""Which runs to do next: those that tell most about the forecast, for their compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.text import numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.approaches.loss_laws import Law
+    from analysis.planning.candidates import Candidates, Size
+    from analysis.planning.posterior import Posterior
+    from analysis.runs.dataset import Array, Rows
+
+
+TELLS = 0.9
+"""A grid tells something where it narrows the forecast to this share of what it is now, or less."""
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A run to do: parameters, tokens, FLOPs, shape; the forecast's sd of ln loss at the target before and after it.
+
+    `drop_per_flop` is the drop of the variance of ln loss per FLOP.
+    """
+
+    params: float
+    tokens: float
+    flops: float
+    width: int | None
+    layers: int | None
+    before: float
+    after: float
+    drop_per_flop: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a simulation found: the chosen runs reach the grid's interval with `share` of its FLOPs (None: not at all).
+
+    `sd_now`, `sd_grid`, `sd_chosen`: sd of ln loss at the target over simulated studies.
+    """
+
+    share: float | None
+    runs: int
+    grid_runs: int
+    grid_flops: float
+    sd_now: float
+    sd_grid: float
+    sd_chosen: float
+    studies: int
+
+
+@dataclass(frozen=True)
+class Next:
+    """The proposal: runs in order of choice, target [FLOPs], its loss, the sd of ln of that now and after.
+
+    `loss` is that of the law through the runs, which analysis.plan gives for this budget too; `expected` is the mean of
+    the forecast, which priors from published laws draw to their own exponents: `prior` names them in words.
+    """
+
+    runs: tuple[Proposed, ...]
+    target: float
+    target_params: float
+    loss: float
+    sd_now: float
+    sd_after: float
+    basins: int
+    simulation: Share | None
+    expected: float = math.nan
+    prior: str = ""
+
+
+def next_runs(
+    frame: pd.DataFrame,
+    *,
+    target: float | None = None,
+    budget: float | None = None,
+    largest: float | None = None,
+    count: int = 8,
+    power: float | None = None,
+    form: str = "chinchilla",
+    simulate: int = 0,
+    seed: int = 0,
+) -> Next:
+    """Return the runs that tell most about the loss at a target budget.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A tidy frame of the runs done (see :mod:`analysis.runs.frame`).
+    target, budget, largest : float, optional
+        Budget to forecast, above every run's compute; compute of all next runs and of the largest one [FLOPs].
+    count : int
+        Most runs to propose.
+    power : float, optional
+        Candidates are ranked by drop / FLOPs^power; without it the best of several powers is taken.
+    simulate : int
+        Simulated studies for the share of a grid's budget that reaches the same interval.
+
+    Returns
+    -------
+    Next
+        Runs in the order in which they were chosen.
+
+    Raises
+    ------
+    ValueError
+        The target is not beyond the runs, there are too few of them, or no candidate fits into the budget.
+
+    Notes
+    -----
+    The posterior is a mixture over the basins of the multi-start, each a Gaussian; the acquisition is the expected
+    drop of the variance of ln L at the target, within basins (V-optimal) and between them (arXiv 2604.22753).
+
+    Examples
+    --------
+    >>> from analysis import frame
+    >>> from pathlib import Path
+    >>> found = next_runs(frame.from_csv(Path("docs/example-runs.csv")), count=2)
+    >>> len(found.runs), found.sd_after < found.sd_now
+    (2, True)
+    """
+    from analysis.runs.frame import used
+
+    rows = used(frame)
+    top = float(rows.flops.max())
+    if target is not None and target <= top:
+        raise ValueError(
+            f"target={target:g}: runs reach {numbers.scientific(top, 3)} FLOPs already, and next runs are chosen for a "
+            f"forecast beyond them; give target= above that (default {numbers.scientific(10 * top, 3)}), or ask "
+            f"python -m analysis.plan budget={target:g} what the law says there"
+        )
+    setting = _setting(frame, rows, form, target or 10 * top, largest or budget or top)
+    found, candidates, aims = setting.posterior, setting.candidates, setting.aims
+    from analysis.planning import posterior as design
+    from analysis.planning import priors
+
+    places = found.place((candidates.params, candidates.tokens))
+    choices = design.batch(
+        found, places, aims, candidates.flops, budget=budget or 2 * top, count=count, power=power
+    )  # fmt: skip
+    mean, spread = design.forecast(found, aims[:, :1])
+    made = []
+    for c in choices:
+        size = candidates.sizes[c.index]
+        made.append(Proposed(
+            float(candidates.params[c.index]), float(candidates.tokens[c.index]), c.cost, size.width, size.layers,
+            math.sqrt(c.before), math.sqrt(c.after), (c.before - c.after) / c.cost,
+        ))  # fmt: skip
+    share = _simulated(setting, rows, simulate, seed) if simulate else None
+    now = choices[0].before if choices else float(spread[0]) ** 2
+    return Next(
+        tuple(made), setting.target, setting.target_params, setting.loss, math.sqrt(now),
+        math.sqrt(choices[-1].after if choices else now), len(found.basins), share, float(np_exp(mean[0])),
+        priors.words(form, float(rows.loss.min())),
+    )  # fmt: skip
+
+
+def np_exp(value: float) -> float:
+    """Return e to this power, infinity where that overflows."""
+    return math.exp(value) if value < 700 else math.inf
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is asked: the posterior, candidates, places of the target (k, t), and the grid that a study would run."""
+
+    posterior: Posterior
+    problem: Any
+    candidates: Candidates
+    grid: Candidates
+    aims: Array
+    target: float
+    target_params: float
+    loss: float
+
+
+def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest: float) -> Setting:
+    import numpy as np
+
+    from analysis.approaches import loss_laws
+    from analysis.approaches.cost import cost
+    from analysis.estimation import multistart
+    from analysis.estimation.objectives import Huber
+    from analysis.laws.registry import FORMS
+    from analysis.planning import candidates
+    from analysis.planning import posterior as design
+
+    if len(rows) < 4 or len(np.unique(rows.size)) < 2:
+        raise ValueError(
+            f"{numbers.counted(len(rows), 'run')} of {numbers.counted(len(np.unique(rows.size)), 'size')}: the "
+            "posterior needs at least 4 runs of 2 sizes; begin with a small isoFLOP study (study=smoke)"
+        )
+    law = FORMS[form]
+    problem = multistart.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
+    found = design.posterior(problem)
+    price, sizes = cost(rows), (float(rows.params.min()), float(rows.params.max()))
+    on = loss_laws.Fitted(law, multistart.fit_point(problem).theta[None], problem.centres, price)
+    low = float(rows.flops.min())
+    if largest < low / 30:
+        raise ValueError(
+            f"no candidate fits into {largest:.3g} FLOPs, less than a thirtieth of the smallest run ({low:.3g}): "
+            "give a larger budget= or largest="
+        )
+    levels = np.geomspace(min(low, largest / 2), largest, candidates.LEVELS)
+    best = np.array([_best(on, price, float(level), sizes) for level in levels])
+    middle = _best(on, price, target, sizes)
+    around = middle * np.array([1.0, 0.5, 2.0])
+    tokens = target / np.exp(price.log_per_token(np.log(around))[0])
+    kind = str(frame.loc[frame["used"], "params_kind"].iloc[0])
+    offered = candidates.family(frame, kind, float(best.max()) * candidates.FACTOR)
+    limits = candidates.ratios(frame)
+    every = candidates.cross(offered, price, levels, best, limits)
+    if not len(every):
+        raise ValueError(
+            f"no size that can be built comes within {candidates.FACTOR:g} times of the best at up to {largest:.3g} "
+            f"FLOPs, at {limits[0]:.3g} to {limits[1]:.3g} tokens per parameter: give another largest= or budget="
+        )
+    four = np.geomspace(max(low, largest / 300), largest, 5)
+    middles = np.array([_best(on, price, float(level), sizes) for level in four])
+    grid = _grid(offered, price, four, middles, limits)
+    loss = _loss(on, price, target, middle)
+    return Setting(found, problem, every, grid, found.place((around, tokens)), target, middle, loss)
+
+
+def _loss(on: Law, price: Any, budget: float, size: float) -> float:
+    """Return the law's loss for this size at this budget [FLOPs]: what analysis.plan says of it too."""
+    import numpy as np
+
+    at = np.array([math.log(size)])
+    return float(on.loss(at, math.log(budget) - price.log_per_token(at)[0])[0])
+
+
+def _best(on: Law, price: Any, budget: float, sizes: tuple[float, float]) -> float:
+    """Return the law's best size of a budget; where it has none, that of 20 tokens per parameter."""
+    import numpy as np
+
+    from analysis.approaches import optimum
+
+    found = float(np.exp(optimum.training_only(on, price, budget, sizes).log_params[0]))
+    rule = math.sqrt(budget / 120.0)
+    return found if math.isfinite(found) and rule / 30 < found < rule * 30 else rule
+
+
+def _grid(offered: tuple[Size, ...], price: Any, levels: Array, best: Array, limits: tuple[float, float]) -> Candidates:
+    """Return the isoFLOP grid that a study would run instead: seven sizes over a factor of 16 at each budget."""
+    import numpy as np
+
+    from analysis.planning import candidates
+
+    parts = []
+    for level, middle in zip(levels, best, strict=True):
+        wanted = middle * np.geomspace(0.25, 4.0, 7)
+        picked = dict.fromkeys(_nearest(offered, float(n)) for n in wanted)
+        parts.append(candidates.cross(tuple(picked), price, np.array([level]), np.array([middle]), limits))
+    params, tokens, flops = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("params", "tokens", "flops")
+    )
+    return candidates.Candidates(params, tokens, flops, tuple(size for p in parts for size in p.sizes))
+
+
+def _nearest(offered: Sequence[Size], params: float) -> Size:
+    return min(offered, key=lambda size: abs(math.log(size.params / params)))
+
+
+def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
+    """Return how much of the grid's budget the choice needs for the grid's interval, over simulated studies.
+
+    Truth is the best basin's law with the form's smooth error on top of it.
+    """
+    from analysis.planning import posterior as design
+
+    found, pool, grid = setting.posterior, setting.candidates, setting.grid
+    total = float(grid.flops.sum())
+    done = (rows.params, rows.tokens)
+    places = found.place((pool.params, pool.tokens))
+    order = design.batch(found, places, setting.aims, pool.flops, budget=total, count=40, power=None)
+    picks = [c.index for c in order]
+    now = _spread(setting, done, studies, seed)
+    whole = _spread(setting, _joined(done, grid, range(len(grid))), studies, seed)
+    share, runs, reached = None, len(picks), now
+    steps = _steps(len(picks)) if whole < TELLS * now else []
+    for k in steps:
+        reached = _spread(setting, _joined(done, pool, picks[:k]), studies, seed)
+        # One reading at or below the grid's may be the luck of the simulated studies: the next has to be so too.
+        if share is not None and reached <= whole:
+            break
+        share, runs = (float(pool.flops[picks[:k]].sum()) / total, k) if reached <= whole else (None, len(picks))
+    return Share(share, runs, len(grid), total, now, whole, reached, studies)
+
+
+def _steps(count: int) -> list[int]:
+    return sorted({k for k in (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40) if k <= count} | {count})
+
+
+def _joined(done: tuple[Array, Array], pool: Candidates, picks: Sequence[int] | range) -> tuple[Array, Array]:
+    import numpy as np
+
+    index = np.asarray(list(picks), dtype=np.int64)
+    return np.concatenate([done[0], pool.params[index]]), np.concatenate([done[1], pool.tokens[index]])
+
+
+def _spread(setting: Setting, columns: tuple[Array, Array], studies: int, seed: int) -> float:
+    """Return the robust sd of the forecast's error of ln loss at the target over studies simulated on this design.
+
+    Runs and target share the form's smooth error, as the posterior has it; runs scatter by their seeds besides.
+    """
+    import numpy as np
+
+    from analysis.estimation import multistart
+    from analysis.planning import posterior as design
+
+    found = setting.posterior
+    theta = found.basins[0].theta
+    x = found.place(columns)
+    both = np.concatenate([x, setting.aims[:, :1]], axis=1)
+    truth = found.form.log_value(theta[None], both)[0]
+    root = np.linalg.cholesky(design.alike(found, both, both) + 1e-12 * np.eye(len(truth)))
+    generator = np.random.default_rng(np.random.SeedSequence([seed, len(truth)]))
+    truth = truth + generator.normal(size=(studies, len(truth))) @ root.T
+    seen = truth[:, :-1] + found.noise * generator.normal(size=(studies, x.shape[1]))
+    problem = multistart.Problem(found.form, x, found.centres, seen[0], setting.problem.loss)
+    start = multistart.fit_point(problem, 4)
+    fits = multistart.fit_many(problem, start, y=seen)
+    error = found.form.log_value(problem.expanded(fits.theta), setting.aims[:, :1])[:, 0] - truth[:, -1]
+    return float(1.4826 * np.median(np.abs(error - np.median(error))))

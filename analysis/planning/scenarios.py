@@ -1,0 +1,227 @@
+"""From a law and a budget to the options: what to train under each assumption, with intervals and model shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.text import numbers
+
+if TYPE_CHECKING:
+    from analysis.approaches.optimum import Answers
+    from analysis.planning.basis import Basis
+    from analysis.planning.shapes import Shape
+    from analysis.values.blocks import Interval
+
+
+MUCH = 10.0
+"""Laws whose AICc is behind by more than this fit the runs worse."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One plan: what was assumed, N, D, loss, FLOPs with intervals, models of that size, and what to be careful about.
+
+    `intervals` hold params, tokens, tokens_per_param, loss: [low, high], or None where the runs give none.
+    """
+
+    name: str
+    assumption: str
+    params: float
+    tokens: float
+    tokens_per_param: float
+    loss: float
+    training_flops: float
+    inference_flops: float
+    gpu_hours: float | None
+    epochs: float | None
+    intervals: dict[str, Interval | None]
+    shapes: tuple[Shape, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OtherLaw:
+    """What another law through the same runs would train with the budget; `aicc_behind` the best one's AICc.
+
+    `lacking` says why no plan rests on it; empty where one may.
+    """
+
+    form: str
+    params: float | None
+    tokens_per_param: float | None
+    loss: float | None
+    aicc_behind: float
+    lacking: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All options for a budget, the law that they rest on and how far it is from the runs."""
+
+    source: str
+    law: str
+    constants: dict[str, float]
+    kinds: dict[str, str]
+    budget_flops: float
+    speed: float | None
+    extrapolation_factor: float | None
+    options: tuple[Option, ...]
+    notes: tuple[str, ...]
+    form: str = "chinchilla"
+    other_laws: tuple[OtherLaw, ...] = ()
+
+
+def make(basis: Basis, options: Mapping[str, Any], speed: float | None = None) -> Plan:
+    """Return the plan of a basis; `options` are budget [FLOPs], overtrain, inference_tokens, unique_tokens, repeats."""
+    import numpy as np
+
+    from analysis.approaches import optimum
+
+    budget = float(options["budget"])
+    on, price, sizes = basis.law, basis.price, basis.sizes
+    best = optimum.training_only(on, price, budget, sizes)
+    shared: dict[str, Any] = {"basis": basis, "vocabulary": int(options["vocabulary"]), "speed": speed}
+    if not np.isfinite(best.log_params[0]):
+        raise ValueError(
+            f"budget={budget:g}: the law has no best size within {optimum.SEARCH:g} times the sizes swept: take "
+            "another budget or form, or more runs if the law is not identified"
+        )
+    made = [_option("training-only", "all of the budget is training", best, **shared)]
+    factor = float(options["overtrain"])
+    if factor != 1.0:
+        text = f"{numbers.factor(factor)} the optimal tokens per parameter, the same budget"
+        found = optimum.over_trained(on, price, budget, sizes, factor)
+        made.append(_option("over-trained", text, found, **shared))
+    if options["inference_tokens"]:
+        served = float(options["inference_tokens"])
+        text = f"the loss of training-only, and {numbers.count(served)} tokens served"
+        found = optimum.inference(on, price, best.loss, served, sizes)
+        saved = _saved(best, found, price, served)
+        made.append(_option("inference", text, found, **shared, notes=(saved,)))
+    if options["unique_tokens"]:
+        made.append(_limited(options, budget, shared))
+    notes = list(basis.notes)
+    far = budget / basis.largest if basis.largest else None
+    if far is not None and far > 30:
+        notes.append(f"the budget is {far:.3g} times the largest run: intervals hold no error of the form out there")
+    if far is not None and basis.tested is not None and far > basis.tested / 0.8:
+        reach = f"reach {numbers.factor(basis.tested)} at most" if basis.tested else "are none"
+        notes.append(
+            f"backtests of this law {reach} beyond their fits: nothing tests the {numbers.factor(far)} of this plan"
+        )
+    others = _others(basis, budget)
+    notes += _spread(basis.form, others, made[0])
+    return Plan(
+        basis.source, basis.text, basis.constants, basis.kinds, budget, speed, far, tuple(made), tuple(notes),
+        basis.form, others,
+    )  # fmt: skip
+
+
+def _others(basis: Basis, budget: float) -> tuple[OtherLaw, ...]:
+    """Return what the other laws would train, the best by AICc first."""
+    from analysis.approaches import optimum
+
+    made = []
+    for other in basis.beside:
+        found = optimum.training_only(other.law, basis.price, budget, basis.sizes)
+        n, d, loss = (float(v[0]) for v in (found.log_params, found.log_tokens, found.loss))
+        known = math.isfinite(n)
+        made.append(OtherLaw(
+            other.form, math.exp(n) if known else None, math.exp(d - n) if known else None, loss if known else None,
+            other.behind, other.lacking or ("" if known else "no best size for this budget"),
+        ))  # fmt: skip
+    return tuple(sorted(made, key=lambda one: one.aicc_behind))
+
+
+def _spread(form: str, others: tuple[OtherLaw, ...], best: Option) -> list[str]:
+    """Return notes where a law that fits the runs as well, or better, would train another size, or none at all."""
+    own = next((one.aicc_behind for one in others if one.form == form), 0.0)
+    fits = [one for one in others if not one.lacking and one.form != form]
+    notes = []
+    better = [one for one in others if own - one.aicc_behind > MUCH]
+    for one in better:
+        lower = f"{one.form} fits these runs clearly better than {form} (AICc {own - one.aicc_behind:.3g} lower)"
+        notes.append(lower + (f", and no plan rests on it: {one.lacking}" if one.lacking else f": see form={one.form}"))
+    good = [one for one in fits if one.aicc_behind <= max(own, 0.0) + MUCH]
+    sizes = [one.params for one in good if one.params is not None] + [best.params]
+    if max(sizes) / min(sizes) > 1.5:
+        notes.append(
+            f"laws that fit the runs about as well put N* between {numbers.count(min(sizes))} and "
+            f"{numbers.count(max(sizes))}: the intervals above hold only one law's uncertainty"
+        )
+    return notes
+
+
+def _limited(options: Mapping[str, Any], budget: float, shared: dict[str, Any]) -> Option:
+    from analysis.approaches import optimum
+
+    basis = shared["basis"]
+    unique, given = float(options["unique_tokens"]), options["repeats"]
+    unknown = set(given) - {"R_D", "R_N"}
+    if unknown:
+        raise ValueError(f"repeats={','.join(sorted(unknown))}: the constants are R_D and R_N")
+    half = optimum.Repeats(given.get("R_D", optimum.Repeats.tokens), given.get("R_N", optimum.Repeats.params))
+    found = optimum.limited_data(basis.law, basis.price, budget, basis.sizes, unique=unique, repeats=half)
+    notes = []
+    if not given and basis.form != "repeats":
+        notes.append(
+            "repeats wear out as in Muennighoff et al. 2023 (R_D 15.4, R_N 5.31), whose R_D later fits leave unbounded "
+            "above: treat the loss as a guess beyond 4 epochs"
+        )
+    epochs = math.exp(float(found.log_tokens[0])) / unique
+    if epochs > 16:
+        notes.append(f"{epochs:.0f} epochs: repeated tokens are worth next to nothing beyond 16, get more data")
+    elif epochs > 4:
+        notes.append(f"{epochs:.1f} epochs: beyond 4, repeated tokens are worth clearly less than new ones")
+    text = f"{numbers.count(unique)} distinct tokens, repeated as often as that pays"
+    return _option("limited data", text, found, **shared, notes=tuple(notes), unique=unique)
+
+
+def _saved(best: Answers, found: Answers, price: Any, served: float) -> str:
+    import numpy as np
+
+    serving = np.exp(price.log_per_token(best.log_params)[0]) / 3.0 * served
+    share = 1.0 - (found.training_flops + found.inference_flops) / (best.training_flops + serving)
+    return f"saves {numbers.percent(float(share[0]))} of training and serving together against training-only"
+
+
+def _option(
+    name: str,
+    assumption: str,
+    found: Answers,
+    *,
+    basis: Basis,
+    vocabulary: int,
+    speed: float | None,
+    notes: tuple[str, ...] = (),
+    unique: float | None = None,
+) -> Option:
+    import numpy as np
+
+    from analysis.inference import resampling
+    from analysis.planning import shapes
+
+    def interval(values: Any) -> Interval | None:
+        return resampling.interval(values[1:], float(values[0])) if len(values) > 1 else None
+
+    ratio = found.log_tokens - found.log_params
+    columns = {"params": np.exp(found.log_params), "tokens": np.exp(found.log_tokens),
+               "tokens_per_param": np.exp(ratio), "loss": found.loss}  # fmt: skip
+    if not np.isfinite(columns["params"][0]):
+        notes = (*notes, "there is no answer within the sizes searched")
+    flops = float(found.training_flops[0])
+    return Option(
+        name,
+        assumption,
+        **{key: float(values[0]) for key, values in columns.items()},
+        training_flops=flops,
+        inference_flops=float(found.inference_flops[0]),
+        gpu_hours=None if speed is None else flops / speed / 3600.0,
+        epochs=None if unique is None else float(columns["tokens"][0]) / unique,
+        intervals={key: interval(values) for key, values in columns.items()},
+        shapes=shapes.propose(float(columns["params"][0]), basis.kinds["params"], vocabulary),
+        notes=notes,
+    )

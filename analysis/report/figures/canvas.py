@@ -1,0 +1,121 @@
+"""From panels to files: what a figure is, and how it becomes SVG text, PNG bytes and CSV rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.report.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+WIDTH = 4.6
+HEIGHT = 3.6
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: `draw` fills and returns the axes it is given; `height` in inches, `alt` is read aloud."""
+
+    name: str
+    alt: str
+    draw: Callable[[Axes], Axes]
+    height: float = HEIGHT
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a figure plots, as columns and rows, for machines."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that belong together, with the sentence that says what to see in them and their data."""
+
+    name: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    table: Table
+
+
+def svg(panels: Sequence[Panel], name: str, transparent: bool) -> str:
+    """Return the panels side by side as one SVG document, the same text for the same data."""
+    buffer = io.StringIO()
+    _save(panels, buffer, format="svg", transparent=transparent, salt=name, metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def png(panels: Sequence[Panel], dpi: int = 160) -> bytes:
+    """Return the panels side by side as a PNG image on a white ground."""
+    buffer = io.BytesIO()
+    _save(panels, buffer, format="png", dpi=dpi, salt="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def csv_text(table: Table) -> str:
+    """Return the plotted data as CSV with full precision; missing values are empty."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows([["" if v is None or v != v else v for v in row] for row in table.rows])  # noqa: PLR0124
+    return buffer.getvalue()
+
+
+def inline(panel: Panel, name: str) -> str:
+    """Return one panel as an SVG element to put into a page.
+
+    Its ids are made unique by `name`; ink and paper become the page's own colours, so that it follows a dark scheme;
+    it is scaled by the page's width and named for screen readers.
+    """
+    from html import escape
+
+    text = svg([panel], name, transparent=True)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'href="#', f'href="#{name}-', text)
+    text = re.sub(r"url\(#", f"url(#{name}-", text)
+    text = text.replace(style.INK, "currentColor").replace(style.PAPER, "var(--paper)")
+    opening = re.match(r"<svg[^>]*>", text)
+    assert opening is not None, "matplotlib wrote no svg element"
+    box = re.search(r'viewBox="([^"]+)"', opening.group(0))
+    assert box is not None, "matplotlib wrote no viewBox"
+    label = escape(panel.alt, quote=True)
+    start = f'<svg class="panel" viewBox="{box.group(1)}" role="img" aria-label="{label}">'
+    return start + text[opening.end() :].replace("xlink:href", "href").strip()
+
+
+def _save(panels: Sequence[Panel], target: Any, salt: str, transparent: bool = False, **options: Any) -> None:
+    import matplotlib
+
+    settings: Any = {**style.RC, "svg.hashsalt": salt}
+    with matplotlib.rc_context(settings):
+        canvas = compose(panels)
+        canvas.patch.set_visible(not transparent)
+        canvas.savefig(target, facecolor=style.PAPER, **options)
+
+
+def compose(panels: Sequence[Panel]) -> Canvas:
+    """Return a matplotlib figure with the panels side by side, at most two in a row."""
+    from matplotlib.figure import Figure as Canvas
+
+    across = min(2, len(panels))
+    rows = [panels[i : i + across] for i in range(0, len(panels), across)]
+    heights = [max(p.height for p in row) for row in rows]
+    canvas = Canvas(figsize=(WIDTH * across, sum(heights)), layout="constrained")
+    grid = canvas.add_gridspec(len(rows), across, height_ratios=heights)
+    for i, row in enumerate(rows):
+        for j, panel in enumerate(row):
+            panel.draw(canvas.add_subplot(grid[i, j]))
+    return canvas

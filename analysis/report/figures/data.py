@@ -1,0 +1,128 @@
+"""What the figures are made of: rows of `runs.csv` and learning curves, read with the standard library."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.runs.learning import validations
+
+MOST_DOTS = 1500
+"""Runs of a panel that are drawn as dots: of more nothing is seen, and a page of them is slow to write and to open."""
+
+
+def dots(count: int, most: int = MOST_DOTS) -> list[int]:
+    """Return which of so many runs are drawn as dots: all of them, or as many as are allowed, always the same ones."""
+    return list(range(count)) if count <= most else sorted(random.Random(0).sample(range(count), most))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run; counts in parameters, tokens and FLOPs, losses in the fit's unit, NaN where unknown."""
+
+    key: str
+    state: str
+    params: float
+    tokens: float
+    flops: float
+    budget: float
+    loss: float
+    predicted: float
+    used: bool
+    drop_code: str
+    drop_reason: str
+    extra: Mapping[str, str]
+
+    @property
+    def error(self) -> float:
+        """Predicted over observed loss, less one; NaN without a prediction."""
+        return self.predicted / self.loss - 1 if self.loss > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation losses of one run by training tokens; the budget is in FLOPs."""
+
+    key: str
+    budget: float
+    params: float
+    tokens: tuple[float, ...]
+    losses: tuple[float, ...]
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Read `runs.csv`; ValueError names a column that is missing."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = reader.fieldnames or []
+            records = list(reader)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; it is written beside fit.json by python -m analysis.fit") from None
+    for name in ("key", "params", "tokens", "flops", "loss"):
+        if name not in columns:
+            raise ValueError(f"{path} has no column {name!r}, only {', '.join(columns)}; run analysis.fit again")
+    return tuple(_row(record) for record in records)
+
+
+def as_rows(frame: Any) -> tuple[Row, ...]:
+    """Return a tidy frame with predictions as rows, as `runs.csv` would give them."""
+    text = frame.astype(object).where(frame.notna(), "").to_dict("records")
+    return tuple(_row({str(name): str(value) for name, value in record.items()}) for record in text)
+
+
+def read_curves(folder: Path, rows: Iterable[Row]) -> tuple[Curve, ...]:
+    """Read the validation losses of each row's run from `<folder>/<key>/metrics.jsonl`.
+
+    Runs without that file, torn lines and losses that are not finite are left out: curves are for looking.
+    """
+    curves = []
+    for row in rows:
+        if "/" in row.key or row.key in ("", ".", ".."):
+            continue
+        points = validations(folder / row.key / "metrics.jsonl")
+        if points:
+            tokens, losses = zip(*points, strict=True)
+            curves.append(Curve(row.key, row.budget, row.params, tokens, losses))
+    return tuple(curves)
+
+
+def budget_label(value: float, budgets: Iterable[float]) -> str:
+    """Return a budget for a legend with as many digits as tell it from the others: 2×10¹², 3.2×10¹³."""
+    from analysis.text import numbers
+
+    others = list(budgets)
+    for digits in (2, 3, 4):
+        if len({numbers.power(b, digits) for b in others}) == len(set(others)):
+            return numbers.power(value, digits)
+    return numbers.power(value, 6)
+
+
+def _row(record: Mapping[str, str]) -> Row:
+    used = record.get("used", "True").strip().lower() in ("true", "1")
+    return Row(
+        key=record["key"],
+        state=record.get("state", ""),
+        params=_number(record["params"]),
+        tokens=_number(record["tokens"]),
+        flops=_number(record["flops"]),
+        budget=_number(record.get("flops_budget", "")),
+        loss=_number(record["loss"]),
+        predicted=_number(record.get("predicted", "")),
+        used=used,
+        drop_code=record.get("drop_code", ""),
+        drop_reason=record.get("drop_reason", ""),
+        extra=dict(record),
+    )
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan

@@ -1,0 +1,95 @@
+"""The backtest's fan: errors of laws fitted up to rising cuts of compute, by how far they were extrapolated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from analysis.report.figures import style
+from analysis.report.figures.canvas import Figure, Panel, Table
+from analysis.text import numbers
+from analysis.values.blocks import Interval
+from analysis.values.study_result import Cut, Fit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BINS = 6
+
+
+def figure(fit: Fit) -> Figure | None:
+    """Return the fan and the drift of the exponent, or None with fewer than two cuts."""
+    cuts = fit.rolling
+    if len(cuts) < 2:
+        return None
+    panels = [
+        Panel("fan", "Errors of forecasts against the factor of extrapolation", lambda ax: draw(ax, cuts), height=3.5)
+    ]
+    known = [cut for cut in cuts if cut.a is not None]
+    if len(known) > 1:
+        whole = fit.fits.surface.intervals.get("a")
+        panels.append(Panel("drift", "The exponent a against the cut", lambda ax: drift(ax, known, whole), height=3.5))
+    worst = max(cuts, key=lambda cut: cut.mean_abs_relative_error)
+    caption = (
+        f"Each colour is a law fitted on the runs up to a cut of compute and asked for all runs above it. Mean errors "
+        f"reach {numbers.percent(worst.mean_abs_relative_error)}"
+    )
+    values = [cut.a for cut in known if cut.a is not None]
+    if len(values) > 1:
+        caption += f"; the exponent a lies between {min(values):.2f} and {max(values):.2f} over the cuts"
+    return Figure("fan", "Backtest fan: how errors grow with extrapolation", caption + ".", tuple(panels), table(cuts))
+
+
+def draw(ax: Axes, cuts: Sequence[Cut]) -> Axes:
+    """Draw each cut's errors above it: runs as faint dots, their running mean as a line."""
+    style.frame(ax, "compute / largest compute of the fit", "predicted / observed − 1 [%]")
+    factors = [c / cut.flops for cut in cuts for c, _ in cut.runs]
+    style.log_axis(ax.xaxis, 1.0, max(2.0, max(factors) * 1.1), numbers.factor)
+    ax.axhline(0, color=style.INK, linewidth=1, zorder=1)
+    errors = sorted(100 * e for cut in cuts for _, e in cut.runs)
+    for cut, colour in zip(cuts, style.ramp(len(cuts)), strict=True):
+        x, y = [c / cut.flops for c, _ in cut.runs], [100 * e for _, e in cut.runs]
+        ax.plot(x, y, "o", ms=2.5, mfc=colour, mec="none", alpha=0.3, zorder=2)
+        ax.plot(*zip(*_binned(x, y), strict=True), color=colour, linewidth=1.6, marker="o", ms=3.5, zorder=3)
+    low, high = errors[len(errors) // 50], errors[-1 - len(errors) // 50]
+    reach = max(abs(low), abs(high), 0.1) * 1.25
+    ax.set_ylim(-reach, reach)
+    return ax
+
+
+def drift(ax: Axes, cuts: Sequence[Cut], whole: Interval | None) -> Axes:
+    """Draw the exponent of N* by cut; the band is the interval of the fit on all runs."""
+    style.frame(ax, "fitted up to [FLOPs]", "exponent a of N*")
+    flops = [cut.flops for cut in cuts]
+    style.log_axis(ax.xaxis, *style.padded(flops, 0.1), numbers.power)
+    values = [cut.a for cut in cuts if cut.a is not None]
+    if whole is not None:
+        ax.axhspan(*whole, color=style.BLUE, alpha=0.14, linewidth=0, zorder=0)
+    ax.plot(flops, values, color=style.MUTED, linewidth=1, zorder=2)
+    for cut, colour in zip(cuts, style.ramp(len(cuts)), strict=True):
+        assert cut.a is not None
+        ax.plot(cut.flops, cut.a, "o", ms=6, mfc=colour, mec=style.PAPER, zorder=3)
+    ends = [*values, *(whole or ())]
+    room = max(max(ends) - min(ends), 0.02) * 0.2
+    ax.set_ylim(min(ends) - room, max(ends) + room)
+    return ax
+
+
+def table(cuts: Sequence[Cut]) -> Table:
+    """Return every held-out run of every cut as a row."""
+    columns = ("fitted_up_to_flops", "rows", "a", "flops", "relative_error")
+    return Table(columns, tuple((c.flops, c.rows, c.a, flops, e) for c in cuts for flops, e in c.runs))
+
+
+def _binned(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+    """Return means over equal steps of ln x, of steps that hold a point."""
+    low, high = math.log(min(x)), math.log(max(x))
+    width = max((high - low) / BINS, 1e-9)
+    groups: dict[int, list[int]] = {}
+    for i, value in enumerate(x):
+        groups.setdefault(min(BINS - 1, int((math.log(value) - low) / width)), []).append(i)
+    return [
+        (math.exp(sum(math.log(x[i]) for i in group) / len(group)), sum(y[i] for i in group) / len(group))
+        for _, group in sorted(groups.items())
+    ]

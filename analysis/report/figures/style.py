@@ -1,0 +1,166 @@
+"""How all figures look: one palette, log ticks that read as numbers, and no global state.
+
+Colours are near the colour-blind-safe set of Okabe and Ito (2008); budgets, which are ordered, take steps of one ramp
+of hues. All are of middle lightness, to be read on white and on near-black: the report follows the reader's scheme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from analysis.text import numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK = "#22272e"
+PAPER = "#fefefe"
+MUTED = "#7d8590"
+BLUE = "#2a7fb8"
+ORANGE = "#d9730d"
+GREEN = "#0f9d76"
+PINK = "#c4679b"
+_RAMP = ("#8a6bbf", "#3f7fc1", "#1f9aa0", "#3aa05a", "#a3a01e", "#dd8a1a", "#cf5540")
+
+SMALL = 9.0
+NORMAL = 10.0
+
+RC: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": NORMAL,
+    "axes.labelsize": NORMAL,
+    "axes.titlesize": NORMAL + 1,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+}
+"""Settings a figure is drawn and saved under (see analysis.report.figures.canvas)."""
+
+
+def ramp(count: int) -> list[str]:
+    """Return so many ordered colours, from the smallest budget to the largest."""
+    if count <= 1:
+        return [_RAMP[1]] * count
+    return [_mix(i / (count - 1)) for i in range(count)]
+
+
+def frame(ax: Axes, x: str, y: str, title: str = "") -> Axes:
+    """Give axes their labels, a quiet grid and only the two spines that carry ticks."""
+    ax.set_xlabel(x, color=INK)
+    ax.set_ylabel(y, color=INK)
+    if title:
+        ax.set_title(title, loc="left", color=INK, fontweight="bold", pad=8)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color(MUTED)
+    ax.tick_params(which="both", color=MUTED, labelcolor=INK)
+    ax.grid(True, which="major", color=MUTED, alpha=0.25, linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.patch.set_visible(False)
+    return ax
+
+
+def log_axis(axis: Any, low: float, high: float, show: Callable[[object], str]) -> None:
+    """Make an axis logarithmic from `low` to `high` with 3 to 7 ticks that `show` writes out.
+
+    Decades where they suffice, 1-2-5 steps or finer on short ranges: never an unlabelled axis.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    axis.axes.set_xscale("log") if axis.axis_name == "x" else axis.axes.set_yscale("log")
+    (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(low, high)
+    axis.set_major_locator(FixedLocator(log_ticks(low, high)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: show(float(value))))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Return at least 3 and at most `most` round values between two positive numbers, coarsest that fits."""
+    assert 0 < low < high, f"log axis from {low} to {high}"
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    choices: list[list[float]] = []
+    for steps in (
+        (1.0,),
+        (1.0, 3.0),
+        (1.0, 2.0, 5.0),
+        (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+        tuple(float(i) for i in range(1, 10)),
+    ):
+        choices.append([s * 10.0**e for e in range(first, last + 1) for s in steps])
+    for step in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01):
+        count = round(9 / step)
+        choices.append([(1 + i * step) * 10.0**e for e in range(first, last + 1) for i in range(count)])
+    inside = [[round(t, 15) if t < 1 else t for t in ticks if low <= t <= high] for ticks in choices]
+    fitting = [ticks for ticks in inside if 3 <= len(ticks) <= most]
+    if fitting:
+        apart = math.log(high / low) / (most + 3)
+        roomy = [ticks for ticks in (_apart(ticks, apart) for ticks in fitting) if len(ticks) >= 3]
+        return roomy[0] if roomy else fitting[0]
+    if len(inside[0]) > most:
+        every = math.ceil(len(inside[0]) / most)
+        return inside[0][::every]
+    return [low, math.sqrt(low * high), high]
+
+
+def _apart(ticks: list[float], gap: float) -> list[float]:
+    """Return the ticks without those nearer than `gap`, in logs, to the next: labels beside a decade would overlap."""
+    kept: list[float] = []
+    for tick in reversed(ticks):
+        if not kept or math.log(kept[-1] / tick) >= gap:
+            kept.append(tick)
+    return kept[::-1]
+
+
+def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
+    """Return limits of a log axis that leave a share of its length free at both ends."""
+    known = [v for v in values if math.isfinite(v) and v > 0]
+    assert known, "a log axis needs a positive value"
+    low, high = math.log(min(known)), math.log(max(known))
+    room = max((high - low) * share, 0.05)
+    return math.exp(low - room), math.exp(high + room)
+
+
+def thinned(count: int, most: int) -> set[int]:
+    """Return at most `most` of the indices 0 to count - 1, evenly spaced, both ends included."""
+    if count <= most:
+        return set(range(count))
+    return {round(i * (count - 1) / (most - 1)) for i in range(most)}
+
+
+def spread(wanted: list[float], gap: float) -> list[float]:
+    """Return label positions at least `gap` apart and as near as that allows to the wanted ones, order kept."""
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    blocks: list[list[float]] = []  # [sum of (wanted - offset), members]; a block is placed at its mean
+    for i in order:
+        blocks.append([wanted[i], 1.0])
+        while len(blocks) > 1:
+            (total, size), (next_total, next_size) = blocks[-2], blocks[-1]
+            if total / size + size * gap <= next_total / next_size:
+                break
+            blocks[-2:] = [[total + next_total - next_size * size * gap, size + next_size]]
+    places: list[float] = []
+    for total, size in blocks:
+        places += [total / size + k * gap for k in range(int(size))]
+    result = [0.0] * len(wanted)
+    for i, place in zip(order, places, strict=True):
+        result[i] = place
+    return result
+
+
+def parameters(value: object) -> str:
+    """Write a tick of a parameter or token axis: 300k, 1M, 2.5B."""
+    return numbers.count(value, 2)
+
+
+def _mix(share: float) -> str:
+    place = share * (len(_RAMP) - 1)
+    low = min(int(place), len(_RAMP) - 2)
+    a, b, t = _RAMP[low], _RAMP[low + 1], place - low
+    parts = [round(int(a[i : i + 2], 16) * (1 - t) + int(b[i : i + 2], 16) * t) for i in (1, 3, 5)]
+    return "#" + "".join(f"{part:02x}" for part in parts)

@@ -1,0 +1,102 @@
+"""What page and terminal say of the recommendation, in one place each, from the content of fit.json alone.
+
+Standard library only: the terminal's lines are printed without numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.text import numbers
+
+Json = Mapping[str, Any]
+
+
+def no_interval(fit: Json) -> str:
+    """Return why what is recommended has no interval."""
+    plan = fit.get("recommendation") or {}
+    if plan.get("approach") == "envelope":
+        return "approach 1 gives power laws without draws"
+    if not fit.get("resamples"):
+        return "resamples=0"
+    return "more than one in twenty resamples has no best size"
+
+
+def between(fit: Json, bounds: object, show: Any = numbers.number) -> str:
+    """Return "low to high", or that there is no interval and why."""
+    text = numbers.interval(bounds, show)
+    return f"no interval: {no_interval(fit)}" if text == numbers.MISSING else text
+
+
+def by(plan: Json) -> str:
+    """Return which approach is recommended, in words."""
+    return {"law": "the law asked for"}.get(str(plan.get("approach")), f"the {plan.get('approach')}")
+
+
+def power_law(fit: Json, quantity: str) -> str | None:
+    """Return "N* = 2.8B (C / 1e21)^0.506, exponent 0.494 to 0.518" of the recommended law; None where it has none."""
+    plan = fit.get("recommendation") or {}
+    growth = (plan.get("growth") or {}).get(quantity)
+    if not growth:
+        return None
+    symbol = {"params": "N*", "tokens": "D*"}[quantity]
+    ends = numbers.interval(growth.get("interval"))
+    known = ends if ends != numbers.MISSING else f"no interval: {growth.get('reason') or no_interval(fit)}"
+    return (
+        f"{symbol} = {numbers.count(growth['value'])} (C / {numbers.scientific(growth['reference_flops'])})^"
+        f"{numbers.number(growth['exponent'])}, exponent {known}"
+    )
+
+
+def backtest(test: Json | None) -> str:
+    """Return how far off the backtest is, over what factor, and whether that is the recommendation's."""
+    if not test:
+        return "none: it needs at least three budgets, two of them 1.5 times below the largest or more"
+    error = numbers.finite(test.get("relative_error"))
+    text = (
+        f"{numbers.percent(None if error is None else abs(error))} error in the lowest loss of the held-out largest "
+        f"budget, {numbers.flops(test.get('held_out_budget'))}, {numbers.factor(test.get('extrapolation_factor'))} "
+        "beyond its fit"
+    )
+    return text + "".join(f"; {said}" for said in (uncovered(test), sided(test)) if said)
+
+
+def uncovered(test: Json) -> str:
+    """Return that no test reaches as far as the recommendation does; empty where one does."""
+    if test.get("covers", True) or not test.get("recommended_factor"):
+        return ""
+    return f"no test reaches the recommendation's {numbers.factor(test['recommended_factor'])}"
+
+
+def sided(test: Json) -> str:
+    """Return that all held-out runs are missed on one side; empty where they are not."""
+    mean = numbers.finite(test.get("mean_relative_error"))
+    if not test.get("one_sided") or mean is None:
+        return ""
+    side = "high" if mean > 0 else "low"
+    return f"all {len(test.get('runs') or ())} held-out runs too {side}, {100 * mean:+.2g} % on average"
+
+
+def choices(fit: Json) -> str:
+    """Return between what a quantity lies over other choices of the analysis; empty where too few were tried."""
+    lines = [line for line in fit.get("sensitivity") or () if numbers.finite(line.get("value")) is not None]
+    if len(lines) < 3:
+        return ""
+    values = [float(line["value"]) for line in lines]
+    return (
+        f"{lines[0]['quantity']} lies between {min(values):.3f} and {max(values):.3f} over {len(lines)} choices of "
+        "rows and loss"
+    )
+
+
+def apart(fit: Json) -> tuple[float | None, int]:
+    """Return the largest ratio of N* between all approaches that give one, and how many those are."""
+    plan = fit.get("recommendation") or {}
+    sizes = {name: numbers.finite(p.get("params")) for name, p in (plan.get("by_approach") or {}).items()}
+    for line in (fit.get("record") or {}).get("approaches") or ():
+        name = {"3 surface": "surface"}.get(str(line.get("approach")), str(line.get("approach")))
+        sizes.setdefault(name, numbers.finite(line.get("params")))
+    known = [size for size in sizes.values() if size is not None and math.isfinite(size)]
+    return (max(known) / min(known) if len(known) > 1 else None), len(known)

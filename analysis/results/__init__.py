@@ -1,0 +1,1 @@
+"""What a fit gives: all approaches, findings and the recommendation together."""

@@ -1,0 +1,143 @@
+"""What stands beside a fit: laws of other forms, profiles of the constants, approach 1, the table of other choices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.approaches import valley_options
+from analysis.approaches.parametric import _columns, options_of
+from analysis.values.blocks import Block, PowerLaw
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Choice, ProfileCurve
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.inference.law_result import LawFit
+    from analysis.runs.dataset import Rows
+
+
+ENVELOPE = "N* = c C^a, D* = d C^b along the envelope of the runs' curves"
+
+
+def profiles(found: LawFit) -> tuple[ProfileCurve, ...]:
+    """Return the profile of every constant that was fitted."""
+    made = []
+    for name in found.form.names:
+        try:
+            curve = found.profile(name)
+        except ValueError:  # held by a constraint
+            continue
+        ends = (curve.low if curve.closed_low else None, curve.high if curve.closed_high else None)
+        values, deviance = (tuple(map(float, column)) for column in (curve.values, curve.deviance))
+        made.append(ProfileCurve(name, values, deviance, float(curve.cut), _finite(ends[0]), _finite(ends[1])))
+    return tuple(made)
+
+
+def envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block, Mapping[str, PowerLaw]]:
+    """Return approach 1, the envelope of the runs' learning curves, and its laws; not possible where there are none."""
+    from analysis.approaches import envelope as approach
+    from analysis.runs.frame import checkpoints
+
+    def empty(reason: str) -> Block:
+        return Block(form=ENVELOPE, approach="envelope", loss_function="", status="not possible", reason=reason)
+
+    rows = checkpoints(frame)
+    if rows.run is None or len(set(rows.run.tolist())) == len(rows):
+        return empty(no_curves(frame)), {}
+    try:
+        found = approach.fit(rows, resamples=int(asked["resamples"]), seed=int(asked["seed"]))
+    except ValueError as error:
+        return empty(str(error)), {}
+    laws = {"a": found.exponents["params"], "b": found.exponents["tokens"]}
+    block = Block(
+        form=ENVELOPE,
+        approach="envelope",
+        loss_function="squared(log residual)",
+        params={name: law.exponent for name, law in laws.items()},
+        intervals={name: law.exponent_interval for name, law in laws.items()},
+        checks=found.checks,
+        rows_used=len(rows),
+    )
+    return block, found.exponents
+
+
+def no_curves(frame: pd.DataFrame) -> str:
+    """Return why approach 1 is not possible where no run has two checkpoints, and what to do where one can."""
+    if frame.attrs.get("folder") is not None:
+        return "no learning curves: the runs were validated once only (eval.count)"
+    if frame.attrs.get("experiment") is not None:
+        return "no learning curves: they are in the study's folder (runs=runs/STUDY)"
+    return "no learning curves: give a column run and one row a checkpoint (columns=run:COLUMN)"
+
+
+def approaches(
+    frame: pd.DataFrame, rows: Rows, budget: float, asked: Mapping[str, Any], fits: Mapping[str, LawFit | None]
+) -> list[dict[str, Any]]:
+    """Return what each approach and way of interpolating says for a budget, a row each.
+
+    `fits` are approach 3's by form, as they were fitted: their rows say what the rest of fit.json says. Other options
+    of the command (loss, delta, fix, tie, cluster, interval) are theirs already.
+    """
+    import pandas as pd
+
+    from analysis.approaches.comparison import side_by_side
+    from analysis.runs.frame import checkpoints
+
+    curves = checkpoints(frame)
+    one = curves.run is None or len(set(curves.run.tolist())) == len(curves)
+    few = {"resamples": min(200, int(asked["resamples"]))}
+    lines = [
+        side_by_side(
+            rows,
+            budget,
+            checkpoints=None if one else curves,
+            law=law,
+            choices=valley_options.of(asked),
+            **(options_of(form, asked) | few),
+        )
+        for form, law in fits.items()
+    ]
+    found = pd.concat([lines[0], *(table.iloc[-1:] for table in lines[1:])])
+    if one:
+        found.loc[["1 envelope", "1 hull"], "reason"] = no_curves(frame)
+    # Approach 1 reads runs on their way: what it says is biased by that, and other approaches by other things.
+    on_their_way = found.index.isin(("1 envelope", "1 hull")) & (found["reason"] == "")
+    found["note"] = np.where(on_their_way, "losses before the schedules ended", "")
+    records = found.reset_index().to_dict("records")
+    return [{str(name): to_json(_plain(value)) for name, value in line.items()} for line in records]
+
+
+def _plain(value: Any) -> Any:
+    item = getattr(value, "item", None)
+    return item() if callable(item) else value
+
+
+def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Return what the exponent a becomes under other choices than those asked; empty where rows do not hold a fit."""
+    from analysis.diagnostics.sensitivity import sensitivity as table
+
+    try:
+        few = {"resamples": min(200, int(asked["resamples"]))}
+        found = table(_columns(frame), quantity="a", **(options_of("chinchilla", asked) | few))
+    except ValueError:
+        return ()
+    return tuple(
+        Choice(
+            str(line["choice"]), str(line["option"]), "a", _finite(line["value"]), _finite(line.get("low")),
+            _finite(line.get("high")), int(line["nobs"]),
+        )
+        for line in found.to_dict("records")
+    )  # fmt: skip
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

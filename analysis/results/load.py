@@ -1,0 +1,99 @@
+"""Where runs come from: the keys that every command of the analysis takes, and the frame that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.runs import columns, rows, study
+from analysis.text import commandline
+from analysis.text.commandline import Key
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUNS = Key("runs", "runs/STUDY, mlflow:EXPERIMENT, or a file: .csv, .tsv, .parquet, .jsonl (required)", required=True)
+FURTHER = (
+    Key("columns", "file: OURS:THEIRS,... for params, tokens, flops, loss and others; params:size_m*1e6 scales"),
+    Key("where", "file: COLUMN:VALUE,... keeps these rows; VALUE may be A|B, <X, >=X, !=X"),
+    Key(
+        "thin",
+        "file: of every run each K-th checkpoint and its last; of rows without runs each K-th",
+        1,
+        commandline.whole,
+    ),
+    Key(
+        "select",
+        "all, or best: of runs with equal N and D that differ in learning rate or batch, the lowest loss",
+        "all",
+        choices=("all", "best"),
+    ),
+    Key(
+        "mid_schedule",
+        "rows whose schedule was not finished: left out, or corrected by the bias that finished runs show",
+        "exclude",
+        choices=("exclude", "correct"),
+    ),
+    Key(
+        "decimal",
+        "file: the sign before decimals; auto: a point, or a comma that is plain between semicolons",
+        "auto",
+        choices=("auto", "comma", "point"),
+    ),
+    Key("params", "count of parameters: matmul, total or non_embedding (default matmul); of a file: its name"),
+    Key("flop_rule", "file: how flops were counted; 6ND computes the one of params, tokens, flops not there", "given"),
+    Key("loss_unit", "nats per token (default), or bits per byte, in which tokenizers can be compared"),
+    Key("tokenizer", "file: the tokenizer, where no column of this name says it"),
+    Key("validation", "file: the validation set, where no column of this name says it"),
+    Key("points", "study: all, or latest: those that its latest command asked for", "all"),
+    Key("uri", "MLflow server or database of mlflow:EXPERIMENT", "sqlite:///mlflow.db"),
+)
+KEYS = (RUNS, *FURTHER)
+
+
+def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.DataFrame:
+    """Return the tidy frame (see :mod:`analysis.runs.frame`) that these options name.
+
+    `need` are the columns that a file has to have, by default params, tokens, flops and loss.
+    """
+    from analysis.runs import frame
+
+    found = _load(options, need)
+    if options.get("mid_schedule") == "correct":
+        from analysis.diagnostics.schedule import corrected
+
+        found = corrected(found)
+    return frame.best(found) if options.get("select") == "best" else found
+
+
+def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:
+    from analysis.runs import foreign, tables
+
+    runs = str(options["runs"])
+    unit = options["loss_unit"]
+    if runs.startswith("mlflow:"):
+        given = (options["uri"], runs.removeprefix("mlflow:"), options["params"] or "matmul")
+        return study.from_mlflow(*given, unit or columns.LOSS_UNIT)
+    path = Path(runs)
+    if tables.is_file(runs) or path.is_file():
+        what = "params, tokens, flops, loss or another column of ours on the left"
+        return rows.from_csv(
+            path,
+            columns=foreign.pairs("columns", options["columns"], (*columns.REQUIRED, *columns.OPTIONAL), what),
+            params_kind=options["params"] or "given",
+            flop_rule=options["flop_rule"],
+            loss_unit=unit,
+            tokenizer=options["tokenizer"],
+            validation=options["validation"],
+            where=foreign.pairs("where", options["where"], (), "COLUMN:VALUE"),
+            need=need or columns.REQUIRED,
+            decimal=options.get("decimal") or "auto",
+            thin=max(1, int(options.get("thin") or 1)),
+        )
+    for key in ("columns", "where"):
+        if options[key]:
+            raise ValueError(f"{key}={options[key]} is for files, and runs={runs} is none; leave it out")
+    if int(options.get("thin") or 1) > 1:
+        raise ValueError(f"thin={options['thin']} is for files, and runs={runs} is none; leave it out")
+    return study.from_runs(path, options["params"] or "matmul", options["points"], unit or columns.LOSS_UNIT)

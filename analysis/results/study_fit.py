@@ -1,0 +1,335 @@
+"""One fit in the making: the surface, the valleys, the law asked for and all that stands beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.approaches import compute_optimal, parametric
+from analysis.estimation import objectives
+from analysis.results.fit_keys import APPROACHES
+from analysis.text import numbers
+from analysis.values.blocks import Block, Check, Dropped, Fits, Interval, Kinds, PowerLaw, Valleys
+from analysis.values.json_values import to_json
+from analysis.values.study_result import Cloud, Fit, Recommendation, Runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.approaches.cost import Cost
+    from analysis.approaches.loss_laws import Law
+    from analysis.inference.law_result import LawFit
+    from analysis.runs.dataset import Rows
+
+BESIDE = {"single_epoch", "few_sizes"}
+"""Findings of a surface that stands beside another law which hold for that law too."""
+COVERED = {"flops_not_6nd", "clustered_rows"}
+"""Findings of a law that the checks of the rows and of the surface say already, with what to do in a study."""
+
+
+class Parts:
+    """One fit in the making: each part is computed once, in the order in which the others need it."""
+
+    def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
+        from analysis.approaches import frontier, surface, valley_options, valleys
+        from analysis.diagnostics import backtest, findings
+        from analysis.planning import recommend
+        from analysis.runs import large
+
+        self.frame, self.rows, self.asked = frame, rows, asked
+        resamples, seed = int(asked["resamples"]), int(asked["seed"])
+        self.loss: objectives.Loss = criterion(asked)
+        self.dropped = dropped(frame)
+        self.drawn: tuple[Law, Cost, Interval] | None = None
+        self._no_size = False
+        large.log.info("surface, with %d resamples", resamples)
+        found, self.law = parametric.surface(rows, asked)
+        large.log.info("valleys and frontier")
+        self.surface = found if isinstance(found, surface.Surface) else None
+        chosen = valley_options.of(asked)
+        self.valleys = valleys.fit(rows, resamples=resamples, seed=seed, choices=chosen)
+        self.frontier = frontier.fit(rows, self.valleys)
+        self.budget = float(asked["budget"] or 10.0 * float(rows.labels.max()))
+        self.other, self.extra, self.other_fit = self._other_law()
+        self.envelope, self.envelope_laws = _envelope(frame, asked)
+        large.log.info("recommendation and backtest")
+        self.plan, self.why = self._recommended()
+        far = self.plan.extrapolation_factor if self.plan else self.budget / float(rows.flops.max())
+        self.test = backtest.backtest(rows, self.loss, asked["form"], factor=far, choices=chosen, **held(asked))
+        block = found.block if isinstance(found, surface.Surface) else found
+        at_surface = findings.surface(block, rows, recommend.clash(rows, self.valleys, self.surface))
+        said = {check.code for check in at_surface}
+        more = [check for check in block.checks if check.code not in said | COVERED]
+        self.block = dataclasses.replace(block, checks=(*at_surface, *more), rows_dropped=self.dropped)
+
+    def result(self) -> Fit:
+        """Return everything as what fit.json holds."""
+        from analysis.approaches import frontier
+        from analysis.diagnostics import findings, suspects
+        from analysis.inference import resampling
+        from analysis.inference.summary import versions
+        from analysis.planning import recommend
+        from analysis.runs import large
+
+        frame, rows, asked = self.frame, self.rows, self.asked
+        kinds, waiting = kinds_of(frame), int(frame.attrs.get("not_started", 0))
+        at_data = (
+            *suspects.findings(rows, kinds.loss),
+            *findings.data(rows, self.dropped, flop_rule=kinds.flops, waiting=waiting),
+            *setting_checks(frame),
+        )
+        law, extra, envelope = self.other, self.extra, self.envelope
+        valleys = dataclasses.replace(
+            self.valleys.block, rows_dropped=(*self.dropped, *outside(rows, self.valleys.block))
+        )
+        front = self.frontier.block if isinstance(self.frontier, frontier.FrontierFit) else self.frontier
+        top = self._top(law, envelope, valleys)
+        large.log.info("approaches side by side, profiles, sensitivity (sensitivity=no leaves these out)")
+        beside, found = self._approaches(), self._evidence()
+        sizes = recommend.sizes(self.plan, beside.get("approaches", ())) if self.plan else {}
+        plan = recommend.compared(self.plan, sizes)
+        outlook = findings.outlook(plan, self.test, self.why, "note" if self._no_size else "error", sizes)
+        if top is self.block:
+            outlook += findings.choices(found.get("sensitivity", ()), top.intervals.get("a"))
+        own = () if top is self.block or top is valleys else self.block.checks
+        if (
+            law is not None and law.status == "ok"
+        ):  # the surface only stands beside it: its constants are not the answer
+            own = tuple(check for check in own if check.code in BESIDE)
+        every = once((*at_data, *valleys.checks, *top.checks, *own, *outlook))
+        shared = {f.name: getattr(top, f.name) for f in dataclasses.fields(Block)}
+        return Fit(
+            **{**shared, "checks": every, "rows_dropped": self.dropped},
+            study=study_name(asked, frame),
+            source=str(asked.get("runs") or "a frame"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            kinds=kinds,
+            interval_method=f"{'law' if law else 'surface'}: {extra.get('interval', 'none')}; "
+            "valleys: residual bootstrap, pooled over budgets",
+            confidence=resampling.CONFIDENCE,
+            resamples=int(asked["resamples"]),
+            seed=int(asked["seed"]),
+            versions=versions(),
+            runs=Runs(
+                len(frame),
+                len(rows),
+                len(self.dropped),
+                int((frame["state"] == "completed").sum()),
+                len(rows.labels),
+                float(rows.flops.max()),
+            ),
+            fits=Fits(valleys, self.block, front, law, envelope),
+            backtest=self.test,
+            recommendation=plan,
+            **found,
+            record=record_of(asked, extra, frame) | beside,
+        )
+
+    def _approaches(self) -> dict[str, Any]:
+        """Return the approaches side by side, with the other ways of finding a valley's minimum."""
+        from analysis.results import evidence
+
+        if not (self.asked["sensitivity"] or self.asked["approach"] == APPROACHES):
+            return {}
+        fits: dict[str, LawFit | None] = {"chinchilla": self.law}
+        if self.other is not None:
+            fits[self.asked["form"]] = self.other_fit
+        return {"approaches": evidence.approaches(self.frame, self.rows, self.budget, self.asked, fits)}
+
+    def _top(self, law: Block | None, envelope: Block | None, valleys: Valleys) -> Block:
+        """Return the block that stands for the fit: the law asked for, or the one approach asked for."""
+        approach = self.asked["approach"]
+        if law is not None and "3" in approach:
+            return law
+        if "3" in approach:
+            return self.block
+        return valleys if "2" in approach or envelope is None else envelope
+
+    def _other_law(self) -> tuple[Block | None, dict[str, Any], LawFit | None]:
+        """Return block, record and fit of another law than the surface; no block where none was asked for."""
+
+        if self.asked["form"] not in parametric.FAMILY:
+            return parametric.law_and_fit(self.frame, self.rows, self.asked)
+        if self.law is None:
+            return None, {}, None
+        return None, {"interval": self.law.interval_method, "law": to_json(self.law.record())}, None
+
+    def _recommended(self) -> tuple[Recommendation | None, str]:
+        """Return what the form and the approach that were asked for recommend; None, and why, where they cannot."""
+        from analysis.planning import recommend
+
+        approach, rows, budget = self.asked["approach"], self.rows, self.budget
+        if self.other is not None and "3" in approach:
+            return self._by_law()
+        if approach == ("1",):
+            if not self.envelope_laws:
+                return None, self.envelope.reason if self.envelope else "there is no envelope"
+            return recommend.by_envelope_only(self.envelope_laws, rows, budget), ""
+        only = "" if "3" in approach else "valleys"
+        surface = None if only and self.other is not None else self.surface
+        found = recommend.recommend(rows, self.valleys, self.frontier, surface=surface, budget=budget, only=only)
+        return found, "" if found else self._reason(only)
+
+    def _reason(self, only: str) -> str:
+        """Return why no approach recommends a size."""
+        from analysis.planning import recommend
+
+        if only:
+            return f"no approach that was asked for can recommend a size: {self.valleys.block.reason}".rstrip(": ")
+        return recommend.why_none(self.rows, self.valleys, self.surface, self.budget)
+
+    def _by_law(self) -> tuple[Recommendation | None, str]:
+        """Return the recommendation of another form than the surface, beside the valleys, which need no form."""
+        from analysis.planning import recommend
+
+        assert self.other is not None, "another form was asked for"
+        if self.other_fit is None:
+            return None, f"form={self.asked['form']} was not fitted: {self.other.reason}"
+        try:
+            law, price, sizes = compute_optimal.priced(self.other_fit, self.rows)
+        except ValueError as error:
+            self._no_size = True
+            return None, str(error)
+        self.drawn = (law, price, sizes)
+        assert self.other is not None, "it was fitted"
+        plan = recommend.by_other_law(
+            law, price, sizes, block=self.other, valley_fit=self.valleys, rows=self.rows, budget=self.budget
+        )
+        none = f"form={self.asked['form']} has no best size for {numbers.flops(self.budget)} near the sizes swept"
+        return plan, "" if plan else none
+
+    def _evidence(self) -> dict[str, Any]:
+        """Return profiles, cloud, rolling backtest and sensitivity: what the report draws besides."""
+        from analysis.diagnostics import backtest
+        from analysis.results import evidence
+
+        rolling = backtest.rolling(self.rows, self.loss, form=self.asked["form"], **held(self.asked))
+        if self.other is not None:
+            asked = self.other_fit
+            return {
+                "profiles": () if asked is None else evidence.profiles(asked),
+                "cloud": self._cloud(),
+                "rolling": rolling,
+            }
+        if self.surface is None or self.law is None:
+            return {"rolling": rolling}
+        return {
+            "profiles": evidence.profiles(self.law),
+            "cloud": self._cloud(),
+            "rolling": rolling,
+            "sensitivity": evidence.sensitivity(self.frame, self.asked) if self.asked["sensitivity"] else (),
+        }
+
+    def _cloud(self) -> Cloud | None:
+        import numpy as np
+
+        from analysis.approaches import optimum
+        from analysis.approaches.cost import cost
+
+        if self.drawn is not None:
+            found = optimum.training_only(self.drawn[0], self.drawn[1], self.budget, self.drawn[2])
+        elif self.surface is not None and self.other is None:
+            sizes = (float(self.rows.params.min()), float(self.rows.params.max()))
+            found = optimum.training_only(self.surface.draws[:400], cost(self.rows), self.budget, sizes)
+        else:
+            return None
+        good = np.isfinite(found.log_params)
+        good[:1] &= self.drawn is None  # the first row of a law is the point, not a draw
+        if not good.any():
+            return None
+        params, tokens = (np.exp(values[good]) for values in (found.log_params, found.log_tokens))
+        return Cloud(self.budget, tuple(map(float, params)), tuple(map(float, tokens)))
+
+
+def _envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block | None, Mapping[str, PowerLaw]]:
+    """Return approach 1 and its laws; a block that says why where there are no learning curves."""
+    from analysis.results import evidence
+
+    if "1" not in asked["approach"]:
+        return None, {}
+    return evidence.envelope(frame, asked)
+
+
+def criterion(asked: Mapping[str, Any]) -> objectives.Loss:
+    """Return the loss function that was asked for."""
+    from analysis.estimation import objectives
+
+    if asked["delta"] == "squared":
+        return objectives.Squared()
+    return objectives.named(asked["loss"], float(asked["delta"]))
+
+
+def held(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the constants that were asked to be held, at values and at others."""
+    return {"fix": dict(asked["fix"]), "tie": dict(asked["tie"])}
+
+
+def once(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return the findings, each code and message once."""
+    return tuple({(check.code, check.message): check for check in reversed(checks)}.values())[::-1]
+
+
+def setting_checks(frame: pd.DataFrame) -> list[Check]:
+    """Return what was done to the rows, and a finding for every text column whose values are fitted together."""
+    found: list[Check] = list(frame.attrs.get("checks", ()))
+    for name, values in frame.attrs.get("settings", {}).items():
+        text = f"{name} has {len(values)} values ({', '.join(values[:6])}), which are fitted together"
+        found.append(Check("mixed_settings", text, f"where={name}:{values[0]} keeps one of them", "warning"))
+    return found
+
+
+def dropped(frame: pd.DataFrame) -> tuple[Dropped, ...]:
+    """Return the rows that no fit uses, with their reasons."""
+    bad = frame[~frame["used"]]
+    columns = zip(bad["key"], bad["drop_code"], bad["drop_reason"], strict=True)
+    return tuple(Dropped(str(k), str(c), str(r)) for k, c, r in columns)
+
+
+def kinds_of(frame: pd.DataFrame) -> Kinds:
+    """Return what the numbers of the rows used mean."""
+    first = frame[frame["used"]].iloc[0]
+    tokenizer = f"{first['tokenizer']} {first['fingerprint']}".strip()
+    return Kinds(first["params_kind"], first["flop_rule"], first["loss_unit"], tokenizer=tokenizer)
+
+
+def study_name(asked: Mapping[str, Any], frame: pd.DataFrame) -> str:
+    """Return the study's name, else that of the file."""
+    return str(frame["study"].iloc[0]) or Path(str(asked.get("runs") or "study")).stem
+
+
+def outside(rows: Rows, fit: Valleys) -> tuple[Dropped, ...]:
+    """Return the runs of budgets that show no minimum: valleys rest on none of them."""
+    why = {key: (v.status, v.reason) for v in fit.valleys if v.status != "minimum" for key in v.keys}
+    inside = {key for v in fit.valleys if v.status == "minimum" for key in v.keys}
+    alone = ("too_few", "no other size was run at its budget")
+    return tuple(Dropped(key, *why.get(key, alone)) for key in rows.keys if key not in inside)
+
+
+def schedule_of(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the schedules of the rows used, and how many rows were left out for an unfinished one."""
+    good = frame[frame["used"]]
+    if not {"schedule", "schedule_complete", "drop_code"} <= set(frame.columns):
+        return {}
+    return {
+        "names": sorted({str(name) for name in good["schedule"] if str(name)}),
+        "finished": int(good["schedule_complete"].sum()),
+        "left_out_unfinished": int((frame["drop_code"] == "mid_schedule").sum()),
+    }
+
+
+def record_of(asked: Mapping[str, Any], extra: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
+    """Return what was asked for, as plain values, what rows it took, and what the law says of how it was made."""
+    options = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asked.items()
+        if name not in ("workers", "out", "report", "uri")  # nothing that the numbers depend on
+    }
+    told = {name: value for name, value in extra.items() if name != "interval"}
+    if "law" in told:
+        told["law"] = {**told["law"], "kinds": to_json(kinds_of(frame))}
+    best = asked.get("select") == "best"
+    selection = "of equal N and D the learning rate and batch of the lowest loss" if best else "every run"
+    return {"options": options, "schedule": schedule_of(frame), "selection": selection, **told}

@@ -1,0 +1,1 @@
+"""From files to one table of runs."""

@@ -1,0 +1,1 @@
+"""What `fit.json` holds, as frozen values."""

@@ -1,0 +1,345 @@
+"""What a fit returns: frozen dataclasses, and `fit.json`, which is the same as JSON.
+
+`save(fit, path)` writes `fit.json`, `load(path)` reads it back as a :class:`Fit`; every JSON object below has the
+field names of its dataclass. Numbers are SI counts without hidden scaling: parameters, tokens, FLOPs; losses are in
+`kinds.loss`; intervals are `[low, high]` at `confidence`, or null where the data do not identify the quantity.
+JSON has no NaN: what is not a number is null. Lists and objects are never null, they are empty.
+
+Top level (:class:`Fit`)::
+
+    format              1
+    study, source       name of the study; where the rows came from (path or "mlflow:EXPERIMENT")
+    created             ISO 8601, UTC
+    form .. optimizer   the block (see below) of the approach that gives the fitted law: a copy of fits.surface, or of
+                        fits.law where another form was asked for, or of the one approach asked for (approach=1, 2).
+                        `params` is empty when it could not be fitted.
+    kinds               {params: matmul|total|non_embedding|given, flops: rule, loss: unit, tokens, tokenizer}
+    interval_method, confidence, resamples, seed, versions
+    runs                {total, used, dropped, completed, budgets, largest_flops}: runs of the table, those that the
+                        fit reads, those left out; of form=multi_power a run is a curve: `used` are those fitted, those
+                        held out are neither used nor dropped, `completed` those read to the end of their run;
+                        largest_flops: exact FLOPs of the largest run used, where the data end
+    fits                {valleys, surface, frontier, law, envelope}: one block an approach; `law` is the fit of another
+                        form than the surface (form=), else null; `envelope` approach 1, null where it was not asked for
+    backtest            null with fewer than three budgets
+    profiles, cloud, rolling, sensitivity, record    see below; empty where they were not asked for
+    recommendation      null when no approach can give one: the check no_recommendation says why
+
+A block (:class:`Block`: top level and `fits.surface`; also the first fields of `fits.valleys`, `fits.frontier`)::
+
+    form                the law as text, "E + A/N^alpha + B/D^beta"
+    approach            surface | valleys | frontier
+    status, reason      "ok" | "not possible", and why
+    loss_function       "huber(log residual, delta=0.001)" | "squared(log residual)" | "squared(loss)"
+    objective           summed over rows, null when not possible
+    params              name -> value; empty when not possible
+    derived             name -> value that follows from params (a = beta/(alpha+beta), b = 1 - a)
+    intervals           name -> [low, high] | null, for params and derived
+    identified          name -> {identified, reason, side, limit}; not identified: `side` ("upper"|"lower"|null) and
+                        `limit` give the one-sided bound that the data do support: upper means "at most limit"
+    checks              [{code, message, advice, level}]; level is "note" | "warning" | "error"
+    rows_used           number of values that the law was fitted to: runs (the minima of approach 2 read several each);
+                        of form=multi_power points of the fitted curves, at most 60 a curve; of form=learning_rate and
+                        batch the optima of the sweeps where the runs are sweeps
+    rows_dropped        [{key, code, reason}]
+    optimizer           {method, starts, agree_share, gradient_norm, converged, basins: [{objective, share, params}]}
+
+`fits.valleys` (:class:`Valleys`) adds::
+
+    valleys             by rising budget: {flops_budget (nominal label, else exact), flops (exact, geometric mean),
+                        status: minimum|edge|inverted|flat|negative|too_few, reason, points, keys,
+                        params_opt, params_interval, tokens_opt, tokens_interval, loss_opt, loss_interval,
+                        center, coefficients: [c0, c1, c2], params_range: [low, high]}
+                        the parabola is loss = c0 + c1*x + c2*x^2 with x = ln(N) - center; it is there (for drawing)
+                        for edge and inverted ones too, and empty for too_few. *_opt is null unless status=minimum.
+    exponents           {params: law, tokens: law} or empty with fewer than two minima: N*(C), D*(C) =
+                        coefficient * (C / reference_flops)^exponent:
+                        {coefficient, exponent, reference_flops, coefficient_interval, exponent_interval, bse,
+                        points, df_resid}; bse is the regression's own standard error of the exponent
+
+`fits.frontier` (:class:`Frontier`): params L_inf, a, alpha of L(C) = L_inf + a * (C / reference_flops)^-alpha, and::
+
+    reference_flops     geometric middle of the points
+    points              [{flops, loss}] the valleys' minima (or the lowest loss per budget: `points_are` says which)
+
+`backtest` (:class:`Backtest`): the largest budget, predicted from budgets that lie as far below it as the
+recommendation lies above the runs, or the farthest below that hold a fit; null where none lies 1.5 times below::
+
+    held_out_budget, train_budgets, extrapolation_factor (held-out flops / largest flops of the fit)
+    recommended_factor  that of the recommendation; `covers` says whether the test reached it
+    predicted, observed, relative_error    loss at the held-out valley's minimum (signed error: predicted/observed - 1)
+    approach            which approach the three figures above are from: surface, or law where another form was
+                        asked for, where there is one
+    by_approach         name -> {predicted, observed, relative_error}
+    runs                [{key, params, tokens, flops, predicted, observed, relative_error}] from the surface
+    mean_abs_relative_error, mean_relative_error   over `runs`, null without a surface; `one_sided` says that all of
+                        at least five held-out runs miss on the same side
+
+`recommendation` (:class:`Recommendation`)::
+
+    approach            which approach the figures below are from: the surface where it identifies the exponent
+                        of N*, its interval closes and it finds the best size of the largest budget run, else the
+                        valleys where they identify it; where neither does there is no recommendation.
+                        law where another form was asked for (null, and a check that says why, where that form has
+                        no best size), valleys or envelope where only this approach was asked for
+    budget_flops, params, tokens, tokens_per_param, loss
+                        N* is the size whose loss is lowest along C = cost(N) D, with the FLOPs per token that the
+                        runs' exact counts show as they change with N; every N* of fit.json is of this count.
+                        `loss_from` names what the loss at this N and D is from: surface, law or frontier
+    growth              {params, tokens} -> {value, exponent, reference_flops, interval, reason}: how N* and D* grow
+                        along the law of `approach`; the exponents are its a and b (reason: why there is no interval)
+    path                [{flops, params, tokens, loss, intervals}]: the compute-optimal run at rising budgets, from the
+                        smallest run to the recommended budget, by the law of `approach`
+    intervals           {params, tokens, tokens_per_param, loss} -> [low, high] | null
+    extrapolation_factor   budget / largest exact flops of the rows used
+    by_approach         name -> {params, tokens, tokens_per_param, loss, intervals}
+    disagreement        largest ratio of params between all approaches that give one at this budget (by_approach and
+                        record.approaches), null with one approach
+
+`profiles` ([:class:`ProfileCurve`]): name, values, objective (summed, all other constants fitted anew), cut (the level
+at which the interval ends), and the interval [low, high] with null for an open side.
+
+`cloud` (:class:`Cloud`): params, tokens: resampled optima for the recommendation's budget; null without a surface.
+
+`rolling` ([:class:`Cut`]): fits on the runs up to `flops`, judged on those above: exponent `a`, mean absolute error of
+the runs above, and each as [flops, relative error].
+
+`sensitivity` ([:class:`Choice`]): what the exponent a (or another quantity) becomes under another choice.
+
+`record`                what else a reader needs to repeat the fit: options, schedules of the rows used, how rates were
+                        selected, approaches side by side, the law's own record (kinds, bse, criteria, ranges)
+
+`runs.csv` lies beside it: the tidy frame of :mod:`analysis.runs.frame`, one row a run, also the rows not used, with the
+columns `used` (True/False), `drop_code` and `drop_reason` (empty for used rows) and `predicted` (surface loss).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analysis.text import files
+from analysis.values.blocks import (
+    Basin,
+    Block,
+    Check,
+    Dropped,
+    Fits,
+    Frontier,
+    FrontierPoint,
+    Identified,
+    Interval,
+    Kinds,
+    Optimizer,
+    PowerLaw,
+    Valley,
+    Valleys,
+)
+from analysis.values.json_values import from_json, to_json
+
+__all__ = [
+    "FORMAT", "Backtest", "BacktestOptimum", "BacktestRun", "Basin", "Block", "Check", "Choice", "Cloud", "Cut",
+    "Dropped", "Fit", "Fits", "Frontier", "FrontierPoint", "Growth", "Identified", "Interval", "Kinds", "Optimizer",
+    "PathPoint", "PowerLaw", "ProfileCurve", "Proposal", "Recommendation", "Runs", "Valley", "Valleys", "load", "save",
+]  # fmt: skip
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class BacktestRun:
+    """A held-out run, as the surface of the smaller budgets predicts it."""
+
+    key: str
+    params: float
+    tokens: float
+    flops: float
+    predicted: float
+    observed: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class BacktestOptimum:
+    """Loss at the held-out valley's minimum."""
+
+    predicted: float
+    observed: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """Fit on all but the largest budget, predict the largest."""
+
+    held_out_budget: float
+    train_budgets: tuple[float, ...]
+    extrapolation_factor: float
+    approach: str
+    predicted: float
+    observed: float
+    relative_error: float
+    by_approach: dict[str, BacktestOptimum]
+    runs: tuple[BacktestRun, ...] = ()
+    mean_abs_relative_error: float | None = None
+    recommended_factor: float | None = None
+    covers: bool = True
+    mean_relative_error: float | None = None
+    one_sided: bool = False
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The compute-optimal run of one approach for a budget."""
+
+    params: float
+    tokens: float
+    tokens_per_param: float
+    loss: float | None
+    intervals: dict[str, Interval | None]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the best size, or the best tokens, grow along the recommended law: value (C / reference_flops)^exponent.
+
+    `value` is the recommended N* or D*, `reference_flops` the budget that it is for.
+    """
+
+    value: float
+    exponent: float
+    reference_flops: float
+    interval: Interval | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """The compute-optimal run of the recommended law at one budget [FLOPs]."""
+
+    flops: float
+    params: float
+    tokens: float
+    loss: float | None
+    intervals: dict[str, Interval | None]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to train with a new budget."""
+
+    approach: str
+    budget_flops: float
+    params: float
+    tokens: float
+    tokens_per_param: float
+    loss: float | None
+    intervals: dict[str, Interval | None]
+    extrapolation_factor: float
+    by_approach: dict[str, Proposal]
+    disagreement: float | None = None
+    growth: dict[str, Growth] = field(default_factory=dict)
+    path: tuple[PathPoint, ...] = ()
+    loss_from: str = ""
+
+
+@dataclass(frozen=True)
+class ProfileCurve:
+    """The objective over one constant with all others fitted anew, and where it crosses the confidence level."""
+
+    name: str
+    values: tuple[float, ...]
+    objective: tuple[float, ...]
+    cut: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Resampled compute-optimal sizes and tokens for one budget."""
+
+    budget_flops: float
+    params: tuple[float, ...]
+    tokens: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A fit on the runs up to `flops` and its errors above: `runs` are (flops, relative error), `a` its exponent."""
+
+    flops: float
+    rows: int
+    a: float | None
+    mean_abs_relative_error: float
+    runs: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One line of the sensitivity table: under `choice` = `option` the quantity is `value`, with its interval."""
+
+    choice: str
+    option: str
+    quantity: str
+    value: float | None
+    low: float | None
+    high: float | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How many runs there were and how many a fit could use."""
+
+    total: int
+    used: int
+    dropped: int
+    completed: int
+    budgets: int
+    largest_flops: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(Block):
+    """Everything that `fit.json` holds."""
+
+    study: str
+    source: str
+    created: str
+    kinds: Kinds
+    interval_method: str
+    confidence: float
+    resamples: int
+    seed: int
+    versions: dict[str, str]
+    runs: Runs
+    fits: Fits
+    backtest: Backtest | None = None
+    recommendation: Recommendation | None = None
+    profiles: tuple[ProfileCurve, ...] = ()
+    cloud: Cloud | None = None
+    rolling: tuple[Cut, ...] = ()
+    sensitivity: tuple[Choice, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def save(fit: Fit, path: Path) -> None:
+    """Write `fit.json` at `path` by atomic rename."""
+    files.write(path, json.dumps(to_json(fit), indent=1, allow_nan=False) + "\n")
+
+
+def load(path: Path) -> Fit:
+    """Read `fit.json` at `path`; ValueError says what is wrong with it."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; run python -m analysis.fit runs=... out={path.parent}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}); run analysis.fit again") from error
+    if value.get("format") != FORMAT:
+        raise ValueError(f"{path}: format {value.get('format')!r} is not {FORMAT}; run analysis.fit again")
+    return from_json(Fit, value, str(path))
