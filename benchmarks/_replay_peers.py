@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from sweeps.events import Event, Reported, Started, Unit, rank_value
+from sweeps.history import Event, Reported, Started, Unit, rank_value
 from sweeps.rungs import levels
-from sweeps.schedulers.scheduler import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, Trials
 
 Goes = Callable[[int, int, float], bool]
 """Tells a library a trial's value at a resource and returns whether it lets the trial go on."""

@@ -106,10 +106,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "score",
     )},
     **{f"sweeps/{name}.py": SWEEPS for name in (
-        "correlation", "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "drifting",
-        "events", "rungs", "samplers/density", "samplers/sampler", "samplers/spread", "schedulers/asha_auto",
-        "schedulers/asha_guarded", "schedulers/asha_promotion", "schedulers/asha_stopping", "schedulers/full",
-        "schedulers/hyperband", "schedulers/pb2", "schedulers/pbt", "schedulers/scheduler", "space",
+        "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "history",
+        "rank_correlation", "rungs", "samplers/base", "samplers/rung_density", "samplers/space_filling",
+        "schedulers/asha_auto", "schedulers/asha_guarded", "schedulers/asha_promotion", "schedulers/asha_stopping",
+        "schedulers/base", "schedulers/drifting_gp", "schedulers/hyperband", "schedulers/pb2", "schedulers/pbt",
+        "schedulers/random", "space",
     )},
     **{f"study/{name}.py": STUDY for name in (
         "failures/kinds", "failures/retry_policy", "reconcile/decide", "reconcile/retry", "reconcile/two_phase",

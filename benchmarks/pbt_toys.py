@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeps.events import Config, Ended, Reported, Setting, Started
+from sweeps.history import Config, Ended, Reported, Setting, Started
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.space import Interval, Space
 

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._replay_peers import installed
-from sweeps.events import Ended, Reported, Started
+from sweeps.history import Ended, Reported, Started
 from sweeps.replay.__main__ import Options, Outcome, replayed
+from sweeps.replay.curves import Table, read_table
 from sweeps.replay.policies import Setting
 from sweeps.replay.simulate import Cluster, replay
-from sweeps.replay.table import Table, read_table
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.full import FullRuns
-from sweeps.schedulers.scheduler import Scheduler
+from sweeps.schedulers.base import Scheduler
+from sweeps.schedulers.random import FullRuns
 
 PUBLISHED = (
     "Published for the same replay, 10R: Ray 2.60 .0331, Optuna 5.0 .0271, Syne Tune 0.16 .0530, Algorithm 2 .0184"

@@ -37,11 +37,11 @@ from study.search.state import Search
 from study.search.trial_queue import Office
 from study.storage.layout import StudyFolder
 from study.workers import worker
-from sweeps.events import Ended, Event, Reported, Started, Unit
-from sweeps.replay.history import decisions, undisturbed
+from sweeps.history import Ended, Event, Reported, Started, Unit
+from sweeps.replay.decisions import decisions, undisturbed
 from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.pbt import PopulationBased
-from sweeps.schedulers.scheduler import Scheduler
 from sweeps.space import Interval
 from train.spec.config import BudgetConfig
 

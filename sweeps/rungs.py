@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sweeps.events import rank_value
+from sweeps.history import rank_value
 
 
 def levels(r: int, R: int, eta: int, skip: int = 0) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sweeps.events import Config, Setting
+from sweeps.history import Config, Setting
 
 
 class Domain(Protocol):

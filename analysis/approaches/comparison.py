@@ -96,12 +96,12 @@ def _rows(runs: Any) -> Rows:
         str(name): values[good]
         for name in runs
         if name not in (*columns, "flops_budget")
-        and (values := observations._optional(runs, name)) is not None
+        and (values := observations.optional_column(runs, name)) is not None
         and values.shape == good.shape
     }
-    nominal = observations._optional(runs, "flops_budget")
-    run = observations._groups(runs, "run")
-    size = observations._groups(runs, "size_group")
+    nominal = observations.optional_column(runs, "flops_budget")
+    run = observations.group_column(runs, "run")
+    size = observations.group_column(runs, "size_group")
     return rows(
         tuple(f"row{i + 1}" for i in np.flatnonzero(good)),
         **{name: values[good] for name, values in columns.items()},

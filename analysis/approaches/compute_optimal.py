@@ -62,10 +62,10 @@ def by_law(law: Law, price: Cost, budget: float, sizes: Interval) -> Proposal | 
     """Return the proposal of any law, first row the point and then the draws; None where it has no best size."""
     found = plans.training_only(law, price, budget, sizes)
     every = np.stack((found.log_params, found.log_tokens, found.loss))
-    return _proposal(every[:, 0], every[:, 1:]) if np.isfinite(every[:, 0]).all() else None
+    return proposal_of(every[:, 0], every[:, 1:]) if np.isfinite(every[:, 0]).all() else None
 
 
-def _proposal(best: Array, drawn: Array, losses: Array | None = None) -> Proposal:
+def proposal_of(best: Array, drawn: Array, losses: Array | None = None) -> Proposal:
     """Return a proposal from ln N*, ln D*, loss (3,) and their draws (2 or 3, R)."""
     size, tokens, loss = best
     return Proposal(

@@ -117,7 +117,7 @@ def _slopes(
 def _curves(runs: Any, grid: int) -> tuple[Array, Array, Array, Array]:
     """Return ln loss (K, G), ln params (K,), ln tokens (K, G) and ln FLOPs (G,); infinity outside a curve's range."""
     columns = [np.log(observations.column(runs, name)) for name in ("params", "tokens", "flops", "loss")]
-    number = runs.run if isinstance(runs, Rows) else observations._groups(runs, "run")
+    number = runs.run if isinstance(runs, Rows) else observations.group_column(runs, "run")
     if number is None:
         raise ValueError(
             "an envelope needs the column 'run': which rows are checkpoints of one run; map it with columns="

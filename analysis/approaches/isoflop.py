@@ -120,7 +120,7 @@ def _budgets(runs: Any) -> list[_Budget]:
     if isinstance(runs, Rows):
         group = runs.budget[good]
     else:
-        nominal = observations._optional(runs, "flops_budget")
+        nominal = observations.optional_column(runs, "flops_budget")
         asked = flops if nominal is None else np.where(np.isfinite(nominal[good]), nominal[good], flops)
         group = clusters(asked, SAME_BUDGET)
     out = []

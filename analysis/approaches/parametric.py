@@ -71,7 +71,7 @@ def law_and_fit(
 
     form = FORMS[asked["form"]]
     try:
-        found = fitted(_columns(frame) if rows is None else rows, asked["form"], asked)
+        found = fitted(columns_of(frame) if rows is None else rows, asked["form"], asked)
     except ValueError as error:
         if asked["fix"] or asked["tie"] or rows is None or len(rows) > len(form.names):
             raise
@@ -87,7 +87,7 @@ def law_and_fit(
     return block, {"interval": found.interval_method, "law": record}, found
 
 
-def _columns(frame: pd.DataFrame) -> pd.DataFrame:
+def columns_of(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows used, without columns that say nothing."""
     good = frame[frame["used"]]
     empty = [name for name in good.columns if good[name].isna().all() or (good[name] == "").all()]

@@ -84,7 +84,7 @@ def table_of(runs: Any, form: Form) -> dict[str, Array]:
     names = dict.fromkeys((*form.inputs, form.target, *observations.OTHERS, *COUNTS))
     found = {}
     for name in names:
-        values = observations._optional(runs, name)
+        values = observations.optional_column(runs, name)
         if values is not None:
             found[name] = values
     data = observations.read(runs, form)

@@ -62,14 +62,16 @@ def read(runs: Any, form: Form) -> Observations:
     if target.shape != found.shape[1:]:
         raise ValueError(f"{form.target} has {target.size} values, the inputs {found.shape[1]}; give one a run")
     n = len(target)
-    extra = {name: values for name in OTHERS if (values := _optional(runs, name)) is not None and len(values) == n}
-    size = _groups(runs, "size_group")
+    extra = {
+        name: values for name in OTHERS if (values := optional_column(runs, name)) is not None and len(values) == n
+    }
+    size = group_column(runs, "size_group")
     if size is None:
         name = next((s for s in SIZES if s in form.inputs), next((s for s in SIZES if s in extra), None))
         values = extra.get(name or "", found[form.inputs.index(name)] if name in form.inputs else None)
         known = values is not None and bool((np.asarray(values) > 0).all())
         size = clusters(np.asarray(values), SAME_SIZE) if known else np.arange(n)
-    run = _groups(runs, "run")
+    run = group_column(runs, "run")
     cell = _cells(found, extra)
     return Observations(found, target, size, np.arange(n) if run is None else run, cell, extra)
 
@@ -107,7 +109,8 @@ def _positive(values: Array, name: str) -> Array:
     return values
 
 
-def _optional(runs: Any, name: str) -> Array | None:
+def optional_column(runs: Any, name: str) -> Array | None:
+    """Return a column (n,) of positive numbers; None where the runs have none."""
     try:
         return np.atleast_1d(column(runs, name))
     except (ValueError, KeyError):
@@ -120,7 +123,7 @@ def by_first(groups: Index) -> Index:
     return np.argsort(np.argsort(first, kind="stable"), kind="stable")[number.ravel()].astype(np.int64)
 
 
-def _groups(runs: Any, name: str) -> Index | None:
+def group_column(runs: Any, name: str) -> Index | None:
     """Return a column of any kind as group numbers."""
     if isinstance(runs, Rows):
         return runs.run if name == "run" else runs.size if name == "size_group" else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.approaches import loss_laws, valleys
-from analysis.approaches.compute_optimal import PATH_DRAWS, _proposal, by_law, optimum
+from analysis.approaches.compute_optimal import PATH_DRAWS, by_law, optimum, proposal_of
 from analysis.approaches.cost import Cost, cost
 from analysis.approaches.frontier import FrontierFit
 from analysis.approaches.frontier_path import Proposer, by_exponents, by_power_laws, by_slope, with_path
@@ -34,7 +34,7 @@ def by_surface(surface: Surface, rows: Rows, budget: float) -> Proposal | None:
     best = np.stack(optimum(surface.constants[None], price, budget, sizes))[:, 0]
     if not np.isfinite(best).all():
         return None
-    return _proposal(best, np.stack(optimum(surface.draws, price, budget, sizes)))
+    return proposal_of(best, np.stack(optimum(surface.draws, price, budget, sizes)))
 
 
 def by_envelope(laws: Mapping[str, PowerLaw], budget: float) -> Proposal:
@@ -68,7 +68,7 @@ def by_valleys(fit: ValleyFit, frontier: FrontierFit | Block, law: Law | None, b
         loss, losses = float(both[0]), both[1:]
     elif isinstance(frontier, FrontierFit):
         loss, losses = frontier.predict(budget)
-    return _proposal(np.array([*best, loss]), np.stack(drawn), losses)
+    return proposal_of(np.array([*best, loss]), np.stack(drawn), losses)
 
 
 def clash(rows: Rows, fit: ValleyFit, surface: Surface | None) -> Clash | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.approaches import valley_options
-from analysis.approaches.parametric import _columns, options_of
+from analysis.approaches.parametric import columns_of, options_of
 from analysis.values.blocks import Block, PowerLaw
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Choice, ProfileCurve
@@ -123,7 +123,7 @@ def sensitivity(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Choice, 
 
     try:
         few = {"resamples": min(200, int(asked["resamples"]))}
-        found = table(_columns(frame), quantity="a", **(options_of("chinchilla", asked) | few))
+        found = table(columns_of(frame), quantity="a", **(options_of("chinchilla", asked) | few))
     except ValueError:
         return ()
     return tuple(

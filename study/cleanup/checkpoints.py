@@ -271,7 +271,7 @@ class StudyFence:
                 from study.search.trial_queue import Office
 
                 stack.enter_context(Office.of(self.folder).transaction())
-                _needed_by_search(self.folder)
+                needed_by_search(self.folder)
             stack.enter_context(locked(self.folder.lock))
             seen = self._state()
             if seen != self._seen:
@@ -294,7 +294,7 @@ def _copied(folder: StudyFolder) -> Iterable[tuple[str, int]]:
     return needed(folder)
 
 
-def _needed_by_search(folder: StudyFolder) -> dict[str, str]:
+def needed_by_search(folder: StudyFolder) -> dict[str, str]:
     """Return the trials of a search that must not be touched: while it goes on, any may be promoted or copied."""
     from study.search.trial_queue import Office
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.process.code_snapshot import SHELF, STAGING, _is_ours, _remove, is_whole
+from study.process.code_snapshot import SHELF, STAGING, is_ours, is_whole, remove_copy
 from study.process.code_version import MARKER
 from study.records import ledger
 from study.storage.files import locked
@@ -34,7 +34,7 @@ def copies(runs: Path, now: float) -> list[Copy]:
         return []
     wanted = dict(_wanted(runs, now))
     found = []
-    for folder in sorted(filter(_is_ours, shelf.iterdir())):
+    for folder in sorted(filter(is_ours, shelf.iterdir())):
         why = wanted.get(folder.name, "")
         named = not folder.name.startswith(STAGING) and is_whole(folder)
         if named and now - (folder / MARKER).stat().st_mtime < GRACE_SECONDS:
@@ -59,7 +59,7 @@ def collect(runs: Path, now: float, really: bool) -> list[Copy]:
                     away = one.folder
                     if not away.name.startswith(STAGING):
                         away = away.rename(away.with_name(f"{STAGING}{away.name}"))
-                    _remove(away)
+                    remove_copy(away)
     except TimeoutError:
         raise ValueError(f"{shelf}: another process is copying code: give the command again in a moment") from None
     return found

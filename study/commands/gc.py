@@ -10,7 +10,7 @@ from typing import Any
 
 from study import text as terminal
 from study.cleanup import checkpoints, code, preparations
-from study.cleanup.checkpoints import Pruning, StudyFence, _needed_by_search
+from study.cleanup.checkpoints import Pruning, StudyFence, needed_by_search
 from study.cleanup.code import Copy
 from study.cleanup.preparations import Left
 from study.commands import add_json, add_selection, add_study, emit
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("gc --yes --dry-run: take one of them")
     busy: Mapping[str, str] = {}
     if folder.search.exists():
-        busy = _needed_by_search(folder)
+        busy = needed_by_search(folder)
     observer = Observer(folder)
     observer.refresh()
     statuses = observer.statuses()

@@ -11,7 +11,7 @@ from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from study.failures.retry_policy import Rules, parse_rule
-from sweeps.stake import STAKE
+from sweeps.schedulers.stake import STAKE
 from train.spec.config import RunConfig, key, section
 
 DESIGNS = ("grid", "isoflop", "ladder", "random_nd", "trunk_and_branch")

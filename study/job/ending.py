@@ -12,7 +12,7 @@ from study.executors.slurm import query
 from study.failures.kinds import Ending, by_slurm
 from study.failures.retry_policy import Change, End, change, new_ends, verdict
 from study.job.attempt import Work
-from study.reconcile.retry import ACCOUNTING_SECONDS, LOCK_SECONDS, _left_out, _merged, _write, follow_up
+from study.reconcile.retry import ACCOUNTING_SECONDS, LOCK_SECONDS, follow_up, merged_ends, nodes_left_out, write_ends
 from study.reconcile.two_phase import Outside
 from study.records import ledger
 from study.records.checkpoints import reached
@@ -69,14 +69,14 @@ def _own_end(work: Work, number: int, ending: Ending, job: Mapping[str, Any], ou
     outside.say(f"{work.key}: {ends[0].why}")
     wanted = Change()
     if ends[0].action != "stop":
-        wanted = change(_merged(known, ends)[work.key], _left_out(known, ends, rules, outside), rules)
+        wanted = change(merged_ends(known, ends)[work.key], nodes_left_out(known, ends, rules, outside), rules)
     if ends[0].action in ("again", "elsewhere") and wanted == Change() and may_requeue(work):
         ledger.append(work.study, "ended", **ledger.end_fields(ends[0]))
         if outside.runner(["scontrol", "requeue", work.place.job_id]).code == 0:
             outside.say(f"{work.key}: job {work.place.job_id} is requeued")
             return
         known, ends = ledger.read(work.study), []  # that is written down
-    if _write(work.study, known, [own], ends, rules=rules, outside=outside):
+    if write_ends(work.study, known, [own], ends, rules=rules, outside=outside):
         from study.reconcile.reconcile import advance
 
         advance(work.study, outside, ended={work.key})

@@ -58,7 +58,7 @@ def memory_gb(environment: Mapping[str, str]) -> float | None:
     return round(int(cpu) * int(cores) / 1024, 3) if cpu.isdigit() and cores.isdigit() else None
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """Return an address at which other nodes reach this host; Debian's 127.0.1.1 for the own name is not one."""
     try:
         address = socket.gethostbyname(socket.gethostname())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from study.job.rank import FIRST_PORT, PORTS, Place, _own_address
+from study.job.rank import FIRST_PORT, PORTS, Place, own_address
 from study.storage.files import read_json, tail
 from study.storage.layout import AttemptFolder
 
@@ -88,7 +88,7 @@ def rendezvous(place: Place, address: str | None, again: int = 0) -> tuple[str, 
     """
     numbers = re.findall(r"\d+", place.job_id)
     start = sum(int(n) * factor for n, factor in zip(numbers, (17, 1), strict=False))
-    return address or _own_address(), first_free(start + 7919 * place.restart + 101 * again, _is_free)
+    return address or own_address(), first_free(start + 7919 * place.restart + 101 * again, _is_free)
 
 
 def first_free(start: int, is_free: Callable[[int], bool]) -> int:

@@ -134,7 +134,7 @@ def _made(folder: StudyFolder, shelf: Path, version: CodeVersion) -> CodeVersion
             _clear(copy)
             staged.rename(copy)
             return version
-        _remove(staged)
+        remove_copy(staged)
         version = again
     raise ValueError(
         f"cluster.code=frozen: the sources in {code_version.home()} change while they are copied: give the command "
@@ -145,8 +145,8 @@ def _made(folder: StudyFolder, shelf: Path, version: CodeVersion) -> CodeVersion
 def _stage(shelf: Path, version: CodeVersion) -> Path:
     """Copy the sources under a name that nobody takes for a copy; return that folder. For the lock's holder."""
     for left in shelf.glob(f"{STAGING}*"):
-        if _is_ours(left):
-            _remove(left)
+        if is_ours(left):
+            remove_copy(left)
     home, staged = code_version.home(), shelf / f"{STAGING}{uuid.uuid4().hex[:10]}"
     holds_secret = secret_finder(os.environ)
     staged.mkdir()
@@ -165,7 +165,7 @@ def _stage(shelf: Path, version: CodeVersion) -> Path:
         write_json(staged / MARKER, marker)
         (staged / STAGED).unlink()
     except BaseException:
-        _remove(staged)
+        remove_copy(staged)
         raise
     return staged
 
@@ -183,7 +183,7 @@ def _write(original: Path, path: Path, data: bytes) -> None:
     os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
-def _is_ours(folder: Path) -> bool:
+def is_ours(folder: Path) -> bool:
     """Whether a folder of the shelf is a copy, or what is left of one: nothing else is counted or removed there."""
     if folder.is_symlink() or not folder.is_dir():
         return False
@@ -203,12 +203,12 @@ def _clear(copy: Path) -> None:
     if copy.is_symlink() or any(place.name not in (MARKER, *code_version.PACKAGES) for place in copy.iterdir()):
         raise ValueError(f"{copy}: a copy of the code is to lie there, and something else does: move it away")
     (copy / STAGED).touch()
-    _remove(copy.rename(copy.with_name(f"{STAGING}{copy.name}")))
+    remove_copy(copy.rename(copy.with_name(f"{STAGING}{copy.name}")))
 
 
-def _remove(folder: Path) -> None:
+def remove_copy(folder: Path) -> None:
     """Remove a copy of ours, or what is left of one: its sign last, so that a removal that is killed goes on later."""
-    if not _is_ours(folder):
+    if not is_ours(folder):
         return
     with suppress(OSError):
         (folder / STAGED).touch()

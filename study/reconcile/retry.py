@@ -71,7 +71,7 @@ def follow_up(
             observer.refresh()
             fresh, known = certain(observer.statuses(), observer.view), ledger.read(folder)
             ends = _pending(folder, known, fresh, rules, outside)
-            if ends is None or not _write(folder, known, fresh, ends, rules=rules, outside=outside):
+            if ends is None or not write_ends(folder, known, fresh, ends, rules=rules, outside=outside):
                 return 0
     except TimeoutError:
         return 0
@@ -128,7 +128,7 @@ def again_here(
         time.time(),
         saved=lambda key: reached(folder.run(key)),
     )
-    keys = [key for key in due(ours, _merged(known, ends)) if _is_wanted(known, key)]
+    keys = [key for key in due(ours, merged_ends(known, ends)) if _is_wanted(known, key)]
     ledger.extend(folder, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
     for text in _said(ends):
         say(text)
@@ -150,7 +150,7 @@ def _pending(
     return None
 
 
-def _write(
+def write_ends(
     folder: StudyFolder,
     known: Ledger,
     statuses: Iterable[Ended],
@@ -160,10 +160,10 @@ def _write(
     outside: Outside,
 ) -> int:
     """Write ends down, and which points are to be submitted again and how; return how many those are."""
-    merged = _merged(known, ends)
+    merged = merged_ends(known, ends)
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
     keys = [key for key in due(ours, merged) if _is_wanted(known, key)]
-    left_out = _left_out(known, ends, rules, outside) if keys else known.excluded
+    left_out = nodes_left_out(known, ends, rules, outside) if keys else known.excluded
     parallel = load_submission(folder).cluster.array_parallelism
     groups: dict[tuple[str, Change], list[str]] = {}
     for key in keys:
@@ -204,7 +204,7 @@ def _base(batch: Batch, known: Ledger) -> Shape:
     return replace(shape, exclude=exclude or None, dependency=None)
 
 
-def _left_out(known: Ledger, ends: Sequence[End], rules: Rules, outside: Outside) -> dict[str, str]:
+def nodes_left_out(known: Ledger, ends: Sequence[End], rules: Rules, outside: Outside) -> dict[str, str]:
     """Return the nodes that are not to be used now, with why; asks SLURM for the state of those that were blamed."""
     history = {(end.key, *end.of): end for end in [*known.history, *ends]}
     now = outside.clock()
@@ -222,7 +222,8 @@ def node_states(nodes: Sequence[str], runner: query.Runner) -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in nodes}
 
 
-def _merged(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]]:
+def merged_ends(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]]:
+    """Return the bad ends of every point, these among them; an attempt's newer end replaces its older one."""
     merged = dict(known.ends)
     for end in ends:
         merged[end.key] = (*(e for e in merged.get(end.key, ()) if e.of != end.of), end)

@@ -59,7 +59,7 @@ def _latest(attempts: str) -> Attempt | None:
     return None
 
 
-def _read_run(path: str) -> tuple[dict[str, Any] | None, Attempt | None]:
+def read_attempts(path: str) -> tuple[dict[str, Any] | None, Attempt | None]:
     """Return the outcome and the latest attempt of the run in a folder."""
     return read_json(f"{path}/{OUTCOME}"), _latest(f"{path}/{ATTEMPTS}")
 

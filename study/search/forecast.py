@@ -11,7 +11,7 @@ from statistics import fmean, pstdev
 from typing import Literal
 
 from study.search.state import Search
-from sweeps.events import Ended, Reported, Started, Unit
+from sweeps.history import Ended, Reported, Started, Unit
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import domain_size
 

@@ -10,10 +10,10 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 
 from study.config.schema import StudyConfig
 from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
-from sweeps.events import Setting
+from sweeps.history import Setting
 from sweeps.rungs import first_rung
+from sweeps.schedulers.stake import STAKE
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
-from sweeps.stake import STAKE
 from train.spec.config import RunConfig
 
 SEARCHED = ("model", "batch", "optim", "schedule", "precision")

@@ -20,8 +20,8 @@ from study.search.state import Search, Trial
 from study.search.trial_queue import Office
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
-from sweeps.events import Config
-from sweeps.samplers.models import distribution
+from sweeps.history import Config
+from sweeps.samplers.optuna_models import distribution
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain
 

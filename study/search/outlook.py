@@ -16,7 +16,7 @@ from statistics import fmean
 from study.search.settings import Settings
 from study.search.state import Search
 from study.text import counted, estimate, percent
-from sweeps.events import Ended, Reported, Started, Unit
+from sweeps.history import Ended, Reported, Started, Unit
 from sweeps.rungs import always_enough
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.pbt import PopulationBased

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from study.search.state import Search, Trial
-from sweeps.events import Config
+from sweeps.history import Config
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Integers, Interval
 

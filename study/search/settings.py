@@ -11,20 +11,20 @@ from typing import Any
 from study.storage.files import read_json, write_atomic
 from study.storage.layout import StudyFolder
 from sweeps.rungs import first_rung
-from sweeps.samplers.density import DensityDraws
-from sweeps.samplers.models import MODELS, Modelled
-from sweeps.samplers.sampler import RandomDraws, Sampler
-from sweeps.samplers.spread import Grid, Sobol
+from sweeps.samplers.base import RandomDraws, Sampler
+from sweeps.samplers.optuna_models import MODELS, Modelled
+from sweeps.samplers.rung_density import DensityDraws
+from sweeps.samplers.space_filling import Grid, Sobol
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
-from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.pbt import PopulationBased, Rules
-from sweeps.schedulers.scheduler import Scheduler
+from sweeps.schedulers.random import FullRuns
+from sweeps.schedulers.stake import STAKE
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
-from sweeps.stake import STAKE
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.later import filled

@@ -14,8 +14,8 @@ from study.search import retry
 from study.search.event_log import Record
 from study.search.settings import Settings
 from study.search.usage import Usage
-from sweeps.events import Config, Ended, Measured, Reported, Setting, Started, Unit
-from sweeps.samplers.sampler import Tried
+from sweeps.history import Config, Ended, Measured, Reported, Setting, Started, Unit
+from sweeps.samplers.base import Tried
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_promotion import AshaPromotion
 

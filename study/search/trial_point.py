@@ -10,7 +10,7 @@ from study.config.schema import StudyConfig
 from study.records.point import Point
 from study.records.points import seal, settle
 from study.search.settings import Settings
-from sweeps.events import Config
+from sweeps.history import Config
 from train.spec.from_mapping import read
 from train.spec.later import filled
 

@@ -22,7 +22,7 @@ from study.search.state import Claim, Search, ended, reported, started
 from study.search.trial_point import frozen
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
-from sweeps.events import Config, Unit
+from sweeps.history import Config, Unit
 from train.spec.counts import flops_per_token
 from train.spec.later import filled
 

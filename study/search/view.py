@@ -14,8 +14,8 @@ from study.search.settings import Settings
 from study.search.state import Search, Trial
 from study.storage.layout import StudyFolder
 from study.text import aligned, counted, duration, percent
-from sweeps.correlation import spearman
-from sweeps.events import Setting
+from sweeps.history import Setting
+from sweeps.rank_correlation import spearman
 from sweeps.rungs import Rung, levels
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded

@@ -13,7 +13,7 @@ from study.executors.slurm import query, queue_reasons
 from study.failures.kinds import HELD, by_words, headline
 from study.failures.retry_policy import ENDED_BADLY
 from study.records import ledger
-from study.records.attempts import Attempt, _read_run, is_alive, job_log, last_metrics
+from study.records.attempts import Attempt, is_alive, job_log, last_metrics, read_attempts
 from study.records.heartbeats import read_beat, slow_rank
 from study.records.last_sign import last_sign
 from study.records.point import Point
@@ -139,10 +139,10 @@ def gather(
     job: SLURM's view of its present job. started: whether it has a folder, else nothing in it is looked for.
     """
     batch, path = state.batch(key), f"{folder.path}/{key}"
-    outcome, attempt = _read_run(path) if started else (None, None)
+    outcome, attempt = read_attempts(path) if started else (None, None)
     alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
     if alive is False:  # it may have written how it ended since its files were read: now it writes no more
-        outcome, attempt = _read_run(path)
+        outcome, attempt = read_attempts(path)
     owned = None
     if started and outcome is None:
         owned = _owned(folder.run(key), batch, attempt, job, view.queue_complete)

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from sweeps.replay.curves import Table, read_table
 from sweeps.replay.policies import NOT_REPLAYED, SCHEDULERS, Setting, make_policy, missing
 from sweeps.replay.simulate import Cluster, Run, replay
-from sweeps.replay.table import Table, read_table
 
 ALL = ("all",)
 HELP = f"""python -m sweeps.replay KEY=VALUE …: run schedulers against recorded learning curves.

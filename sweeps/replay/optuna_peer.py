@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import optuna
 
-from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import levels
-from sweeps.schedulers.scheduler import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, Trials
 
 
 class OptunaPruned(Scheduler):

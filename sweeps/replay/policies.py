@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sweeps.replay.table import Table
-from sweeps.samplers.density import DensityRatio
+from sweeps.replay.curves import Table
+from sweeps.samplers.rung_density import DensityRatio
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
-from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.hyperband import Hyperband
-from sweeps.schedulers.scheduler import Scheduler
+from sweeps.schedulers.random import FullRuns
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeps.events import Ended, Measured, Reported, Started, Unit
-from sweeps.schedulers.scheduler import Scheduler
+from sweeps.history import Ended, Measured, Reported, Started, Unit
+from sweeps.schedulers.base import Scheduler
 
 Floats = NDArray[np.float64]
 STARTS = 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeps.events import Event, Measured, Reported, Started, Unit
+from sweeps.history import Event, Measured, Reported, Started, Unit
 from sweeps.schedulers.asha_promotion import AshaPromotion
 
 BREAK_EVEN = 0.037

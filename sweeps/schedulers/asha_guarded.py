@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sweeps.events import Event, Reported, Started, Unit
-from sweeps.evidence import Odds
+from sweeps.history import Event, Reported, Started, Unit
 from sweeps.rungs import Rung, crossed
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.stake import STAKE
+from sweeps.schedulers.evidence import Odds
+from sweeps.schedulers.stake import STAKE
 
 DOUBT = 1.0
 """Odds below which trials speak against early places: then selection gets nothing until they rise again."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import Rung, crossed, enter, levels
-from sweeps.schedulers.scheduler import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, Trials
 
 
 class AshaPromotion(Scheduler):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import brackets
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.scheduler import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, Trials
 
 
 class Hyperband(Scheduler):

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeps.drifting import Floats, Posterior, likeliest
-from sweeps.events import Config, Setting
-from sweeps.samplers.models import clipped
+from sweeps.history import Config, Setting
+from sweeps.samplers.optuna_models import clipped
+from sweeps.schedulers.drifting_gp import Floats, Posterior, likeliest
 from sweeps.space import Interval, Space
 
 ENOUGH = 5

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweeps.events import Config, Ended, Event, Reported, Setting, Started, Unit, rank_value
+from sweeps.history import Config, Ended, Event, Reported, Setting, Started, Unit, rank_value
 from sweeps.schedulers import pb2
-from sweeps.schedulers.scheduler import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, Trials
 from sweeps.space import Space
 
 DRAWS = 16

@@ -3,10 +3,10 @@
 import random
 from collections.abc import Callable
 
-from sweeps.events import Ended, Event, Reported, Started, Unit
-from sweeps.replay.history import decisions, undisturbed
+from sweeps.history import Ended, Event, Reported, Started, Unit
+from sweeps.replay.decisions import decisions, undisturbed
+from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.pbt import PopulationBased
-from sweeps.schedulers.scheduler import Scheduler
 
 
 def drive(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.events import Ended, Measured, Reported, Started, Unit
+from sweeps.history import Ended, Measured, Reported, Started, Unit
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from sweeps.drifting import GRID, Kernel, Posterior, likelihoods
 from sweeps.rungs import Rung
-from sweeps.samplers.density import DensityDraws, DensityRatio
+from sweeps.samplers.rung_density import DensityDraws, DensityRatio
+from sweeps.schedulers.drifting_gp import GRID, Kernel, Posterior, likelihoods
 from sweeps.space import Choice, Interval, Space
 
 

@@ -13,10 +13,10 @@ from scipy import stats
 from scipy.stats import qmc
 
 from sweeps.rungs import Rung
-from sweeps.samplers import density
-from sweeps.samplers.density import DensityDraws, DensityRatio, Floats, Kernels
-from sweeps.samplers.sampler import RandomDraws, Tried, fresh, identity, taken
-from sweeps.samplers.spread import Grid, Sobol, listed
+from sweeps.samplers import rung_density
+from sweeps.samplers.base import RandomDraws, Tried, fresh, identity, taken
+from sweeps.samplers.rung_density import DensityDraws, DensityRatio, Floats, Kernels
+from sweeps.samplers.space_filling import Grid, Sobol, listed
 from sweeps.space import Choice, Integers, Interval, Space
 
 UNIT = Space({"x": Interval(0.0, 1.0)})
@@ -111,7 +111,7 @@ def test_where_one_of_the_good_diverged_nothing_is_known(finite: int, known: boo
 
 def test_the_settings_of_the_ratio() -> None:
     assert DensityRatio(3) == DensityRatio(3, 12, 0.15, 0.2)
-    assert (density.SAMPLES, density.WIDER, density.WIDTH, density.LEAST) == (64, 3.0, 0.15, 3)
+    assert (rung_density.SAMPLES, rung_density.WIDER, rung_density.WIDTH, rung_density.LEAST) == (64, 3.0, 0.15, 3)
 
 
 TWENTY = [Tried({"x": k / 19}) for k in range(20)]

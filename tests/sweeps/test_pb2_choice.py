@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.drifting import GRID, JITTER, Floats, Kernel, Posterior, likelihoods
-from sweeps.events import Config
+from sweeps.history import Config
 from sweeps.schedulers import pb2
+from sweeps.schedulers.drifting_gp import GRID, JITTER, Floats, Kernel, Posterior, likelihoods
 from sweeps.schedulers.pb2 import Stretch
 from sweeps.space import Choice, Condition, Integers, Interval, Space
 

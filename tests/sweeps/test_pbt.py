@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.events import Ended, Reported, Setting, Started, Unit
+from sweeps.history import Ended, Reported, Setting, Started, Unit
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.space import Choice, Condition, Integers, Interval, Space, grid
 from tests.sweeps.searches import drive, driven_and_retold, noise

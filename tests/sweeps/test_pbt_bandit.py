@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from benchmarks.pbt_toys import figure_2, lowest, noisy_quadratic
-from sweeps.drifting import GRID, Floats, Kernel, Posterior, likeliest, likelihoods
-from sweeps.events import Config, Event, Reported, Started, Unit
-from sweeps.replay.history import decisions
+from sweeps.history import Config, Event, Reported, Started, Unit
+from sweeps.replay.decisions import decisions
 from sweeps.schedulers import pb2
+from sweeps.schedulers.drifting_gp import GRID, Floats, Kernel, Posterior, likeliest, likelihoods
 from sweeps.schedulers.pb2 import Stretch
 from sweeps.schedulers.pbt import PopulationBased, Rules
 from sweeps.space import Choice, Condition, Integers, Interval, Space

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.events import Ended, Reported, Setting, Started, Unit
+from sweeps.history import Ended, Reported, Setting, Started, Unit
 from sweeps.schedulers import pb2, pbt
 from sweeps.schedulers.pbt import Copy, PopulationBased, Rules
 from sweeps.space import Choice, Interval, Space

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from sweeps.replay.__main__ import main
+from sweeps.replay.curves import read_table
 from sweeps.replay.policies import SCHEDULERS, Setting
 from sweeps.replay.simulate import Cluster, replay
-from sweeps.replay.table import read_table
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.random import FullRuns
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "curves"
 recorded = pytest.mark.skipif(not CURVES.exists(), reason=f"no recorded curves at {CURVES}")

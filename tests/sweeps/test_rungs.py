@@ -10,7 +10,7 @@ from sweeps.designs.isoflop import Shape
 from sweeps.designs.ladder import ladder, nearest
 from sweeps.designs.random_nd import random_nd
 from sweeps.rungs import Rung, always_enough, brackets, crossed, enter, first_rung, levels, most_at_the_end
-from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.random import FullRuns
 
 
 @pytest.mark.parametrize(

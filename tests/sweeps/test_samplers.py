@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.events import Config
+from sweeps.history import Config
 from sweeps.rungs import Rung
-from sweeps.samplers.density import WIDER, WIDTH, DensityDraws, DensityRatio, Kernels
-from sweeps.samplers.models import Modelled, clipped, compared, ranked
-from sweeps.samplers.sampler import RandomDraws, Sampler, Tried, identity
-from sweeps.samplers.spread import Grid, Sobol
+from sweeps.samplers.base import RandomDraws, Sampler, Tried, identity
+from sweeps.samplers.optuna_models import Modelled, clipped, compared, ranked
+from sweeps.samplers.rung_density import WIDER, WIDTH, DensityDraws, DensityRatio, Kernels
+from sweeps.samplers.space_filling import Grid, Sobol
 from sweeps.space import Choice, Condition, Integers, Interval, Space
 
 R = 27

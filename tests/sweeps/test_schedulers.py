@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.correlation import spearman, top_down
-from sweeps.events import Ended, Reported, Started, Unit
-from sweeps.evidence import Odds, Order
-from sweeps.replay.history import decisions, undisturbed
+from sweeps.history import Ended, Reported, Started, Unit
+from sweeps.rank_correlation import spearman, top_down
+from sweeps.replay.decisions import decisions, undisturbed
 from sweeps.replay.optuna_peer import OptunaPruned
 from sweeps.replay.simulate import Cluster, replay
 from sweeps.rungs import Rung, always_enough, brackets, crossed, first_rung, levels, most_at_the_end
@@ -21,9 +20,10 @@ from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import DOUBT, AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
-from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.base import Scheduler
+from sweeps.schedulers.evidence import Odds, Order
 from sweeps.schedulers.hyperband import Hyperband
-from sweeps.schedulers.scheduler import Scheduler
+from sweeps.schedulers.random import FullRuns
 from tests.sweeps.searches import drive, noise
 
 MAKERS: dict[str, Callable[[], Scheduler]] = {

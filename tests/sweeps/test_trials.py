@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sweeps.correlation import at_least, mean_ranks, savage_scores, spearman, top_down
 from sweeps.designs.isoflop import Shape
 from sweeps.designs.random_nd import random_nd
-from sweeps.events import Ended, Measured, Reported, Started, Unit, rank_value
+from sweeps.history import Ended, Measured, Reported, Started, Unit, rank_value
+from sweeps.rank_correlation import at_least, mean_ranks, savage_scores, spearman, top_down
 from sweeps.schedulers.asha_auto import BREAK_EVEN, AshaAuto
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
-from sweeps.schedulers.full import FullRuns
+from sweeps.schedulers.base import Scheduler, Trials
 from sweeps.schedulers.hyperband import Hyperband
-from sweeps.schedulers.scheduler import Scheduler, Trials
+from sweeps.schedulers.random import FullRuns
 from sweeps.space import Choice, Integers, Interval
 
 

@@ -112,7 +112,7 @@ def test_a_law_comes_with_its_record(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_columns_that_say_nothing_are_left_out(tmp_path: Any) -> None:
     table = tidy(studies.isoflop(0).assign(lr=1e-3), tmp_path)
     table.loc[3, "used"] = False
-    found = parametric._columns(table)
+    found = parametric.columns_of(table)
     assert len(found) == 19
     assert "lr" in found
     assert "unique_tokens" not in found, "no row has one"

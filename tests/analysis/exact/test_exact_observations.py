@@ -106,9 +106,9 @@ def test_columns_of_tables_and_of_rows() -> None:
     assert column(held, "lr").tolist() == [7.0, 8.0]
     data = read(held, SURFACE)
     assert (data.run.tolist(), data.size.tolist()) == ([1, 0], [0, 0])
-    assert observations._groups(held, "cell") is None
-    assert observations._optional(held, "missing") is None
-    assert observations._optional({"x": 3.0}, "x") == np.array([3.0])
+    assert observations.group_column(held, "cell") is None
+    assert observations.optional_column(held, "missing") is None
+    assert observations.optional_column({"x": 3.0}, "x") == np.array([3.0])
     with pytest.raises(ValueError, match=r"chinchilla \(.*\) needs it; there are x, y$"):
         column({"x": [1], "y": [1]}, "params", SURFACE)
     with pytest.raises(ValueError, match=r"no column 'params': it is needed; there are c0, .*, c29$"):

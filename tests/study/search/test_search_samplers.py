@@ -17,8 +17,8 @@ from study.search.from_overrides import domains, enqueued
 from study.search.settings import described, domain_of
 from study.search.state import Search, ended, reported, started
 from study.search.trial_queue import Office
-from sweeps.events import Config
-from sweeps.samplers.models import distribution
+from sweeps.history import Config
+from sweeps.samplers.optuna_models import distribution
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
 from tests.study.support.searches import make_search, search_settings
 

@@ -16,7 +16,7 @@ from study.search.state import Search, ended, reported, started
 from study.search.trial_point import frozen
 from study.search.trial_queue import Office
 from study.storage.layout import StudyFolder
-from sweeps.events import Unit
+from sweeps.history import Unit
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from tests.study.support.searches import make_search, search_settings
 

@@ -26,7 +26,7 @@ from study.cleanup.code import collect
 from study.records.settings import load_section
 from study.storage.study_names import check_study_name
 from study.sweep.__main__ import main as sweep
-from sweeps.replay.table import read_table
+from sweeps.replay.curves import read_table
 from tests.study.support.recorded import SAID, unpack
 from train.branch import main as branch
 from train.checkpoint.layout import Checkpoint, newest, read_manifest
@@ -101,7 +101,7 @@ PICKLES: dict[str, Callable[[Path], bytes]] = {
     "a dotted name": lambda here: b"\x80\x04\x8c\x07pathlib\x8c\nPath.touch\x93\x8c\x06canary\x85R.",
     "getattr": lambda here: calls("builtins.getattr", "canary", "upper"),
     "a path that is opened": lambda here: calls("io.open", "canary", "w"),
-    "a function of ours": lambda here: calls("study.process.code_snapshot._remove", "treasure"),
+    "a function of ours": lambda here: calls("study.process.code_snapshot.remove_copy", "treasure"),
     "shutil": lambda here: calls("shutil.rmtree", "treasure"),
     "state of a class": lambda here: b"ctorch.distributed.checkpoint.metadata\nMetadata\n}V__init__\nVx\nsb.",
     "outside it": lambda here: b"Pcanary\n.",

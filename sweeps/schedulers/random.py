@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeps.events import Event, Unit
-from sweeps.schedulers.scheduler import Scheduler, Trials
+from sweeps.history import Event, Unit
+from sweeps.schedulers.base import Scheduler, Trials
 
 
 class FullRuns(Scheduler):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sweeps.events import Ended, Event, Started, Unit
-from sweeps.schedulers.scheduler import Scheduler
+from sweeps.history import Ended, Event, Started, Unit
+from sweeps.schedulers.base import Scheduler
 
 
 def decisions(scheduler: Scheduler, events: Iterable[Event]) -> int:

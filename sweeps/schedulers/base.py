@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sweeps.events import Ended, Event, Reported, Started, Unit
+from sweeps.history import Ended, Event, Reported, Started, Unit
 
 
 class Scheduler(Protocol):

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeps.events import Setting
+from sweeps.history import Setting
 from sweeps.rungs import Rung
-from sweeps.samplers.sampler import RandomDraws, Tried, identity, taken
+from sweeps.samplers.base import RandomDraws, Tried, identity, taken
 from sweeps.space import Choice, Domain, Integers, Interval, Space
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sweeps.events import Setting
+from sweeps.history import Setting
 from sweeps.rungs import Rung
-from sweeps.samplers.sampler import Tried, fresh, identity, taken
+from sweeps.samplers.base import Tried, fresh, identity, taken
 from sweeps.space import Choice, Space, domain_size
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeps.correlation import mean_ranks
+from sweeps.rank_correlation import mean_ranks
 
 Floats = NDArray[np.float64]
 

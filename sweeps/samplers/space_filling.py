@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sweeps.events import Setting
+from sweeps.history import Setting
 from sweeps.rungs import Rung
-from sweeps.samplers.sampler import RandomDraws, Tried, identity, taken
+from sweeps.samplers.base import RandomDraws, Tried, identity, taken
 from sweeps.space import Choice, Domain, Integers, Space
 
 LARGEST_RANGE = 1000

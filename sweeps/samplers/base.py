@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sweeps.events import Config, Setting
+from sweeps.history import Config, Setting
 from sweeps.rungs import Rung
 from sweeps.space import Space
 
