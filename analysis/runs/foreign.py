@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.text import numbers as human
 from analysis.runs.tables import GROUPS, cased
+from analysis.text import numbers as human
 
 QUANTITIES = ("params", "tokens", "flops", "loss")
 ALIASES: Mapping[str, tuple[str, ...]] = {

@@ -12,13 +12,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.text import numbers
 from analysis.runs import learning
-from analysis.runs.rows import from_csv
+from analysis.runs.columns import (
+    BITS_PER_BYTE,
+    COLUMNS,
+    COMPARABLE_IN_BITS,
+    EXTRA,
+    LOSS_UNIT,
+    ONE_KIND,
+    OPTIONAL,
+    PARAMS_KINDS,
+    REQUIRED,
+    empty,
+)
 from analysis.runs.dataset import Index, Rows, rows
-from analysis.runs.study import from_mlflow, from_runs
 from analysis.runs.gaps import beyond_gap
-from analysis.runs.columns import BITS_PER_BYTE, COLUMNS, COMPARABLE_IN_BITS, EXTRA, LOSS_UNIT, ONE_KIND, OPTIONAL, PARAMS_KINDS, REQUIRED, empty
+from analysis.runs.rows import from_csv
+from analysis.runs.study import from_mlflow, from_runs
+from analysis.text import numbers
 
 OTHER_UNITS = 1000.0
 """FLOPs further than this factor from 6 N D are no other way of counting: sparse models stay below a hundred."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.runs.dataset import Array
-from analysis.runs.dataset import Mask
 import numpy as np
 
-
+from analysis.runs.dataset import Array, Mask
 
 
 def beyond_gap(logs: Array, least: float) -> Mask | None:

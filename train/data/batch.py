@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from train.spec.labels import IGNORED
 from train.data.rows import Rows
+from train.spec.labels import IGNORED
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from train.data.best_fit import fit
-from train.spec.labels import IGNORED
 from train.data.rows import Integers, Rows, from_windows, masked
 from train.data.token_stream import TokenStream
+from train.spec.labels import IGNORED
 
 PACKINGS = ("concatenate", "mask", "fit")
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
 from train.spec.labels import IGNORED
 
 Integers: TypeAlias = npt.NDArray[np.int64]

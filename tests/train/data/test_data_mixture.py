@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from train.data.corpus.prepare import prepare
 from train.data.dataset import TokenSequences, TrainingData, open_training
 from train.data.mixture import BLOCK, Mixture, quotas
 from train.data.prefetch import Prefetch
-from train.data.corpus.prepare import prepare
 from train.progress import parts
 from train.spec.config import DataConfig, SourceConfig
 from train.spec.manifest import read_manifest, settings_of, verify

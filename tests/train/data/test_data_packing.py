@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from train.data.best_fit import fit, patterns
 from train.data.dataset import Source, TokenSequences, TrainingData
-from train.spec.labels import IGNORED
 from train.data.rows import Rows
+from train.spec.labels import IGNORED
 from train.spec.manifest import FILE, Manifest, Settings, Shard, Split, TokenizerFile, fingerprint_of
 
 SEPARATOR = 99

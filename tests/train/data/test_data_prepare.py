@@ -18,8 +18,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.environment import python_path
-from train.data.corpus.prepare import prepare
 from train.data.corpus.clean import normalised
+from train.data.corpus.prepare import prepare
 from train.spec.config import DataConfig
 from train.spec.manifest import Manifest, read_manifest, verify
 

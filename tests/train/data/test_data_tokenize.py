@@ -58,7 +58,11 @@ def test_training_compresses_and_does_not_depend_on_threads(bpe: str) -> None:
         "sys.stdout.write(t.train_bpe(t.CORPUS, 400))"
     )
     for threads in ("1", "4"):
-        environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONPATH": python_path(), "PYTHONIOENCODING": "utf-8"}
+        environment = os.environ | {
+            "RAYON_NUM_THREADS": threads,
+            "PYTHONPATH": python_path(),
+            "PYTHONIOENCODING": "utf-8",
+        }
         found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
         assert found.stdout.decode() == bpe
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from train.data.corpus.prepare import Progress, said, too_short
-from train.data.corpus.write_shards import plan, to_disk, write
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
 from train.data.corpus.spool import Choice, Spooled, SpoolTask, choose, spool
 from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE
 from train.data.corpus.tokenizer import describe, sample, separator_of, train_bpe
 from train.data.corpus.workers import Workers
+from train.data.corpus.write_shards import plan, to_disk, write
 from train.spec.config import DataConfig
 from train.spec.manifest import (
     FILE,

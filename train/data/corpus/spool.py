@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from train.data.corpus.clean import digest, left_out_by_content, normalised
 from train.data.corpus.readers import documents
 from train.data.corpus.source_files import SourceFile
-from train.data.corpus.clean import digest, left_out_by_content, normalised
 from train.spec.manifest import Skipped
 
 Words: TypeAlias = npt.NDArray[np.uint64]

@@ -1,0 +1,128 @@
+"""The shape of the code in numbers: `python -m benchmarks.house`.
+
+Circles are strongly connected modules by every import there is: inside functions and for type checking as well. Lines
+are of Python files, tests and benchmarks apart. Functions are counted from their `def` to their last line.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("study", "train", "kernels", "sweeps", "analysis")
+EXECUTORS = ("local", "slurm")
+LONG = 400
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected modules, two or more, of a graph of imports (Tarjan 1972, without recursion)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+    found = []
+    for root in sorted(imports):
+        work = [(root, iter(sorted(imports[root])))] if root not in number else []
+        while work:
+            module, others = work[-1]
+            if module not in number:
+                number[module] = low[module] = len(number)
+                path.append(module)
+            for other in others:
+                if other not in imports:
+                    continue
+                if other not in number:
+                    work.append((other, iter(sorted(imports[other]))))
+                    break
+                if other in path:
+                    low[module] = min(low[module], number[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[module])
+                if low[module] == number[module]:
+                    at = path.index(module)
+                    if len(path) - at > 1:
+                        found.append(sorted(path[at:]))
+                    del path[at:]
+    return found
+
+
+def files(package: str) -> list[Path]:
+    """Return the Python files of a package."""
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def functions(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of every function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def compares_an_executor(tree: ast.AST) -> bool:
+    """Return whether an executor's name is compared with anything."""
+    return any(
+        isinstance(side, ast.Constant) and side.value in EXECUTORS
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        for side in (node.left, *node.comparators)
+    )
+
+
+def table(rows: Sequence[Sequence[object]]) -> str:
+    """Return rows as columns, the first to the left."""
+    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(str(cell).rjust(width) if column else str(cell).ljust(width)
+                  for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )  # fmt: skip
+
+
+def imports_of(packages: Sequence[str]) -> dict[str, set[str]]:
+    """Return which modules of the packages each of them imports, anywhere in its file."""
+    import grimp
+
+    graph = grimp.build_graph(*packages, cache_dir=None)
+    return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
+def main() -> None:
+    """Print the table, the circles and the longest of all."""
+    rows: list[list[object]] = [
+        ["package", "files", "at the top", "lines", "median file", "longest", "median function", "longest"]
+    ]
+    everything: list[tuple[int, str]] = []
+    for package in PACKAGES:
+        trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files(package)}
+        lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in trees}
+        lengths = [length for tree in trees.values() for length in functions(tree)]
+        top = sum(path.parent == ROOT / package for path in trees)
+        rows.append([
+            package, len(trees), top, sum(lines.values()), round(statistics.median(lines.values())),
+            max(lines.values()), round(statistics.median(lengths)), max(lengths),
+        ])  # fmt: skip
+        everything += [(count, str(path.relative_to(ROOT))) for path, count in lines.items()]
+    print(table(rows))
+    print(f"\n{sum(count for count, _ in everything)} lines in {len(everything)} files")
+    print(
+        "over 400 lines: "
+        + ", ".join(f"{name} {count}" for count, name in sorted(everything, reverse=True) if count > 400)
+    )
+    found = circles(imports_of(PACKAGES))
+    print(f"\n{len(found)} circles of imports, {sum(map(len, found))} modules in them")
+    for circle in found:
+        print(f"  {' '.join(circle)}")
+    named = [
+        path.relative_to(ROOT)
+        for path in files("study")
+        if "executors" not in path.parts and compares_an_executor(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    print(f"\n{len(named)} files of study outside executors/ compare an executor's name")
+
+
+if __name__ == "__main__":
+    main()
