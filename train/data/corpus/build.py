@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from train.data.corpus.prepare import Progress, said, too_short
+from train.data.corpus.messages import Progress, said, too_short
 from train.data.corpus.source_files import Listing, chunked, list_environment, list_folder
 from train.data.corpus.spool import Choice, Spooled, SpoolTask, choose, spool
 from train.data.corpus.tokenizer import FILE as TOKENIZER_FILE

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
+from train.data.corpus.messages import Progress, said, too_short
 from train.spec.config import DataConfig
 from train.spec.interrupts import deferred
 from train.spec.manifest import (
@@ -27,9 +26,6 @@ from train.spec.manifest import (
 )
 
 TOKENIZER = "tokenizer.json"
-
-Progress: TypeAlias = Callable[[str, float], None]
-"""Gets the stage's name and the share of it that is done."""
 
 
 def silent(stage: str, share: float) -> None:
@@ -150,21 +146,6 @@ def _checked(config: DataConfig, target: Path) -> Path:
         if tokens <= config.sequence_length:
             raise ValueError(too_short(name, tokens, config))
     return target
-
-
-def too_short(split: str, tokens: int, config: DataConfig) -> str:
-    """Return the message for a split that is shorter than one sequence."""
-    change = "raise" if split == "validation" else "lower"
-    return (
-        f"the {split} split has {tokens} tokens, one sequence needs {config.sequence_length + 1}: {change} "
-        f"data.validation_fraction={config.validation_fraction}, lower data.sequence_length={config.sequence_length}, "
-        f"or give more text (data.source={said(config.source)}, data.max_bytes={said(config.max_bytes)})"
-    )
-
-
-def said(value: object) -> str:
-    """Return a value as YAML writes it."""
-    return "null" if value is None else str(value)
 
 
 def _build_and_swap(config: DataConfig, target: Path, progress: Progress, workers: int | None) -> None:

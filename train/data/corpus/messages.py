@@ -1,0 +1,26 @@
+"""What preparing says while it runs and where it cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from train.spec.config import DataConfig
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""Gets the stage's name and the share of it that is done."""
+
+
+def too_short(split: str, tokens: int, config: DataConfig) -> str:
+    """Return the message for a split that is shorter than one sequence."""
+    change = "raise" if split == "validation" else "lower"
+    return (
+        f"the {split} split has {tokens} tokens, one sequence needs {config.sequence_length + 1}: {change} "
+        f"data.validation_fraction={config.validation_fraction}, lower data.sequence_length={config.sequence_length}, "
+        f"or give more text (data.source={said(config.source)}, data.max_bytes={said(config.max_bytes)})"
+    )
+
+
+def said(value: object) -> str:
+    """Return a value as YAML writes it."""
+    return "null" if value is None else str(value)
