@@ -37,7 +37,7 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     Parameters
     ----------
     frame : DataFrame
-        A tidy frame (see :mod:`analysis.runs.frame`).
+        A tidy frame (see :mod:`analysis.inputs.frame`).
     forms : sequence of str
         Laws by name (see `analysis.laws.registry.FORMS`), by paper or as text.
     loss : str
@@ -56,8 +56,8 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     """
     from analysis.inference.fit_law import fit_law
     from analysis.inference.selection import compare as side_by_side
+    from analysis.inputs.frame import used
     from analysis.laws.names import resolve
-    from analysis.runs.frame import used
 
     rows = used(frame)
     fits, failed = [], {}

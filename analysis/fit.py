@@ -23,9 +23,9 @@ __all__ = ["KEYS", "fit", "load_frame", "main", "parse", "with_prediction", "wri
 def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
     """Return the tidy frame that `runs=` names; a file has to have the columns that the form reads."""
     from analysis.approaches.curves import NEEDS
+    from analysis.inputs.columns import REQUIRED
     from analysis.laws.names import CURVES
     from analysis.laws.registry import FORMS
-    from analysis.runs.columns import REQUIRED
 
     if options["form"] == CURVES:
         return load.load(options, need=NEEDS)
@@ -41,7 +41,7 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     Parameters
     ----------
     frame : DataFrame
-        A tidy frame (see :mod:`analysis.runs.frame`).
+        A tidy frame (see :mod:`analysis.inputs.frame`).
     options : mapping, optional
         Options of the command by name, as `parse` returns them; those that are not there have their defaults.
     **given
@@ -61,12 +61,12 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     ('E + A/N^alpha + B/D^beta', 25, ['A', 'B', 'E', 'alpha', 'beta'])
     """
     asked = {key.name: key.default for key in KEYS} | dict(options or {}) | given
+    from analysis.inputs.frame import used
+    from analysis.inputs.large import refuse_fitted
     from analysis.laws.names import CURVES
     from analysis.laws.registry import FORMS
     from analysis.results.single_law import curves_only, law_only, settings_only
     from analysis.results.study_fit import Parts
-    from analysis.runs.frame import used
-    from analysis.runs.large import refuse_fitted
 
     if asked["form"] == CURVES:
         return curves_only(frame, asked)
@@ -88,8 +88,8 @@ def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:
 
 def act(options: Mapping[str, Any]) -> int:
     """Fit, write and print."""
+    from analysis.inputs import large
     from analysis.laws.names import resolve
-    from analysis.runs import large
 
     options = {**options, "form": resolve(options["form"], curves=True)}
     frame = load_frame(options)

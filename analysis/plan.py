@@ -77,7 +77,7 @@ def plan(
     Parameters
     ----------
     runs : DataFrame or mapping
-        A tidy frame (see :mod:`analysis.runs.frame`), or the constants of a law by name (E, A, B, alpha, beta).
+        A tidy frame (see :mod:`analysis.inputs.frame`), or the constants of a law by name (E, A, B, alpha, beta).
     budget : float
         Training compute [FLOPs].
     form : str

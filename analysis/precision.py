@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from analysis.runs import recorded
+from analysis.inputs import recorded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

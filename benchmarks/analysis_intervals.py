@@ -33,8 +33,8 @@ import numpy as np
 from analysis.approaches import frontier, parametric, valleys
 from analysis.approaches.surface import Surface
 from analysis.diagnostics import findings
+from analysis.inputs.dataset import Array, Rows, rows
 from analysis.planning import recommend
-from analysis.runs.dataset import Array, Rows, rows
 from analysis.values.blocks import Check
 
 LAW = {"E": 1.817218, "A": 477.826, "B": 2143.417, "alpha": 0.347310, "beta": 0.367172}

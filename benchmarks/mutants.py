@@ -83,7 +83,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     **{f"train/optim/{name}.py": OPTIM for name in (
         "adamw", "muon", "param_groups", "sgd",
     )},
-    "analysis/runs/recorded.py": (
+    "analysis/inputs/recorded.py": (
         "tests/train/test_trainer_metrics.py", "tests/study/tracking/test_tracking_metrics_reader.py",
         "tests/study/search/test_search_curves.py",
     ),

@@ -12,8 +12,8 @@ from analysis.approaches.valley_options import Choices
 from analysis.estimation import observations
 from analysis.inference import refusals
 from analysis.inference.fit_law import fit_law
+from analysis.inputs.dataset import Rows, rows
 from analysis.laws import registry
-from analysis.runs.dataset import Rows, rows
 from analysis.text import numbers
 from analysis.values.blocks import Interval, PowerLaw
 

@@ -12,7 +12,7 @@ from analysis.approaches import optimum as plans
 from analysis.approaches.cost import Cost, cost
 from analysis.approaches.loss_laws import Closed, Law
 from analysis.inference import resampling
-from analysis.runs.dataset import Array, Rows
+from analysis.inputs.dataset import Array, Rows
 from analysis.values.blocks import Interval
 from analysis.values.study_result import Proposal
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.runs.dataset import Array, Rows
+from analysis.inputs.dataset import Array, Rows
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from analysis.approaches import isoflop
 from analysis.estimation import observations, ties
 from analysis.inference import resampling
-from analysis.runs.dataset import Rows
+from analysis.inputs.dataset import Rows
 from analysis.values.blocks import Check, PowerLaw
 
 if TYPE_CHECKING:

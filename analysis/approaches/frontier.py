@@ -9,8 +9,8 @@ import numpy as np
 from analysis.approaches.valleys import ValleyFit
 from analysis.estimation import multistart, objectives, ties
 from analysis.inference import error_draws, resampling, scatter
+from analysis.inputs.dataset import Array, Rows
 from analysis.laws.sum_of_powers import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
-from analysis.runs.dataset import Array, Rows
 from analysis.text import numbers
 from analysis.values.blocks import Frontier, FrontierPoint, Identified
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import observations, ties
-from analysis.runs.dataset import SAME_BUDGET, Rows, clusters
+from analysis.inputs.dataset import SAME_BUDGET, Rows, clusters
 from analysis.text import numbers
 from analysis.values.blocks import PowerLaw
 

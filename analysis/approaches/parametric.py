@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from analysis.approaches.surface import Surface
     from analysis.inference.law_result import LawFit
-    from analysis.runs.dataset import Rows
+    from analysis.inputs.dataset import Rows
 
 
 FAMILY = ("chinchilla",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analysis.estimation import multistart
+from analysis.inputs.dataset import Array
 from analysis.laws.sum_of_powers import SURFACE
-from analysis.runs.dataset import Array
 from analysis.values.blocks import Block
 
 FEWEST = len(SURFACE.names) + 1

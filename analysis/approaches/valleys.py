@@ -15,7 +15,7 @@ from analysis.approaches.valley_options import WINDOW, Choices
 from analysis.estimation import ties
 from analysis.inference import identifiability, resampling, scatter
 from analysis.inference.scatter import Scatter
-from analysis.runs.dataset import Array, Index, Mask, Rows
+from analysis.inputs.dataset import Array, Index, Mask, Rows
 from analysis.text import numbers
 from analysis.values.blocks import Check, Identified, Interval, PowerLaw, Valley, Valleys
 

@@ -12,9 +12,9 @@ from analysis.approaches import compute_optimal, frontier, valleys
 from analysis.approaches.cost import cost
 from analysis.approaches.valley_options import Choices
 from analysis.estimation import multistart, objectives, ties
+from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import FORMS
-from analysis.runs.dataset import Array, Rows
 from analysis.values.study_result import Backtest, BacktestOptimum, BacktestRun, Cut
 
 FEWEST_BUDGETS = 3

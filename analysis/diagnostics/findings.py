@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from analysis.approaches.loss_laws import Closed
+from analysis.inputs.dataset import Index, Rows
 from analysis.laws.sum_of_powers import SURFACE
-from analysis.runs.dataset import Index, Rows
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Clash, Dropped, Interval
 from analysis.values.study_result import Backtest, Choice, Recommendation

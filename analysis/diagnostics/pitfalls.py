@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from analysis.diagnostics import draws
 from analysis.estimation import observations, ties
 from analysis.inference.refusals import FEWEST_MODELS, Array
-from analysis.runs.dataset import SAME_SIZE, clusters
+from analysis.inputs.dataset import SAME_SIZE, clusters
 from analysis.text import numbers
 from analysis.values.blocks import Check
 

@@ -10,7 +10,7 @@ from analysis.text import numbers
 
 if TYPE_CHECKING:
     from analysis.inference.law_result import LawFit
-    from analysis.runs.dataset import Rows
+    from analysis.inputs.dataset import Rows
 
 TESTED = 2.0
 """The farthest a backtest has to reach beyond its fit to say anything of an extrapolation."""

@@ -35,7 +35,7 @@ def corrected(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame : DataFrame
-        A tidy frame (see :mod:`analysis.runs.frame`) with rows dropped as mid_schedule.
+        A tidy frame (see :mod:`analysis.inputs.frame`) with rows dropped as mid_schedule.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def corrected(frame: pd.DataFrame) -> pd.DataFrame:
     >>> int(mended["used"].sum()), mended.attrs["checks"][0].code
     (25, 'mid_schedule_corrected')
     """
-    from analysis.runs.frame import used
+    from analysis.inputs.frame import used
 
     final, rows = frame["used"], frame["drop_code"] == "mid_schedule"
     fine = frame[["params", "tokens", "flops", "loss"]].gt(0).all(axis=1)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analysis.runs.dataset import Array, Index, Mask, Rows
-from analysis.runs.gaps import beyond_gap
+from analysis.inputs.dataset import Array, Index, Mask, Rows
+from analysis.inputs.gaps import beyond_gap
 from analysis.text import numbers
 from analysis.values.blocks import Check
 

@@ -1,4 +1,4 @@
-"""The columns that a law reads and their groups, out of a table, a mapping or :class:`analysis.runs.dataset.Rows`."""
+"""The columns that a law reads and their groups, out of a table, a mapping or :class:`analysis.inputs.dataset.Rows`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.inputs.dataset import SAME_SIZE, Rows, clusters
 from analysis.laws.base import Form
-from analysis.runs.dataset import SAME_SIZE, Rows, clusters
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 
 from analysis.estimation import multistart, objectives
 from analysis.inference.resampling import squared_scales
-from analysis.runs.dataset import Array, Index
+from analysis.inputs.dataset import Array, Index
 
 CALIBRATION = (50, 200)
 """Fewest and most resamples, a fifth of those asked for, that measure how much of its errors a fit hides."""

@@ -42,7 +42,7 @@ def fit_law(
 
     Parameters
     ----------
-    runs : DataFrame, mapping of columns, or analysis.runs.dataset.Rows
+    runs : DataFrame, mapping of columns, or analysis.inputs.dataset.Rows
         The form's inputs and its target in counts and in the target's own unit (loss: nats per token, or what `kinds`
         says). Used where they are there: `size_group`, `run` (rows of one run are its checkpoints), `flops`,
         `unique_tokens`.

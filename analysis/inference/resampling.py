@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.runs.dataset import Array, Index, Rows
+from analysis.inputs.dataset import Array, Index, Rows
 from analysis.text import numbers
 from analysis.values.blocks import Interval
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from analysis.inference import error_draws, resampling
-from analysis.runs.dataset import Array
+from analysis.inputs.dataset import Array
 from analysis.text import numbers
 from analysis.values.blocks import Check
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from analysis.approaches.cost import Cost
     from analysis.approaches.loss_laws import Law
     from analysis.inference.law_result import LawFit
-    from analysis.runs.dataset import Rows
+    from analysis.inputs.dataset import Rows
     from analysis.values.blocks import Check, Interval
 
 NAMES = ("E", "A", "B", "alpha", "beta")
@@ -126,8 +126,8 @@ def from_frame(
     from analysis.approaches.cost import cost
     from analysis.approaches.loss_laws import size_column
     from analysis.diagnostics import qualify
+    from analysis.inputs.frame import used
     from analysis.laws.registry import FORMS
-    from analysis.runs.frame import used
 
     rows = used(frame)
     further = _further(form, at or {})

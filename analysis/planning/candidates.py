@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.approaches.cost import Cost
+from analysis.inputs.dataset import Array
 from analysis.planning import shapes
-from analysis.runs.dataset import Array
 
 if TYPE_CHECKING:
     import pandas as pd

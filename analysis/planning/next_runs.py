@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.approaches.loss_laws import Law
+    from analysis.inputs.dataset import Array, Rows
     from analysis.planning.candidates import Candidates, Size
     from analysis.planning.posterior import Posterior
-    from analysis.runs.dataset import Array, Rows
 
 
 TELLS = 0.9
@@ -93,7 +93,7 @@ def next_runs(
     Parameters
     ----------
     frame : DataFrame
-        A tidy frame of the runs done (see :mod:`analysis.runs.frame`).
+        A tidy frame of the runs done (see :mod:`analysis.inputs.frame`).
     target, budget, largest : float, optional
         Budget to forecast, above every run's compute; compute of all next runs and of the largest one [FLOPs].
     count : int
@@ -126,7 +126,7 @@ def next_runs(
     >>> len(found.runs), found.sd_after < found.sd_now
     (2, True)
     """
-    from analysis.runs.frame import used
+    from analysis.inputs.frame import used
 
     rows = used(frame)
     top = float(rows.flops.max())

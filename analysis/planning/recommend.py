@@ -16,7 +16,7 @@ from analysis.approaches.frontier_path import Proposer, by_exponents, by_power_l
 from analysis.approaches.loss_laws import Closed, Law
 from analysis.approaches.surface import Surface
 from analysis.approaches.valleys import ValleyFit
-from analysis.runs.dataset import Rows
+from analysis.inputs.dataset import Rows
 from analysis.text import numbers
 from analysis.values.blocks import Block, Clash, Interval, PowerLaw
 from analysis.values.study_result import Proposal, Recommendation

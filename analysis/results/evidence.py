@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.inference.law_result import LawFit
-    from analysis.runs.dataset import Rows
+    from analysis.inputs.dataset import Rows
 
 
 ENVELOPE = "N* = c C^a, D* = d C^b along the envelope of the runs' curves"
@@ -41,7 +41,7 @@ def profiles(found: LawFit) -> tuple[ProfileCurve, ...]:
 def envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block, Mapping[str, PowerLaw]]:
     """Return approach 1, the envelope of the runs' learning curves, and its laws; not possible where there are none."""
     from analysis.approaches import envelope as approach
-    from analysis.runs.frame import checkpoints
+    from analysis.inputs.frame import checkpoints
 
     def empty(reason: str) -> Block:
         return Block(form=ENVELOPE, approach="envelope", loss_function="", status="not possible", reason=reason)
@@ -86,7 +86,7 @@ def approaches(
     import pandas as pd
 
     from analysis.approaches.comparison import side_by_side
-    from analysis.runs.frame import checkpoints
+    from analysis.inputs.frame import checkpoints
 
     curves = checkpoints(frame)
     one = curves.run is None or len(set(curves.run.tolist())) == len(curves)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.runs import columns, rows, study
+from analysis.inputs import columns, rows, study
 from analysis.text import commandline
 from analysis.text.commandline import Key
 
@@ -53,11 +53,11 @@ KEYS = (RUNS, *FURTHER)
 
 
 def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.DataFrame:
-    """Return the tidy frame (see :mod:`analysis.runs.frame`) that these options name.
+    """Return the tidy frame (see :mod:`analysis.inputs.frame`) that these options name.
 
     `need` are the columns that a file has to have, by default params, tokens, flops and loss.
     """
-    from analysis.runs import frame
+    from analysis.inputs import frame
 
     found = _load(options, need)
     if options.get("mid_schedule") == "correct":
@@ -68,7 +68,7 @@ def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.
 
 
 def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:
-    from analysis.runs import foreign, tables
+    from analysis.inputs import foreign, tables
 
     runs = str(options["runs"])
     unit = options["loss_unit"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from analysis.approaches.cost import Cost
     from analysis.approaches.loss_laws import Law
     from analysis.inference.law_result import LawFit
-    from analysis.runs.dataset import Rows
+    from analysis.inputs.dataset import Rows
 
 BESIDE = {"single_epoch", "few_sizes"}
 """Findings of a surface that stands beside another law which hold for that law too."""
@@ -36,8 +36,8 @@ class Parts:
     def __init__(self, frame: pd.DataFrame, rows: Rows, asked: Mapping[str, Any]) -> None:
         from analysis.approaches import frontier, surface, valley_options, valleys
         from analysis.diagnostics import backtest, findings
+        from analysis.inputs import large
         from analysis.planning import recommend
-        from analysis.runs import large
 
         self.frame, self.rows, self.asked = frame, rows, asked
         resamples, seed = int(asked["resamples"]), int(asked["seed"])
@@ -71,8 +71,8 @@ class Parts:
         from analysis.diagnostics import findings, suspects
         from analysis.inference import resampling
         from analysis.inference.summary import versions
+        from analysis.inputs import large
         from analysis.planning import recommend
-        from analysis.runs import large
 
         frame, rows, asked = self.frame, self.rows, self.asked
         kinds, waiting = kinds_of(frame), int(frame.attrs.get("not_started", 0))

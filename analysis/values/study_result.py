@@ -109,8 +109,8 @@ the runs above, and each as [flops, relative error].
 `record`                what else a reader needs to repeat the fit: options, schedules of the rows used, how rates were
                         selected, approaches side by side, the law's own record (kinds, bse, criteria, ranges)
 
-`runs.csv` lies beside it: the tidy frame of :mod:`analysis.runs.frame`, one row a run, also the rows not used, with the
-columns `used` (True/False), `drop_code` and `drop_reason` (empty for used rows) and `predicted` (surface loss).
+`runs.csv` lies beside it: the tidy frame of :mod:`analysis.inputs.frame`, one row a run, also the rows not used, with
+the columns `used` (True/False), `drop_code` and `drop_reason` (empty for used rows) and `predicted` (surface loss).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.runs import recorded
+from analysis.inputs import recorded
 from study.records import ledger
 from study.storage.files import read_json, tail
 from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder, StudyFolder

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.runs import recorded
+from analysis.inputs import recorded
 from study.records.points import load_points
 from study.storage.files import read_json
 from study.storage.layout import StudyFolder

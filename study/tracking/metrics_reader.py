@@ -1,6 +1,6 @@
 """Reading what is new in a run's `metrics.jsonl`: whole lines only, each step of each kind once, of the path taken.
 
-After a rollback a run takes steps again (analysis.runs.recorded). What is known to be of an abandoned path when it is
+After a rollback a run takes steps again (analysis.inputs.recorded). What is known to be of an abandoned path when it is
 read is passed over; what was read before the rollback was written has been sent, and stays in the store.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from analysis.runs import recorded
+from analysis.inputs import recorded
 
 CHUNK = 1 << 20
 END_BYTES = 40

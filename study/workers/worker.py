@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from analysis.runs import recorded
+from analysis.inputs import recorded
 from study.failures.kinds import DIVERGED, HELD, INTERRUPTED
 from study.job.__main__ import NOT_WANTED, join, lead
 from study.job.attempt import Work

@@ -18,7 +18,7 @@ from analysis import fit as command
 from analysis.approaches import comparison, isoflop
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
-from analysis.runs import rows
+from analysis.inputs import rows
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.3)

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from analysis.estimation import multistart, objectives
+from analysis.inputs.dataset import Rows, rows
 from analysis.laws.sum_of_powers import SURFACE
-from analysis.runs.dataset import Rows, rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "scaling"
 LAW = (1.9, 60.0, 110.0, 0.33, 0.30)

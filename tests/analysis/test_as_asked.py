@@ -10,7 +10,7 @@ import pytest
 from analysis import fit as command
 from analysis.diagnostics import backtest
 from analysis.estimation.objectives import Huber
-from analysis.runs.rows import from_csv
+from analysis.inputs.rows import from_csv
 from tests.analysis import studies
 
 ROOT = Path(__file__).parents[2]

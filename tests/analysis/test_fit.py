@@ -15,8 +15,8 @@ import pytest
 from analysis import fit
 from analysis.diagnostics import backtest
 from analysis.estimation import objectives
-from analysis.runs import frame
-from analysis.runs.rows import from_csv
+from analysis.inputs import frame
+from analysis.inputs.rows import from_csv
 from analysis.values import study_result
 from analysis.values.json_values import to_json
 from tests.analysis import studies

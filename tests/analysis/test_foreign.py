@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis.diagnostics import pitfalls
-from analysis.runs import foreign, frame, tables
-from analysis.runs.columns import OPTIONAL, REQUIRED
-from analysis.runs.rows import from_csv
+from analysis.inputs import foreign, frame, tables
+from analysis.inputs.columns import OPTIONAL, REQUIRED
+from analysis.inputs.rows import from_csv
 from tests.analysis import studies
 
 

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from analysis.approaches import parametric
+from analysis.inputs import frame
+from analysis.inputs.columns import COLUMNS
+from analysis.inputs.dataset import clusters
+from analysis.inputs.rows import from_csv
+from analysis.inputs.study import from_mlflow, from_runs
 from analysis.results import evidence
-from analysis.runs import frame
-from analysis.runs.columns import COLUMNS
-from analysis.runs.dataset import clusters
-from analysis.runs.rows import from_csv
-from analysis.runs.study import from_mlflow, from_runs
 from tests.analysis import studies
 
 

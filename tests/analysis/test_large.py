@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis import fit
-from analysis.runs import large, rows
+from analysis.inputs import large, rows
 from tests.analysis import studies
 
 

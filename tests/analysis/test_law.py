@@ -16,7 +16,7 @@ from analysis.estimation import objectives
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.inference.selection import compare
-from analysis.runs import rows
+from analysis.inputs import rows
 from tests.analysis import studies
 
 
@@ -302,7 +302,7 @@ def test_few_rows_cost_more_for_every_constant() -> None:
 def test_the_law_that_made_the_tutorials_data_ranks_first() -> None:
     from pathlib import Path
 
-    from analysis.runs import frame
+    from analysis.inputs import frame
 
     runs = frame.used(rows.from_csv(Path("docs/tutorial/runs.csv"), params_kind="total", flop_rule="6ND"))
     forms = ("chinchilla", "chinchilla_tied", "farseer", "chinchilla_interaction")

@@ -13,8 +13,8 @@ from scipy.optimize import minimize, nnls
 from analysis import fit
 from analysis.estimation import objectives
 from analysis.inference.fit_law import fit_law
-from analysis.runs import frame
-from analysis.runs.rows import from_csv
+from analysis.inputs import frame
+from analysis.inputs.rows import from_csv
 from tests.analysis import studies
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from analysis.estimation import multistart
 from analysis.estimation.objectives import Squared
+from analysis.inputs.rows import from_csv
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.next import main
 from analysis.next import text as text_
 from analysis.planning import next_runs as upcoming
 from analysis.planning import posterior as design
-from analysis.runs.rows import from_csv
 from tests.analysis import studies
 
 

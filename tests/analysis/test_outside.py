@@ -12,7 +12,7 @@ import pytest
 
 from analysis import fit
 from analysis.backtest import main
-from analysis.runs import frame, rows
+from analysis.inputs import frame, rows
 
 QUICK = ("resamples=20", "report=no", "sensitivity=no", "approach=3")
 

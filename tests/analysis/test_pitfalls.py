@@ -12,9 +12,9 @@ from analysis.approaches import settings
 from analysis.diagnostics import pitfalls
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
+from analysis.inputs import frame
+from analysis.inputs.rows import from_csv
 from analysis.results import load
-from analysis.runs import frame
-from analysis.runs.rows import from_csv
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.3)

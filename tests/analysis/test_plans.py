@@ -16,10 +16,10 @@ from analysis.approaches import loss_laws, optimum
 from analysis.approaches.cost import Cost
 from analysis.diagnostics import backtest
 from analysis.estimation import objectives
+from analysis.inputs import frame
+from analysis.inputs.rows import from_csv
 from analysis.laws.registry import FORMS
 from analysis.planning import shapes
-from analysis.runs import frame
-from analysis.runs.rows import from_csv
 from analysis.text import commandline
 from tests.analysis import studies
 

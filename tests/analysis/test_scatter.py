@@ -9,7 +9,7 @@ from scipy.stats import t
 from analysis.approaches import valleys
 from analysis.inference import resampling, scatter
 from analysis.inference.scatter import Scatter
-from analysis.runs.dataset import Array
+from analysis.inputs.dataset import Array
 from tests.analysis import studies
 
 X = np.log(np.geomspace(1e18, 1e21, 6))

@@ -17,12 +17,12 @@ import pandas as pd
 import pytest
 
 from analysis import fit as command
+from analysis.inputs.rows import from_csv
 from analysis.report.figures.data import as_rows, read_rows
 from analysis.report.page import page
 from analysis.report.terminal import law_text, summary
 from analysis.report.write import figures
 from analysis.results import predicted
-from analysis.runs.rows import from_csv
 from analysis.text import commandline, numbers
 from analysis.values import study_result
 from analysis.values.json_values import to_json

@@ -9,9 +9,9 @@ from analysis.approaches import compute_optimal, parametric, surface
 from analysis.approaches.cost import Cost, cost
 from analysis.estimation import multistart, objectives
 from analysis.inference import resampling
+from analysis.inputs.dataset import Rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.planning import recommend
-from analysis.runs.dataset import Rows
 from analysis.values.blocks import Block
 from tests.analysis import studies
 

@@ -15,8 +15,8 @@ from analysis.approaches.comparison import side_by_side
 from analysis.diagnostics import backtest, findings, suspects
 from analysis.estimation import objectives
 from analysis.inference.fit_law import fit_law
-from analysis.runs import frame
-from analysis.runs.rows import from_csv
+from analysis.inputs import frame
+from analysis.inputs.rows import from_csv
 from analysis.text import numbers
 from analysis.values.blocks import Block
 from analysis.values.study_result import Backtest, Choice, Recommendation

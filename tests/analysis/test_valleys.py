@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analysis import fit
 from analysis.approaches import valley_options, valleys
 from analysis.approaches.valley_options import Choices
-from analysis.runs.rows import from_csv
+from analysis.inputs.rows import from_csv
 from analysis.values.blocks import Valleys
 from tests.analysis import studies
 

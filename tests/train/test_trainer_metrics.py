@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.runs import recorded
+from analysis.inputs import recorded
 from train.metrics.file import MetricsFile, Rollback, Written, from_here, repair
 
 

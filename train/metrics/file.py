@@ -2,7 +2,7 @@
 
 A rollback begins a new path: the run takes steps again on other batches. Its record has the number of the path that it
 begins (1, 2, … in the order of the file; records of the first path have no number), and how far the run went back:
-what earlier paths have of later steps is abandoned, and stays readable. `analysis.runs.recorded` tells them apart.
+what earlier paths have of later steps is abandoned, and stays readable. `analysis.inputs.recorded` tells them apart.
 """
 
 from __future__ import annotations

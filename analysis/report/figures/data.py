@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.runs.learning import validations
+from analysis.inputs.learning import validations
 
 MOST_DOTS = 1500
 """Runs of a panel that are drawn as dots: of more nothing is seen, and a page of them is slow to write and to open."""

@@ -14,8 +14,8 @@ from analysis.approaches.comparison import side_by_side
 from analysis.estimation import multistart, objectives
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
+from analysis.inputs.dataset import Rows
 from analysis.laws.sum_of_powers import SURFACE
-from analysis.runs.dataset import Rows
 from analysis.values.blocks import Identified, PowerLaw
 from tests.analysis import studies
 

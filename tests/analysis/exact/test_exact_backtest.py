@@ -14,9 +14,9 @@ from analysis.approaches import frontier, valleys
 from analysis.backtest import text
 from analysis.diagnostics import backtest
 from analysis.estimation import multistart, objectives
+from analysis.inputs.dataset import Rows
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
-from analysis.runs.dataset import Rows
 from analysis.values.study_result import Cut
 from tests.analysis import studies
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from analysis.diagnostics import findings
-from analysis.runs.dataset import Rows, rows
+from analysis.inputs.dataset import Rows, rows
 from analysis.values.blocks import Basin, Block, Clash, Dropped, Identified, Optimizer
 from analysis.values.study_result import Backtest, BacktestRun, Choice, Proposal, Recommendation
 from tests.analysis import studies

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.approaches.cost import Cost, cost
-from analysis.runs.dataset import Rows, rows
+from analysis.inputs.dataset import Rows, rows
 
 N = np.array([1e7, 1e8, 1e9])
 D = np.array([1e9, 2e9, 3e9])

@@ -14,7 +14,7 @@ from scipy.spatial import ConvexHull
 
 from analysis.approaches import envelope, isoflop
 from analysis.inference import resampling
-from analysis.runs.dataset import rows
+from analysis.inputs.dataset import rows
 from tests.analysis import studies
 
 LAW = (1.7, 400.0, 900.0, 0.34, 0.34)

@@ -13,9 +13,9 @@ import pytest
 
 from analysis.approaches import comparison, envelope, parametric
 from analysis.approaches.surface import FEWEST, Surface
+from analysis.inputs import frame, rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.results import evidence
-from analysis.runs import frame, rows
 from analysis.values.blocks import Block, Check
 from tests.analysis import studies
 

@@ -13,8 +13,8 @@ from analysis.approaches.frontier import FrontierFit
 from analysis.approaches.valleys import ValleyFit
 from analysis.estimation import multistart, objectives
 from analysis.inference import resampling
+from analysis.inputs.dataset import Rows, rows
 from analysis.laws.sum_of_powers import FRONTIER, FRONTIER_NO_FLOOR
-from analysis.runs.dataset import Rows, rows
 from analysis.values.blocks import Frontier
 
 NONE: Any = None

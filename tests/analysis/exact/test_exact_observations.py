@@ -10,9 +10,9 @@ import pytest
 
 from analysis.estimation import observations
 from analysis.estimation.observations import Observations, by_first, column, inputs, read
+from analysis.inputs.dataset import rows
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
-from analysis.runs.dataset import rows
 
 TABLE = {"params": [1e6, 1e6, 4e6, 1.004e6], "tokens": [2e7, 4e7, 2e7, 3e7], "loss": [3.0, 2.9, 2.8, 2.95]}
 

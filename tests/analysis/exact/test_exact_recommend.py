@@ -16,9 +16,9 @@ from analysis.approaches.surface import Surface
 from analysis.approaches.valleys import ValleyFit
 from analysis.inference import resampling
 from analysis.inference.fit_law import fit_law
+from analysis.inputs.dataset import Rows
 from analysis.laws.registry import FORMS
 from analysis.planning import recommend
-from analysis.runs.dataset import Rows
 from analysis.values.blocks import Block, Frontier, Identified, PowerLaw, Valley, Valleys
 from analysis.values.study_result import Proposal
 from tests.analysis import studies

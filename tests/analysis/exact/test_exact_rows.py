@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.approaches import frontier_path
-from analysis.runs.dataset import clusters, rows
+from analysis.inputs.dataset import clusters, rows
 from analysis.values.blocks import Block, Identified, PowerLaw
 from analysis.values.study_result import PathPoint, Proposal, Recommendation
 

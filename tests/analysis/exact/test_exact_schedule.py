@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.diagnostics import schedule
-from analysis.runs import columns
+from analysis.inputs import columns
 from tests.analysis import studies
 
 SIZE = np.linspace(-2.0, 2.0, 9)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from analysis.approaches import valley_options, valleys
 from analysis.inference import resampling
-from analysis.runs.dataset import Rows, rows
+from analysis.inputs.dataset import Rows, rows
 from analysis.values.blocks import PowerLaw, Valley
 
 X = np.array([-2.0, -1.2, 0.0, 0.9, 2.0])

@@ -140,7 +140,7 @@ def test_a_recorded_study_has_its_status_and_its_law(here: Path, capfd: pytest.C
     assert study(["status", "recorded", "--json"]) == 0
     counts = json.loads(capfd.readouterr().out)["counts"]
     assert {name: number for name, number in counts.items() if number} == {"completed": 9, "interrupted": 1}
-    from analysis.runs.study import from_runs
+    from analysis.inputs.study import from_runs
 
     assert from_runs(here / "runs/recorded")["used"].sum() == 9
 

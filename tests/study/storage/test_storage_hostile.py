@@ -20,7 +20,7 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
-from analysis.runs.tables import read as read_table_file
+from analysis.inputs.tables import read as read_table_file
 from study.__main__ import main as study
 from study.cleanup.code import collect
 from study.records.settings import load_section

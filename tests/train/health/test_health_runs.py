@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from analysis.runs import recorded
+from analysis.inputs import recorded
 from tests.train.runs import read_outcome, records, values, with_runtime, write_config
 from train import branch, loop, provenance, run
 from train import step as stepping

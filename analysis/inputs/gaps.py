@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.runs.dataset import Array, Mask
+from analysis.inputs.dataset import Array, Mask
 
 
 def beyond_gap(logs: Array, least: float) -> Mask | None:

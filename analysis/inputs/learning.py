@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.runs.recorded import read
+from analysis.inputs.recorded import read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ def checkpoints(folder: Path, runs: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from analysis.runs.columns import LOSS_UNIT, as_records
+    from analysis.inputs.columns import LOSS_UNIT, as_records
 
     rows = []
     for record in as_records(runs):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.runs.tables import GROUPS, cased
+from analysis.inputs.tables import GROUPS, cased
 from analysis.text import numbers as human
 
 QUANTITIES = ("params", "tokens", "flops", "loss")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.runs import learning
-from analysis.runs.columns import (
+from analysis.inputs import learning
+from analysis.inputs.columns import (
     BITS_PER_BYTE,
     COLUMNS,
     COMPARABLE_IN_BITS,
@@ -25,10 +25,10 @@ from analysis.runs.columns import (
     REQUIRED,
     empty,
 )
-from analysis.runs.dataset import Index, Rows, rows
-from analysis.runs.gaps import beyond_gap
-from analysis.runs.rows import from_csv
-from analysis.runs.study import from_mlflow, from_runs
+from analysis.inputs.dataset import Index, Rows, rows
+from analysis.inputs.gaps import beyond_gap
+from analysis.inputs.rows import from_csv
+from analysis.inputs.study import from_mlflow, from_runs
 from analysis.text import numbers
 
 OTHER_UNITS = 1000.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.runs.columns import BITS_PER_BYTE, LOSS_UNIT, PARAMS_KINDS, finish
+from analysis.inputs.columns import BITS_PER_BYTE, LOSS_UNIT, PARAMS_KINDS, finish
 
 
 def from_runs(
@@ -19,7 +19,7 @@ def from_runs(
 ) -> pd.DataFrame:
     """Return the frame of a study's folder; points that never started are not rows (attrs["not_started"] counts them).
 
-    attrs["folder"] is the folder, where the runs' learning curves are (:func:`analysis.runs.frame.checkpoints`).
+    attrs["folder"] is the folder, where the runs' learning curves are (:func:`analysis.inputs.frame.checkpoints`).
 
     A study keeps the points of every command that named it; with `which` "latest" only those of its latest command are
     taken, so that a changed setting does not leave the runs of the old one in the fit. `loss_unit` is nats per token or

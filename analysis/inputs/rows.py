@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.runs import foreign, large, tables
-from analysis.runs.columns import (
+from analysis.inputs import foreign, large, tables
+from analysis.inputs.columns import (
     BITS_PER_BYTE,
     COLUMNS,
     LABEL_SLACK,
@@ -21,7 +21,7 @@ from analysis.runs.columns import (
     empty,
     finish,
 )
-from analysis.runs.dataset import SAME_SIZE, clusters
+from analysis.inputs.dataset import SAME_SIZE, clusters
 
 
 def from_csv(
@@ -42,7 +42,7 @@ def from_csv(
 
     `columns` maps our names to the file's, or to COLUMN*FACTOR; those of `need` have to be there, the others of COLUMNS
     are taken where they are, and further number columns are kept under their own names. `where` keeps the rows whose
-    column has this value (see :func:`analysis.runs.foreign.filtered`), and `thin` one of so many of these, with the
+    column has this value (see :func:`analysis.inputs.foreign.filtered`), and `thin` one of so many of these, with the
     last one of every run. Of params, tokens and flops one that is not there is computed only on the explicit
     flop_rule="6ND". Rows of one `run` at several token counts are its checkpoints: without a column schedule_complete
     only the last is final. Raises ValueError naming the column that is missing or unreadable, and where there are too
