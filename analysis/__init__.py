@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from analysis.inference.fit_law import fit_law
     from analysis.inference.law_result import LawFit
     from analysis.inference.selection import compare
+    from analysis.inputs import frame
     from analysis.laws.registry import FORMS
 
 _PLACES = {
@@ -30,12 +31,14 @@ _PLACES = {
 _MODULES = {
     "approaches": "analysis.approaches",
     "envelope": "analysis.approaches.envelope",
+    "frame": "analysis.inputs.frame",
     "hyperparameters": "analysis.approaches.settings",
     "isoflop": "analysis.approaches.isoflop",
 }
 
 __all__ = [
-    "FORMS", "LawFit", "approaches", "compare", "envelope", "fit_law", "hyperparameters", "isoflop", "sensitivity",
+    "FORMS", "LawFit", "approaches", "compare", "envelope", "fit_law", "frame", "hyperparameters", "isoflop",
+    "sensitivity",
 ]  # fmt: skip
 
 

@@ -74,7 +74,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "counts", "decoder", "deprecated", "device_peaks", "footprint", "from_mapping", "later", "lineage", "mesh",
         "mup", "pipeline_layout", "precision", "recipe", "resolve", "scaling_rules", "yamlfile",
     )},
-    "train/optim/schedule.py": ("tests/train/test_trainer_schedule.py", "tests/train/test_trainer_branches.py"),
+    "train/spec/schedule.py": ("tests/train/test_trainer_schedule.py", "tests/train/test_trainer_branches.py"),
     "train/metrics/file.py": ("tests/train/test_trainer_metrics.py",),
     **{f"train/health/{name}.py": HEALTH for name in (
         "layer_statistics", "loss_spikes", "monitor", "nonfinite", "repeat_step", "replica_hashes", "shard_names",

@@ -233,9 +233,9 @@ time.sleep(0.3)
 """
 WAITS = """
 import os, sys
-from study import corpus
+from study.executors import prepare_data
 try:
-    corpus._wait_for([sys.executable, "-c", *sys.argv[1:]], os.environ)
+    prepare_data._wait_for([sys.executable, "-c", *sys.argv[1:]], os.environ)
 except KeyboardInterrupt:
     sys.exit(130)
 """

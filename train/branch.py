@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.optim.schedule import branch_decay_fraction
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.interrupts import WRONG, guarded
 from train.spec.later import filled, is_frozen
 from train.spec.resolve import resolve
+from train.spec.schedule import branch_decay_fraction
 from train.spec.yamlfile import dump, read_mapping
 
 if TYPE_CHECKING:

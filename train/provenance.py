@@ -11,10 +11,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from train.optim.schedule import batch_tokens
 from train.progress import batch_sequences
 from train.spec.config import RunConfig
 from train.spec.interrupts import WRONG, guarded
+from train.spec.schedule import batch_tokens
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,12 +13,12 @@ from train import checkpoint
 from train.checkpoint.layout import Checkpoint
 from train.health.monitor import remembered
 from train.metrics.console import say
-from train.optim.schedule import check_branch
 from train.precision.notes import NAMES as PRECISION
 from train.progress import Progress
 from train.setup import Setup
 from train.spec.config import RunConfig
 from train.spec.lineage import parse
+from train.spec.schedule import check_branch
 
 Notes = Mapping[str, Any]
 """What a checkpoint keeps beside tensors and progress, as JSON takes it."""

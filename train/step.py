@@ -13,10 +13,10 @@ from train.data.batch import Batch
 from train.health.nonfinite import skip_flag
 from train.metrics.timers import UNTIMED, Clock
 from train.optim.optimizer import set_lr
-from train.optim.schedule import batch_tokens, factor
 from train.parallel.grad_norm import clip_factor, total_norm
 from train.progress import Progress, batch_sequences, parts
 from train.setup import Setup
+from train.spec.schedule import batch_tokens, factor
 
 
 def lr_at(setup: Setup, tokens: int) -> float:

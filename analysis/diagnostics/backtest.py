@@ -185,8 +185,9 @@ def rolling(
     Examples
     --------
     >>> from pathlib import Path
-    >>> from analysis import engine, frame
-    >>> found = rolling(frame.used(frame.from_csv(Path("docs/example-runs.csv"))), engine.Huber())
+    >>> from analysis import frame
+    >>> from analysis.estimation.objectives import Huber
+    >>> found = rolling(frame.used(frame.from_csv(Path("docs/example-runs.csv"))), Huber())
     >>> [(f"{cut.flops:.2g}", cut.rows) for cut in found]
     [('3e+18', 10), ('1e+19', 15), ('3e+19', 20)]
     """

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.inputs import columns, rows, study
 from analysis.text import commandline
 from analysis.text.commandline import Key
 
@@ -68,7 +67,7 @@ def load(options: Mapping[str, Any], need: tuple[str, ...] | None = None) -> pd.
 
 
 def _load(options: Mapping[str, Any], need: tuple[str, ...] | None) -> pd.DataFrame:
-    from analysis.inputs import foreign, tables
+    from analysis.inputs import columns, foreign, rows, study, tables
 
     runs = str(options["runs"])
     unit = options["loss_unit"]

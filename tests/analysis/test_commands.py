@@ -44,8 +44,10 @@ def test_a_key_that_is_not_there_and_a_file_that_is_not_there_are_named(
 
 
 EXAMPLES = (
-    "approaches", "backtest", "compare", "comparison", "cost", "curvelaws", "envelope", "fit", "filerows", "formnames",
-    "hyperparameters", "isoflop", "law", "next", "plan", "plans", "schedule", "sensitivity", "shapes", "tablefile",
+    "approaches.comparison", "approaches.cost", "approaches.curves", "approaches.envelope", "approaches.isoflop",
+    "approaches.optimum", "approaches.settings", "compare", "diagnostics.backtest", "diagnostics.schedule",
+    "diagnostics.sensitivity", "fit", "inference.fit_law", "inference.selection", "inputs.rows", "inputs.tables",
+    "laws.names", "plan", "planning.next_runs", "planning.shapes",
 )  # fmt: skip
 
 

@@ -386,9 +386,10 @@ def test_the_public_surface_is_short_and_complete() -> None:
 def test_functions_keep_their_names_beside_the_modules_of_the_same_name() -> None:
     import importlib
 
-    for name in ("compare", "sensitivity"):
-        assert importlib.import_module(f"analysis.{name}").__name__ == f"analysis.{name}"
-        assert callable(getattr(analysis, name))
+    assert importlib.import_module("analysis.compare").__name__ == "analysis.compare"
+    assert callable(analysis.compare)
+    assert importlib.import_module("analysis.approaches.comparison").__name__ == "analysis.approaches.comparison"
+    assert callable(analysis.approaches.side_by_side)
 
 
 def test_profiles_are_followed_once_a_fit() -> None:

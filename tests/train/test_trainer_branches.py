@@ -14,9 +14,9 @@ from train import run
 from train.branch import branch
 from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import stored
-from train.optim.schedule import batch_tokens, factor
 from train.spec.config import BatchConfig, BudgetConfig, RunConfig, ScheduleConfig
 from train.spec.resolve import resolve
+from train.spec.schedule import batch_tokens, factor
 
 BUDGETS = (2048, 4096)
 WARMUP = 256

@@ -9,8 +9,8 @@ import pytest
 
 from tests.train.runs import read_outcome, records, values, write_config
 from train import run
-from train.optim.schedule import factor
 from train.spec.config import PrecisionConfig, RunConfig, ScheduleConfig
+from train.spec.schedule import factor
 
 DONOR, COPY = "0123456789ab", "ba9876543210"
 HALF = 15

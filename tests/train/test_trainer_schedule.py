@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.optim.schedule import batch_tokens, branch_decay_fraction, check_branch, factor
 from train.progress import batch_sequences, evaluation_due, parts
 from train.spec.config import BatchConfig, ScheduleConfig
+from train.spec.schedule import batch_tokens, branch_decay_fraction, check_branch, factor
 
 NAMES = ("cosine", "wsd", "linear", "constant")
 

@@ -140,7 +140,7 @@ def test_a_terminal_sees_one_line_that_changes() -> None:
     display.end()
     assert "\n" not in stream.getvalue()
     lines = [part.removeprefix("\x1b[2K") for part in stream.getvalue().split("\r")]
-    assert [line.split("%")[0] for line in lines[1:-1]] == [
+    assert [line.split(" %")[0] for line in lines[1:-1]] == [
         "preparing data: reading   0",
         "preparing data: reading 100",
         "preparing data: encoding  25",

@@ -90,7 +90,8 @@ def gathered(thing):
     dist.all_gather_object(things, thing)
     return things
 
-from train.health import desync, statistics
+from train.health import layer_statistics as statistics
+from train.health import replica_hashes as desync
 wanted = statistics.together([statistics.measure(weights().items())])
 for layout, make in layouts.items():
     named = make()
