@@ -24,7 +24,7 @@ def made(page: str, folder: Path) -> str:
 
     def show(name: str, figure: Any) -> None:
         """Save axes, or a figure of the report, and put it on the page."""
-        from analysis.figures import canvas
+        from analysis.report.figures import canvas
 
         panels = getattr(figure, "panels", None)
         path = folder / "tutorial" / f"{name}.png"

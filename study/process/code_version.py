@@ -29,7 +29,7 @@ GIT_SECONDS = 60.0
 PACKAGES = ("study", "train", "sweeps", "kernels", "analysis", "hydra_plugins", "conf")
 IN_JOBS = ("study", "train", "sweeps", "kernels")
 """What jobs import: a config that is edited afterwards, or the analysis, changes no run."""
-IN_JOBS_TOO = ("analysis/__init__.py", "analysis/inputs/recorded.py")
+IN_JOBS_TOO = ("analysis/__init__.py", "analysis/inputs/__init__.py", "analysis/inputs/recorded.py")
 """Of the analysis they import how records are read."""
 MARKER = ".frozen.json"
 """In a copy of the code (see study.process.code_snapshot): the version that it is of, and where that came from."""

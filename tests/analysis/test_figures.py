@@ -376,7 +376,7 @@ def test_drawing_leaves_no_global_state() -> None:
     code = (
         "import sys, matplotlib; before = matplotlib.rcParams.copy()\n"
         "from pathlib import Path\n"
-        "from analysis import results\n"
+        "from analysis.values import study_result as results\n"
         "from analysis.report.figures import canvas, frontier\n"
         f"f = frontier.figure(results.load(Path({str(DATA / 'fit_example.json')!r})))\n"
         "canvas.png(f.panels, dpi=30)\n"
