@@ -1,1 +1,1 @@
-"""How ranks share a model and its batch, one strategy a file; `apply` puts them together."""
+"""How ranks share a model and its batch, one strategy a file; `parallelize` puts them together."""

@@ -153,3 +153,9 @@ def test_crashes_and_divergence_end_a_trial_not_the_search(tmp_path: Path) -> No
     assert search.incumbent is not None
     assert search.incumbent.config["optim.lr"] == 0.03
     assert search.incumbent.at == 27_008
+
+
+def test_jobs_of_an_earlier_version_find_the_worker_by_the_name_that_they_know() -> None:
+    words = [sys.executable, "-m", "study.search.worker", "--help"]
+    said = subprocess.run(words, env=environment(), check=True, capture_output=True, text=True).stdout
+    assert said.startswith("usage: python -m study.workers.worker")
