@@ -361,7 +361,7 @@ def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_don
         waits.append(timeout)
         return locked(path, timeout)
 
-    monkeypatch.setattr("study.storage.files.locked", noted)
+    monkeypatch.setattr("study.reconcile.retry.locked", noted)
     after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
     assert waits[0] > 1, "somebody may submit just then, who does not look"
     assert [(e["key"], e["kind"]) for e in events(study, "ended")] == [(other, "node_failure")]
