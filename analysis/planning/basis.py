@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.approaches import parametric
-from analysis.approaches.compute_optimal import MOST_DRAWS
-from analysis.inference import refusals
 from analysis.text import numbers
 from analysis.text.commandline import UnansweredError
 
@@ -196,6 +193,7 @@ def _instead(
 def _closed(rows: Rows, resamples: int, seed: int) -> tuple[Law, LawFit]:
     import numpy as np
 
+    from analysis.approaches import parametric
     from analysis.approaches.loss_laws import Closed
     from analysis.approaches.surface import Surface
 
@@ -211,6 +209,7 @@ def _fitted(
 ) -> tuple[Law, LawFit]:
     import numpy as np
 
+    from analysis.approaches.compute_optimal import MOST_DRAWS
     from analysis.approaches.loss_laws import Fitted
     from analysis.inference.fit_law import fit_law
     from analysis.laws.registry import FORMS
@@ -226,13 +225,14 @@ def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[B
     from analysis.diagnostics import qualify
     from analysis.estimation import observations
     from analysis.inference.fit_law import fit_law
+    from analysis.inference.refusals import refuse
     from analysis.inference.selection import behind
     from analysis.laws.registry import FORMS
 
     fits = {}
     for name in dict.fromkeys((form, *names)) if names else ():
         try:
-            refusals.refuse(FORMS[name], observations.read(rows, FORMS[name]))
+            refuse(FORMS[name], observations.read(rows, FORMS[name]))
             if len(rows) >= len(FORMS[name].names) + 3:
                 fits[name] = fit_law(rows, name, loss="squared", resamples=0)
         except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from analysis.text import numbers
 from analysis.values.blocks import Block, Clash, Interval, PowerLaw
 from analysis.values.study_result import Proposal, Recommendation
 
-if TYPE_CHECKING:
-    pass
 CLASH = 1.5
 """The surface may miss the best size of a budget that was run by this factor."""
 

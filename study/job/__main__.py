@@ -31,7 +31,7 @@ from study.job.attempt import (
     told_to_end,
     wait_for_first,
 )
-from study.job.ending import account_for_restart, after, is_time_to_look
+from study.job.peers import is_time_to_look
 from study.job.rank import find_place, memory_gb
 from study.job.rendezvous import Round, rendezvous
 from study.planning.ranks import local_world
@@ -165,6 +165,8 @@ def lead(work: Work, signals: Signals) -> int:
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
     if work.place.executor == "slurm" and work.unit is None and (ending.code or is_time_to_look(work.study, work.key)):
+        from study.job.ending import after
+
         after(work, number, ending, job)
     return ending.code
 
@@ -189,6 +191,7 @@ def _accounted(work: Work, number: int) -> Ending | None:
     """Write down how the earlier start of a requeued job ended; return the end of this one if it was one too many."""
     if not work.place.restart:
         return None
+    from study.job.ending import account_for_restart
 
     try:
         return account_for_restart(work, number)

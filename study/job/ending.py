@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from study.executors.slurm import query
 from study.failures.kinds import Ending, by_slurm
 from study.failures.retry_policy import Change, End, change, new_ends, verdict
 from study.job.attempt import Work
+from study.job.peers import is_time_to_look
 from study.reconcile.retry import ACCOUNTING_SECONDS, LOCK_SECONDS, follow_up, merged_ends, nodes_left_out, write_ends
 from study.reconcile.two_phase import Outside
 from study.records import ledger
@@ -143,24 +143,3 @@ def _look_after_others(folder: StudyFolder, outside: Outside) -> None:
     observer = Observer(folder, lambda ids: query.look(ids, outside.runner))
     observer.refresh()
     follow_up(folder, observer.statuses(), outside, wait=LOCK_SECONDS)
-
-
-LOOK_SECONDS = 60.0
-"""How often the jobs of a study look after each other as they end, all of them together."""
-
-
-def is_time_to_look(study: StudyFolder, key: str) -> bool:
-    """Whether a job whose point has ended looks after the others: once in a while, and always as one of the last."""
-    if not looked_lately(study):
-        return True
-    from study.reconcile import queue
-
-    return queue.few_left(study, {key})
-
-
-def looked_lately(study: StudyFolder) -> bool:
-    """Whether a job has looked after the others a moment ago: thousands that end at once need not all do so."""
-    try:
-        return 0 <= time.time() - study.looked.stat().st_mtime < LOOK_SECONDS
-    except OSError:
-        return False

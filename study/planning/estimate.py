@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from study.config.schema import ClusterConfig
 from study.planning.ranks import slot_count
@@ -17,8 +16,6 @@ from study.storage.layout import StudyFolder
 from train.spec.config import RunConfig
 from train.spec.counts import flops_per_token, params
 
-if TYPE_CHECKING:
-    pass
 CPU_FLOPS = 2.0e10
 GPU_FLOPS = 1.5e14
 MAX_MEASURED = 500

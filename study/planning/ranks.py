@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from study.config.schema import ClusterConfig
-from study.records.lineage import own_flops
-from study.records.point import Point
-from train.spec.config import RunConfig
 from train.spec.mesh import NAMES as AXES
+
+if TYPE_CHECKING:
+    from study.config.schema import ClusterConfig
+    from study.records.point import Point
+    from train.spec.config import RunConfig
 
 
 def slot_count(cluster: ClusterConfig, runs: Iterable[RunConfig]) -> int:
@@ -32,6 +33,8 @@ def tasks(cluster: ClusterConfig) -> int:
 
 def estimated_flops(config: RunConfig) -> float:
     """Return the training FLOPs that a run spends itself, for ordering and for the time left."""
+    from study.records.lineage import own_flops
+
     return own_flops(config) if config.budget.tokens else 0.0
 
 

@@ -228,8 +228,6 @@ def send_waiting(folder: StudyFolder, say: Callable[[str], None] = lambda text: 
     state = ledger.read(folder)
     if not (state.waiting or state.unclear):
         return
-    pass
-
     try:
         advance(folder, Outside(say=say), every=LOOK_SECONDS)
     except (OSError, ValueError) as error:
