@@ -102,7 +102,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "laws/farseer", "laws/kaplan", "laws/moe", "laws/multi_power", "laws/overtraining", "laws/quantization",
         "laws/settings", "laws/sum_of_powers", "next", "plan", "planning/basis", "planning/candidates",
         "planning/next_runs", "planning/posterior", "planning/priors", "planning/recommend", "planning/scenarios",
-        "planning/shapes", "planning/study_config", "precision", "results/evidence", "runs/dataset", "runs/gaps",
+        "planning/shapes", "planning/study_config", "precision", "results/evidence", "inputs/dataset", "inputs/gaps",
         "score",
     )},
     **{f"sweeps/{name}.py": SWEEPS for name in (

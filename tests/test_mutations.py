@@ -15,6 +15,7 @@ from benchmarks._mutations import mutants
 from benchmarks._reach import Reach, chosen
 from benchmarks._swap import ROOT, pairs
 from benchmarks._trial import Children
+from benchmarks.mutants import TESTS, equivalent
 
 SOURCE = '''"""Doc."""
 
@@ -269,3 +270,12 @@ def test_a_mutant_meets_the_quickest_tests_that_enter_its_function_first() -> No
     assert names == ["quick", "shares"]
     limit = found["module:6: LIMIT = 3 -> LIMIT = 4"]
     assert len(chosen(known, "planted.py", limit, 60.0, on_import=True)) == 5
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    named = {
+        *TESTS,
+        *(path for paths in TESTS.values() for path in paths),
+        *(each.split(": ")[0] for each in equivalent()),
+    }
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.runs import finish, read_outcome, records, start, with_runtime, write_config
+from tests.train.runs import finish, read_outcome, records, records_so_far, start, with_runtime, write_config
 from train.spec.config import PrecisionConfig, RunConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -41,7 +41,7 @@ def test_killed_and_resumed(tmp_path: Path, tiny: RunConfig, on_cpu: list[float]
     folder = tmp_path / "killed"
     config = write_config(folder, with_runtime(tiny, device="cuda", checkpoint_seconds=0.0))
     process = start(config)
-    while not (folder / "metrics.jsonl").exists() or len(records(folder)) < 8:
+    while len(records_so_far(folder)) < 8:
         assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGKILL)
     process.communicate()

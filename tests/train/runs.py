@@ -58,9 +58,16 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def records_so_far(folder: Path) -> list[dict[str, Any]]:
+    """Return the metrics of a run that goes on: those whose line is whole."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 def values(folder: Path) -> list[tuple[Any, ...]]:
-    """Return what must be the same in two runs of one config: all but times and speeds."""
-    timing = ("tokens_per_second", "model_flops_per_second", "mfu", "seconds_")
+    """Return what must be the same in two runs of one config: all but times, speeds and memory."""
+    timing = ("tokens_per_second", "model_flops_per_second", "mfu", "seconds_", "peak_memory")
     return [
         (r["kind"], r["step"], r["tokens"], *(v for k, v in sorted(r["metrics"].items()) if not k.startswith(timing)))
         for r in sorted(records(folder), key=lambda r: (r["step"], r["kind"]))

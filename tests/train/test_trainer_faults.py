@@ -23,6 +23,7 @@ from tests.train.runs import (
     finish,
     read_outcome,
     records,
+    records_so_far,
     start,
     values,
     with_runtime,
@@ -65,7 +66,7 @@ def faulties(config: Path, *fault: str) -> list[Started]:
 
 
 def wait_for_step(processes: Sequence[Started], folder: Path, step: int) -> None:
-    while not (folder / "metrics.jsonl").exists() or max((r["step"] for r in records(folder)), default=0) < step:
+    while max((r["step"] for r in records_so_far(folder)), default=0) < step:
         assert processes[0].poll() is None, processes[0].communicate()
         time.sleep(0.01)
 

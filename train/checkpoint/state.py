@@ -43,7 +43,8 @@ def collect(parts: Sequence[nn.Module], optimizers: Optimizers) -> State:
         for key, value in optimizer.state.get(weight, {}).items():
             if isinstance(value, Tensor):
                 shape = whole.get(name) if value.shape == weight.shape else None
-                state.setdefault(f"optimizer.{name}.{key}", relaid(value.detach(), shape))
+                # Not detached: they have no history, and one that waits on the CPU beside a mesh of GPUs cannot be.
+                state.setdefault(f"optimizer.{name}.{key}", relaid(value, shape))
             elif isinstance(value, int | float):
                 state[f"optimizer.{name}.{_NUMBER}{key}"] = torch.tensor(float(value), dtype=torch.float64)
     return state

@@ -50,4 +50,5 @@ def stacked(scalars: Sequence[Tensor]) -> Tensor:
 
 def held(tensor: Tensor) -> Tensor:
     """Return what this rank holds of a tensor, without history."""
-    return local(tensor.detach())
+    # Its own part first: a DTensor whose part waits on the CPU has no detach of its own.
+    return local(tensor).detach()

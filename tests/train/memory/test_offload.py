@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from collections.abc import Iterator
 
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from kernels.sharding import local
+from train.checkpoint.state import collect
+from train.health.shard_names import held, state_of
 from train.memory.optimizer_offload import OffloadedState
 
 
@@ -41,3 +51,23 @@ def test_a_checkpoint_of_the_state_loads() -> None:
     other.load_state_dict(optimizer.state_dict())
     mine = optimizer.state[layer.weight]["exp_avg_sq"]
     assert torch.equal(next(iter(other.state.values()))["exp_avg_sq"], mine)
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[DeviceMesh]:
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,), mesh_dim_names=("dp_shard",))
+    dist.destroy_process_group()
+
+
+def test_a_shard_that_lies_elsewhere_than_its_mesh_is_saved_and_compared(two_ranks: DeviceMesh) -> None:
+    layer = nn.Linear(4, 3, bias=False)
+    layer.weight = nn.Parameter(DTensor.from_local(torch.ones(2, 4), two_ranks, [Shard(0)]))
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+    moment = DTensor.from_local(torch.ones(2, 4), two_ranks, [Shard(0)])
+    moment._local_tensor = torch.ones(2, 4, device="meta")  # stands for the CPU beside a mesh of GPUs
+    optimizer.state[layer.weight] = {"exp_avg": moment}
+    assert local(collect([layer], [optimizer])["optimizer.weight.exp_avg"]).device.type == "meta"
+    names = [name for name, _ in state_of(layer.named_parameters(), optimizer)]
+    parts = [held(tensor).device.type for _, tensor in state_of(layer.named_parameters(), optimizer)]
+    assert dict(zip(names, parts, strict=True)) == {"weight": "cpu", "weight.exp_avg": "meta"}
