@@ -25,7 +25,7 @@ from torch import Tensor
 
 import kernels
 from benchmarks._kernels_timing import Case, Timed, Variant, Witness, measure, tensors
-from kernels.tuning import Launch, override
+from kernels.core.launch_table import Launch, override
 
 BYTES, FLOPS = 4.3e12, 790e12
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

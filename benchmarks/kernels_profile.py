@@ -25,11 +25,11 @@ from torch.profiler import ProfilerActivity, profile
 import kernels
 from benchmarks._kernels_timing import once
 from benchmarks.kernels import DEVICE, drawn, linear_case, loss_case, norm_cases, rope_case
-from kernels.engines import engine_of
-from kernels.vocabulary import Options
+from kernels.cross_entropy import linear
+from kernels.cross_entropy.engines import engine_of
+from kernels.cross_entropy.math import Options
 
 GPU = DEVICE == "cuda"
-HEAD: Any = sys.modules["kernels.linear_cross_entropy"]
 PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma", "splitk", "cublas", "aten::mm", "aten::addmm")
 
 
@@ -73,7 +73,7 @@ def products(rows: int, width: int, vocabulary: int) -> Iterator[str]:
     ways: dict[str, Callable[[], object]] = {
         "logits": lambda: torch.mm(x, head.t(), out=errors),
         "gradient of hidden": lambda: torch.mm(errors, head),
-        "gradient of the weight": lambda: HEAD._add_product(total, errors, x, False),
+        "gradient of the weight": lambda: linear._add_product(total, errors, x, False),
     }
     for name, work in ways.items():
         yield f"    {2e-12 * rows * width * vocabulary / timed(work, 9):8.1f} TFLOP/s  {name}, {rows} tokens"
@@ -114,7 +114,7 @@ def overlapped(inputs: Any, parts: int) -> None:
             torch.cuda.current_stream().wait_event(done[number])
         part = slice(number * rows, (number + 1) * rows)
         torch.mm(buffers[number % 2], head, out=grad[part])
-        HEAD._add_product(total, buffers[number % 2], hidden[part], number == 0)
+        linear._add_product(total, buffers[number % 2], hidden[part], number == 0)
 
 
 def report(small: bool) -> Iterator[str]:
@@ -129,12 +129,12 @@ def report(small: bool) -> Iterator[str]:
         if not case.name.startswith("linear"):
             continue
         yield from products(min(len(inputs["x"][0]), tokens // 2), width, vocabulary)
-        before = HEAD.TRITON_CHUNK_BYTES
+        before = linear.TRITON_CHUNK_BYTES
         work: Callable[[], object] = lambda case=case, inputs=inputs: case.variants[0].run(inputs)  # type: ignore[misc]  # noqa: E731
         for size in (2 << 30, 1 << 30, 512 << 20, 2 << 30):
-            HEAD.TRITON_CHUNK_BYTES = {False: size, True: size}
+            linear.TRITON_CHUNK_BYTES = {False: size, True: size}
             yield f"    {timed(work) * 1e3:8.2f} ms  forward and backward, chunks of at most {size / 2**30:.1f} GiB"
-        HEAD.TRITON_CHUNK_BYTES = before
+        linear.TRITON_CHUNK_BYTES = before
         for parts in (2, 4, 8):
             seconds = timed(lambda parts=parts, inputs=inputs: overlapped(inputs, parts))  # type: ignore[misc]
             yield f"    {seconds * 1e3:8.2f} ms  forward, {parts} chunks, softmax beside the next product"

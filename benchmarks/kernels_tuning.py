@@ -1,4 +1,4 @@
-"""Ways to launch each kernel, beside each other: where kernels/tuning.py's table comes from. Needs a GPU.
+"""Ways to launch each kernel, beside each other: where kernels/core/launch_table.py's table comes from. Needs a GPU.
 
 `python -m benchmarks.kernels_tuning [--only TEXT] [--small] [--best FILE]`; timed as in benchmarks.kernels, which takes
 the best of this run with `--launches FILE`.
@@ -19,7 +19,7 @@ import torch
 
 from benchmarks._kernels_timing import Case, Variant, Witness, measure
 from benchmarks.kernels import cast_cases, gate_cases, heads_cases, loss_case, norm_cases, optimizer_cases, rope_case
-from kernels.tuning import TABLE, Launch, override
+from kernels.core.launch_table import TABLE, Launch, override
 
 
 def grid(**choices: Iterable[int]) -> list[Launch]:

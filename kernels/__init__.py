@@ -1,20 +1,20 @@
 """Triton kernels, their torch registration, their references.
 
 Every operation is one function that runs a Triton kernel on a GPU and a plain-torch reference everywhere else; see
-`kernels.switch` for how to force either. Triton itself is imported when the first kernel is launched.
+`kernels.core.dispatch` for how to force either. Triton itself is imported when the first kernel is launched.
 """
 
-from kernels.adamw import adamw_step
-from kernels.cross_entropy import Details, cross_entropy
-from kernels.fp8 import Fp8, cast_fp8
-from kernels.gated_mlp import gated_mlp
-from kernels.gradient_norm import gradient_norm
-from kernels.heads import split_heads
-from kernels.linear_cross_entropy import linear_cross_entropy
-from kernels.rms_norm import add_rms_norm, rms_norm
-from kernels.rope import rope
-from kernels.swiglu import swiglu
-from kernels.switch import use
+from kernels.adamw.api import adamw_step
+from kernels.adamw.gradient_norm import gradient_norm
+from kernels.core.dispatch import use
+from kernels.cross_entropy.linear import linear_cross_entropy
+from kernels.cross_entropy.logits import Details, cross_entropy
+from kernels.float8.api import Fp8, cast_fp8
+from kernels.heads.api import split_heads
+from kernels.rms_norm.api import add_rms_norm, rms_norm
+from kernels.rope.api import rope
+from kernels.swiglu.api import swiglu
+from kernels.swiglu.gated_mlp import gated_mlp
 
 __all__ = [
     "Details",

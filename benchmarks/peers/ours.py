@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.rows import SHAPES, Row, find
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.model.init import scale
 from train.progress import Progress
 from train.runtime import distributed

@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels.jit import launching
+from kernels.core import launch
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -81,7 +81,7 @@ def compiling() -> Iterator[list[Compiled]]:
     found: list[Compiled] = []
     patch = pytest.MonkeyPatch()
     patch.setattr(
-        launching,
+        launch,
         "launch",
         lambda kernel, grid, *a, **meta: found.append(_compile(kernel, a, meta)) if 0 not in grid else None,
     )

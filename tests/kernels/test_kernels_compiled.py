@@ -10,9 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.jit import adamw, fp8, gradient_norm, heads, rms_norm, rope, scaling, swiglu
-from kernels.jit.cross_entropy import Kernels
-from kernels.vocabulary import Options, Rows, whole
+from kernels.adamw import triton as adamw
+from kernels.adamw import triton_gradient_norm as gradient_norm
+from kernels.cross_entropy.math import Options, Rows, whole
+from kernels.cross_entropy.triton import Kernels
+from kernels.float8 import triton as fp8
+from kernels.heads import triton as heads
+from kernels.rms_norm import triton as rms_norm
+from kernels.rope import triton as rope
+from kernels.scale import triton as scaling
+from kernels.swiglu import triton as swiglu
 from tests.kernels.compiled import compiling
 
 BF16, FP32, ROWS = torch.bfloat16, torch.float32, 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
-from kernels.linear_cross_entropy import chunk_rows
-from kernels.rms_norm import rms_norm
-from kernels.rope import rope
-from kernels.swiglu import swiglu
+from kernels.cross_entropy import linear
+from kernels.cross_entropy.linear import chunk_rows
+from kernels.rms_norm.api import rms_norm
+from kernels.rope.api import rope
+from kernels.swiglu.api import swiglu
 from tests.kernels import oracle
 
 IGNORED = -100
 linear_cross_entropy: Any = functools.partial(kernels.linear_cross_entropy, reduction="sum")
-module = importlib.import_module("kernels.linear_cross_entropy")
 
 
 def drawn(tokens: int, width: int, vocabulary: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,7 +36,7 @@ def drawn(tokens: int, width: int, vocabulary: int, dtype: torch.dtype) -> tuple
 def test_loss_and_gradients_are_those_of_cross_entropy(
     tokens: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(module.CHUNK_BYTES, "cpu", 64 * 4 * 50)  # chunks of 64 tokens
+    monkeypatch.setitem(linear.CHUNK_BYTES, "cpu", 64 * 4 * 50)  # chunks of 64 tokens
     assert chunk_rows(50, "cpu") == 64
     hidden, weight, targets = drawn(tokens, 8, 50, torch.float64)
     ours = linear_cross_entropy(hidden, weight, targets) * scale

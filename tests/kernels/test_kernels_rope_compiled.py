@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.rope import rope
+from kernels.rope.api import rope
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

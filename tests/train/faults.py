@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train import loop, run
 from train import step as steps
 from train.progress import Progress

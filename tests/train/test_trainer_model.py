@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.rope import rope
+from kernels.rope.api import rope
 from train.model.attention.gqa import Attention
 from train.model.init import initialise
 from train.model.rope import rotations

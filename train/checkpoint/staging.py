@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.checkpoint.relaid import stored_of
 
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.sharding import local
-from kernels.vocabulary import is_dtensor
+from kernels.core.dtensor import is_dtensor, local
 
 
 class Part(NamedTuple):

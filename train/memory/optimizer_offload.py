@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.sharding import local
-from kernels.vocabulary import is_dtensor
+from kernels.core.dtensor import is_dtensor, local
 
 
 class OffloadedState:

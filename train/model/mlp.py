@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.gated_mlp import gated_mlp
-from kernels.swiglu import swiglu
+from kernels.swiglu.api import swiglu
+from kernels.swiglu.gated_mlp import gated_mlp
 from train.precision.product import Product, shaped
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width

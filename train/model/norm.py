@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from kernels.rms_norm import add_rms_norm, rms_norm
-from kernels.sharding import local
+from kernels.core.dtensor import local
+from kernels.rms_norm.api import add_rms_norm, rms_norm
 
 
 class RMSNorm(nn.Module):

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from kernels.sharding import local
-from kernels.vocabulary import is_dtensor
+from kernels.core.dtensor import is_dtensor, local
 from train.spec.cut import Box, Shape, boxes
 
 

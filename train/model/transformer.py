@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.linear_cross_entropy import linear_cross_entropy
+from kernels.cross_entropy.linear import linear_cross_entropy
 from train.model.attention.gqa import Attention
 from train.model.attention.masks import Masks, Sizes, make_masks
 from train.model.attention.sdpa import rule_of

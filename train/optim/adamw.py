@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from kernels.adamw import adamw_step
-from kernels.sharding import local
-from kernels.switch import use_triton
+from kernels.adamw.api import adamw_step
+from kernels.core.dispatch import use_triton
+from kernels.core.dtensor import local
 from train.optim.sharded import take_gradient
 from train.precision.stochastic_rounding import copy_rounded_
 

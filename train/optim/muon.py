@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.optim.sharded import Exchange, part_of, shard_axis, take_gradient, whole
 from train.spec.cut import Shape
 

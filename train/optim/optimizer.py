@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.optim import adamw, muon, sgd
 from train.optim.adamw import Kernel
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.optim.sharded import take_gradient
 
 

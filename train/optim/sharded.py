@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernels.sharding import local
-from kernels.vocabulary import is_dtensor
+from kernels.core.dtensor import is_dtensor, local
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -24,7 +24,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from kernels.fp8 import LEAST, cast_fp8, scale_of
+from kernels.float8.api import LEAST, cast_fp8, scale_of
 from train.model.transformer import Transformer
 from train.precision.float8 import FORWARD, Received, products
 

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kernels.gradient_norm import gradient_norm
-from kernels.sharding import local
+from kernels.adamw.gradient_norm import gradient_norm
+from kernels.core.dtensor import local
 from train.parallel.mesh import Mesh
 
 

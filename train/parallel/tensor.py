@@ -6,7 +6,7 @@ are gathered; after attention and MLP, whose outputs are sums over ranks, and af
 rank has some, a reduce-scatter both sums and cuts. Gathers become reduce-scatters in the backward pass and the reverse.
 
 Weights are DTensors, so that sharding for data parallelism, checkpoints and the gradient norm know what is where; the
-arithmetic is on their local parts (kernels.sharding.local).
+arithmetic is on their local parts (kernels.core.dtensor.local).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fp8 import Fp8, cast_fp8
+from kernels.float8.api import Fp8, cast_fp8
 from train.precision.product import Product
 from train.spec.config import PrecisionConfig
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 
 _STATE = ("scale", "good_steps", "overflows", "smallest")
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 
 Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """How a layer applies a weight: x (..., columns) and weight (rows, columns) to (..., rows)."""

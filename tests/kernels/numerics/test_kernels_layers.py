@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
-from kernels.rope import reference as plain_rope
+from kernels.rope.api import reference as plain_rope
 from tests.kernels.oracle import DEVICE, DTYPES, INTERPRETED, compare
 
 SHAPES = [(1, 33), (3, 5, 64), (7, 127), (2, 4097), (0, 64)]

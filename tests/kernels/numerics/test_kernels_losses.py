@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.scaling import scale_
-from kernels.tuning import Launch, override
+from kernels.core.launch_table import Launch, override
+from kernels.cross_entropy import linear
+from kernels.scale.api import scale_
 from tests.kernels import oracle
 from tests.kernels.oracle import DEVICE, DTYPES, INTERPRETED, OPTIONS, check, compare, digest
 
@@ -129,8 +130,7 @@ LINEAR_DTYPES = tuple(dtype for dtype in DTYPES if not (INTERPRETED and dtype ==
 def test_linear(
     mode: dict[str, Any], options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = __import__("sys").modules["kernels.linear_cross_entropy"]
-    monkeypatch.setattr(module, "TRITON_CHUNK_BYTES", {False: 1, True: 1})  # chunks of 64 tokens, evened out
+    monkeypatch.setattr(linear, "TRITON_CHUNK_BYTES", {False: 1, True: 1})  # chunks of 64 tokens, evened out
     generator = torch.Generator().manual_seed(1)
     tokens = 70 if INTERPRETED else 1000
     hidden = torch.randn(tokens, 16, generator=generator).to(dtype)

@@ -11,10 +11,16 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.jit import adamw, fp8, multi_tensor, rms_norm, rope, scaling, swiglu
-from kernels.jit.cross_entropy import Kernels
-from kernels.tuning import TABLE, Launch, launch_of, override
-from kernels.vocabulary import Options
+from kernels.adamw import triton as adamw
+from kernels.core import multi_tensor
+from kernels.core.launch_table import TABLE, Launch, launch_of, override
+from kernels.cross_entropy.math import Options
+from kernels.cross_entropy.triton import Kernels
+from kernels.float8 import triton as fp8
+from kernels.rms_norm import triton as rms_norm
+from kernels.rope import triton as rope
+from kernels.scale import triton as scaling
+from kernels.swiglu import triton as swiglu
 from tests.kernels.oracle import DEVICE, INTERPRETED, digest
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 import kernels
-from kernels.jit import adamw, gradient_norm, multi_tensor
-from kernels.tuning import Launch, override
+from kernels.adamw import triton as adamw
+from kernels.adamw import triton_gradient_norm as gradient_norm
+from kernels.core import multi_tensor
+from kernels.core.launch_table import Launch, override
 from tests.kernels.oracle import DEVICE, INTERPRETED, check, digest, error
 from train.optim.adamw import fused
 from train.optim.build import make_optimizer

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.evaluate import evaluate
 from train.health.inspection import Inspection
 from train.health.repeat_step import CorruptionError

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.checkpoint.state import collect
 from train.health.shard_names import held, state_of
 from train.memory.optimizer_offload import OffloadedState

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.fsdp import fully_shard
 from tests.train.optim.test_optim_rules import MODEL, SHAPES, weights
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from train.optim import make_optimizer
 from train.optim.sharded import whole
 from train.spec.config import OptimConfig

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from tests.train.optim.test_optim_rules import MODEL, NAMES, contents, give_gradients, made, weights
 from train.optim import adamw
 from train.optim.adamw import Kernel

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import Store
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from tests.train.parallel.cells import COMPILE, MODEL, Cell, parallel
 from tests.train.parallel.ranks import config_of, meeting_place, met, whole_gradients
 from train import checkpoint

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.shard_evenness import pretended
-from kernels.sharding import local
+from kernels.core.dtensor import local
 from tests.train.parallel import cells
 from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.ranks import built, config_of

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from kernels.fp8 import cast_fp8
+from kernels.float8.api import cast_fp8
 from train.parallel.float8_all_gather import Way
 from train.precision.float8 import BACKWARD, FORWARD, Received, convert, narrowed, rowwise, tensorwise
 from train.precision.product import Product

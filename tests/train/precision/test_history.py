@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fp8 import cast_fp8
+from kernels.float8.api import cast_fp8
 from tests.train.runs import values, write_config
 from train import evaluate, run
 from train.precision.float8 import BACKWARD, FORWARD, Delayed, tensorwise

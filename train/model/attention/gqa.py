@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.heads import split_heads
-from kernels.sharding import local
+from kernels.core.dtensor import local
+from kernels.heads.api import split_heads
 from train.model.attention.masks import Masks, mask_of
 from train.model.attention.sdpa import attend, rule_of
 from train.model.norm import RMSNorm

@@ -1,0 +1,1 @@
+"""AdamW over many tensors, and their gradient norm."""

@@ -1,0 +1,60 @@
+"""The global norm of many tensors, summed in fp32, in few launches and the same to the last bit each time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.core.dispatch import use_triton
+from kernels.core.dtensor import local
+from kernels.core.registration import define, fake
+
+
+def gradient_norm(tensors: Sequence[Tensor], *, squared: bool = False) -> Tensor:
+    """Return √Σx² over all elements of all tensors, () fp32 (fp64 if one is), or its square.
+
+    Tensors on one device, of any shapes and float dtypes; of DTensors the local parts, whose squares the caller sums
+    over the ranks. Raises ValueError if there is no tensor or they are on several devices.
+    """
+    parts = [local(x) for x in tensors]
+    if not parts or any(x.device != parts[0].device for x in parts):
+        raise ValueError(
+            f"tensors on {sorted({str(x.device) for x in parts})}: must be at least one, all on one device"
+        )
+    if use_triton("gradient_norm", *parts):
+        total = torch.stack([_squares(list(group)) for group in _by_dtype(parts)]).sum()
+        return total if squared else total.sqrt()
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([n.to(_exact(parts)) for n in _norms(parts)]))
+    return norm.square() if squared else norm
+
+
+def _norms(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return each tensor's norm, of short formats in fp32."""
+    short = any(x.dtype.itemsize < 4 for x in tensors)
+    return torch._foreach_norm(list(tensors), dtype=torch.float32) if short else torch._foreach_norm(list(tensors))
+
+
+def _exact(tensors: Sequence[Tensor]) -> torch.dtype:
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+
+
+def _by_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for x in tensors:
+        groups.setdefault(x.dtype, []).append(x)
+    return list(groups.values())
+
+
+@define("sum_of_squares(Tensor[] tensors) -> Tensor")
+def _squares(tensors: list[Tensor]) -> Tensor:
+    from kernels.adamw.triton_gradient_norm import squares
+
+    filled = [x if x.is_contiguous() else x.contiguous() for x in tensors if x.numel()]
+    return squares(filled) if filled else tensors[0].new_zeros((), dtype=torch.float32)
+
+
+@fake(_squares)
+def _(tensors: list[Tensor]) -> Tensor:
+    return tensors[0].new_empty((), dtype=torch.float32)

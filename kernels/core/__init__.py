@@ -1,0 +1,1 @@
+"""What all operations share: which implementation runs, registration with torch, launches and their table."""

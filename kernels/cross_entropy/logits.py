@@ -1,0 +1,274 @@
+"""Cross-entropy on logits: the losses and, where they are wanted, the gradients in the same pass over a row.
+
+With N tokens, V columns and b bytes a number, forward and gradient read 2 N V b (the second time a row is read it is
+mostly in the cache) and write N V b. "none" cannot know the gradients of its losses in the forward pass: it reads the
+logits once in each direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kernels.core.dispatch import use_triton
+from kernels.core.dtensor import is_dtensor
+from kernels.core.registration import define, fake
+from kernels.cross_entropy.engines import engine_of
+from kernels.cross_entropy.math import Options, Rows, Shard, check_targets, exact, gathered, losses, shard_of
+from kernels.scale.api import scale_
+
+
+class Details(NamedTuple):
+    """What `details=True` returns: the loss, and without gradients each token's loss and log-sum-exp."""
+
+    loss: Tensor
+    token_losses: Tensor
+    lse: Tensor
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    ignore_index: int = -100,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    group: dist.ProcessGroup | None = None,
+    vocabulary: tuple[int, int] | None = None,
+    in_place: bool = False,
+    details: bool = False,
+) -> Tensor | Details:
+    """Return the cross-entropy of logits (…, vocabulary) against int64 target (…), in nats.
+
+    "mean" (over the tokens not ignored; 0 if there are none) and "sum" are fp64 scalars, "none" is (…) fp32 with 0
+    where ignored. Options: see kernels.cross_entropy.math. With `group` each rank gives its columns, in order of
+    ranks, and all get the same loss; `vocabulary` is (the first column's number, columns of all ranks), by default of
+    equal shards. `in_place` overwrites the logits with their gradient; whoever needs them later gets an error from
+    autograd. On a GPU "mean" and "sum" hand their gradient over in backward, which therefore runs once; a second call
+    raises RuntimeError. Raises ValueError for shapes, dtypes or options that do not fit.
+    """
+    if is_dtensor(logits):
+        logits, target, group, vocabulary = _local(logits, target)
+    options = Options(ignore_index, z_loss, label_smoothing, softcap or 0.0, logit_scale)
+    if reduction not in {"mean", "sum", "none"}:
+        raise ValueError(f"reduction={reduction!r}: must be mean, sum or none")
+    if logits.dim() < 1 or target.shape != logits.shape[:-1] or target.dtype != torch.int64:
+        raise ValueError(
+            f"target {tuple(target.shape)} of {target.dtype}: must be int64 of logits' shape without its last axis, "
+            f"{tuple(logits.shape[:-1])}"
+        )
+    if target.device != logits.device:
+        raise ValueError(f"target on {target.device}: must be on logits' device, {logits.device}")
+    shard = shard_of(logits.shape[-1], group, vocabulary)
+    triton = use_triton("cross_entropy", logits, refusal="" if logits.shape[-1] else "an empty vocabulary")
+    flat, flat_target = logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
+    if in_place and flat.data_ptr() != logits.data_ptr():
+        raise ValueError("in_place=True: needs logits that can be seen as (tokens, vocabulary) without a copy")
+    total, token_losses, lse = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        flat, flat_target, options, shard, reduction, in_place, triton
+    )
+    loss: Tensor = token_losses.view(target.shape) if reduction == "none" else total
+    if details:
+        return Details(loss, token_losses.detach().view(target.shape), lse.view(target.shape))
+    return loss
+
+
+def _local(logits: Any, target: Tensor) -> tuple[Tensor, Tensor, dist.ProcessGroup | None, tuple[int, int] | None]:
+    """Return this rank's columns of a DTensor of logits, and what says which they are."""
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = logits.device_mesh, logits.placements
+    if isinstance(target, DTensor):
+        target = target.full_tensor()
+    if len(placements) != 1 or not (placements[0].is_replicate() or placements[0].is_shard(logits.dim() - 1)):
+        raise ValueError(
+            f"logits placed {placements}: must be replicated or cut along the vocabulary, on one mesh axis"
+        )
+    if placements[0].is_replicate():
+        return logits.to_local(), target, None, None
+    size = -(-logits.shape[-1] // mesh.size())
+    start = min(mesh.get_local_rank() * size, logits.shape[-1])
+    return logits.to_local(), target, mesh.get_group(), (start, logits.shape[-1])
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """(summed or mean loss, losses of tokens, lse); keeps the gradient of the logits, or for "none" the logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        target: Tensor,
+        options: Options,
+        shard: Shard,
+        reduction: str,
+        in_place: bool,
+        triton: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        wants = ctx.needs_input_grad[0]
+        scale = None
+        if reduction == "mean":
+            scale = (target != options.ignore_index).sum().clamp(min=1).double().reciprocal()
+        now = wants and reduction != "none"
+        factor = None if scale is None else scale.to(exact(logits.dtype))
+        values = _values(options, shard, triton)
+        if now and in_place:
+            token_losses, largest, log_sum = _forward_in_place(logits, target, factor, *values)
+            torch.autograd.graph.increment_version(logits)
+            gradient = logits.detach()
+        else:
+            token_losses, largest, log_sum, gradient = _forward(logits, target, factor, now, *values)
+        total = token_losses.sum(dtype=torch.float64)
+        total = total if scale is None else total * scale
+        ctx.values, ctx.triton, ctx.in_place, ctx.reduction = values, triton, in_place, reduction
+        if now and triton:
+            ctx.gradient = gradient  # not a saved tensor: backward gives it away, so that nobody has to copy it
+        elif now:
+            ctx.save_for_backward(gradient)
+        elif wants:
+            ctx.save_for_backward(logits, target, largest, log_sum)
+        lse = largest + log_sum
+        ctx.mark_non_differentiable(lse, total if reduction == "none" else token_losses)
+        ctx.set_materialize_grads(False)
+        return total, token_losses, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        grad = grads[1] if ctx.reduction == "none" else grads[0]
+        rest = (None,) * 6
+        if grad is None:
+            return (None, *rest)
+        if ctx.reduction == "none":
+            logits, target, largest, log_sum = ctx.saved_tensors
+            factors = grad.to(largest.dtype).contiguous()
+            arguments = (logits, target, largest, log_sum, factors, *ctx.values)
+            if not ctx.in_place:
+                return (_backward(*arguments), *rest)
+            _backward_in_place(*arguments)
+            torch.autograd.graph.increment_version(logits)
+            return (logits.detach(), *rest)
+        if not ctx.triton:
+            (gradient,) = ctx.saved_tensors
+            return (gradient * grad.to(gradient.dtype), *rest)
+        gradient, ctx.gradient = ctx.gradient, None
+        if gradient is None:
+            raise RuntimeError(
+                "a second backward pass through kernels.cross_entropy: the first gave its gradient away; "
+                "use reduction='none' and reduce the losses yourself, or call it twice"
+            )
+        scale_(gradient, grad.to(torch.float32))
+        return (gradient, *rest)
+
+
+_OPTIONS = (
+    "int ignore_index, float z_loss, float label_smoothing, float softcap, float logit_scale, int start,"
+    " int vocabulary, str group, bool triton)"
+)
+
+
+def _values(o: Options, s: Shard, triton: bool) -> tuple[Any, ...]:
+    return (
+        o.ignore_index,
+        o.z_loss,
+        o.label_smoothing,
+        o.softcap,
+        o.logit_scale,
+        s.start,
+        s.vocabulary,
+        s.group,
+        triton,
+    )
+
+
+def _rows(logits: Tensor, target: Tensor, factor: Tensor | None, out: Tensor | None, values: tuple[Any, ...]) -> Rows:
+    """Return the losses; write the gradient of their sum times factor to `out` if given, which may be `logits`."""
+    options, shard, engine = Options(*values[:5]), Shard(*values[5:8]), engine_of(values[8])
+    check_targets(target, options, shard.vocabulary)
+    if not shard.group:
+        return engine.fused(logits, target, options, out, factor)
+    statistics = gathered(engine.statistics(logits, target, options, shard), shard, options.label_smoothing > 0)
+    rows = losses(statistics, target, options, shard.vocabulary)
+    if out is not None:
+        spread = None if factor is None else factor.expand(len(target)).contiguous()
+        engine.gradient(logits, target, rows, spread, options, shard, out)
+    return rows
+
+
+@define(
+    "cross_entropy(Tensor logits, Tensor target, Tensor? factor, bool gradients, "
+    + _OPTIONS
+    + " -> (Tensor, Tensor, Tensor, Tensor)"
+)
+def _forward(
+    logits: Tensor, target: Tensor, factor: Tensor | None, gradients: bool, *values: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    out = logits.new_empty(logits.shape) if gradients else None
+    rows = _rows(logits, target, factor, out, values)
+    return *rows, logits.new_empty(0) if out is None else out
+
+
+@fake(_forward)
+def _(
+    logits: Tensor, target: Tensor, factor: Tensor | None, gradients: bool, *_: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = [target.new_empty(target.shape, dtype=exact(logits.dtype)) for _ in Rows._fields]
+    return *rows, logits.new_empty(logits.shape if gradients else (0,))  # type: ignore[return-value]
+
+
+@define("cross_entropy_(Tensor(a!) logits, Tensor target, Tensor? factor, " + _OPTIONS + " -> (Tensor, Tensor, Tensor)")
+def _forward_in_place(
+    logits: Tensor, target: Tensor, factor: Tensor | None, *values: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _rows(logits, target, factor, logits, values)
+
+
+@fake(_forward_in_place)
+def _(logits: Tensor, target: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(target.new_empty(target.shape, dtype=exact(logits.dtype)) for _ in Rows._fields)
+
+
+def _gradient(
+    logits: Tensor, target: Tensor, rows: Rows, factors: Tensor, out: Tensor, values: tuple[Any, ...]
+) -> None:
+    engine_of(values[8]).gradient(logits, target, rows, factors, Options(*values[:5]), Shard(*values[5:8]), out)
+
+
+@define(
+    "cross_entropy_gradient(Tensor logits, Tensor target, Tensor largest, Tensor log_sum, Tensor factors, "
+    + _OPTIONS
+    + " -> Tensor"
+)
+def _backward(
+    logits: Tensor, target: Tensor, largest: Tensor, log_sum: Tensor, factors: Tensor, *values: Any
+) -> Tensor:
+    out = logits.new_empty(logits.shape)
+    _gradient(logits, target, Rows(largest, largest, log_sum), factors, out, values)
+    return out
+
+
+@fake(_backward)
+def _(logits: Tensor, *_: Any) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+@define(
+    "cross_entropy_gradient_(Tensor(a!) logits, Tensor target, Tensor largest, Tensor log_sum, Tensor factors, "
+    + _OPTIONS
+    + " -> ()"
+)
+def _backward_in_place(
+    logits: Tensor, target: Tensor, largest: Tensor, log_sum: Tensor, factors: Tensor, *values: Any
+) -> None:
+    _gradient(logits, target, Rows(largest, largest, log_sum), factors, logits, values)
+
+
+@fake(_backward_in_place)
+def _(*_: Any) -> None:
+    return None

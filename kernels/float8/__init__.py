@@ -1,0 +1,1 @@
+"""Casts to 8-bit floats."""

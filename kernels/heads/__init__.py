@@ -1,0 +1,1 @@
+"""Heads of queries, keys and values."""

@@ -1,0 +1,1 @@
+"""A tensor times a factor on the device."""

@@ -1,0 +1,1 @@
+"""SwiGLU, and the feed-forward layer that keeps little of it."""
