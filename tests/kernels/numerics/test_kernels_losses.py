@@ -114,7 +114,7 @@ def test_the_second_backward_pass_is_right_or_refused() -> None:
         torch.autograd.grad(loss, logits)
 
 
-def linear(hidden: Tensor, weight: Tensor, target: Tensor, **options: Any) -> Tensor:
+def exact_linear(hidden: Tensor, weight: Tensor, target: Tensor, **options: Any) -> Tensor:
     return oracle.cross_entropy(hidden @ weight.t(), target, **options)
 
 
@@ -140,7 +140,7 @@ def test_linear(
     plain = {k: v for k, v in mode.items() if k == "reduction"}
     compare(
         functools.partial(kernels.linear_cross_entropy, **mode, **options),
-        functools.partial(linear, **plain, **options), [hidden, weight], ulps=16, rest=[target],
+        functools.partial(exact_linear, **plain, **options), [hidden, weight], ulps=16, rest=[target],
         # bf16 sums, a chunk at a time: the first rounding is torch's only one. 70 tokens in the interpreter: the sum of
         # their logits' roundings is luck.
         factor=3.0 if INTERPRETED else 2.0 if "compact" in mode and dtype != torch.float32 else 1.5,
