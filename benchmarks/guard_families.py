@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from benchmarks._guard_held_out import CONFIGURATIONS, HELD_OUT, R
 from sweeps.rank_correlation import mean_ranks
 from sweeps.replay.simulate import Cluster, replay
+from sweeps.schedulers import STAKE
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.base import Scheduler
 from sweeps.schedulers.random import FullRuns
-from sweeps.schedulers.stake import STAKE
 
 Floats = NDArray[np.float64]
 Workload = Callable[[np.random.Generator], Floats]

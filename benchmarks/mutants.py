@@ -107,7 +107,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     )},
     **{f"sweeps/{name}.py": SWEEPS for name in (
         "designs/isoflop", "designs/ladder", "designs/random_nd", "designs/trunk_and_branch", "history",
-        "rank_correlation", "rungs", "samplers/base", "samplers/rung_density", "samplers/space_filling",
+        "rank_correlation", "rungs", "samplers/base", "samplers/grid", "samplers/random", "samplers/rung_density",
+        "samplers/sobol",
         "schedulers/asha_auto", "schedulers/asha_guarded", "schedulers/asha_promotion", "schedulers/asha_stopping",
         "schedulers/base", "schedulers/drifting_gp", "schedulers/hyperband", "schedulers/pb2", "schedulers/pbt",
         "schedulers/random", "space",

@@ -19,11 +19,10 @@ from benchmarks._replay_peers import installed
 from sweeps.history import Ended, Reported, Started
 from sweeps.replay.__main__ import Options, Outcome, replayed
 from sweeps.replay.curves import Table, read_table
-from sweeps.replay.policies import Setting
 from sweeps.replay.simulate import Cluster, replay
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.base import Scheduler
+from sweeps.schedulers.base import Scheduler, SchedulerOptions
 from sweeps.schedulers.random import FullRuns
 
 PUBLISHED = (
@@ -71,19 +70,19 @@ def _table(title: str, names: list[str] | tuple[str, ...], options: Options) -> 
         outcome = replayed(name, table, Options(options.curves, seeds=options.seeds, r=first, budgets=options.budgets))
         print(f"{name:18}" + "".join(f"{_mean(outcome, b):>18}" for b in options.budgets))
     for name, make in installed().items():
-        outcome = _by(lambda s, make=make: make(s.r, s.R, s.eta, s.configurations), table, options)  # type: ignore[misc]
+        outcome = _by(lambda s, make=make: make(s.r, s.R, s.eta, s.trials), table, options)  # type: ignore[misc]
         print(f"{name:18}" + "".join(f"{_mean(outcome, b):>18}" for b in options.budgets))
     print()
 
 
-def _by(make: Callable[[Setting], Scheduler], table: Table, options: Options) -> Outcome:
+def _by(make: Callable[[SchedulerOptions], Scheduler], table: Table, options: Options) -> Outcome:
     """Return the regrets of a scheduler that has no name in the replay's command line; orders as there."""
     configurations, R = table.losses.shape
     outcome = Outcome({budget: [] for budget in options.budgets})
     for seed in range(options.seeds):
         pool = list(range(configurations))
         random.Random(seed).shuffle(pool)
-        scheduler = make(Setting(options.r, options.eta, R, configurations, seed))
+        scheduler = make(SchedulerOptions(options.r, R, options.eta, trials=configurations, seed=seed))
         end = max(options.budgets) * R / options.workers
         cluster = Cluster(options.workers)
         run = replay(scheduler, table.losses, pool.__getitem__, end, cluster=cluster)
@@ -106,20 +105,20 @@ def _guard(folder: Path) -> None:
     tables = {name: read_table(folder / f"{name}.npz") for name in TABLES}
     options = {name: Options(folder / f"{name}.npz", seeds=seeds, r=1, budgets=(32.0,)) for name in TABLES}
 
-    def regrets(make: Callable[[Setting], Scheduler], name: str) -> NDArray[np.float64]:
+    def regrets(make: Callable[[SchedulerOptions], Scheduler], name: str) -> NDArray[np.float64]:
         return np.array(_by(make, tables[name], options[name]).regrets[32.0])
 
     apart = {n: regrets(_full, n) for n in TABLES}
     plain = {
-        r: {n: regrets(lambda s, r=r: AshaPromotion(r, s.R, s.eta, limit=s.configurations), n) for n in TABLES}  # type: ignore[misc]
+        r: {n: regrets(lambda s, r=r: AshaPromotion(r, s.R, s.eta, limit=s.trials), n) for n in TABLES}  # type: ignore[misc]
         for r in (3, 1)
     }
     print(f"{'':32}" + "".join(f"{name.split('_')[0 if name.startswith('digits') else -1]:>20}" for name in TABLES))
 
-    def as_it_is(s: Setting) -> Scheduler:
-        return AshaGuarded(s.r, s.R, s.eta, limit=s.configurations)
+    def as_it_is(s: SchedulerOptions) -> Scheduler:
+        return AshaGuarded(s.r, s.R, s.eta, limit=s.trials)
 
-    def row(said: str, make: Callable[[Setting], Scheduler]) -> None:
+    def row(said: str, make: Callable[[SchedulerOptions], Scheduler]) -> None:
         found = {n: regrets(make, n) for n in TABLES}
         cells = (
             "; ".join(f"{found[n].mean() / of[n].mean():.2f}" for of in (apart, plain[3], plain[1])) for n in TABLES
@@ -129,15 +128,15 @@ def _guard(folder: Path) -> None:
     row("as it is", as_it_is)
     for given in GUARDS:
 
-        def guarded(s: Setting, given: Mapping[str, float] = given) -> Scheduler:
-            return AshaGuarded(s.r, s.R, s.eta, limit=s.configurations, **given)
+        def guarded(s: SchedulerOptions, given: Mapping[str, float] = given) -> Scheduler:
+            return AshaGuarded(s.r, s.R, s.eta, limit=s.trials, **given)
 
         row(" ".join(f"{name}={value:g}" for name, value in given.items()), guarded)
     print()
 
 
-def _full(setting: Setting) -> Scheduler:
-    return FullRuns(setting.R, limit=setting.configurations)
+def _full(setting: SchedulerOptions) -> Scheduler:
+    return FullRuns(setting.R, limit=setting.trials)
 
 
 def _decisions() -> None:

@@ -11,11 +11,12 @@ from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from study.failures.retry_policy import Rules, parse_rule
-from sweeps.schedulers.stake import STAKE
+from sweeps.designs import DESIGNS
+from sweeps.samplers import SAMPLERS
+from sweeps.schedulers import SCHEDULERS, STAKE
 from train.spec.config import RunConfig, key, section
 
-DESIGNS = ("grid", "isoflop", "ladder", "random_nd", "trunk_and_branch")
-SEARCHES = (*DESIGNS, "asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")
+SEARCHES = (*DESIGNS, *SCHEDULERS)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class SearchConfig:
     sampler: str = key(
         "random",
         "where new trials come from; tpe, gp, density learn from the trials before; sobol, grid cover the space",
-        ("random", "sobol", "grid", "tpe", "gp", "density"),
+        tuple(SAMPLERS),
     )
     objectives: tuple[str, ...] = key(("loss",), "tpe, gp: what they lower: [loss] or [loss, gpu_seconds]")
     enqueue: tuple[dict[str, Any], ...] = key((), "known-good points to try first, as [{optim.lr: 3e-4}]")

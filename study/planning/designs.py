@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from study.config.compose import Composed
-from study.config.schema import DESIGNS, StudyConfig
+from study.config.schema import StudyConfig
 from study.records import lineage
 from study.text import scientific
+from sweeps.designs import DESIGNS
 from sweeps.designs.isoflop import Assignment, Shape, by_ratio, crossed, size
 from sweeps.designs.ladder import Rung, ladder, nearest
 from sweeps.designs.random_nd import random_nd

@@ -9,10 +9,11 @@ from typing import Any
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
 from study.config.schema import StudyConfig
-from study.search.settings import SAMPLERS, SCHEDULERS, Settings, described
+from study.search.settings import Settings, described
 from sweeps.history import Setting
 from sweeps.rungs import first_rung
-from sweeps.schedulers.stake import STAKE
+from sweeps.samplers import SAMPLERS
+from sweeps.schedulers import SCHEDULERS, STAKE, Compares
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space, domain_size
 from train.spec.config import RunConfig
 
@@ -174,7 +175,7 @@ def settings_of(
         shape=search.shape,
         workers=search.workers or WORKERS,
     )
-    if search.name == "pbt":
+    if made.compares is Compares.WITH_MEMBERS:
         _check_population(space, search.trials)
     made.make_scheduler()
     made.make_sampler()
@@ -185,20 +186,20 @@ def settings_of(
 
 def _first_look(config: StudyConfig, R: int) -> int:
     """Return at how many tokens trials are compared first; ValueError where that is not within their training of R."""
-    search = config.search
-    parts = 20 if search.name == "pbt" else search.eta**3
+    search, compares = config.search, SCHEDULERS[config.search.name].compares
+    parts = 20 if compares is Compares.WITH_MEMBERS else search.eta**3
     r = search.min_tokens if search.min_tokens is not None else max(1, -(-R // parts))
-    if search.name != "random" and not 1 <= r <= R:
+    if compares is not Compares.NEVER and not 1 <= r <= R:
         raise ValueError(
             f"search.min_tokens={r} is not allowed: at least 1 and at most the full training of a trial, which "
             f"budget.tokens={config.budget.tokens} makes {R} tokens"
         )
-    return r if search.name in ("random", "pbt") else first_rung(r, R, search.eta)
+    return first_rung(r, R, search.eta) if compares is Compares.AT_RUNGS else r
 
 
 def check_first_rung(settings: Settings, runs: Sequence[RunConfig]) -> None:
     """Refuse a first rung, or a look at a member, before a trial's first optimizer step; runs: of the whole space."""
-    if settings.scheduler == "random":
+    if settings.compares is Compares.NEVER:
         return
     step = max(run.batch.ramp_from or run.batch.tokens or 0 for run in runs)
     if settings.r < step:

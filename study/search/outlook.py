@@ -18,6 +18,7 @@ from study.search.state import Search
 from study.text import counted, estimate, percent
 from sweeps.history import Ended, Reported, Started, Unit
 from sweeps.rungs import always_enough
+from sweeps.schedulers import SCHEDULERS
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import domain_size
@@ -25,8 +26,6 @@ from sweeps.space import domain_size
 REHEARSALS = 20
 MOST_UNITS = 20_000
 """Units of all rehearsals together: of searches with more there are fewer rehearsals."""
-PROMOTING = ("asha", "asha_promotion", "asha_guarded")
-"""Schedulers whose trials pause at rungs: a rung with fewer trials than `eta` sends none on."""
 Value = Callable[[int, int], float]
 
 
@@ -72,7 +71,7 @@ def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) 
         courses.append(course(settings, middling, workers, by_chance(settings.seed + len(courses)), MOST_UNITS))
         units += courses[-1].units
     lucky = course(settings, low, 1, ever_better(), MOST_UNITS)
-    enough = settings if settings.scheduler not in PROMOTING else replace(settings, trials=_always(settings))
+    enough = replace(settings, trials=_always(settings)) if _pauses(settings) else settings
     free = course(replace(enough, budget=None), middling, workers, by_chance(settings.seed), MOST_UNITS)
     return Outlook(
         started=fmean(one.started for one in courses),
@@ -166,7 +165,7 @@ def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str
         f"  about {found.finished:.2g} of {counted(round(found.started), 'trial')} trained to the end",
     ]
     if found.none > 0:
-        does = what_is_enough(settings) if settings.scheduler in PROMOTING else f"{found.enough:.2e} FLOPs would do"
+        does = what_is_enough(settings) if _pauses(settings) else f"{found.enough:.2e} FLOPs would do"
         said.append(f"  in {percent(found.none)} of rehearsals with losses made by chance there was none: {does}")
     return said
 
@@ -188,7 +187,7 @@ def nothing_finished(search: Search) -> str:
     if next(iter(search.scheduler.candidates()), None) is not None and (settings.budget or settings.gpu_hours):
         return f"{said}: the budget bears no more{_missing(search)}"
     went = "none was among the best of enough at each rung" if best is not None else "none came to a loss"
-    enough = what_is_enough(settings) if settings.scheduler in PROMOTING else "more search.trials carry it on"
+    enough = what_is_enough(settings) if _pauses(settings) else "more search.trials carry it on"
     return f"{said}: {went}: {enough}"
 
 
@@ -207,6 +206,10 @@ def _missing(search: Search) -> str:
     return (
         f": search.budget_gpu_hours={(search.usage.used + expected) / 3600:.3g} would have brought the best one there"
     )
+
+
+def _pauses(settings: Settings) -> bool:
+    return SCHEDULERS[settings.scheduler].pauses
 
 
 def _always(settings: Settings) -> int:

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from study.storage.files import read_json, write_atomic
 from study.storage.layout import StudyFolder
 from sweeps.rungs import first_rung
-from sweeps.samplers.base import RandomDraws, Sampler
-from sweeps.samplers.optuna_models import MODELS, Modelled
-from sweeps.samplers.rung_density import DensityDraws
-from sweeps.samplers.space_filling import Grid, Sobol
-from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded
-from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.asha_stopping import AshaStopping
-from sweeps.schedulers.base import Scheduler
-from sweeps.schedulers.hyperband import Hyperband
-from sweeps.schedulers.pbt import PopulationBased, Rules
-from sweeps.schedulers.random import FullRuns
-from sweeps.schedulers.stake import STAKE
+from sweeps.samplers.base import Sampler, SamplerOptions, make_sampler
+from sweeps.schedulers import SCHEDULERS, STAKE, Compares
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, make_scheduler
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.later import filled
 
 FORMAT = 1
-SCHEDULERS = ("asha", "asha_promotion", "asha_stopping", "asha_guarded", "hyperband", "pbt", "random")
 FREE = ("trials", "budget", "gpu_hours", "lease", "devices", "shape", "workers")
 """What may change while a search goes on."""
-SAMPLERS = ("random", "sobol", "grid", "tpe", "gp", "density")
 
 
 @dataclass(frozen=True)
@@ -67,42 +54,38 @@ class Settings:
     workers: int = 4
     stake: float = STAKE
 
+    @property
+    def compares(self) -> Compares:
+        """When the scheduler compares trials."""
+        return SCHEDULERS[self.scheduler].compares
+
     def make_scheduler(self) -> Scheduler:
         """Return the scheduler, before any event."""
-        if self.scheduler == "random":
-            return FullRuns(self.R, limit=self.trials)
-        if self.scheduler == "pbt":
-            rules = Rules(self.r, self.burn_in, self.quantile, self.resample, explore=self.explore)
-            return PopulationBased(self.make_space(), self.trials, self.R, rules, self.seed)
-        kinds: dict[str, Callable[..., Scheduler]] = {
-            "asha": AshaAuto,
-            "asha_promotion": AshaPromotion,
-            "asha_stopping": AshaStopping,
-            "asha_guarded": partial(AshaGuarded, stake=self.stake),
-            "hyperband": Hyperband,
-        }
-        return kinds[self.scheduler](self.r, self.R, self.eta, limit=self.trials)
+        options = SchedulerOptions(
+            r=self.r,
+            R=self.R,
+            eta=self.eta,
+            trials=self.trials,
+            seed=self.seed,
+            space=self.make_space(),
+            stake=self.stake,
+            quantile=self.quantile,
+            resample=self.resample,
+            burn_in=self.burn_in,
+            explore=self.explore,
+        )
+        return make_scheduler(self.scheduler, options)
 
     def make_sampler(self) -> Sampler:
         """Return what proposes the configs of new trials; ValueError where the space does not suit it."""
-        space = self.make_space()
-        if self.scheduler == "pbt" and (self.sampler, tuple(self.objectives)) != ("random", ("loss",)):
+        objectives = tuple(self.objectives)
+        if self.compares is Compares.WITH_MEMBERS and (self.sampler, objectives) != ("random", ("loss",)):
             raise ValueError(
                 f"search.sampler={self.sampler}: a population begins with random draws and learns by copying: leave it"
             )
-        if self.sampler in MODELS:
-            return Modelled(self.sampler, space, self.seed, self.R, tuple(self.objectives))
-        if tuple(self.objectives) != ("loss",):
-            raise ValueError(
-                f"search.objectives=[{', '.join(self.objectives)}] needs one of search.sampler={', '.join(MODELS)}"
-            )
-        kinds: dict[str, Callable[[], Sampler]] = {
-            "random": lambda: RandomDraws(space, self.seed),
-            "sobol": lambda: Sobol(space, self.seed),
-            "grid": lambda: Grid(space),
-            "density": lambda: DensityDraws(space, self.seed),
-        }
-        return kinds[self.sampler]()
+        return make_sampler(
+            self.sampler, SamplerOptions(self.sampler, self.make_space(), self.seed, self.R, objectives)
+        )
 
     def make_space(self) -> Space:
         """Return the domains of the keys that are searched over."""
@@ -168,7 +151,8 @@ def refuse_another(folder: StudyFolder, wanted: Settings) -> Settings | None:
     there = load(folder)
     if there is None:
         return None
-    free = {name: getattr(there, name) for name in FREE if (there.scheduler, name) != ("pbt", "trials")}
+    fixed = {"trials"} if there.compares is Compares.WITH_MEMBERS else set()
+    free = {name: getattr(there, name) for name in FREE if name not in fixed}
     same = replace(wanted, **free)
     asked, had = ({**_plain(one), "base": _comparable(one.base)} for one in (same, there))
     if asked != had:

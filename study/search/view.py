@@ -17,6 +17,7 @@ from study.text import aligned, counted, duration, percent
 from sweeps.history import Setting
 from sweeps.rank_correlation import spearman
 from sweeps.rungs import Rung, levels
+from sweeps.schedulers import Compares
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import AshaGuarded
 from sweeps.schedulers.hyperband import Hyperband
@@ -29,13 +30,14 @@ SHOWN = 8
 
 def plan_text(settings: Settings, folder: StudyFolder, workers: int, executor: str) -> str:
     """Return what is about to be searched."""
-    rungs = [settings.R] if settings.scheduler in ("random", "pbt") else levels(settings.r, settings.R, settings.eta)
+    at_rungs = settings.compares is Compares.AT_RUNGS
+    rungs = levels(settings.r, settings.R, settings.eta) if at_rungs else (settings.R,)
     lines = [
         f"Search {folder.name}: {settings.scheduler} over {', '.join(settings.space)}, {settings.trials} trials, "
         f"{workers} workers on {executor}",
         f"  rungs at {' '.join(f'{level:,}' for level in rungs)} tokens; new trials: {settings.sampler}",
     ]
-    if settings.scheduler == "pbt":
+    if settings.compares is Compares.WITH_MEMBERS:
         share, how = (
             percent(settings.quantile),
             "varied" if settings.explore == "perturb" else "chosen by what settings have gained so far",

@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 
 from sweeps.replay.curves import Table, read_table
-from sweeps.replay.policies import NOT_REPLAYED, SCHEDULERS, Setting, make_policy, missing
+from sweeps.replay.policies import NOT_REPLAYED, POLICIES, make_policy, missing
 from sweeps.replay.simulate import Cluster, Run, replay
+from sweeps.schedulers.base import SchedulerOptions
 
 ALL = ("all",)
 HELP = f"""python -m sweeps.replay KEY=VALUE …: run schedulers against recorded learning curves.
 
   curves=FILE.npz      val_loss (configurations x resource), lower is better; optional config, epoch_cost
-  scheduler=NAME,…     {", ".join(SCHEDULERS)}; all: every one that the curves allow
+  scheduler=NAME,…     {", ".join(POLICIES)}; all: every one that the curves allow
   workers=8            trials trained at once
   r=1 eta=3            first rung [columns of val_loss], one in eta goes on
   seeds=50             orders of the configurations; seed s shuffles with random.Random(s)
@@ -58,7 +59,7 @@ class Options:
     @property
     def names(self) -> tuple[str, ...]:
         """The schedulers asked for, each once."""
-        return tuple(SCHEDULERS) if self.scheduler == ALL else tuple(dict.fromkeys(self.scheduler))
+        return tuple(POLICIES) if self.scheduler == ALL else tuple(dict.fromkeys(self.scheduler))
 
 
 @dataclass
@@ -148,7 +149,9 @@ def replayed(name: str, table: Table, options: Options) -> Outcome:
     for seed in range(options.seeds):
         order = list(range(configurations))
         random.Random(seed).shuffle(order)
-        policy = make_policy(name, table, order, Setting(options.r, options.eta, R, configurations, seed))
+        policy = make_policy(
+            name, table, order, SchedulerOptions(options.r, R, options.eta, trials=configurations, seed=seed)
+        )
         cost = table.cost if options.cost == "table" else None
         cluster = Cluster(options.workers, options.startup, options.failures, seed)
         run = replay(policy.scheduler, table.losses, policy.choose, end, cluster=cluster, cost=cost)
@@ -176,9 +179,9 @@ def _names(text: str) -> tuple[str, ...]:
     if text == "all":
         return ALL
     names = tuple(text.replace("|", ",").split(","))
-    unknown = [name for name in names if name not in SCHEDULERS and name not in NOT_REPLAYED]
+    unknown = [name for name in names if name not in POLICIES and name not in NOT_REPLAYED]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)} unknown, allowed are {', '.join(SCHEDULERS)}")
+        raise ValueError(f"{', '.join(unknown)} unknown, allowed are {', '.join(POLICIES)}")
     return names
 
 

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sweeps.replay.curves import Table
 from sweeps.samplers.rung_density import DensityRatio
-from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded
+from sweeps.schedulers import SCHEDULERS
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.asha_stopping import AshaStopping
-from sweeps.schedulers.base import Scheduler
-from sweeps.schedulers.hyperband import Hyperband
-from sweeps.schedulers.random import FullRuns
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a policy is made from: first rung, reduction, full resource, number of configurations, seed."""
-
-    r: int
-    eta: int
-    R: int
-    configurations: int
-    seed: int
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, make_scheduler
 
 
 @dataclass
@@ -49,33 +35,28 @@ class Policy:
         return configuration
 
 
-def _optuna(name: str) -> Callable[[Setting], Scheduler]:
-    def make(s: Setting) -> Scheduler:
+def _optuna(pruner: str) -> Callable[[SchedulerOptions], Scheduler]:
+    def make(options: SchedulerOptions) -> Scheduler:
         from sweeps.replay.optuna_peer import OptunaPruned
 
-        return OptunaPruned(name, s.r, s.R, s.eta, limit=s.configurations)
+        return OptunaPruned(pruner, options.r, options.R, options.eta, limit=options.trials)
 
     return make
 
 
-SCHEDULERS: Mapping[str, Callable[[Setting], Scheduler]] = {
-    "random": lambda s: FullRuns(s.R, limit=s.configurations),
-    "asha": lambda s: AshaAuto(s.r, s.R, s.eta, limit=s.configurations),
-    "asha_promotion": lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations),
-    "asha_stopping": lambda s: AshaStopping(s.r, s.R, s.eta, limit=s.configurations),
-    "asha_guarded": lambda s: AshaGuarded(s.r, s.R, s.eta, limit=s.configurations),
-    "asha_density": lambda s: AshaPromotion(s.r, s.R, s.eta, limit=s.configurations),
-    "hyperband": lambda s: Hyperband(s.r, s.R, s.eta, limit=s.configurations),
+POLICIES: Mapping[str, Callable[[SchedulerOptions], Scheduler]] = {
+    "random": partial(make_scheduler, "random"),  # what the others are compared with comes first
+    **{name: partial(make_scheduler, name) for name, entry in SCHEDULERS.items() if not entry.not_replayed},
+    "asha_density": partial(make_scheduler, "asha_promotion"),
     "optuna_halving": _optuna("halving"),
     "optuna_hyperband": _optuna("hyperband"),
     "optuna_median": _optuna("median"),
 }
 """Every policy by name. asha_density is promotion ASHA whose new trials are chosen by :class:`DensityRatio`."""
-NOT_REPLAYED: Mapping[str, str] = dict.fromkeys(
-    ("pbt", "pb2"),
-    "a copy goes on from another one's weights with settings of its own, and no recorded curve shows where to: "
-    "`python -m benchmarks pbt_toys` compares populations on problems that can be computed",
-)
+NOT_REPLAYED: Mapping[str, str] = {
+    **{name: entry.not_replayed for name, entry in SCHEDULERS.items() if entry.not_replayed},
+    "pb2": SCHEDULERS["pbt"].not_replayed,
+}
 """Searches that recorded curves cannot tell of, and why."""
 
 
@@ -88,14 +69,12 @@ def missing(name: str, table: Table) -> str:
     return ""
 
 
-def make_policy(name: str, table: Table, order: Sequence[int], setting: Setting) -> Policy:
+def make_policy(name: str, table: Table, order: Sequence[int], options: SchedulerOptions) -> Policy:
     """Return a policy that will hand out the table's configurations in `order`; ValueError for one that cannot be."""
-    if name not in SCHEDULERS and name not in NOT_REPLAYED:
-        raise ValueError(f"scheduler={name!r} is unknown: allowed are {', '.join(SCHEDULERS)}")
+    if name not in POLICIES and name not in NOT_REPLAYED:
+        raise ValueError(f"scheduler={name!r} is unknown: allowed are {', '.join(POLICIES)}")
     lacks = missing(name, table)
     if lacks:
-        raise ValueError(f"scheduler={name!r} {'' if name in SCHEDULERS else 'is not replayed: '}{lacks}")
-    density = None
-    if name == "asha_density":
-        density = DensityRatio(setting.seed)
-    return Policy(SCHEDULERS[name](setting), list(order), table, density)
+        raise ValueError(f"scheduler={name!r} {'' if name in POLICIES else 'is not replayed: '}{lacks}")
+    density = DensityRatio(options.seed) if name == "asha_density" else None
+    return Policy(POLICIES[name](options), list(order), table, density)

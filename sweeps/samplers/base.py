@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 import numpy as np
 
 from sweeps.history import Config, Setting
 from sweeps.rungs import Rung
+from sweeps.samplers import MODELS, SAMPLERS
 from sweeps.space import Space
 
 DRAWS = 64
@@ -46,17 +48,24 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class RandomDraws:
-    """Each value drawn from its domain."""
+class SamplerOptions:
+    """What samplers are made from; R: full resource; objectives: `("loss",)` or `("loss", "gpu_seconds")`."""
 
+    name: str
     space: Space
     seed: int
+    R: int
+    objectives: tuple[str, ...] = ("loss",)
 
-    def propose(self, trial: int, tried: Sequence[Tried], rungs: Sequence[Rung] = ()) -> dict[str, Setting] | None:
-        """Return the first draw that no trial has had."""
-        del rungs
-        found = fresh(self.space, np.random.default_rng([self.seed, trial]), tried, 1)
-        return found[0] if found else None
+
+def make_sampler(name: str, options: SamplerOptions) -> Sampler:
+    """Return a sampler by its name in `SAMPLERS`; ValueError where the space or the objectives do not suit it."""
+    if options.objectives != ("loss",) and name not in MODELS:
+        raise ValueError(
+            f"search.objectives=[{', '.join(options.objectives)}] needs one of search.sampler={', '.join(MODELS)}"
+        )
+    module = import_module(f"sweeps.samplers.{SAMPLERS[name].module}")
+    return cast(Sampler, module.make(options))
 
 
 def fresh(space: Space, random: np.random.Generator, tried: Sequence[Tried], count: int) -> list[dict[str, Setting]]:

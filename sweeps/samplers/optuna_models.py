@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from sweeps.history import Setting
 from sweeps.rungs import Rung
-from sweeps.samplers.base import RandomDraws, Tried, identity, taken
+from sweeps.samplers import MODELS
+from sweeps.samplers.base import SamplerOptions, Tried, identity, taken
+from sweeps.samplers.random import RandomDraws
 from sweeps.space import Choice, Domain, Integers, Interval, Space
 
 if TYPE_CHECKING:
     import optuna
 
-MODELS = ("tpe", "gp")
 OBJECTIVES = (("loss",), ("loss", "gpu_seconds"))
 REPEATS = 4
 """Times a model that proposed what was tried is asked again, before a random draw is taken."""
@@ -220,3 +221,8 @@ def frozen(one: Shown, space: Space) -> optuna.trial.FrozenTrial:
 def internal(domain: Domain, value: Setting) -> Setting:
     """Return a value as its distribution has it."""
     return domain.values.index(value) if isinstance(domain, Choice) and domain.ordered else value
+
+
+def make(options: SamplerOptions) -> Modelled:
+    """Return the sampler of a search, by its name."""
+    return Modelled(options.name, options.space, options.seed, options.R, options.objectives)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sweeps.history import Setting
 from sweeps.rungs import Rung
-from sweeps.samplers.base import Tried, fresh, identity, taken
+from sweeps.samplers.base import SamplerOptions, Tried, fresh, identity, taken
 from sweeps.space import Choice, Space, domain_size
 
 Floats = NDArray[np.float64]
@@ -172,3 +172,8 @@ class DensityDraws:
         """Return a place as :meth:`sweeps.space.Domain.at` takes it: a category's own share of the side."""
         count = self.categories[dimension]
         return place if not count else (round(place * (count - 1)) + 0.5) / count
+
+
+def make(options: SamplerOptions) -> DensityDraws:
+    """Return the sampler of a search."""
+    return DensityDraws(options.space, options.seed)

@@ -1,1 +1,51 @@
-"""Which trial gets resource next: one scheduler a file, each a pure function of the events it was given."""
+"""Which trial gets resource next: one scheduler a file, each a pure function of the events it was given.
+
+`SCHEDULERS` is the only list of them: the config's choices, a search's settings, the replay and the docs read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+STAKE = 0.125
+"""`asha_guarded`: share of the resource that selects; the rest trains trials to the end that nobody selects."""
+
+
+class Compares(StrEnum):
+    """When a scheduler compares trials."""
+
+    AT_RUNGS = "at rungs"
+    WITH_MEMBERS = "with the other members of a population, whose size is fixed"
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A scheduler that can be named: its module in this package, whose `make(options)` returns it.
+
+    pauses: trials pause at rungs, where a rung with fewer trials than `eta` sends none on. not_replayed: why recorded
+    curves cannot tell how it would have done; "" where they can. What it does is said in conf/search/NAME.yaml.
+    """
+
+    module: str
+    compares: Compares = Compares.AT_RUNGS
+    pauses: bool = False
+    not_replayed: str = ""
+
+
+SCHEDULERS: Mapping[str, Entry] = {
+    "asha": Entry("asha_auto", pauses=True),
+    "asha_promotion": Entry("asha_promotion", pauses=True),
+    "asha_stopping": Entry("asha_stopping"),
+    "asha_guarded": Entry("asha_guarded", pauses=True),
+    "hyperband": Entry("hyperband"),
+    "pbt": Entry(
+        "pbt",
+        Compares.WITH_MEMBERS,
+        not_replayed="a copy goes on from another one's weights with settings of its own, and no recorded curve shows "
+        "where to: `python -m benchmarks pbt_toys` compares populations on problems that can be computed",
+    ),
+    "random": Entry("random", Compares.NEVER),
+}

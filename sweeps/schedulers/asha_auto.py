@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from sweeps.history import Event, Measured, Reported, Started, Unit
 from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.base import SchedulerOptions
 
 BREAK_EVEN = 0.037
 
@@ -73,3 +74,8 @@ class AshaAuto(AshaPromotion):
         """Yield the trials that go straight on, the one that has waited longest first."""
         free = (t for t in self.going if t not in self.trials.running and t not in self.trials.failed)
         yield from (self.going[trial] for trial in free)
+
+
+def make(options: SchedulerOptions) -> AshaAuto:
+    """Return the scheduler of a search."""
+    return AshaAuto(options.r, options.R, options.eta, limit=options.trials)

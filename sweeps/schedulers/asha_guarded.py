@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from sweeps.history import Event, Reported, Started, Unit
 from sweeps.rungs import Rung, crossed
+from sweeps.schedulers import STAKE
 from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.base import SchedulerOptions
 from sweeps.schedulers.evidence import Odds
-from sweeps.schedulers.stake import STAKE
 
 DOUBT = 1.0
 """Odds below which trials speak against early places: then selection gets nothing until they rise again."""
@@ -175,3 +176,8 @@ class AshaGuarded(AshaPromotion):
             at = self.trials.at[trial]
             if at < self.levels[-1] and trial not in self.trials.running and not self._is_over(trial):
                 yield Unit(trial, next(level for level in self.levels if level > at), probe=True)
+
+
+def make(options: SchedulerOptions) -> AshaGuarded:
+    """Return the scheduler of a search."""
+    return AshaGuarded(options.r, options.R, options.eta, limit=options.trials, stake=options.stake)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import Rung, crossed, enter, levels
-from sweeps.schedulers.base import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, Trials
 
 
 class AshaPromotion(Scheduler):
@@ -52,3 +52,8 @@ class AshaPromotion(Scheduler):
             return
         for k in crossed(self.levels, self.trials.at[trial], unit.until):
             self.rungs[k].record(trial, float("inf"), unit.until)
+
+
+def make(options: SchedulerOptions) -> AshaPromotion:
+    """Return the scheduler of a search."""
+    return AshaPromotion(options.r, options.R, options.eta, limit=options.trials)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sweeps.history import Ended, Event, Reported, Unit
 from sweeps.rungs import Rung, crossed, enter, levels
-from sweeps.schedulers.base import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, Trials
 
 
 class AshaStopping(Scheduler):
@@ -72,3 +72,8 @@ class AshaStopping(Scheduler):
             for k in crossed(self.levels, self.trials.at[trial], unit.until):
                 self.rungs[k].record(trial, float("inf"), unit.until)
         self.going.pop(trial, None)
+
+
+def make(options: SchedulerOptions) -> AshaStopping:
+    """Return the scheduler of a search."""
+    return AshaStopping(options.r, options.R, options.eta, limit=options.trials)

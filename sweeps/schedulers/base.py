@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 from sweeps.history import Ended, Event, Reported, Started, Unit
+from sweeps.schedulers import SCHEDULERS, STAKE
+
+if TYPE_CHECKING:
+    from sweeps.space import Space
 
 
 class Scheduler(Protocol):
@@ -21,6 +26,33 @@ class Scheduler(Protocol):
     def decide(self) -> Unit | None:
         """Return the next unit of work, None where there is none now."""
         return next(iter(self.candidates()), None)
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """What schedulers are made from; each takes of it what it needs.
+
+    r, R: first rung, or interval between two looks at a member, and full resource; eta: one in eta goes on; trials:
+    most that are started, or members; space: of the settings, which copies vary. The others as in section `search`.
+    """
+
+    r: int
+    R: int
+    eta: int = 3
+    trials: int | None = None
+    seed: int = 0
+    space: Space | None = None
+    stake: float = STAKE
+    quantile: float = 0.2
+    resample: float = 0.25
+    burn_in: int = 0
+    explore: str = "perturb"
+
+
+def make_scheduler(name: str, options: SchedulerOptions) -> Scheduler:
+    """Return a scheduler by its name in `SCHEDULERS`, before any event; ValueError where the options do not suit it."""
+    module = import_module(f"sweeps.schedulers.{SCHEDULERS[name].module}")
+    return cast(Scheduler, module.make(options))
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import replace
 from sweeps.history import Ended, Event, Reported, Started, Unit
 from sweeps.rungs import brackets
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.base import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, Trials
 
 
 class Hyperband(Scheduler):
@@ -53,3 +53,8 @@ class Hyperband(Scheduler):
             self.place[unit.trial] = (unit.bracket, len(self.number[unit.bracket]))
             self.number[unit.bracket].append(unit.trial)
         return self.place[unit.trial]
+
+
+def make(options: SchedulerOptions) -> Hyperband:
+    """Return the scheduler of a search."""
+    return Hyperband(options.r, options.R, options.eta, limit=options.trials)

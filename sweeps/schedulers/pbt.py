@@ -10,7 +10,7 @@ import numpy as np
 
 from sweeps.history import Config, Ended, Event, Reported, Setting, Started, Unit, rank_value
 from sweeps.schedulers import pb2
-from sweeps.schedulers.base import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, Trials
 from sweeps.space import Space
 
 DRAWS = 16
@@ -255,3 +255,10 @@ class PopulationBased(Scheduler):
             if self.space.active(name, explored):
                 explored[name] = perturbed
         return explored
+
+
+def make(options: SchedulerOptions) -> PopulationBased:
+    """Return the scheduler of a search, which says its members and its space."""
+    assert options.space is not None and options.trials is not None
+    rules = Rules(options.r, options.burn_in, options.quantile, options.resample, explore=options.explore)
+    return PopulationBased(options.space, options.trials, options.R, rules, options.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sweeps.history import Event, Unit
-from sweeps.schedulers.base import Scheduler, Trials
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, Trials
 
 
 class FullRuns(Scheduler):
@@ -25,3 +25,8 @@ class FullRuns(Scheduler):
         """Yield what was lost, then a new trial."""
         yield from self.trials.resumed()
         yield from self.trials.fresh(self.R)
+
+
+def make(options: SchedulerOptions) -> FullRuns:
+    """Return the scheduler of a search."""
+    return FullRuns(options.R, limit=options.trials)

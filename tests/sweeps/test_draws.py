@@ -14,9 +14,11 @@ from scipy.stats import qmc
 
 from sweeps.rungs import Rung
 from sweeps.samplers import rung_density
-from sweeps.samplers.base import RandomDraws, Tried, fresh, identity, taken
+from sweeps.samplers.base import Tried, fresh, identity, taken
+from sweeps.samplers.grid import Grid, listed
+from sweeps.samplers.random import RandomDraws
 from sweeps.samplers.rung_density import DensityDraws, DensityRatio, Floats, Kernels
-from sweeps.samplers.space_filling import Grid, Sobol, listed
+from sweeps.samplers.sobol import Sobol
 from sweeps.space import Choice, Integers, Interval, Space
 
 UNIT = Space({"x": Interval(0.0, 1.0)})

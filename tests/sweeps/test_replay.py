@@ -6,10 +6,11 @@ import pytest
 
 from sweeps.replay.__main__ import main
 from sweeps.replay.curves import read_table
-from sweeps.replay.policies import SCHEDULERS, Setting
+from sweeps.replay.policies import POLICIES
 from sweeps.replay.simulate import Cluster, replay
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_promotion import AshaPromotion
+from sweeps.schedulers.base import SchedulerOptions
 from sweeps.schedulers.random import FullRuns
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "curves"
@@ -82,7 +83,7 @@ def test_asha_by_its_name_chooses_by_what_starts_cost() -> None:
 
     assert parts(AshaAuto, 0.1) == parts(AshaPromotion, 0.1)
     assert parts(AshaAuto, 5.0) != parts(AshaPromotion, 5.0)
-    assert isinstance(SCHEDULERS["asha"](Setting(1, 3, 27, 40, 0)), AshaAuto)
+    assert isinstance(POLICIES["asha"](SchedulerOptions(1, 27, trials=40)), AshaAuto)
 
 
 def test_rows_whose_beginning_nobody_knows_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

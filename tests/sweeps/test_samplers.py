@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ import pytest
 
 from sweeps.history import Config
 from sweeps.rungs import Rung
-from sweeps.samplers.base import RandomDraws, Sampler, Tried, identity
+from sweeps.samplers import MODELS
+from sweeps.samplers.base import Sampler, SamplerOptions, Tried, identity, make_sampler
+from sweeps.samplers.grid import Grid
 from sweeps.samplers.optuna_models import Modelled, clipped, compared, ranked
+from sweeps.samplers.random import RandomDraws
 from sweeps.samplers.rung_density import WIDER, WIDTH, DensityDraws, DensityRatio, Kernels
-from sweeps.samplers.space_filling import Grid, Sobol
 from sweeps.space import Choice, Condition, Integers, Interval, Space
 
 R = 27
@@ -33,14 +35,9 @@ KINDS = ("random", "sobol", "tpe", "density")
 
 
 def made(kind: str, space: Space = SPACE, seed: int = 0, startup: int = 10) -> Sampler:
-    if kind in ("tpe", "gp"):
+    if kind in MODELS:
         return Modelled(kind, space, seed, R, startup=startup)
-    drawn: dict[str, Callable[[Space, int], Sampler]] = {
-        "random": RandomDraws,
-        "sobol": Sobol,
-        "density": DensityDraws,
-    }
-    return drawn[kind](space, seed)
+    return make_sampler(kind, SamplerOptions(kind, space, seed, R))
 
 
 def bowl(config: Config) -> float:

@@ -16,14 +16,16 @@ from sweeps.replay.decisions import decisions, undisturbed
 from sweeps.replay.optuna_peer import OptunaPruned
 from sweeps.replay.simulate import Cluster, replay
 from sweeps.rungs import Rung, always_enough, brackets, crossed, first_rung, levels, most_at_the_end
+from sweeps.schedulers import SCHEDULERS
 from sweeps.schedulers.asha_auto import AshaAuto
 from sweeps.schedulers.asha_guarded import DOUBT, AshaGuarded
 from sweeps.schedulers.asha_promotion import AshaPromotion
 from sweeps.schedulers.asha_stopping import AshaStopping
-from sweeps.schedulers.base import Scheduler
+from sweeps.schedulers.base import Scheduler, SchedulerOptions, make_scheduler
 from sweeps.schedulers.evidence import Odds, Order
 from sweeps.schedulers.hyperband import Hyperband
 from sweeps.schedulers.random import FullRuns
+from sweeps.space import Interval, Space
 from tests.sweeps.searches import drive, noise
 
 MAKERS: dict[str, Callable[[], Scheduler]] = {
@@ -674,3 +676,9 @@ def test_rank_correlation(a: list[float], b: list[float], expected: float | None
 def test_optunas_pruner_is_the_real_one() -> None:
     peer = OptunaPruned("halving", 1, 9, 3)
     assert isinstance(peer.study.pruner, optuna.pruners.SuccessiveHalvingPruner)
+
+
+def test_every_scheduler_of_the_table_is_made_by_its_name() -> None:
+    space = Space({"lr": Interval(1e-4, 1e-1, True)})
+    made = {name: type(make_scheduler(name, SchedulerOptions(1, 27, trials=8, space=space))) for name in SCHEDULERS}
+    assert made["asha"] is AshaAuto and len(set(made.values())) == len(SCHEDULERS)

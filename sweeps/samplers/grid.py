@@ -1,4 +1,4 @@
-"""Configs that cover the space by a plan of their own, whatever the trials show: Sobol's sequence, and a grid."""
+"""The grid: every combination of values, whatever the trials show."""
 
 from __future__ import annotations
 
@@ -7,31 +7,11 @@ from dataclasses import dataclass
 
 from sweeps.history import Setting
 from sweeps.rungs import Rung
-from sweeps.samplers.base import RandomDraws, Tried, identity, taken
+from sweeps.samplers.base import SamplerOptions, Tried, identity, taken
 from sweeps.space import Choice, Domain, Integers, Space
 
 LARGEST_RANGE = 1000
 """Whole numbers of a range that a grid lists; more are a mistake."""
-
-
-@dataclass(frozen=True)
-class Sobol:
-    """Scrambled Sobol points (Owen 1998), by the trial's number: gaps are smaller than those of random draws."""
-
-    space: Space
-    seed: int
-
-    def propose(self, trial: int, tried: Sequence[Tried], rungs: Sequence[Rung] = ()) -> dict[str, Setting] | None:
-        """Return the trial's point of the sequence, or a random draw where its config has been tried."""
-        from scipy.stats import qmc
-
-        sequence = qmc.Sobol(len(self.space.domains), scramble=True, rng=self.seed)
-        if trial:  # scipy cannot skip nothing
-            sequence.fast_forward(trial)
-        config = self.space.at([float(place) for place in sequence.random()[0]])
-        return (
-            config if identity(config) not in taken(tried) else RandomDraws(self.space, self.seed).propose(trial, tried)
-        )
 
 
 @dataclass(frozen=True)
@@ -74,3 +54,8 @@ def listed(name: str, domain: Domain) -> Sequence[Setting]:
     raise ValueError(
         f"search.sampler=grid cannot list the values of {name}: give {name}=choice(a,b,c) or another search.sampler"
     )
+
+
+def make(options: SamplerOptions) -> Grid:
+    """Return the sampler of a search."""
+    return Grid(options.space)

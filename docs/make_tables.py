@@ -1,0 +1,66 @@
+"""Write the tables of the docs that the code holds: `python docs/make_tables.py`.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; `--check` writes nothing and ends with 1 where one is
+not what the code says.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def schedulers() -> str:
+    """Return what `search=` takes for searches, with the first line of each file."""
+    from study.sweep.help import options
+    from sweeps.schedulers import SCHEDULERS
+    from train.spec.yamlfile import read_mapping
+
+    conf = HERE.parent / "conf"
+    named = {path.stem: read_mapping(path)["name"] for path in (conf / "search").glob("*.yaml")}
+    described = options([conf])["search"].items()
+    return table(
+        "search", "what it does", ((f"`{name}`", said) for name, said in described if named[name] in SCHEDULERS)
+    )
+
+
+def samplers() -> str:
+    """Return the names that `search.sampler=` takes."""
+    from sweeps.samplers import SAMPLERS
+
+    rows = ((f"`{name}`", entry.summary) for name, entry in SAMPLERS.items())
+    return table("sampler", "settings of a new trial", rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"samplers": samplers, "schedulers": schedulers}
+
+
+def table(*cells: str | Iterable[tuple[str, ...]]) -> str:
+    """Return a Markdown table: the titles of its columns, then the rows."""
+    *titles, rows = cells
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def main() -> int:
+    """Write the tables, or say which pages are behind; return the exit code."""
+    behind, checks = [], "--check" in sys.argv[1:]
+    for page in sorted(HERE.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        made = PLACE.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+        if made != text:
+            behind.append(page.name)
+            if not checks:
+                page.write_text(made, encoding="utf-8")
+            print(page.name, "is behind the code: run python docs/make_tables.py" if checks else "written")
+    return int(checks and bool(behind))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
