@@ -38,13 +38,14 @@ from study.planning.ranks import local_world
 from study.process import code_snapshot
 from study.process.children import Signals
 from study.records import ledger
-from study.records.attempts import claim, find_config
+from study.records.attempts import claim
 from study.records.checkpoints import pin
 from study.records.lineage import has_branches
+from study.records.point import find_point
 from study.storage.files import Reserve, RunLock, read_json, write_atomic, write_json
 from study.storage.layout import AttemptFolder, StudyFolder
 
-__all__ = ["HELD", "NOT_WANTED", "Work", "find_config", "join", "lead", "main"]
+__all__ = ["HELD", "NOT_WANTED", "Work", "join", "lead", "main"]
 
 NOT_WANTED = 77
 LOCK_SECONDS = 60.0
@@ -87,7 +88,7 @@ def run(study: StudyFolder, state: ledger.Ledger, batch: ledger.Batch, key: str,
     if why:
         print(f"{key}: nothing to do: {why}", file=sys.stderr)
         return NOT_WANTED
-    world = local_world(find_config(study, key).get("parallel") or {}, int(batch.resources.get("tasks") or 1))
+    world = local_world(find_point(study, key).raw.get("parallel") or {}, int(batch.resources.get("tasks") or 1))
     work = Work(study, batch, key, find_place(batch.executor, os.environ, world))
     done = finished(work.run)
     if done is not None:
@@ -214,7 +215,7 @@ def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: Fa
     attempt, job = found
     started = time.time()
     rank = work.place.rank
-    config = find_config(work.study, work.key)
+    config = find_point(work.study, work.key).raw
     while True:
         meeting = Round(attempt, job, rank)
         ran = advance(work, config, meeting, signals)
@@ -231,7 +232,7 @@ def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: Fa
 
 def freeze_config(work: Work) -> dict[str, Any]:
     """Write the run's config.yaml from points.jsonl unless it is there, and return the config."""
-    config = find_config(work.study, work.key)
+    config = find_point(work.study, work.key).raw
     if not work.run.config.exists():
         from train.spec.yamlfile import dump
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def make_plan(composed: Sequence[Composed], settled: Sequence[RunConfig], finger
         frozen.setdefault(point.key, (point, one.config.cluster))
     shared = _shared([point.overrides for point, _ in frozen.values()])
     derived = lineage.DERIVED if lineage.parents(point for point, _ in frozen.values()) else ()
-    points = tuple(replace(p, overrides=_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
+    points = tuple(p.called(_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
     return Plan(folder_of(config), config, points, tuple(c for _, c in frozen.values()), len(composed))
 
 

@@ -16,19 +16,6 @@ from study.storage.files import read_json, tail
 from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder, StudyFolder
 
 
-def find_config(study: StudyFolder, key: str) -> dict[str, Any]:
-    """Return the frozen config of a key, without reading every other line of points.jsonl as JSON."""
-    needle = f'"{key}"'
-    with study.points.open(encoding="utf-8") as lines:
-        for line in lines:
-            if needle in line and line.endswith("\n"):
-                point = json.loads(line)
-                if point["key"] == key:
-                    config: dict[str, Any] = point["config"]
-                    return config
-    raise ValueError(f"{study.points} has no point {key}: give the study's command again")
-
-
 def claim(run: RunFolder) -> tuple[int, AttemptFolder]:
     """Return the next attempt's number and its new folder; no two processes get the same one."""
     run.attempts.mkdir(exist_ok=True)

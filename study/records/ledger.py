@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from study.failures.retry_policy import End
-from study.storage.files import append_at, end_of_whole_lines, locked
+from study.storage.files import locked
+from study.storage.jsonl import Log, compact
 from study.storage.layout import StudyFolder
 
 Event = Mapping[str, Any]
@@ -267,48 +267,35 @@ def read(folder: StudyFolder) -> Ledger:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a ledger file, without a last line that a killed writer left unfinished.
-
-    Raises ValueError, naming the line, where any other line is not an event.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    events = []
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-        try:
-            event = json.loads(line)
-            event["event"], event["time"]
-            if "job_id" in event and not JOB_ID.fullmatch(event["job_id"]):
-                raise ValueError(event["job_id"])
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError(
-                f"{path}:{number}: {line[:60]!r} is not an event; the file was edited or damaged: restore it from "
-                "a backup, or remove that line"
-            ) from error
-        events.append(event)
-    return events
+    """Return the events of a ledger file. Raises ValueError, naming the line, where one is damaged."""
+    return _log(path).read()
 
 
 def append(folder: StudyFolder, event: str, now: float | None = None, **fields: Any) -> None:
-    """Append one event durably: under the lock, after cutting off an unfinished last line, with an fsync."""
+    """Append one event durably, under the study's lock."""
     extend(folder, [{"event": event, **fields}], now)
 
 
 def extend(folder: StudyFolder, events: Iterable[Event], now: float | None = None) -> None:
     """Append events as :func:`append` does, in one write, of which a kill loses the end."""
     at = round(time.time() if now is None else now, 3)
-    line = "".join(json.dumps({"time": at, **event}, separators=(",", ":")) + "\n" for event in events).encode()
-    if not line:
-        return
-    folder.path.mkdir(parents=True, exist_ok=True)
-    with locked(folder.lock):
-        descriptor = os.open(folder.ledger, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            append_at(descriptor, line, end_of_whole_lines(descriptor), folder.ledger)
-        finally:
-            os.close(descriptor)
+    timed = [{"time": at, **event} for event in events]
+    if timed:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        with locked(folder.lock):
+            _log(folder.ledger).append(timed)
+
+
+def _log(path: Path) -> Log[dict[str, Any]]:
+    return Log(path, _event, compact, "an event", "restore it from a backup, or remove that line")
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(line)
+    event["event"], event["time"]
+    if "job_id" in event and not JOB_ID.fullmatch(event["job_id"]):
+        raise ValueError(event["job_id"])
+    return event
 
 
 def end_fields(end: End) -> dict[str, Any]:

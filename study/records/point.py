@@ -12,39 +12,93 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache, cached_property
 from typing import Any, get_type_hints
 
+from study.storage.jsonl import Log, compact
+from study.storage.layout import StudyFolder
 from train.spec.config import SCIENTIFIC, ModelConfig, RunConfig
 from train.spec.counts import flops_per_token
 from train.spec.from_mapping import read
 from train.spec.later import filled, without
 
 
-@dataclass(frozen=True)
 class Point:
-    """A frozen config, its key, and the overrides that a person would recognise it by."""
+    """A frozen config, its key, and the overrides that a person would recognise it by.
 
-    key: str
-    config: RunConfig
-    overrides: tuple[str, ...] = ()
+    A point of a study's file has its config as text. A look at a study takes from that what it needs, and the config
+    itself is built when it is first asked for.
+    """
+
+    def __init__(self, key: str, config: RunConfig | str, overrides: tuple[str, ...] = ()) -> None:
+        """config: or its JSON, as the study's file has it."""
+        self.key, self.overrides = key, overrides
+        self._text = ""
+        if isinstance(config, str):
+            self._text = config
+        else:
+            self.config = config
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The config. Raises ValueError where it is read first and says what none can say."""
+        return _run_config(self.raw)
 
     @property
+    def raw(self) -> dict[str, Any]:
+        """The config as JSON, as it was written: nothing is checked, nothing converted."""
+        found: dict[str, Any] = json.loads(self._text) if self._text else asdict(self.config)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Point):
+            return NotImplemented
+        return (self.key, self.config, self.overrides) == (other.key, other.config, other.overrides)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"Point({self.key!r}, overrides={self.overrides!r})"
+
+    def called(self, overrides: tuple[str, ...]) -> Point:
+        """Return the point by other overrides."""
+        return Point(self.key, self._text or self.config, overrides)
+
+    @cached_property
     def tokens(self) -> int:
-        """The budget [tokens]; 0 where it says none."""
-        return self.config.budget.tokens or 0
+        """The budget [tokens]; 0 where it says none. Kept: a look that sees bad ends asks for it three times."""
+        found = self._section("budget")
+        return (self.config.budget.tokens if found is None else json.loads(found).get("tokens")) or 0
 
     @property
     def parent(self) -> str | None:
         """What the run goes on from, as its config says it."""
-        return self.config.schedule.parent
+        found = self._section("schedule")
+        if found is None:
+            return self.config.schedule.parent
+        said = None if '"parent":null' in found else json.loads(found).get("parent")
+        return None if said is None else str(said)
 
     @property
     def flops_per_token(self) -> float:
         """Training FLOPs of a token, by train.spec.counts."""
-        data = self.config.data
-        return float(flops_per_token(self.config.model, data.vocab_size, data.sequence_length))
+        model, data = self._section("model"), self._section("data")
+        if model is not None and data is not None:
+            return _flops_per_token(model, data)
+        config = self.config
+        return float(flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length))
+
+    def _section(self, name: str) -> str | None:
+        """Return the text of a section that holds no other; None where it is not found as that."""
+        mark = f'"{name}":{{'
+        start = self._text.find(mark)
+        if start < 0 or self._text.find(mark, start + 1) >= 0:
+            return None
+        begin = start + len(mark) - 1
+        text = self._text[begin : self._text.find("}", begin) + 1]
+        return None if "{" in text[1:] else text
 
 
 def canonical(config: Mapping[str, Any]) -> str:
@@ -68,82 +122,42 @@ def point(config: RunConfig, overrides: tuple[str, ...] = ()) -> Point:
 
 
 KEY = re.compile(r"[0-9A-Za-z_-]{1,64}")
-HEAD, TAIL = '{"key":"', ',"overrides":'
+HEAD = '{"key":"'
 
 
-class StoredPoint(Point):
-    """A point of a study's file."""
-
-    def __init__(self, line: str, key: str, overrides: tuple[str, ...]) -> None:
-        for name, value in (("_line", line), ("key", key), ("overrides", overrides)):
-            object.__setattr__(self, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the config, built from the line; any other name that is not there is an AttributeError."""
-        if name != "config":
-            raise AttributeError(name)
-        config = _run_config(json.loads(self.__dict__["_line"])["config"])
-        object.__setattr__(self, name, config)
-        return config
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Point):
-            return NotImplemented
-        return (self.key, self.config, self.overrides) == (other.key, other.config, other.overrides)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    @cached_property
-    def tokens(self) -> int:
-        """The budget [tokens]; 0 where it says none. Kept: a look that sees bad ends asks for it three times."""
-        found = self._section("budget")
-        return super().tokens if found is None else int(json.loads(found).get("tokens") or 0)
-
-    @property
-    def parent(self) -> str | None:
-        """What the run goes on from, as its config says it."""
-        found = self._section("schedule")
-        if found is None:
-            return super().parent
-        said = None if '"parent":null' in found else json.loads(found).get("parent")
-        return None if said is None else str(said)
-
-    @property
-    def flops_per_token(self) -> float:
-        """Training FLOPs of a token, by train.spec.counts."""
-        model, data = self._section("model"), self._section("data")
-        return super().flops_per_token if model is None or data is None else _flops_per_token(model, data)
-
-    def _section(self, name: str) -> str | None:
-        """Return the text of a section that holds no other; None where it is not found as that."""
-        line = self.__dict__["_line"]
-        mark = f'"{name}":{{'
-        start = line.find(mark)
-        if start < 0 or line.find(mark, start + 1) >= 0:
-            return None
-        begin = start + len(mark) - 1
-        text: str = line[begin : line.find("}", begin) + 1]
-        return None if "{" in text[1:] else text
+def line_of(point: Point) -> str:
+    """Return a point as its line in `points.jsonl`."""
+    return compact({"key": point.key, "config": asdict(point.config), "overrides": list(point.overrides)})
 
 
 def stored(line: str) -> Point:
     """Return the point of a line. Raises ValueError, KeyError or TypeError where it is not one."""
-    if line.startswith(HEAD) and line.endswith("]}"):
-        key, _, _ = line[len(HEAD) :].partition('"')
-        _check_key(key)
-        overrides = json.loads(line[line.rindex(TAIL) + len(TAIL) : -1])
-        if line[len(HEAD) + len(key) :].startswith('","config":{') and isinstance(overrides, list):
-            return StoredPoint(line, key, tuple(overrides))
-    entry = json.loads(line)
-    _check_key(entry["key"])
-    return Point(entry["key"], _run_config(entry["config"]), tuple(entry["overrides"]))
-
-
-def _check_key(key: str) -> None:
-    """Raise ValueError where a key is no name of a folder in the study: runs lie, and are removed, under their keys."""
-    if not KEY.fullmatch(key):
+    key, mark, rest = line.removeprefix(HEAD).partition('","config":')
+    text, _, overrides = rest.rpartition(',"overrides":')
+    if line.startswith(HEAD) and mark and text.startswith("{") and overrides.endswith("]}"):
+        said = json.loads(overrides[:-1])
+    else:  # not as we write it
+        entry = json.loads(line)
+        key, text, said = entry["key"], compact(dict(entry["config"])), entry.get("overrides") or ()
+    if not KEY.fullmatch(key):  # runs lie, and are removed, under their keys
         raise ValueError(key)
+    return Point(key, text, tuple(said))
+
+
+def point_log(folder: StudyFolder) -> Log[Point]:
+    """Return the log of a study's points."""
+    remedy = "remove that line and give the study's command again"
+    return Log(folder.points, lambda line: stored(line.decode()), line_of, "a point", remedy)
+
+
+def find_point(folder: StudyFolder, key: str) -> Point:
+    """Return a point of a study, reading no other line as JSON. ValueError where there is none."""
+    needle = f'"{key}"'.encode()
+    with folder.points.open("rb") as lines:
+        for line in lines:
+            if needle in line and line.endswith(b"\n") and (found := stored(line.decode())).key == key:
+                return found
+    raise ValueError(f"{folder.points} has no point {key}: give the study's command again")
 
 
 @cache

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from study.config.schema import StudyConfig
 from study.records.corpus import Corpus, corpus_of
-from study.records.point import Point, point, stored
-from study.storage.files import append_at, end_of_whole_lines, locked
+from study.records.point import Point, point, point_log
+from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
@@ -81,7 +80,7 @@ def append_points(folder: StudyFolder, points: Iterable[Point], known: Collectio
         known = set(known_keys(folder)) if known is None else known
         new = list({p.key: p for p in points if p.key not in known}.values())
         if new:
-            _append(folder.points, "".join(line(p) for p in new))
+            point_log(folder).append(new)
     return new
 
 
@@ -90,12 +89,6 @@ def _owner(parent: str) -> Path | None:
     folder = Path(parent)
     study = folder.parent.parent.parent
     return study.resolve() if folder.is_absolute() and StudyFolder(study).points.is_file() else None
-
-
-def line(frozen: Point) -> str:
-    """Return the point as a line of `points.jsonl`."""
-    entry = {"key": frozen.key, "config": asdict(frozen.config), "overrides": list(frozen.overrides)}
-    return json.dumps(entry, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def known_keys(folder: StudyFolder) -> list[str]:
@@ -108,27 +101,7 @@ def load_points(folder: StudyFolder) -> dict[str, Point]:
 
     Raises ValueError where a line is not a point.
     """
-    try:
-        text = folder.points.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return {}
-    points = {}
-    for number, raw in enumerate(text.split("\n")[:-1], start=1):
-        try:
-            one = stored(raw)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise ValueError(
-                f"{folder.points}:{number}: {raw[:60]!r} is not a point: the file was edited or damaged; "
-                "remove that line and give the study's command again"
-            ) from None
-        points[one.key] = one
-    return points
-
-
-def _append(path: Path, text: str) -> None:
-    """Append whole lines durably, after cutting off a last line that a killed writer left unfinished."""
-    with path.open("ab+", buffering=0) as file:
-        append_at(file.fileno(), text.encode(), end_of_whole_lines(file.fileno()), path)
+    return {point.key: point for point in point_log(folder).read()}
 
 
 def _absolute(path: str) -> str:

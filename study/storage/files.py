@@ -45,23 +45,6 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def append_at(descriptor: int, data: bytes, end: int, path: Path) -> None:
-    """Write all of `data` durably at `end`, cutting off what follows; OSError that names the path, and nothing written.
-
-    A disk that fills up takes a part of a write without a word.
-    """
-    with naming(path):
-        os.ftruncate(descriptor, end)
-        written = 0
-        try:
-            while written < len(data):
-                written += os.pwrite(descriptor, data[written:], end + written)
-            os.fsync(descriptor)
-        except OSError:
-            os.ftruncate(descriptor, end)
-            raise
-
-
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write one JSON object atomically."""
     write_atomic(path, json.dumps(value, indent=1) + "\n")
@@ -115,19 +98,6 @@ class Reserve:
         """Give the room back."""
         with contextlib.suppress(OSError):
             self._path.unlink()
-
-
-def end_of_whole_lines(descriptor: int) -> int:
-    """Return the offset after the last newline: what lies behind it was torn off by a kill."""
-    block = 1 << 16
-    end = os.fstat(descriptor).st_size
-    while end > 0:
-        start = max(0, end - block)
-        position = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if position >= 0:
-            return start + position + 1
-        end = start
-    return 0
 
 
 def last_lines(path: Path, count: int = 12) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from study.records.point import Point
 from study.search.labels import REPLACED
 from study.status.states import ENDED
 from study.storage.secrets import Redact
@@ -42,15 +43,6 @@ NAME_LENGTH = 120
 
 
 @dataclass(frozen=True)
-class FrozenPoint:
-    """A line of `points.jsonl`, as it was written: nothing is checked, nothing converted."""
-
-    key: str
-    config: Mapping[str, Any]
-    overrides: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Card:
     """What a run shall show besides its metrics: tags, status, its end [unix milliseconds]."""
 
@@ -64,7 +56,7 @@ class Card:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run_name(point: FrozenPoint, redact: Redact) -> str:
+def run_name(point: Point, redact: Redact) -> str:
     """Return the name of a point's run: its overrides as a person wrote them, else its key."""
     name = redact(" ".join(point.overrides)).strip() or point.key
     return _cut(name, NAME_LENGTH)

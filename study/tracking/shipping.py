@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from study.records.point import Point
 from study.storage.layout import RunFolder
 from study.storage.secrets import Redact
 from study.tracking.facts import Facts
-from study.tracking.mapping import Card, FrozenPoint, params
+from study.tracking.mapping import Card, params
 from study.tracking.metrics_reader import Position, Record, Value, records
 from study.tracking.state import RunState
 from study.tracking.store import ENTITIES, PARAMS, Store
@@ -35,7 +36,7 @@ class Shipper:
         self.calls = 0
 
     def ship(
-        self, run: RunFolder, before: RunState, point: FrozenPoint, facts: Facts, card: Card, *, sure: bool = True
+        self, run: RunFolder, before: RunState, point: Point, facts: Facts, card: Card, *, sure: bool = True
     ) -> Iterator[RunState]:
         """Send what is new, yielding after each call what the store then holds.
 
@@ -46,7 +47,7 @@ class Shipper:
         many values as a call takes: every call is several transactions.
         """
         state, batch, position = before, list[Value](), before.position
-        settings = [] if before.params else params(point.config, self._redact)
+        settings = [] if before.params else params(point.raw, self._redact)
         held = _Held(self._store, before.id)
         for record in records(run.metrics, before.position):
             if batch and len(batch) + len(record.values) > ENTITIES:

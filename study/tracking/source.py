@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,9 +10,9 @@ from pathlib import Path
 
 from study.executors.slurm.query import Job, View, look
 from study.records import ledger
+from study.records.point import Point, point_log
 from study.search.labels import Labels
 from study.storage.layout import StudyFolder
-from study.tracking.mapping import FrozenPoint
 
 REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
 LOOK_SECONDS = 60.0
@@ -25,7 +24,7 @@ class Source:
 
     def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[str]], View] = look) -> None:
         self.folder = folder
-        self.points: dict[str, FrozenPoint] = {}
+        self.points: dict[str, Point] = {}
         self.ledger = ledger.Ledger()
         self._ask = ask
         self._asked = float("-inf")
@@ -33,7 +32,7 @@ class Source:
         self._labels = Labels(folder)
         self._stamps: dict[Path, tuple[int, int] | None] = {}
         self._places: dict[str, str] = {}
-        self._offset = 0
+        self._log = point_log(folder)
 
     def refresh(self, settled: Collection[str]) -> None:
         """Read what has changed, and ask SLURM about the jobs of runs that are not settled.
@@ -41,7 +40,8 @@ class Source:
         Raises ValueError, naming the line, for a file that is damaged.
         """
         if self._changed(self.folder.points):
-            self._read_points()
+            for point in self._log.read():
+                self.points.setdefault(point.key, point)
         if self._changed(self.folder.ledger):
             self.ledger = ledger.read(self.folder)
             self._places = _places(self.ledger)
@@ -69,8 +69,8 @@ class Source:
 
     def labels(self, key: str) -> Mapping[str, str]:
         """Return what the study's search says of a point, and which point and tokens it goes on from."""
-        parent = (self.points[key].config.get("schedule") or {}).get("parent")
-        return {**self._labels.of(key), **({"parent": str(parent)} if parent else {})}
+        parent = self.points[key].parent
+        return {**self._labels.of(key), **({"parent": parent} if parent else {})}
 
     @property
     def search_end(self) -> str | None:
@@ -105,28 +105,6 @@ class Source:
             stamp = _stamp(path)
             if stamp is not None:
                 yield path, folder or None, f"{stamp[0]}-{stamp[1]}"
-
-    def _read_points(self) -> None:
-        """Read the lines that are new and whole."""
-        try:
-            file = self.folder.points.open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    entry = json.loads(line)
-                    point = FrozenPoint(entry["key"], entry["config"], tuple(entry.get("overrides") or ()))
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(
-                        f"{self.folder.points}: the line at byte {self._offset} is not a point: {line[:60]!r}; "
-                        "the file was edited or damaged: restore it, or remove that line"
-                    ) from error
-                self.points.setdefault(point.key, point)
-                self._offset += len(line)
 
     def _changed(self, path: Path) -> bool:
         stamp = _stamp(path)

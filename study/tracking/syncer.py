@@ -13,13 +13,14 @@ from pathlib import Path
 
 from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
 from study.executors.slurm.query import View
+from study.records.point import Point
 from study.records.settings import load_section
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from study.storage.secrets import Redact, redactor
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
-from study.tracking.mapping import PARENT, Card, FrozenPoint, identity_tags, of_search, run_card, run_name, study_card
+from study.tracking.mapping import PARENT, Card, identity_tags, of_search, run_card, run_name, study_card
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
@@ -209,7 +210,7 @@ class Syncer:
             self._refused[key] = str(error)
             return 0
 
-    def _ship(self, target: StoreState, point: FrozenPoint, facts: Facts, card: Card, shipper: Shipper) -> int:
+    def _ship(self, target: StoreState, point: Point, facts: Facts, card: Card, shipper: Shipper) -> int:
         created = self._find_or_create(target, point, facts, card)
         run, sure = self._folder.run(point.key), bool(created) or point.key in self._sure
         for progress in shipper.ship(run, target.runs[point.key], point, facts, card, sure=sure):
@@ -222,7 +223,7 @@ class Syncer:
         self._sure.add(point.key)
         return created
 
-    def _find_or_create(self, target: StoreState, point: FrozenPoint, facts: Facts, card: Card) -> int:
+    def _find_or_create(self, target: StoreState, point: Point, facts: Facts, card: Card) -> int:
         if point.key not in target.runs and not self._trusted:
             self._discover(target)
         if point.key in target.runs:

@@ -25,7 +25,8 @@ from study.job.rank import Place, find_place
 from study.planning.ranks import local_world
 from study.process.children import Signals
 from study.records import checkpoints, ledger
-from study.records.attempts import find_config, latest_attempt
+from study.records.attempts import latest_attempt
+from study.records.point import find_point
 from study.search import pins
 from study.search.leases import Lease
 from study.search.retry import TOLD
@@ -70,7 +71,7 @@ class Worker:
         """Return what `study.job` advances for a claim."""
         place = self.place
         if place.executor == "local":  # it starts the ranks of a trial itself, as many as that needs
-            place = replace(place, world=local_world(find_config(self.office.folder, key).get("parallel") or {}, 1))
+            place = replace(place, world=local_world(find_point(self.office.folder, key).raw.get("parallel") or {}, 1))
         batch = replace(self.batch, executor=place.executor, keys=(key,))
         return Work(self.office.folder, batch, key, place, until, unit=claim)
 

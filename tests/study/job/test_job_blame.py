@@ -20,7 +20,8 @@ from study.records import ledger
 from study.records.ledger import Batch
 from study.records.points import append_points
 from study.status.cost import attempts
-from study.storage.files import append_at, write_json
+from study.storage.files import write_json
+from study.storage.jsonl import append_at
 from study.storage.layout import StudyFolder
 from study.tracking.__main__ import _away
 from study.tracking.follow import in_words

@@ -84,7 +84,7 @@ def test_lists_are_met_whole_or_by_one_of_their_items() -> None:
     assert flat({"a": {"b": {"c": 1}, "d": 2}, "e": 3}) == {"a.b.c": 1, "a.d": 2, "e": 3}
     layers = ((3, 4), (3, 5), (2, 4))
     points = {
-        point.key: replace(point, config=replace(point.config, parallel=replace(point.config.parallel, pp_layers=each)))
+        point.key: Point(point.key, replace(point.config, parallel=replace(point.config.parallel, pp_layers=each)))
         for point, each in zip(POINTS.values(), layers, strict=True)
     }
     assert matching(points, [parse("parallel.pp_layers=3")]) == {"w64-s1", "w128-s2"}

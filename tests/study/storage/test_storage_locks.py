@@ -169,3 +169,15 @@ def test_a_flock_that_does_not_exclude_is_noticed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(fcntl, "flock", flock)
     assert not locks.works(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.01])
+def test_a_lock_that_is_held_is_given_up_after_its_time_and_free_after_its_holder(
+    tmp_path: Path, timeout: float
+) -> None:
+    locks.choose(tmp_path, "posix")
+    held = pytest.raises(TimeoutError, match="is held by another process")
+    with locked(tmp_path / "lock"), held, locked(tmp_path / "lock", timeout):
+        pass
+    with locked(tmp_path / "lock", timeout) as holds:
+        assert holds()

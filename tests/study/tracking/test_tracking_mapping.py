@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.config.tracking_uri import DEFAULT, artifact_root, identity, resolve, shown, ui_command
+from study.records.point import Point
 from study.status.states import ENDED, STATES
 from study.storage.secrets import redactor
 from study.tracking.facts import Facts
@@ -14,7 +15,6 @@ from study.tracking.follow import Rhythm
 from study.tracking.mapping import (
     STATUS,
     STOPPED,
-    FrozenPoint,
     identity_tags,
     of_search,
     params,
@@ -51,8 +51,8 @@ def test_params_come_back_as_they_were(config: dict[str, Any]) -> None:
 def test_long_values_are_cut_to_what_mlflow_takes() -> None:
     ((_, value),) = params({"a": "x" * 7000}, PLAIN)
     assert len(value) == 6000
-    assert len(run_name(FrozenPoint("k", {}, ("y" * 500,)), PLAIN)) == 120
-    assert run_name(FrozenPoint("k", {}), PLAIN) == "k"
+    assert len(run_name(Point("k", "{}", ("y" * 500,)), PLAIN)) == 120
+    assert run_name(Point("k", "{}"), PLAIN) == "k"
 
 
 def test_chunks_keep_both_limits_and_the_order() -> None:
