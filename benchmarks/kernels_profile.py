@@ -26,8 +26,8 @@ import kernels
 from benchmarks._kernels_timing import once
 from benchmarks.kernels import DEVICE, drawn, linear_case, loss_case, norm_cases, rope_case
 from kernels.cross_entropy import linear
-from kernels.cross_entropy.engines import engine_of
-from kernels.cross_entropy.math import Options
+from kernels.cross_entropy.math import Options, whole
+from kernels.cross_entropy.plan import Plan
 
 GPU = DEVICE == "cuda"
 PRODUCTS = ("gemm", "nvjet", "cutlass", "xmma", "splitk", "cublas", "aten::mm", "aten::addmm")
@@ -89,7 +89,7 @@ def products(rows: int, width: int, vocabulary: int) -> Iterator[str]:
 def overlapped(inputs: Any, parts: int) -> None:
     """Do linear + CE with gradients in `parts` chunks, the softmax of each on a second stream beside products."""
     (hidden, head), (target,) = inputs["x"], inputs["rest"]
-    rows, engine = len(hidden) // parts, engine_of(GPU)
+    rows, engine = len(hidden) // parts, Plan(Options(), whole(0), GPU).engine()
     buffers = [hidden.new_empty(rows, len(head)) for _ in range(2)]
     grad, total = torch.empty_like(hidden), hidden.new_empty(head.shape, dtype=torch.float32)
     side = torch.cuda.Stream() if GPU else None  # type: ignore[no-untyped-call]
@@ -132,7 +132,7 @@ def report(small: bool) -> Iterator[str]:
         before = linear.TRITON_CHUNK_BYTES
         work: Callable[[], object] = lambda case=case, inputs=inputs: case.variants[0].run(inputs)  # type: ignore[misc]  # noqa: E731
         for size in (2 << 30, 1 << 30, 512 << 20, 2 << 30):
-            linear.TRITON_CHUNK_BYTES = {False: size, True: size}
+            linear.TRITON_CHUNK_BYTES = size
             yield f"    {timed(work) * 1e3:8.2f} ms  forward and backward, chunks of at most {size / 2**30:.1f} GiB"
         linear.TRITON_CHUNK_BYTES = before
         for parts in (2, 4, 8):

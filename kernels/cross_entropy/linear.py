@@ -6,28 +6,25 @@ Kernel"). Matrix products are torch's own. With N tokens, width D, V rows of the
     operations  6 N D V, with `recompute` 8 N D V
     bytes       besides the products' 3 N V b for the softmax pass (2 if the second read hits the cache), and
                 8 V D for each chunk after the first, whose product is added to the fp32 weight gradient
-    memory      chunk · V · b + 4 V D, with `compact` chunk · V · b, with `recompute` chunk · V · b + 12 N in forward
+    memory      chunk · V · b + 4 V D, with `recompute` chunk · V · b + 12 N in forward
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from kernels.core.dispatch import use_triton
-from kernels.core.dtensor import is_dtensor
 from kernels.core.flop_counts import flops, tell_counters
 from kernels.core.registration import define, fake
-from kernels.cross_entropy.engines import engine_of
 from kernels.cross_entropy.logits import Details
 from kernels.cross_entropy.math import (
     Engine,
     Options,
     Rows,
-    Shard,
     check_targets,
     exact,
     gather_into,
@@ -37,12 +34,13 @@ from kernels.cross_entropy.math import (
     scatter_sum_into,
     shard_of,
 )
-from kernels.scale.api import scale_, scaled
+from kernels.cross_entropy.plan import SCHEMA, Plan
+from kernels.scale.api import scaled
 
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
 """Size of one chunk of fp32 logits of the reference by device type [bytes]: on a CPU what its cache holds."""
-TRITON_CHUNK_BYTES = {False: 2 << 30, True: 512 << 20}
-"""The same for Triton by `compact`: of logits in the dtype of the products [bytes]."""
+TRITON_CHUNK_BYTES = 2 << 30
+"""The same for Triton: of logits in the dtype of the products [bytes]."""
 
 HiddenGradient = Literal["all_reduce", "reduce_scatter", "partial"]
 
@@ -62,7 +60,6 @@ def linear_cross_entropy(
     vocabulary: tuple[int, int] | None = None,
     hidden_gradient: HiddenGradient = "all_reduce",
     recompute: bool = False,
-    compact: bool = False,
     details: bool = False,
 ) -> Tensor | Details:
     """Return the cross-entropy of logits `hidden @ weight.T` against `target`, in nats.
@@ -77,15 +74,8 @@ def linear_cross_entropy(
     the caller sums; "reduce_scatter": this rank's part of the tokens, all of them gathered here, target of all tokens.
 
     `recompute` makes the logits again in backward: a third more operations, a few bytes a token kept; implied by
-    "none". `compact` adds the weight's gradient up in its own dtype, and on a GPU backward, which then gives the
-    gradients' memory away, runs once. DTensors: hidden of any placement, weight
-    replicated or cut along the vocabulary. Raises ValueError for shapes, dtypes or options that do not fit.
+    "none". Raises ValueError for shapes, dtypes or options that do not fit.
     """
-    if is_dtensor(weight):
-        options: dict[str, Any] = {"ignore_index": ignore_index, "z_loss": z_loss, "label_smoothing": label_smoothing}
-        options |= {"softcap": softcap, "logit_scale": logit_scale, "reduction": reduction}
-        options |= {"recompute": recompute, "compact": compact, "details": details}
-        return _distributed(hidden, weight, target, options)
     tell_counters()
     extra = Options(ignore_index, z_loss, label_smoothing, softcap or 0.0, logit_scale)
     shard = shard_of(len(weight), group, vocabulary)
@@ -95,11 +85,11 @@ def linear_cross_entropy(
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     triton = use_triton("linear_cross_entropy", hidden, weight, refusal="" if len(weight) else "an empty vocabulary")
-    plan = _Plan(extra, shard, hidden_gradient if shard.group else "partial", compact, triton)
+    plan = Plan(extra, shard, triton)
     mode = "none" if reduction == "none" else ("recompute" if recompute else "forward")
     flat, flat_target = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
     total, token_losses, lse = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        flat, weight, flat_target, plan, dtype, mode, reduction == "mean"
+        flat, weight, flat_target, plan, hidden_gradient if shard.group else "partial", dtype, mode, reduction == "mean"
     )
     loss = token_losses.view(target.shape) if reduction == "none" else total
     if details:
@@ -112,27 +102,6 @@ def chunk_rows(columns: int, device: str, dtype: torch.dtype = torch.float32, li
     """Return how many tokens' logits are computed at once, a multiple of 64, in `limit` [bytes] or the default."""
     size = max(exact(dtype).itemsize if not limit else dtype.itemsize, 2)
     return max(64, (limit or CHUNK_BYTES.get(device, 8 << 20)) // (size * max(columns, 1)) // 64 * 64)
-
-
-class _Plan(NamedTuple):
-    """What forward and backward have in common, in the form that an operator takes: plain values."""
-
-    options: Options
-    shard: Shard
-    hidden_gradient: str
-    compact: bool
-    triton: bool
-
-    def flat(self) -> tuple[Any, ...]:
-        o, s = self.options, self.shard
-        return (
-            o.ignore_index, o.z_loss, o.label_smoothing, o.softcap, o.logit_scale,
-            s.start, s.vocabulary, s.group, self.hidden_gradient, self.compact, self.triton,
-        )  # fmt: skip
-
-
-def _plan(values: tuple[Any, ...]) -> _Plan:
-    return _Plan(Options(*values[:5]), Shard(*values[5:8]), *values[8:])
 
 
 def _check(hidden: Tensor, weight: Tensor, target: Tensor, reduction: str, hidden_gradient: str, ranks: int) -> None:
@@ -162,12 +131,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, plan: _Plan, dtype: torch.dtype, mode: str, mean: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        plan: Plan,
+        hidden_gradient: str,
+        dtype: torch.dtype,
+        mode: str,
+        mean: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         wants = any(ctx.needs_input_grad[:2])
         x, head = hidden.to(dtype), weight.to(dtype)
         token_losses, largest, log_sum, grad_hidden, grad_weight = _forward(
-            x, head, target, wants and mode == "forward", plan.flat()[9] and weight.dtype == dtype, *_without(plan)
+            x, head, target, wants and mode == "forward", hidden_gradient, *plan.values()
         )
         total = token_losses.sum(dtype=torch.float64)
         scale = None
@@ -175,15 +152,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             scale = (target != plan.options.ignore_index).sum().clamp(min=1).double().reciprocal()
             total = total * scale
         if wants:
-            ctx.given = None
-            if mode == "forward" and plan.compact and plan.triton:
-                ctx.save_for_backward(scale)
-                ctx.given = (grad_hidden, grad_weight)  # scaled in place and given away: no second copy of either
-            elif mode == "forward":
+            if mode == "forward":
                 ctx.save_for_backward(scale, grad_hidden, grad_weight)
             else:
                 ctx.save_for_backward(scale, x, head, target, largest, log_sum)
-            ctx.plan, ctx.mode, ctx.dtypes = plan, mode, (hidden.dtype, weight.dtype)
+            ctx.plan, ctx.hidden_gradient, ctx.mode = plan, hidden_gradient, mode
+            ctx.dtypes = hidden.dtype, weight.dtype
         lse = largest + log_sum
         ctx.mark_non_differentiable(lse, *([token_losses] if mode != "none" else [total]))
         ctx.set_materialize_grads(False)
@@ -194,12 +168,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad = grads[1] if ctx.mode == "none" else grads[0]
         if grad is None:
-            return (None,) * 7
+            return (None,) * 8
         scale, *saved = ctx.saved_tensors
         factor = grad if scale is None else grad * scale
-        if ctx.mode == "forward" and ctx.plan.compact and ctx.plan.triton:
-            grad_hidden, grad_weight = _given_away(ctx, factor)
-        elif ctx.mode == "forward":
+        if ctx.mode == "forward":
             grad_hidden, grad_weight = (
                 _scaled(tensor, factor, dtype, ctx.plan.triton) for tensor, dtype in zip(saved, ctx.dtypes, strict=True)
             )
@@ -207,29 +179,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             x, head, target, largest, log_sum = saved
             factors = factor.to(largest.dtype).expand(len(target)).contiguous()
             grad_hidden, grad_weight = _backward(
-                x, head, target, largest, log_sum, factors, ctx.plan.compact, *_without(ctx.plan)
+                x, head, target, largest, log_sum, factors, ctx.hidden_gradient, *ctx.plan.values()
             )
             grad_hidden, grad_weight = grad_hidden.to(ctx.dtypes[0]), grad_weight.to(ctx.dtypes[1])
-        return grad_hidden, grad_weight, None, None, None, None, None
-
-
-def _given_away(ctx: Any, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients that `compact` kept, times factor, in the memory they lie in."""
-    if ctx.given is None:
-        raise RuntimeError(
-            "a second backward pass through kernels.linear_cross_entropy(compact=True): the first gave its gradients "
-            "away; leave compact out or use recompute=True"
-        )
-    given, ctx.given = ctx.given, None
-    for tensor in given:
-        scale_(tensor, factor.to(torch.float32))
-    return tuple(tensor.to(dtype) for tensor, dtype in zip(given, ctx.dtypes, strict=True))
-
-
-def _without(plan: _Plan) -> tuple[Any, ...]:
-    """Return the plan's values without `compact`, which each operator takes by itself."""
-    values = plan.flat()
-    return (*values[:9], values[10])
+        return grad_hidden, grad_weight, *(None,) * 6
 
 
 def _scaled(tensor: Tensor, factor: Tensor, dtype: torch.dtype, triton: bool) -> Tensor:
@@ -242,13 +195,13 @@ def _scaled(tensor: Tensor, factor: Tensor, dtype: torch.dtype, triton: bool) ->
     ).to(dtype)  # fmt: skip
 
 
-def _empty_gradients(hidden: Tensor, weight: Tensor, compact: bool) -> tuple[Tensor, Tensor]:
-    """Return room for both gradients: that of hidden in its dtype, that of the weight in fp32 unless compact.
+def _empty_gradients(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return room for both gradients: that of hidden in its dtype, that of the weight in fp32 at least.
 
     On a CPU the weight's lies transposed: adding x.T @ errors keeps the wide axis contiguous, which is up to a third
     faster there at small widths than adding errors.T @ x.
     """
-    dtype = weight.dtype if compact else exact(weight.dtype)
+    dtype = exact(weight.dtype)
     rows, width = weight.shape
     if weight.device.type == "cpu":
         return hidden.new_empty(hidden.shape), weight.new_empty((width, rows), dtype=dtype).t()
@@ -274,10 +227,18 @@ def _add_product(total: Tensor, errors: Tensor, x: Tensor, first: bool) -> None:
 class _Chunks:
     """Walks the tokens chunk by chunk: logits into one buffer, their gradient in place, both products."""
 
-    def __init__(self, hidden: Tensor, head: Tensor, plan: _Plan, keep: tuple[Tensor, Tensor] | None) -> None:
+    def __init__(
+        self,
+        hidden: Tensor,
+        head: Tensor,
+        plan: Plan,
+        hidden_gradient: str,
+        keep: tuple[Tensor, Tensor] | None,
+    ) -> None:
         self.hidden, self.head, self.keep, self.plan = hidden, head, keep, plan
+        self.hidden_gradient = hidden_gradient
         dtype = hidden.dtype if plan.triton else exact(hidden.dtype)
-        limit = TRITON_CHUNK_BYTES[plan.compact] if plan.triton else 0
+        limit = TRITON_CHUNK_BYTES if plan.triton else 0
         rows = chunk_rows(len(head), hidden.device.type, dtype, limit)
         parts = max(1, -(-len(hidden) // rows))
         self.rows = max(1, -(-len(hidden) // parts) if plan.triton else rows)
@@ -300,7 +261,7 @@ class _Chunks:
 
     def _products(self, part: slice, errors: Tensor, grad_hidden: Tensor, grad_weight: Tensor) -> None:
         torch.mm(errors, self.head, out=grad_hidden[part])
-        if self.plan.hidden_gradient == "all_reduce":  # while the next product runs
+        if self.hidden_gradient == "all_reduce":  # while the next product runs
             group = group_named(self.plan.shard.group)
             work = dist.all_reduce(grad_hidden[part], group=group, async_op=True)
             assert work is not None
@@ -315,7 +276,7 @@ class _Chunks:
             return None
         if not len(self.hidden):
             self.keep[1].zero_()
-        if self.plan.hidden_gradient != "reduce_scatter":
+        if self.hidden_gradient != "reduce_scatter":
             return self.keep[0]
         group = group_named(self.plan.shard.group)
         mine = self.keep[0].new_empty((len(self.hidden) // group.size(), self.hidden.shape[1]))
@@ -323,8 +284,8 @@ class _Chunks:
         return mine
 
 
-def _all_hidden(hidden: Tensor, plan: _Plan) -> Tensor:
-    if plan.hidden_gradient != "reduce_scatter":
+def _all_hidden(hidden: Tensor, plan: Plan, hidden_gradient: str) -> Tensor:
+    if hidden_gradient != "reduce_scatter":
         return hidden
     group = group_named(plan.shard.group)
     everyone = hidden.new_empty((group.size() * len(hidden), hidden.shape[1]))
@@ -332,7 +293,7 @@ def _all_hidden(hidden: Tensor, plan: _Plan) -> Tensor:
     return everyone
 
 
-def _rows_of(engine: Engine, logits: Tensor, target: Tensor, plan: _Plan, gradient: bool) -> Rows:
+def _rows_of(engine: Engine, logits: Tensor, target: Tensor, plan: Plan, gradient: bool) -> Rows:
     """Return one chunk's losses and, if asked, leave its gradient in the place of the logits."""
     options, shard = plan.options, plan.shard
     if not shard.group:
@@ -345,21 +306,20 @@ def _rows_of(engine: Engine, logits: Tensor, target: Tensor, plan: _Plan, gradie
 
 
 @define(
-    "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor target, bool gradients, bool compact, int ignore_index,"
-    " float z_loss, float label_smoothing, float softcap, float logit_scale, int start, int vocabulary, str group,"
-    " str hidden_gradient, bool triton) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor target, bool gradients, str hidden_gradient,"
+    f" {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 def _forward(
-    hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, compact: bool, *values: Any
+    hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, hidden_gradient: str, *values: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    plan = _plan((*values[:9], compact, values[9]))
-    engine = engine_of(plan.triton)
+    plan = Plan.of(*values)
+    engine = plan.engine()
     check_targets(target, plan.options, plan.shard.vocabulary)
     with torch.autocast(hidden.device.type, enabled=False):
-        x = _all_hidden(hidden, plan)
-        keep = _empty_gradients(x, weight, compact) if gradients else None
+        x = _all_hidden(hidden, plan, hidden_gradient)
+        keep = _empty_gradients(x, weight) if gradients else None
         kept = [target.new_empty(len(target), dtype=exact(hidden.dtype)) for _ in Rows._fields]
-        chunks = _Chunks(x, weight, plan, keep)
+        chunks = _Chunks(x, weight, plan, hidden_gradient, keep)
         for part, logits in chunks:
             for whole_column, column in zip(kept, _rows_of(engine, logits, target[part], plan, gradients), strict=True):
                 whole_column[part] = column
@@ -371,17 +331,16 @@ def _forward(
 
 @fake(_forward)
 def _(
-    hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, compact: bool, *_: Any
+    hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, hidden_gradient: str, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     kept = [target.new_empty(len(target), dtype=exact(hidden.dtype)) for _ in Rows._fields]
-    grads = _empty_gradients(hidden, weight, compact) if gradients else (hidden.new_empty(0), hidden.new_empty(0))
+    grads = _empty_gradients(hidden, weight) if gradients else (hidden.new_empty(0), hidden.new_empty(0))
     return *kept, *grads  # type: ignore[return-value]
 
 
 @define(
     "linear_cross_entropy_backward(Tensor hidden, Tensor weight, Tensor target, Tensor largest, Tensor log_sum,"
-    " Tensor factors, bool compact, int ignore_index, float z_loss, float label_smoothing, float softcap,"
-    " float logit_scale, int start, int vocabulary, str group, str hidden_gradient, bool triton) -> (Tensor, Tensor)"
+    f" Tensor factors, str hidden_gradient, {SCHEMA}) -> (Tensor, Tensor)"
 )
 def _backward(
     hidden: Tensor,
@@ -390,15 +349,15 @@ def _backward(
     largest: Tensor,
     log_sum: Tensor,
     factors: Tensor,
-    compact: bool,
+    hidden_gradient: str,
     *values: Any,
 ) -> tuple[Tensor, Tensor]:
-    plan = _plan((*values[:9], compact, values[9]))
-    engine = engine_of(plan.triton)
+    plan = Plan.of(*values)
+    engine = plan.engine()
     with torch.autocast(hidden.device.type, enabled=False):
-        x = _all_hidden(hidden, plan)
-        keep = _empty_gradients(x, weight, compact)
-        chunks = _Chunks(x, weight, plan, keep)
+        x = _all_hidden(hidden, plan, hidden_gradient)
+        keep = _empty_gradients(x, weight)
+        chunks = _Chunks(x, weight, plan, hidden_gradient, keep)
         for part, logits in chunks:
             rows = Rows(largest[part], largest[part], log_sum[part])
             engine.gradient(logits, target[part], rows, factors[part], plan.options, plan.shard, logits)
@@ -408,8 +367,8 @@ def _backward(
 
 
 @fake(_backward)
-def _(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _empty_gradients(hidden, weight, rest[4])
+def _(hidden: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _empty_gradients(hidden, weight)
 
 
 @flops(_forward)
@@ -420,30 +379,3 @@ def _forward_flops(hidden: Any, weight: Any, target: Any, gradients: bool, *_: A
 @flops(_backward)
 def _backward_flops(hidden: Any, weight: Any, target: Any, *_: Any, **__: Any) -> int:
     return int(6 * target[0] * weight[0] * weight[1])
-
-
-def _distributed(hidden: Tensor, weight: Any, target: Tensor, options: dict[str, Any]) -> Tensor | Details:
-    """Run on the local parts of DTensors: weight replicated or cut along the vocabulary over a one-dimensional mesh.
-
-    Other than for plain tensors the gradient of hidden is left to DTensor's own redistribution to sum.
-    """
-    from torch.distributed.tensor import DTensor, Partial, Replicate
-    from torch.distributed.tensor import Shard as Cut
-
-    mesh, placement = weight.device_mesh, weight.placements
-    if len(placement) != 1 or not (placement[0].is_replicate() or placement[0] == Cut(0)):
-        raise ValueError(f"weight placed {placement}: must be replicated or Shard(0) over a one-dimensional mesh")
-    cut = placement[0] == Cut(0)
-    if not isinstance(hidden, DTensor):
-        hidden = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
-    x = hidden.redistribute(mesh, [Replicate()]).to_local(grad_placements=[Partial() if cut else Replicate()])
-    if isinstance(target, DTensor):
-        target = target.full_tensor()
-    if not cut:
-        return linear_cross_entropy(x, weight.to_local(), target, **options)
-    size = -(-weight.shape[0] // mesh.size())
-    start = min(mesh.get_local_rank() * size, weight.shape[0])
-    return linear_cross_entropy(
-        x, weight.to_local(), target, group=mesh.get_group(), vocabulary=(start, weight.shape[0]),
-        hidden_gradient="partial", **options,
-    )  # fmt: skip

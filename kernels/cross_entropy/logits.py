@@ -14,10 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kernels.core.dispatch import use_triton
-from kernels.core.dtensor import is_dtensor
 from kernels.core.registration import define, fake
-from kernels.cross_entropy.engines import engine_of
-from kernels.cross_entropy.math import Options, Rows, Shard, check_targets, exact, gathered, losses, shard_of
+from kernels.cross_entropy.math import Options, Rows, check_targets, exact, gathered, losses, shard_of
+from kernels.cross_entropy.plan import SCHEMA, Plan
 from kernels.scale.api import scale_
 
 
@@ -53,8 +52,6 @@ def cross_entropy(
     autograd. On a GPU "mean" and "sum" hand their gradient over in backward, which therefore runs once; a second call
     raises RuntimeError. Raises ValueError for shapes, dtypes or options that do not fit.
     """
-    if is_dtensor(logits):
-        logits, target, group, vocabulary = _local(logits, target)
     options = Options(ignore_index, z_loss, label_smoothing, softcap or 0.0, logit_scale)
     if reduction not in {"mean", "sum", "none"}:
         raise ValueError(f"reduction={reduction!r}: must be mean, sum or none")
@@ -71,30 +68,12 @@ def cross_entropy(
     if in_place and flat.data_ptr() != logits.data_ptr():
         raise ValueError("in_place=True: needs logits that can be seen as (tokens, vocabulary) without a copy")
     total, token_losses, lse = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        flat, flat_target, options, shard, reduction, in_place, triton
+        flat, flat_target, Plan(options, shard, triton), reduction, in_place
     )
     loss: Tensor = token_losses.view(target.shape) if reduction == "none" else total
     if details:
         return Details(loss, token_losses.detach().view(target.shape), lse.view(target.shape))
     return loss
-
-
-def _local(logits: Any, target: Tensor) -> tuple[Tensor, Tensor, dist.ProcessGroup | None, tuple[int, int] | None]:
-    """Return this rank's columns of a DTensor of logits, and what says which they are."""
-    from torch.distributed.tensor import DTensor
-
-    mesh, placements = logits.device_mesh, logits.placements
-    if isinstance(target, DTensor):
-        target = target.full_tensor()
-    if len(placements) != 1 or not (placements[0].is_replicate() or placements[0].is_shard(logits.dim() - 1)):
-        raise ValueError(
-            f"logits placed {placements}: must be replicated or cut along the vocabulary, on one mesh axis"
-        )
-    if placements[0].is_replicate():
-        return logits.to_local(), target, None, None
-    size = -(-logits.shape[-1] // mesh.size())
-    start = min(mesh.get_local_rank() * size, logits.shape[-1])
-    return logits.to_local(), target, mesh.get_group(), (start, logits.shape[-1])
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -105,19 +84,17 @@ class _CrossEntropy(torch.autograd.Function):
         ctx: Any,
         logits: Tensor,
         target: Tensor,
-        options: Options,
-        shard: Shard,
+        plan: Plan,
         reduction: str,
         in_place: bool,
-        triton: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         wants = ctx.needs_input_grad[0]
         scale = None
         if reduction == "mean":
-            scale = (target != options.ignore_index).sum().clamp(min=1).double().reciprocal()
+            scale = (target != plan.options.ignore_index).sum().clamp(min=1).double().reciprocal()
         now = wants and reduction != "none"
         factor = None if scale is None else scale.to(exact(logits.dtype))
-        values = _values(options, shard, triton)
+        values = plan.values()
         if now and in_place:
             token_losses, largest, log_sum = _forward_in_place(logits, target, factor, *values)
             torch.autograd.graph.increment_version(logits)
@@ -126,8 +103,8 @@ class _CrossEntropy(torch.autograd.Function):
             token_losses, largest, log_sum, gradient = _forward(logits, target, factor, now, *values)
         total = token_losses.sum(dtype=torch.float64)
         total = total if scale is None else total * scale
-        ctx.values, ctx.triton, ctx.in_place, ctx.reduction = values, triton, in_place, reduction
-        if now and triton:
+        ctx.plan, ctx.in_place, ctx.reduction = plan, in_place, reduction
+        if now and plan.triton:
             ctx.gradient = gradient  # not a saved tensor: backward gives it away, so that nobody has to copy it
         elif now:
             ctx.save_for_backward(gradient)
@@ -142,19 +119,19 @@ class _CrossEntropy(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad = grads[1] if ctx.reduction == "none" else grads[0]
-        rest = (None,) * 6
+        rest = (None,) * 4
         if grad is None:
             return (None, *rest)
         if ctx.reduction == "none":
             logits, target, largest, log_sum = ctx.saved_tensors
             factors = grad.to(largest.dtype).contiguous()
-            arguments = (logits, target, largest, log_sum, factors, *ctx.values)
+            arguments = (logits, target, largest, log_sum, factors, *ctx.plan.values())
             if not ctx.in_place:
                 return (_backward(*arguments), *rest)
             _backward_in_place(*arguments)
             torch.autograd.graph.increment_version(logits)
             return (logits.detach(), *rest)
-        if not ctx.triton:
+        if not ctx.plan.triton:
             (gradient,) = ctx.saved_tensors
             return (gradient * grad.to(gradient.dtype), *rest)
         gradient, ctx.gradient = ctx.gradient, None
@@ -167,29 +144,9 @@ class _CrossEntropy(torch.autograd.Function):
         return (gradient, *rest)
 
 
-_OPTIONS = (
-    "int ignore_index, float z_loss, float label_smoothing, float softcap, float logit_scale, int start,"
-    " int vocabulary, str group, bool triton)"
-)
-
-
-def _values(o: Options, s: Shard, triton: bool) -> tuple[Any, ...]:
-    return (
-        o.ignore_index,
-        o.z_loss,
-        o.label_smoothing,
-        o.softcap,
-        o.logit_scale,
-        s.start,
-        s.vocabulary,
-        s.group,
-        triton,
-    )
-
-
-def _rows(logits: Tensor, target: Tensor, factor: Tensor | None, out: Tensor | None, values: tuple[Any, ...]) -> Rows:
+def _rows(logits: Tensor, target: Tensor, factor: Tensor | None, out: Tensor | None, plan: Plan) -> Rows:
     """Return the losses; write the gradient of their sum times factor to `out` if given, which may be `logits`."""
-    options, shard, engine = Options(*values[:5]), Shard(*values[5:8]), engine_of(values[8])
+    options, shard, engine = plan.options, plan.shard, plan.engine()
     check_targets(target, options, shard.vocabulary)
     if not shard.group:
         return engine.fused(logits, target, options, out, factor)
@@ -202,15 +159,14 @@ def _rows(logits: Tensor, target: Tensor, factor: Tensor | None, out: Tensor | N
 
 
 @define(
-    "cross_entropy(Tensor logits, Tensor target, Tensor? factor, bool gradients, "
-    + _OPTIONS
-    + " -> (Tensor, Tensor, Tensor, Tensor)"
+    f"cross_entropy(Tensor logits, Tensor target, Tensor? factor, bool gradients, {SCHEMA})"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
 )
 def _forward(
     logits: Tensor, target: Tensor, factor: Tensor | None, gradients: bool, *values: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = logits.new_empty(logits.shape) if gradients else None
-    rows = _rows(logits, target, factor, out, values)
+    rows = _rows(logits, target, factor, out, Plan.of(*values))
     return *rows, logits.new_empty(0) if out is None else out
 
 
@@ -222,11 +178,11 @@ def _(
     return *rows, logits.new_empty(logits.shape if gradients else (0,))  # type: ignore[return-value]
 
 
-@define("cross_entropy_(Tensor(a!) logits, Tensor target, Tensor? factor, " + _OPTIONS + " -> (Tensor, Tensor, Tensor)")
+@define(f"cross_entropy_(Tensor(a!) logits, Tensor target, Tensor? factor, {SCHEMA}) -> (Tensor, Tensor, Tensor)")
 def _forward_in_place(
     logits: Tensor, target: Tensor, factor: Tensor | None, *values: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _rows(logits, target, factor, logits, values)
+    return _rows(logits, target, factor, logits, Plan.of(*values))
 
 
 @fake(_forward_in_place)
@@ -234,22 +190,19 @@ def _(logits: Tensor, target: Tensor, *_: Any) -> tuple[Tensor, ...]:
     return tuple(target.new_empty(target.shape, dtype=exact(logits.dtype)) for _ in Rows._fields)
 
 
-def _gradient(
-    logits: Tensor, target: Tensor, rows: Rows, factors: Tensor, out: Tensor, values: tuple[Any, ...]
-) -> None:
-    engine_of(values[8]).gradient(logits, target, rows, factors, Options(*values[:5]), Shard(*values[5:8]), out)
+def _gradient(logits: Tensor, target: Tensor, rows: Rows, factors: Tensor, out: Tensor, plan: Plan) -> None:
+    plan.engine().gradient(logits, target, rows, factors, plan.options, plan.shard, out)
 
 
 @define(
-    "cross_entropy_gradient(Tensor logits, Tensor target, Tensor largest, Tensor log_sum, Tensor factors, "
-    + _OPTIONS
-    + " -> Tensor"
+    "cross_entropy_gradient(Tensor logits, Tensor target, Tensor largest, Tensor log_sum, Tensor factors,"
+    f" {SCHEMA}) -> Tensor"
 )
 def _backward(
     logits: Tensor, target: Tensor, largest: Tensor, log_sum: Tensor, factors: Tensor, *values: Any
 ) -> Tensor:
     out = logits.new_empty(logits.shape)
-    _gradient(logits, target, Rows(largest, largest, log_sum), factors, out, values)
+    _gradient(logits, target, Rows(largest, largest, log_sum), factors, out, Plan.of(*values))
     return out
 
 
@@ -259,14 +212,13 @@ def _(logits: Tensor, *_: Any) -> Tensor:
 
 
 @define(
-    "cross_entropy_gradient_(Tensor(a!) logits, Tensor target, Tensor largest, Tensor log_sum, Tensor factors, "
-    + _OPTIONS
-    + " -> ()"
+    "cross_entropy_gradient_(Tensor(a!) logits, Tensor target, Tensor largest, Tensor log_sum, Tensor factors,"
+    f" {SCHEMA}) -> ()"
 )
 def _backward_in_place(
     logits: Tensor, target: Tensor, largest: Tensor, log_sum: Tensor, factors: Tensor, *values: Any
 ) -> None:
-    _gradient(logits, target, Rows(largest, largest, log_sum), factors, logits, values)
+    _gradient(logits, target, Rows(largest, largest, log_sum), factors, logits, Plan.of(*values))
 
 
 @fake(_backward_in_place)

@@ -59,34 +59,6 @@ def linear(rank: int, dtype: torch.dtype, vocabulary: int) -> None:
         close(grad_weight, expected[1][mine], dtype)
 
 
-def distributed_linear(dtype: torch.dtype) -> None:
-    """The same with DTensors, whose shards need not be of one size."""
-    mesh = init_device_mesh("cpu", (RANKS,))
-    for vocabulary, placement in itertools.product((10, 11), (Replicate(), Shard(0))):
-        hidden, weight = drawn(8, 6, dtype=dtype, seed=1).requires_grad_(), drawn(vocabulary, 6, dtype=dtype, seed=2)
-        target = torch.arange(8) % vocabulary
-        weight.requires_grad_()
-        whole = cross_entropy(hidden @ weight.t(), target)
-        expected = torch.autograd.grad(whole, (hidden, weight))
-        pieces = [
-            distribute_tensor(x.detach(), mesh, [p]).requires_grad_()
-            for x, p in ((hidden, placement), (weight, Shard(0)))
-        ]
-        loss: Any = kernels.linear_cross_entropy(pieces[0], pieces[1], target)
-        close(loss, whole, dtype)
-        for got, want in zip(torch.autograd.grad(loss, pieces), expected, strict=True):
-            assert isinstance(got, DTensor)
-            close(got.full_tensor(), want, dtype)
-        logits = (hidden @ weight.t()).detach().requires_grad_()
-        cut = distribute_tensor(logits.detach(), mesh, [Shard(1)]).requires_grad_()
-        plain = cross_entropy(logits, target, z_loss=1e-2)
-        parallel: Any = kernels.cross_entropy(cut, target, z_loss=1e-2)
-        close(parallel, plain)
-        (grad,) = torch.autograd.grad(parallel, cut)
-        assert isinstance(grad, DTensor)
-        close(grad.full_tensor(), torch.autograd.grad(plain, logits)[0])
-
-
 def rows_of_layers() -> None:
     """Layers on DTensors stay where their rows are; the weight's gradient is summed over them."""
     mesh = init_device_mesh("cpu", (RANKS,))
@@ -125,10 +97,8 @@ def main() -> None:
     rank = dist.get_rank()
     with kernels.use("reference"):
         linear(rank, torch.float64, 11)
-        distributed_linear(torch.float64)
     with kernels.use("triton"):
         linear(rank, torch.float32, 10)
-        distributed_linear(torch.float32)
         rows_of_layers()
     dist.destroy_process_group()
     print("right")
