@@ -115,7 +115,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "schedulers/random", "space",
     )},
     **{f"study/{name}.py": STUDY for name in (
-        "failures/kinds", "failures/retry_policy", "reconcile/decide", "reconcile/retry", "reconcile/two_phase",
+        "failures/kinds", "failures/retry_policy", "reconcile/decide", "reconcile/failures", "reconcile/two_phase",
         "records/outcomes", "records/point", "search/retry", "status/filters", "status/selection",
         "storage/study_names", "text",
     )},
