@@ -10,7 +10,7 @@ from torch import nn
 
 from train.model.params import ParamSpec
 from train.optim.adamw import Kernel, Rounded, fastest
-from train.optim.optimizer import Optimizer, set_lr
+from train.optim.optimizer import Optimizer, module_of, set_lr
 from train.optim.param_groups import Rule, rule_of
 from train.spec.config import ModelConfig, OptimConfig
 
@@ -59,11 +59,8 @@ def _group(
         "weight_decay": rule.decay,
         "state_dtype": state_dtype,
     }
-    if rule.algorithm == "adamw":
-        # "fused" is torch's word for a step count that lives on the weight's device; checkpoints go by it.
-        return group | {"betas": (optim.beta1, optim.beta2), "eps": optim.eps, "fused": True}
-    group |= {"momentum": optim.momentum, "nesterov": optim.nesterov}
+    group |= module_of(rule.algorithm).settings(optim)
     if rule.algorithm == "muon":
-        group |= {"split": rule.split, "iterations": optim.muon_iterations, "scale": optim.muon_scale}
-        group |= {"iteration_dtype": iteration_dtype, "shapes": [specs[name].shape for name, _ in weights]}
+        group |= {"split": rule.split, "iteration_dtype": iteration_dtype}
+        group["shapes"] = [specs[name].shape for name, _ in weights]
     return group

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from train.model.params import Kind, ParamSpec
 from train.spec import mup
 from train.spec.config import ModelConfig, OptimConfig
+from train.spec.optimizers import OPTIMIZERS, algorithm_of
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Rule:
 def rule_of(spec: ParamSpec, model: ModelConfig, optim: OptimConfig) -> Rule:
     """Return the rule of a weight. `optim` is resolved."""
     kind = spec.kind
-    algorithm = "adamw" if optim.name == "muon" and kind != "matrix" else optim.name
-    scale = _lr_scale(optim, kind) * mup.lr_scale(model, kind, optim.muon_scale if algorithm == "muon" else algorithm)
+    algorithm = algorithm_of(optim.name, kind)
+    scale = _lr_scale(optim, kind) * mup.lr_scale(model, kind, OPTIMIZERS[algorithm].mup or optim.muon_scale)
     decay = _decay(optim, kind)
     if optim.independent_decay:  # the step multiplies it by lr * scale, which leaves the schedule's factor
         assert optim.lr is not None, "the config is resolved"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.spec import cut
+from train.spec import cut, optimizers
 from train.spec.config import ModelConfig, RunConfig
 from train.spec.mesh import Axes
 from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
@@ -65,8 +65,7 @@ def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
     layers, block, ends = _part(config, axes, rank)
     hidden = layers * cut.fullest([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp)
     total = layers * cut.fullest(block, axes.fsdp, axes.tp) + cut.fullest(ends, axes.fsdp, axes.tp)
-    # Muon keeps one for hidden matrices, and AdamW's two for the rest.
-    moments = {"adamw": 2 * total, "muon": 2 * total - hidden, "sgd": total}[config.optim.name]
+    moments = optimizers.moments(config.optim.name, hidden, total)
     copy = 0 if config.precision.name == "fp32" else 2
     return total * (8 + copy), moments * (2 if config.precision.optimizer_state == "bf16" else 4)
 
