@@ -180,11 +180,14 @@ def _update(path: Path, text: str) -> None:
 
 
 def _execute(plan: Plan, console: Console) -> int:
-    from study.reconcile import reconcile
+    from study.reconcile.services import Services
+    from study.reconcile.step import step
+    from study.reconcile.triggers import Submit
     from study.watch.follow import follow
 
     batches = plan.batches()
-    submitted = sum(reconcile.start(plan.folder, [p.key for p in points], cluster) for cluster, points in batches)
+    triggers = [Submit([p.key for p in points], cluster) for cluster, points in batches]
+    submitted = sum(step(plan.folder, Services(), trigger).submitted for trigger in triggers)
     # Following is for the whole study, so once; local runs are started by the one who follows, in its slots.
     stays = sorted((c for c, _ in batches if plan.config.wait or c.executor == "local"), key=lambda c: c.executor)
     if stays:

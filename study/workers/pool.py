@@ -28,9 +28,9 @@ from study.planning.plan import common, folder_of
 from study.planning.ranks import tasks
 from study.process import code_snapshot as frozen_code
 from study.process.children import job_environment, python, spawn
-from study.reconcile.reconcile import SUBMITTER_SECONDS
-from study.reconcile.two_phase import Outside, Request, send
-from study.reconcile.two_phase import settle as settle_submissions
+from study.reconcile.services import Services
+from study.reconcile.step import SUBMITTER_SECONDS
+from study.reconcile.two_phase import Request, resolve_unclear, send
 from study.records import ledger, outcomes
 from study.records.corpus import corpus_of
 from study.records.point import Point
@@ -262,7 +262,7 @@ def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings
         _begin(folder, config, wanted)
         if config.search.shape == "jobs":
             unit_jobs.choose_code(folder, config.cluster.code)
-            print(f"submitted {unit_jobs.advance_held(folder, Outside())} jobs")
+            print(f"submitted {unit_jobs.advance_held(folder, Services())} jobs")
         else:
             _submit(folder, config.cluster, count)
     _say_next(folder)
@@ -275,9 +275,9 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
     """
     from study.executors.slurm import sbatch
 
-    outside = Outside()
-    settle_submissions(folder, outside)
-    unit_jobs.give_up(Office.of(folder), outside)  # units that were jobs of their own, and would wait for these
+    services = Services()
+    resolve_unclear(folder, services)
+    unit_jobs.give_up(Office.of(folder), services)  # units that were jobs of their own, and would wait for these
     missing = count - _living(folder)
     if missing <= 0:
         print(f"{count} workers are queued or running already.")
@@ -285,17 +285,17 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
     shape = Shape.of(cluster)
     if shape.pack > 1:
         raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
-    purse = budget.purse(folder, outside.runner)
+    purse = budget.purse(folder, services.runner)
     short = purse.take(shape, missing) if purse is not None else ""
     if short:
         raise ValueError(f"{missing} workers: {short}")
     version = frozen_code.take(folder, shape.code)
-    there = room.site(outside.runner, folder.limits, outside.clock())
+    there = room.site(services.runner, folder.limits, services.clock())
     arrays = sbatch.array_limit(there.allowed.controller.max_array)
-    print(_send(folder, shape, version.id, missing, outside, arrays=arrays > 0))
+    print(_send(folder, shape, version.id, missing, services, arrays=arrays > 0))
 
 
-def _send(folder: StudyFolder, shape: Shape, code: str, count: int, outside: Outside, *, arrays: bool) -> str:
+def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Services, *, arrays: bool) -> str:
     """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
 
     Raises ValueError where one is refused; what went out before is said then too.
@@ -307,7 +307,7 @@ def _send(folder: StudyFolder, shape: Shape, code: str, count: int, outside: Out
         for _ in range(1 if arrays else count):
             name = sbatch.batch_name(folder.name)
             request = Request(name, shape, count if arrays else None, code=code, module=MODULE)
-            sent = send(folder, request, outside)
+            sent = send(folder, request, services)
             if sent.full:
                 raise ValueError(sent.full)
             names.append(f"{sent.job_id} ({name})")

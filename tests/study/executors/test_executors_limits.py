@@ -14,7 +14,7 @@ from study.executors.slurm.ceilings import beyond
 from study.executors.slurm.limits import Accounts, Asked, Association, Cap, Controller, Partitions, Qos, Queue, Room
 from study.executors.slurm.query import Answer
 from study.failures.retry_policy import End
-from study.reconcile.queue import plan, settled
+from study.reconcile.dispatch import plan, settled
 from study.records import ledger
 from study.storage.files import write_json
 from study.storage.layout import StudyFolder

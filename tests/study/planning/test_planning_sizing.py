@@ -16,7 +16,7 @@ from study.executors.slurm.nodes import SINFO, Nodes, Site, never, read_site
 from study.executors.slurm.query import Answer, Job
 from study.job import packed
 from study.planning import sizing
-from study.reconcile import dependencies, queue
+from study.reconcile import dependencies, dispatch
 from study.records.attempts import Attempt
 from study.records.ledger import Batch, fold
 from study.records.point import point
@@ -297,7 +297,7 @@ def test_a_packed_job_is_cancelled_only_when_none_of_its_points_is_wanted() -> N
 
 def test_branches_name_their_parents_job_once_it_has_one() -> None:
     known = fold([intent("b", "pq", pack=1), {"event": "submitted", "time": 2.0, "name": "b", "job_id": "7"}])
-    after, held = dependencies.split({"x": "q", "y": "r"}, known)
+    after, held = dependencies.job_dependencies({"x": "q", "y": "r"}, known)
     assert after == {"x": "afterok:7_1"}
     assert held == {"y": "parent r has not completed"}
     assert dependencies.lives("afterok:7_1", {"7": 1})
@@ -335,7 +335,7 @@ def waiting(keys: str, **resources: object) -> dict[str, object]:
 def test_points_that_wait_for_other_jobs_are_arrays_of_their_own() -> None:
     known = fold([waiting("abxyz", pack=1)])
     after = {"x": "afterok:7_1", "y": "afterok:7_1", "z": "afterok:7_2"}
-    parts = queue.plan(known, limits.Room(), "me", {"b": "parent k has not completed"}, after=after).parts
+    parts = dispatch.plan(known, limits.Room(), "me", {"b": "parent k has not completed"}, after=after).parts
     assert [(part.keys, part.dependency) for part in parts] == [
         (("a",), None),
         (("x", "y"), "afterok:7_1"),

@@ -7,33 +7,28 @@ as they end. So nothing has to stay alive on the login node.
 from __future__ import annotations
 
 import getpass
-import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from study.executors.job_spec import Shape
-from study.executors.slurm import limits, query, site
+from study.executors.slurm import limits, site
 from study.reconcile import dependencies
-from study.reconcile.two_phase import Outside, Request, send
+from study.reconcile.last_job import is_over
+from study.reconcile.services import Services
+from study.reconcile.two_phase import Request, send
 from study.records import ledger
 from study.records.ledger import Ledger, Waiting
 from study.records.settings import reference
 from study.status import budget
-from study.storage.files import locked, read_json, write_json
+from study.storage.files import write_json
 from study.storage.layout import StudyFolder
 from study.text import counted
 
-PACE_SECONDS = 30.0
-"""How often the jobs of a study ask for room as they end, all of them together."""
-FEW_PACE_SECONDS = 10.0
-"""The same where at most `FEW` points are left in the queue: short jobs would run out before the next look."""
 SINGLES = 60
 """Jobs that are no array are submitted so many at a time: a busy controller takes a second for each."""
 FEWEST = 20
 """Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
-FEW = 20
-"""Jobs that leave at most so many points ask SLURM after these: they may be the last to ask."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DispatchPlan:
     """What is to be submitted now, and why the rest waits."""
 
     parts: tuple[Part, ...]
@@ -67,7 +62,7 @@ def plan(
     after: Mapping[str, str] | None = None,
     sparing: bool = False,
     over: Collection[str] = (),
-) -> Plan:
+) -> DispatchPlan:
     """Return the arrays that fit now. Pure.
 
     `held`: keys that may not go out yet, with why. `after`: keys that go out with a dependency. `sparing`: leave room
@@ -107,7 +102,7 @@ def plan(
             jobs = Shape.read(asked.resources).jobs(len(array))
             share = jobs if asked.parallel is None else max(1, (asked.parallel - alive.throttles) // count)
             parts.append(Part(array, asked, min(share, jobs), job, array=most > 0))
-    return Plan(tuple(parts), whys[0] if whys else "")
+    return DispatchPlan(tuple(parts), whys[0] if whys else "")
 
 
 def _one_by_one(wanted: int, taken: int, parallel: int | None, alive: _Alive) -> tuple[int, str]:
@@ -118,71 +113,77 @@ def _one_by_one(wanted: int, taken: int, parallel: int | None, alive: _Alive) ->
     return min(wanted, SINGLES - taken), f"{SINGLES} jobs are submitted at a time where SLURM takes no arrays"
 
 
-def feed(
-    folder: StudyFolder,
-    outside: Outside,
-    held: Mapping[str, str],
-    after: Mapping[str, str] | None = None,
-    *,
-    sparing: bool = False,
-) -> int:
-    """Submit what waits and fits; return how many points went out. For the holder of the submit lock.
+def dispatch(folder: StudyFolder, services: Services, *, sparing: bool = False) -> int:
+    """Submit what waits and fits, parents before the branches whose jobs wait for them; return how many went out.
 
-    Nothing goes out that the study's budget does not cover to its time limit.
-
+    For the holder of the submit lock. Nothing goes out that the study's budget does not cover to its time limit.
     Raises ValueError (a SchedulerError) where the scheduler refuses for good, or nobody knows whether it accepted.
     """
+    dependencies.take_back(folder, services)
+    out = 0
+    while True:
+        after, held = dependencies.relations(folder)
+        sent = _submit_what_fits(folder, services, held, after, sparing=sparing)
+        out += sent
+        if not sent or not held:
+            return out
+
+
+def _submit_what_fits(
+    folder: StudyFolder, services: Services, held: Mapping[str, str], after: Mapping[str, str], *, sparing: bool
+) -> int:
+    """Submit what waits, may go out and fits; return how many points went out."""
     state = ledger.read(folder)
     if not state.waiting:
         return 0
     if full := _disk_was_full(folder, state):
-        return _all_wait(folder, outside, full, len(state.waiting), sparing)
-    seen = site.look(outside.runner, folder.limits, outside.clock())
+        return _all_wait(folder, services, full, len(state.waiting), sparing)
+    seen = site.look(services.runner, folder.limits, services.clock())
     if "command not found" in seen.problem and not sparing:
         raise ValueError(
             "cluster.executor=slurm, but squeue is not on PATH: run this on a login node, or take cluster=local"
         )
     if seen.problem:
         why = f"the scheduler gave no answer ({seen.problem})"
-        return _all_wait(folder, outside, why, len(state.waiting), sparing)
-    gone = {key for key, job in (after or {}).items() if not dependencies.lives(job, seen.queue.alive)}
+        return _all_wait(folder, services, why, len(state.waiting), sparing)
+    gone = {key for key, job in after.items() if not dependencies.lives(job, seen.queue.alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
     over = settled(folder, state, seen)
     decided = plan(state, seen, getpass.getuser(), held, after=after, sparing=sparing, over=over)
     out, singles, why = 0, 0, decided.why
-    purse = budget.purse(folder, outside.runner) if decided.parts else None
+    purse = budget.purse(folder, services.runner) if decided.parts else None
     for part in decided.parts:
         shape = Shape.read(part.asked.resources)
         short = purse.take(shape, shape.jobs(len(part.keys))) if purse is not None else ""
         if short:
             why = short
             continue
-        refused = _send(folder, part, outside, patient=not sparing)
+        refused = _send(folder, part, services, patient=not sparing)
         if refused:
             why = refused
             break
         out += len(part.keys)
         singles += not part.array
     if out:
-        _cancel_late(folder, [key for part in decided.parts for key in part.keys], outside)
+        _cancel_late(folder, [key for part in decided.parts for key in part.keys], services)
     if singles:
-        outside.say(
+        services.say(
             f"submitted {counted(out, 'point')} as {counted(singles, 'single job')}: SLURM takes no arrays here"
         )
     left = len(state.waiting) - out
-    _note(folder, outside, why, left)
+    _note(folder, services, why, left)
     if left and out:
-        outside.say(f"{_waits(left)} ({why}): any later command and the jobs themselves submit them")
+        services.say(f"{_waits(left)} ({why}): any later command and the jobs themselves submit them")
     elif left and not sparing:
-        outside.say(f"{_waits(left)}: {why}")
+        services.say(f"{_waits(left)}: {why}")
     return out
 
 
-def _all_wait(folder: StudyFolder, outside: Outside, why: str, waiting: int, sparing: bool) -> int:
+def _all_wait(folder: StudyFolder, services: Services, why: str, waiting: int, sparing: bool) -> int:
     """Write down why nothing goes out, and say it where a person asked; return 0."""
-    _note(folder, outside, why, waiting)
+    _note(folder, services, why, waiting)
     if not sparing:
-        outside.say(f"{_waits(waiting)}: {why}")
+        services.say(f"{_waits(waiting)}: {why}")
     return 0
 
 
@@ -197,7 +198,7 @@ def _disk_was_full(folder: StudyFolder, state: Ledger) -> str:
     return ""
 
 
-def _cancel_late(folder: StudyFolder, keys: Collection[str], outside: Outside) -> None:
+def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services) -> None:
     """Cancel jobs just submitted whose points were cancelled meanwhile; whoever did that could not see their jobs."""
     from study.executors.slurm import sbatch
 
@@ -205,88 +206,30 @@ def _cancel_late(folder: StudyFolder, keys: Collection[str], outside: Outside) -
     indices = known.unwanted_jobs(known.cancelled.intersection(keys))
     try:
         if indices:
-            sbatch.cancel(indices, outside.runner)
+            sbatch.cancel(indices, services.runner)
     except sbatch.SchedulerError as error:
-        outside.say(f"{error}: they find that they are not wanted as they begin")
+        services.say(f"{error}: they find that they are not wanted as they begin")
 
 
-def _send(folder: StudyFolder, part: Part, outside: Outside, *, patient: bool) -> str:
+def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool) -> str:
     """Submit one array or job; return why it was refused for now, "" where it went out."""
     from study.executors.slurm import sbatch
 
     shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
     jobs = shape.jobs(len(part.keys)) if part.array else None
     request = Request(sbatch.batch_name(folder.name), shape, jobs, part.keys, part.asked.code, part.throttle)
-    sent = send(folder, request, outside, patient=patient)
+    sent = send(folder, request, services, patient=patient)
     if part.array and not sent.full:
-        outside.say(f"submitted {counted(len(part.keys), 'point')} as job array {sent.job_id} ({request.name})")
+        services.say(f"submitted {counted(len(part.keys), 'point')} as job array {sent.job_id} ({request.name})")
     return sent.full
-
-
-def is_time(folder: StudyFolder, now: float, every: float) -> bool:
-    """Whether the scheduler was last asked for room at least `every` seconds ago."""
-    noted = read_json(folder.feed) or {}
-    when = noted.get("time")
-    return not isinstance(when, int | float) or not 0 <= now - when < every
-
-
-def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
-    """Return how long jobs that end wait after anybody asked for room [s]: less where the queue runs dry soon."""
-    left = len(list(itertools.islice(_open(folder, state, ended), FEW + 1)))
-    return PACE_SECONDS if left > FEW else FEW_PACE_SECONDS
-
-
-def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: query.Runner = query.run) -> bool:
-    """Whether a job of the study is left that submits what waits as it ends.
-
-    Where files leave only a few points of which that may be true, SLURM is asked: a job that was killed outright, or
-    cancelled before it began, wrote nothing. Where it gives no answer they may all live.
-    """
-    left = list(itertools.islice(_open(folder, state, ended), FEW + 1))
-    if not 0 < len(left) <= FEW:
-        return bool(left)
-    places = {batch.job(batch.task(key)) for key, batch in left}
-    ids = sorted({str(batch.job_id) for _, batch in left})
-    view = query.read_squeue(runner(query.squeue_command(ids)))
-    jobs = (view.jobs[place] for place in places if place in view.jobs)
-    # What SLURM clears away has written its end, or never will.
-    return not view.complete or any(job.state in ("queued", "running") and job.word != "COMPLETING" for job in jobs)
-
-
-def few_left(folder: StudyFolder, ended: Collection[str]) -> bool:
-    """Whether some points have not ended as far as files tell, but only a few, and none waits to be submitted."""
-    state = ledger.read(folder)
-    return not state.waiting and 0 < len(list(itertools.islice(_open(folder, state, ended), FEW + 1))) <= FEW
-
-
-def _open(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> Iterator[tuple[str, ledger.Batch]]:
-    """Yield the submitted points that have not ended as far as files tell, and their batches; the last ones first.
-
-    Points of a submission that nobody confirmed do not count: it may be refused yet, or its submitter may be dead.
-    """
-    for batch in reversed(list(state.batches.values())):
-        if batch.executor != "slurm" or batch.job_id is None or batch.abandoned is not None:
-            continue
-        for key in reversed(batch.keys):
-            if key not in ended and not (_is_settled(folder, state, key, batch) or has_ended(folder, key, state)):
-                yield key, batch
-
-
-def has_ended(folder: StudyFolder, key: str, state: Ledger) -> bool:
-    """Whether the latest attempt of a point's present submission has written its end."""
-    from study.records.attempts import latest_attempt
-
-    run, name = folder.run(key), state.current.get(key)
-    attempt = latest_attempt(run) if run.attempts.is_dir() else None
-    return attempt is not None and attempt.batch == name and attempt.ended is not None
 
 
 def _waits(count: int) -> str:
     return f"{counted(count, 'point')} wait{'s' * (count == 1)}"
 
 
-def _note(folder: StudyFolder, outside: Outside, why: str, waiting: int) -> None:
-    write_json(folder.feed, {"time": outside.clock(), "why": why, "waiting": waiting})
+def _note(folder: StudyFolder, services: Services, why: str, waiting: int) -> None:
+    write_json(folder.feed, {"time": services.clock(), "why": why, "waiting": waiting})
 
 
 @dataclass(frozen=True)
@@ -302,14 +245,7 @@ def settled(folder: StudyFolder, state: Ledger, seen: limits.Room) -> set[str]:
     its points ended for good.
     """
     last = [b for b in state.batches.values() if seen.queue.alive.get(b.job_id or "", 0) == 1]
-    return {b.job_id or "" for b in last if b.keys and all(_is_settled(folder, state, key, b) for key in b.keys)}
-
-
-def _is_settled(folder: StudyFolder, state: Ledger, key: str, batch: ledger.Batch) -> bool:
-    if state.current.get(key) != batch.name or key in state.cancelled or folder.run(key).outcome.exists():
-        return True
-    last = state.ends.get(key, ())[-1:]
-    return bool(last) and last[0].batch == batch.name and last[0].action == "stop"
+    return {b.job_id or "" for b in last if b.keys and all(is_over(folder, state, key, b) for key in b.keys)}
 
 
 def _alive(state: Ledger, seen: limits.Room, over: Collection[str]) -> _Alive:
@@ -335,49 +271,3 @@ def _kinds(
             name = json.dumps([asked.resources, asked.code, asked.parallel, job], sort_keys=True)
             groups.setdefault(name, (asked, job, []))[2].append(key)
     yield from groups.values()
-
-
-TRIES, SECONDS = 12, 3.0
-HAND_OVER_SECONDS = 0.5
-"""How long a last job waits for another one that is about to give up."""
-
-
-def as_the_last(
-    folder: StudyFolder,
-    outside: Outside,
-    is_last: Callable[[], bool],
-    send: Callable[[], int | None],
-    is_final: Callable[[ValueError], bool] = lambda error: False,
-) -> int:
-    """Submit what waits, by `send`, as the last job to end, which tries for a while; return how much went out.
-
-    Jobs that end together may each be the last. One of them stays and the others leave: they count as alive until
-    they do, and would wait for each other's room. Raises what `send` raised last, at once where that `is_final`.
-    """
-    folder.last.touch()  # tells the one that stays that there will be more room in a moment
-    try:
-        with locked(folder.last, HAND_OVER_SECONDS):
-            left, heard = TRIES, folder.last.stat().st_mtime_ns
-            while is_last():
-                sent = 0
-                problem: ValueError | None = None
-                try:
-                    sent = send() or 0
-                except TimeoutError:
-                    pass  # another process submits, with a view of before
-                except ValueError as error:
-                    if is_final(error):
-                        raise
-                    problem = error
-                left, before, heard = left - 1, heard, folder.last.stat().st_mtime_ns
-                if heard != before:  # also what came while this one slept
-                    left = TRIES
-                if problem is not None and left <= 0:
-                    raise problem
-                if sent or left <= 0:
-                    return sent
-                # Others that ended with this one still count as alive, or hold the lock with a view of before.
-                outside.sleep(SECONDS)
-    except TimeoutError:
-        pass
-    return 0
