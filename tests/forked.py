@@ -31,12 +31,7 @@ USED = (
     "torch._dynamo",
 )
 """What set-ups of ranks import when they are built, which is after the fork."""
-LOADED = (
-    "tests.train.faults",
-    "train.runtime.distributed",
-    "train.checkpoint.manager",
-    "train.setup",
-)
+LOADED = ("tests.train.faults", "train.checkpoint", "train.runtime.distributed", "train.saving", "train.setup")
 """What every trainer imports once it runs."""
 
 

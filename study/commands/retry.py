@@ -7,9 +7,7 @@ import sys
 from contextlib import redirect_stdout
 
 from study.commands import add_json, add_selection, add_study, emit
-from study.reconcile.services import Services
-from study.reconcile.step import step
-from study.reconcile.triggers import Submit
+from study.reconcile.reconcile import start
 from study.records import ledger
 from study.records.settings import find_study, load_submission, reference
 from study.status.observer import Observer
@@ -55,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if keys:
         ledger.append(folder, "retry", keys=keys)
         with redirect_stdout(sys.stderr if options.json else sys.stdout):
-            step(folder, Services(), Submit(keys, cluster))
+            start(folder, keys, cluster)
     if options.json:
         emit("retry", folder, {"submitted": keys})
         return 0

@@ -118,12 +118,10 @@ def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = Fals
         return
     if not (state.waiting or state.unclear):
         return
-    from study.reconcile.services import Services
-    from study.reconcile.step import step
-    from study.reconcile.triggers import JobEnd
+    from study.reconcile.reconcile import advance as submit_waiting
 
     try:
-        step(study, Services(), JobEnd(ended))
+        submit_waiting(study, ended=ended)
     except Exception as error:
         print(f"points that wait were not submitted: {error}", file=sys.stderr)
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from train.model.init import initialise
-from train.model.norm import RMSNorm
 from train.model.transformer import Transformer
 from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
@@ -70,7 +69,7 @@ def _run(config: ModelConfig, optim: OptimConfig, steps: int, seed: int) -> dict
     model = Transformer(config, VOCABULARY, LENGTH)
     model.materialise(torch.device("cpu"))
     initialise(model, seed)
-    optimizer = make_optimizer(model.named_parameters(), model.specs, config, optim)
+    optimizer = make_optimizer(model.named_parameters(), config, optim)
     before = _outputs(model, inputs)
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
@@ -95,7 +94,7 @@ def _kept(model: nn.Module, outputs: Outputs) -> Iterator[None]:
     handles = [
         module.register_forward_hook(lambda _, __, out, name=name: outputs.__setitem__(name, out))
         for name, module in wanted.items()
-        if not isinstance(module, RMSNorm)
+        if not name.endswith("norm")
     ]
     try:
         yield
