@@ -147,7 +147,7 @@ def _tick(value: object) -> str:
 def figure(runs: Sequence[Run]) -> str:
     """Return losses, their differences, gradient norms and loss scales against tokens, a line a run, as SVG."""
     from analysis.report.figures import style
-    from analysis.report.figures.canvas import Panel, svg
+    from analysis.report.figures.canvas import Panel, Sheet
 
     def panel(name: str, label: str, series: Callable[[Run], list[tuple[int, float]]], log: bool = True) -> Panel:
         def draw(ax: Axes) -> Axes:
@@ -178,7 +178,7 @@ def figure(runs: Sequence[Run]) -> str:
     ]
     if any(run.values("train", "loss_scale") for run in runs):
         panels.append(panel("loss_scale", "loss scale", recorded("loss_scale")))
-    return svg(panels, "precision", transparent=False)
+    return Sheet(panels).svg("precision", transparent=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

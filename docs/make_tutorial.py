@@ -29,7 +29,7 @@ def made(page: str, folder: Path) -> str:
         panels = getattr(figure, "panels", None)
         path = folder / "tutorial" / f"{name}.png"
         if panels is not None:
-            path.write_bytes(canvas.png(panels, dpi=110))
+            path.write_bytes(canvas.Sheet(panels).png(dpi=110))
         else:
             figure.figure.savefig(path, dpi=110, metadata={"Software": None})
         drawn.append(f"\n![{figure.title if panels is not None else name}](tutorial/{name}.png)\n")

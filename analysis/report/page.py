@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from analysis.report import alone, answer, details, maths
-from analysis.report.figures import canvas
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Row
 from analysis.report.markup import Html, join, tag
@@ -65,7 +64,7 @@ def _main(fit: Fit, rows: Sequence[Row], figures: Sequence[Figure]) -> Html:
 
 
 def _figure(figure: Figure) -> Html:
-    panels = [Html(canvas.inline(panel, f"{figure.name}-{panel.name}")) for panel in figure.panels]
+    panels = [Html(text) for text in figure.inline()]
     return tag(
         "section",
         tag("h2", figure.title),

@@ -6,22 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.report.figures import (  # fmt: skip
-    backtest,
-    canvas,
-    cloud,
-    curves,
-    data,
-    fan,
-    frontier,
-    law,
-    loss,
-    profiles,
-    sensitivity,
-    valleys,
-)
+from analysis.report.figures import canvas, data
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Curve, Row
+from analysis.report.figures.registry import FIGURES
 from analysis.report.page import page
 from analysis.text import files
 from analysis.values import study_result
@@ -38,18 +26,7 @@ class Written:
 
 def figures(fit: Fit, rows: Sequence[Row], learning: Sequence[Curve] = ()) -> tuple[Figure, ...]:
     """Return every figure that these results can fill, in the order of the report."""
-    every = (
-        valleys.figure(fit, rows),
-        frontier.figure(fit),
-        loss.figure(fit),
-        law.figure(fit, rows),
-        profiles.figure(fit),
-        cloud.figure(fit),
-        backtest.figure(fit),
-        fan.figure(fit),
-        sensitivity.figure(fit),
-        curves.figure(fit, learning),
-    )
+    every = (make(fit, rows, learning) for make in FIGURES.values())
     return tuple(figure for figure in every if figure is not None)
 
 
@@ -74,8 +51,8 @@ def write(fit: Path, out: Path, runs: Path | None = None) -> Written:
 
 def _write_figure(figure: Figure, folder: Path) -> list[Path]:
     contents = {
-        "svg": canvas.svg(figure.panels, figure.name, transparent=False).encode(),
-        "png": canvas.png(figure.panels),
+        "svg": figure.sheet.svg(figure.name, transparent=False).encode(),
+        "png": figure.sheet.png(),
         "csv": canvas.csv_text(figure.table).encode(),
     }
     for ending, content in contents.items():
@@ -86,9 +63,9 @@ def _write_figure(figure: Figure, folder: Path) -> list[Path]:
 def _remove_stale(folder: Path, written: Iterable[Path]) -> None:
     """Remove figures of an earlier fit that this one cannot fill, so that none contradicts the page."""
     kept = set(written)
-    for module in (valleys, frontier, loss, law, profiles, cloud, backtest, fan, sensitivity, curves):
+    for name in FIGURES:
         for ending in ("svg", "png", "csv"):
-            path = folder / f"{module.__name__.rpartition('.')[2]}.{ending}"
+            path = folder / f"{name}.{ending}"
             if path not in kept:
                 path.unlink(missing_ok=True)
 

@@ -313,8 +313,9 @@ def test_a_fit_that_found_nothing_draws_nothing(fit: Fit, rows: tuple[data.Row, 
 def test_svg_is_xml_with_real_text_and_the_same_every_time(fit: Fit, rows: tuple[data.Row, ...]) -> None:
     figure = valleys.figure(fit, rows)
     assert figure is not None
-    first = canvas.svg(figure.panels, figure.name, transparent=False)
-    assert first == canvas.svg(figure.panels, figure.name, transparent=False)
+    first = figure.sheet.svg(figure.name, transparent=False)
+    assert first == figure.sheet.svg(figure.name, transparent=False), "laid out once, saved alike"
+    assert first == canvas.Sheet(figure.panels).svg(figure.name, transparent=False)
     found = "".join(ElementTree.fromstring(first).itertext())
     assert "parameters N [matmul]" in found
 
@@ -322,14 +323,14 @@ def test_svg_is_xml_with_real_text_and_the_same_every_time(fit: Fit, rows: tuple
 def test_inline_svg_has_its_own_ids_and_follows_the_page(fit: Fit) -> None:
     figure = frontier.figure(fit)
     assert figure is not None
-    both = [ElementTree.fromstring(canvas.inline(p, f"f-{p.name}")) for p in figure.panels]
+    both = [ElementTree.fromstring(text) for text in figure.inline()]
     ids = [{e.get("id") for e in tree.iter() if e.get("id")} for tree in both]
     assert ids[0]
     assert not ids[0] & ids[1]
     for tree, known in zip(both, ids, strict=True):
         refs = {e.get("href", "#")[1:] for e in tree.iter() if e.get("href")}
         assert refs <= known
-    text = canvas.inline(figure.panels[0], "x")
+    text = figure.inline()[0]
     assert "currentColor" in text
     assert style.INK not in text
     assert "xlink" not in text.partition(">")[0]
@@ -377,9 +378,9 @@ def test_drawing_leaves_no_global_state() -> None:
         "import sys, matplotlib; before = matplotlib.rcParams.copy()\n"
         "from pathlib import Path\n"
         "from analysis.values import study_result as results\n"
-        "from analysis.report.figures import canvas, frontier\n"
+        "from analysis.report.figures import frontier\n"
         f"f = frontier.figure(results.load(Path({str(DATA / 'fit_example.json')!r})))\n"
-        "canvas.png(f.panels, dpi=30)\n"
+        "f.sheet.png(dpi=30)\n"
         "assert matplotlib.rcParams.copy() == before\n"
         "assert 'matplotlib.pyplot' not in sys.modules and 'pandas' not in sys.modules\n"
     )

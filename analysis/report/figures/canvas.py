@@ -6,7 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from analysis.report.figures import style
@@ -47,19 +49,54 @@ class Figure:
     panels: tuple[Panel, ...]
     table: Table
 
+    @cached_property
+    def sheet(self) -> Sheet:
+        """All panels on one sheet."""
+        return Sheet(self.panels)
 
-def svg(panels: Sequence[Panel], name: str, transparent: bool) -> str:
-    """Return the panels side by side as one SVG document, the same text for the same data."""
-    buffer = io.StringIO()
-    _save(panels, buffer, format="svg", transparent=transparent, salt=name, metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    def inline(self) -> tuple[str, ...]:
+        """Return every panel as an SVG element of its own; the only one of a figure is on its sheet already."""
+        sheets = (self.sheet,) if len(self.panels) == 1 else map(Sheet, zip(self.panels))
+        return tuple(
+            inline(sheet, f"{self.name}-{panel.name}", panel.alt)
+            for sheet, panel in zip(sheets, self.panels, strict=True)
+        )
 
 
-def png(panels: Sequence[Panel], dpi: int = 160) -> bytes:
-    """Return the panels side by side as a PNG image on a white ground."""
-    buffer = io.BytesIO()
-    _save(panels, buffer, format="png", dpi=dpi, salt="png", metadata={"Software": None})
-    return buffer.getvalue()
+class Sheet:
+    """Panels side by side, at most two in a row, drawn and laid out once however often they are saved.
+
+    The first save lays them out, by its format's own widths of text.
+    """
+
+    def __init__(self, panels: Sequence[Panel]) -> None:
+        with _settings():
+            self._canvas = compose(panels)
+
+    def svg(self, name: str, transparent: bool) -> str:
+        """Return one SVG document, the same text for the same data."""
+        buffer = io.StringIO()
+        self._save(buffer, name, transparent, format="svg", metadata={"Date": None, "Creator": None})
+        return buffer.getvalue()
+
+    def png(self, dpi: int = 160) -> bytes:
+        """Return a PNG image on a white ground."""
+        buffer = io.BytesIO()
+        self._save(buffer, "png", False, format="png", dpi=dpi, metadata={"Software": None})
+        return buffer.getvalue()
+
+    def _save(self, target: Any, salt: str, transparent: bool, **options: Any) -> None:
+        with _settings(salt):
+            self._canvas.patch.set_visible(not transparent)
+            self._canvas.savefig(target, facecolor=style.PAPER, **options)
+            self._canvas.set_layout_engine(None)
+
+
+def _settings(salt: str = "") -> AbstractContextManager[None]:
+    import matplotlib
+
+    settings: Any = {**style.RC, "svg.hashsalt": salt}
+    return matplotlib.rc_context(settings)
 
 
 def csv_text(table: Table) -> str:
@@ -71,15 +108,15 @@ def csv_text(table: Table) -> str:
     return buffer.getvalue()
 
 
-def inline(panel: Panel, name: str) -> str:
-    """Return one panel as an SVG element to put into a page.
+def inline(sheet: Sheet, name: str, alt: str) -> str:
+    """Return a sheet as an SVG element to put into a page.
 
     Its ids are made unique by `name`; ink and paper become the page's own colours, so that it follows a dark scheme;
-    it is scaled by the page's width and named for screen readers.
+    it is scaled by the page's width and named by `alt` for screen readers.
     """
     from html import escape
 
-    text = svg([panel], name, transparent=True)
+    text = sheet.svg(name, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
@@ -91,19 +128,9 @@ def inline(panel: Panel, name: str) -> str:
     assert opening is not None, "matplotlib wrote no svg element"
     box = re.search(r'viewBox="([^"]+)"', opening.group(0))
     assert box is not None, "matplotlib wrote no viewBox"
-    label = escape(panel.alt, quote=True)
+    label = escape(alt, quote=True)
     start = f'<svg class="panel" viewBox="{box.group(1)}" role="img" aria-label="{label}">'
     return start + text[opening.end() :].replace("xlink:href", "href").strip()
-
-
-def _save(panels: Sequence[Panel], target: Any, salt: str, transparent: bool = False, **options: Any) -> None:
-    import matplotlib
-
-    settings: Any = {**style.RC, "svg.hashsalt": salt}
-    with matplotlib.rc_context(settings):
-        canvas = compose(panels)
-        canvas.patch.set_visible(not transparent)
-        canvas.savefig(target, facecolor=style.PAPER, **options)
 
 
 def compose(panels: Sequence[Panel]) -> Canvas:

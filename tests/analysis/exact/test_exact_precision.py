@@ -146,12 +146,15 @@ def drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, tuple[Any, A
     frames: list[Any] = []
     logs: list[Any] = []
 
-    def svg(given: Any, name: str, *, transparent: bool) -> str:
-        panels.extend(given)
-        assert (name, transparent) == ("precision", False)
-        return "<svg/>"
+    class Sheet:
+        def __init__(self, given: Any) -> None:
+            panels.extend(given)
 
-    monkeypatch.setattr(canvas, "svg", svg)
+        def svg(self, name: str, *, transparent: bool) -> str:
+            assert (name, transparent) == ("precision", False)
+            return "<svg/>"
+
+    monkeypatch.setattr(canvas, "Sheet", Sheet)
     monkeypatch.setattr(canvas, "Panel", lambda name, text, draw: SimpleNamespace(name=name, text=text, draw=draw))
     monkeypatch.setattr(style, "frame", lambda ax, x, y: frames.append((x, y)))
     monkeypatch.setattr(style, "padded", lambda heights: (min(heights), max(heights)))
