@@ -5,9 +5,7 @@ Names are imported when they are first used, so that `import analysis` costs not
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,15 +47,3 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
     raise AttributeError(f"module 'analysis' has no attribute {name!r}")
-
-
-class _Package(ModuleType):
-    """The package, in which `compare` and `sensitivity` stay functions though modules have these names too."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Importing a submodule sets it as an attribute, and commands need modules of these names.
-        if not (name in _PLACES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

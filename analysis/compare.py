@@ -1,141 +1,15 @@
-"""`python -m analysis.compare`: several laws on the same runs, side by side."""
+"""`python -m analysis.compare`: several laws on the same runs, side by side.
+
+Nothing in this repository imports this module, which would take the place of the function `analysis.compare`.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from analysis.results import load
-from analysis.results.fit_keys import LOSSES
-from analysis.text import commandline, numbers
-from analysis.text.commandline import Key
-from analysis.values.json_values import to_json
+from analysis.results.law_comparison import KEYS, compare, main, text
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-PURPOSE = "Several laws on the same runs: information criteria, held-out error, and what is wrong with each."
-DEFAULT = "chinchilla,chinchilla_tied,chinchilla_interaction,kaplan,kaplan_floor,farseer"
-KEYS = (
-    *load.KEYS,
-    Key("forms", "laws by name, divided by commas; list prints them all", DEFAULT),
-    Key("loss", "loss function on log residuals: squared has a likelihood that all laws share; linear: on plain ones",
-        "squared", choices=LOSSES),
-    Key("resamples", "bootstrap resamples of each law", 0, commandline.whole),
-    Key("seed", "seed of the resamples", 0, commandline.whole),
-    Key("out", "folder for compare.json (default: none is written)"),
-)  # fmt: skip
-COLUMNS = ("rank", "aicc", "delta_aicc", "weight", "aic", "bic", "k", "objective", "error", "warning")
-
-
-def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared", **given: Any) -> pd.DataFrame:
-    """Return one row a law: rank, AICc, its lead and weight, AIC, BIC, constants, objective, held-out error, warning.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        A tidy frame (see :mod:`analysis.inputs.frame`).
-    forms : sequence of str
-        Laws by name (see `analysis.laws.registry.FORMS`), by paper or as text.
-    loss : str
-        Loss function on log residuals.
-    **given
-        Further arguments of :func:`analysis.fit_law`.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from analysis import frame
-    >>> runs = frame.from_csv(Path("docs/example-runs.csv"))
-    >>> table = compare(runs, ["chinchilla", "kaplan"], resamples=0)
-    >>> list(table.index)
-    ['chinchilla', 'kaplan']
-    """
-    from analysis.inference.fit_law import fit_law
-    from analysis.inference.selection import compare as side_by_side
-    from analysis.inputs.frame import used
-    from analysis.laws.names import resolve
-
-    rows = used(frame)
-    fits, failed = [], {}
-    for name in dict.fromkeys(resolve(form, key="forms") for form in forms):
-        try:
-            fits.append(fit_law(rows, form=name, loss=loss, **given))
-        except ValueError as error:
-            failed[name] = str(error)
-    if not fits:
-        raise ValueError("; ".join(f"{name}: {why}" for name, why in failed.items()))
-    table = side_by_side(fits)
-    for name, why in failed.items():
-        table.loc[name, "warning"] = f"not fitted: {why}"
-    return table
-
-
-def listing() -> str:
-    """Return all laws by name, with their text and what they read."""
-    from analysis.laws.registry import FORMS
-
-    width = max(map(len, FORMS))
-    return "\n".join(
-        f"{name:<{width}}  {form.text}  [{form.target} of {', '.join(form.inputs)}]" for name, form in FORMS.items()
-    )
-
-
-def text(table: pd.DataFrame) -> str:
-    """Return the comparison as lines for a terminal."""
-    width = max(len(str(name)) for name in table.index)
-    head = f"{'':<{width}} {'rank':>5} {'AICc':>9} {'behind':>7} {'weight':>7} {'AIC':>9} {'BIC':>9} {'k':>3}"
-    head += f" {'held out':>9}"
-    lines = [head]
-    for name, row in table.iterrows():
-        lines.append(
-            f"{name:<{width}} {_whole(row.get('rank')):>5} {numbers.number(row.get('aicc'), 6):>9} "
-            f"{numbers.number(row.get('delta_aicc')):>7} {numbers.number(row.get('weight'), 2):>7} "
-            f"{numbers.number(row.get('aic'), 6):>9} {numbers.number(row.get('bic'), 6):>9} "
-            f"{_whole(row.get('k')):>3} {numbers.percent(row.get('error')):>9}"
-        )
-        warning = str(row.get("warning") or "")
-        lines += [f"{'':<{width}}   {warning}"] if warning and warning != "nan" else []
-    return "\n".join(lines).translate(numbers.ASCII)
-
-
-def act(options: Mapping[str, Any]) -> int:
-    """Print the comparison, and write compare.json where a folder is given."""
-    if options["forms"] == "list":
-        print(listing())
-        return 0
-    frame = load.load(options)
-    names = [part.strip() for part in options["forms"].split(",") if part.strip()]
-    table = compare(
-        frame, names, loss=options["loss"], resamples=options["resamples"], seed=options["seed"]
-    )  # fmt: skip
-    print(text(table))
-    if options["out"]:
-        path = Path(options["out"]) / "compare.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [{"form": str(name), **{str(k): _plain(v) for k, v in row.items()}} for name, row in table.iterrows()]
-        path.write_text(json.dumps(to_json({"loss": options["loss"], "laws": lines}), indent=1) + "\n")
-        print(f"wrote {path}")
-    return 0
-
-
-def _plain(value: Any) -> Any:
-    item = getattr(value, "item", None)
-    return item() if callable(item) else value
-
-
-def _whole(value: Any) -> str:
-    number = numbers.finite(_plain(value))
-    return numbers.MISSING if number is None else f"{number:.0f}"
-
-
-def main(given: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return commandline.run("analysis.compare", PURPOSE, KEYS, act, given)
-
+__all__ = ["KEYS", "compare", "main", "text"]
 
 if __name__ == "__main__":
     from train.spec.interrupts import guarded

@@ -141,7 +141,7 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
         2e-6,
     )
     points = {"params": [6.34e9, 8.67e9], "tokens": [242e9, 178e9], "unique_tokens": [25e9, 25e9]}
-    for found, at in zip(fit._predicted(theta, points)[0], (2.2256440890, 2.2269634075), strict=True):
+    for found, at in zip(fit.predicted(theta, points)[0], (2.2256440890, 2.2269634075), strict=True):
         yield Anchor(name, f"check point {at}", float(found), at, 1e-9)
     draws = fit.draws["R_D"].to_numpy()
     # 6.4 is of searches from one start, as 400 resamples were fitted: a quarter of them ends above its lowest minimum.

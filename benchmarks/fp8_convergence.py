@@ -17,12 +17,12 @@ import torch
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.ours import fill
 from benchmarks.peers.rows import SHAPES
-from train.progress import Progress
 from train.runtime.distributed import World
 from train.setup import build, device_of
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.resolve import resolve
+from train.state import TrainState
 from train.step import step
 
 FORMATS = {
@@ -62,7 +62,7 @@ def losses(shape: str, run: str, steps: int, sequences: int, root: Path) -> list
     setup = build(config, root, World(), device, fill=fill)
     torch.manual_seed(config.seed)
     fill(setup.model)
-    progress = Progress()
+    progress = TrainState()
     return [float(loss) for loss in torch.stack([step(setup, progress).loss for _ in range(steps)]).tolist()]
 
 

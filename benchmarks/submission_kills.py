@@ -30,13 +30,16 @@ from typing import Any
 
 from benchmarks._pretend_slurm import PretendSlurm
 from study.config.schema import ClusterConfig
+from study.executors.slurm import query
 from study.job.__main__ import unwanted
 from study.process import code_version
-from study.reconcile import reconcile
-from study.reconcile.two_phase import Outside
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import JobEnd, Look, Resolve, Submit
 from study.records import ledger
 from study.records.point import point
 from study.records.points import append_points
+from study.status.observer import Observer
 from study.storage.layout import StudyFolder
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
@@ -136,7 +139,7 @@ class World:
                 self._job(begun, None)
             elif ledger.read(self.study).waiting:
                 self.stuck += 1  # only a later command helps
-                self._act(lambda outside: reconcile.advance(self.study, outside), None)
+                self._act(self._look, None)
             else:
                 return
         raise AssertionError(f"seed {self.seed}: it does not come to an end")
@@ -154,15 +157,20 @@ class World:
         if begun is not None:
             self._job(begun, at)
             return
-        actions: list[Callable[[Outside], object]] = [
+        actions: list[Callable[[Services], object]] = [
             self._give_command,
-            lambda outside: reconcile.advance(self.study, outside),
-            lambda outside: reconcile.reconcile(self.study, outside),
+            self._look,
+            lambda services: step(self.study, services, Resolve()),
         ]
         self._act(self.chance.choice(actions), at)
 
-    def _give_command(self, outside: Outside) -> None:
-        reconcile.start(self.study, self.keys, CLUSTER, outside)
+    def _give_command(self, services: Services) -> None:
+        step(self.study, services, Submit(self.keys, CLUSTER))
+
+    def _look(self, services: Services) -> None:
+        observer = Observer(self.study, lambda ids: query.look(ids, services.runner))
+        observer.refresh()
+        step(self.study, services, Look(observer, observer.statuses()))
 
     def _job(self, begun: tuple[str, str, int], at: int | None) -> None:
         """Do what study.job does: nothing with a point that is not wanted, else run it; then submit what waits."""
@@ -178,13 +186,13 @@ class World:
             with (run.path / "ran").open("a") as note:
                 note.write(f"{job_id}_{index}\n")
             run.outcome.write_text('{"state": "completed"}')
-        self._act(lambda outside: reconcile.advance(self.study, outside, ended={key}), at)
+        self._act(lambda services: step(self.study, services, JobEnd([key])), at)
         self.slurm.end(job_id, index, "COMPLETED")
 
     def _sleep(self, seconds: float) -> None:
         self.shift.value += seconds
 
-    def _act(self, action: Callable[[Outside], object], at: int | None) -> None:
+    def _act(self, action: Callable[[Services], object], at: int | None) -> None:
         """Do something in a process that is killed at its operation number `at`."""
         seed = self.chance.randrange(2**32)
         child = os.fork()
@@ -197,7 +205,7 @@ class World:
         assert os.WEXITSTATUS(status) == 0, f"seed {self.seed}: a command failed, see above"
         self.ends += 1
 
-    def _in_child(self, action: Callable[[Outside], object], at: int | None, chance: random.Random) -> None:
+    def _in_child(self, action: Callable[[Services], object], at: int | None, chance: random.Random) -> None:
         time.time = lambda: self.now() + self.shift.value
         code_version.current = lambda root=None: NO_GIT
         code_version.save = lambda version, folder: folder.code
@@ -205,7 +213,7 @@ class World:
         answer = killer.wrapped(lambda command: self.slurm.run(command, chance))
         try:
             killer.install()
-            action(Outside(runner=answer, clock=time.time, sleep=self._sleep, say=lambda text: None))
+            action(Services(runner=answer, clock=time.time, sleep=self._sleep, say=lambda text: None))
         except ValueError:
             pass  # a refusal or a silence, said to the user
         except BaseException:

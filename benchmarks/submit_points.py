@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.config.schema import ClusterConfig
-from study.reconcile.reconcile import start
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Submit
 from study.records.point import point
 from study.records.points import append_points
 from study.status.observer import observe
@@ -67,7 +69,7 @@ def submit_points(folder: StudyFolder, count: int) -> None:
         for seed in range(count)
     ]
     append_points(folder, frozen)
-    start(folder, [p.key for p in frozen], ClusterConfig(executor="slurm", mem_gb=0.1))
+    step(folder, Services(), Submit([p.key for p in frozen], ClusterConfig(executor="slurm", mem_gb=0.1)))
 
 
 def run_command(folder: Path, count: int, text: Path) -> None:

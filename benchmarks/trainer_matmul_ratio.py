@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.fake_corpus import write_corpus
-from train.progress import Progress, parts
+from train.data.batch import even_parts
 from train.runtime.distributed import World
 from train.runtime.malloc import keep_freed_memory
 from train.setup import Setup, build
@@ -42,6 +42,7 @@ from train.spec.config import (
 )
 from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width
 from train.spec.resolve import resolve
+from train.state import TrainState
 from train.step import step
 
 
@@ -64,7 +65,7 @@ class Row:
 def products(setup: Setup, sequences: int) -> Callable[[], None]:
     """Return a function that does one step's matrix products, and nothing else."""
     config, length = setup.config, setup.config.data.sequence_length
-    micro = max(parts(sequences, setup.micro))
+    micro = max(even_parts(sequences, setup.micro))
     tokens, model = micro * length, config.model
     width, hidden, dim = model.width, mlp_width(model), head_dim(model)
     heads, groups = width // dim, kv_heads(model)
@@ -130,7 +131,7 @@ def measure(width: int, layers: int, sequences: int, *, micro: int | None, secon
         )
     )
     setup = build(config, data, World(), torch.device("cpu"))
-    progress = Progress()
+    progress = TrainState()
     only = products(setup, sequences)
 
     def whole() -> Tensor:
@@ -152,7 +153,7 @@ def measure(width: int, layers: int, sequences: int, *, micro: int | None, secon
         width=width,
         layers=layers,
         sequences=sequences,
-        micro=max(parts(sequences, setup.micro)),
+        micro=max(even_parts(sequences, setup.micro)),
         step_ms=1e3 * step_s,
         matmul_ms=1e3 * matmul_s,
         ratio=matmul_s / step_s,

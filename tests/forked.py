@@ -31,7 +31,12 @@ USED = (
     "torch._dynamo",
 )
 """What set-ups of ranks import when they are built, which is after the fork."""
-LOADED = ("tests.train.faults", "train.checkpoint", "train.runtime.distributed", "train.saving", "train.setup")
+LOADED = (
+    "tests.train.faults",
+    "train.runtime.distributed",
+    "train.checkpoint.manager",
+    "train.setup",
+)
 """What every trainer imports once it runs."""
 
 

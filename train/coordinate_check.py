@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from train.spec.config import ModelConfig, OptimConfig
 from train.spec.counts import head_dim
 from train.spec.interrupts import guarded
+from train.spec.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from train.health.coordinates import Scale
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int, default=2, help="blocks")
     parser.add_argument("--head-dim", type=int, help="width of a head; default: it grows with the width")
     parser.add_argument("--steps", type=int, default=5, help="steps of training")
-    parser.add_argument("--optim", choices=("adamw", "muon", "sgd"), default="adamw", help="optimizer")
+    parser.add_argument("--optim", choices=tuple(OPTIMIZERS), default="adamw", help="optimizer")
     parser.add_argument(
         "--muon-scale", choices=("match_rms", "spectral"), default="match_rms", help="size of its update"
     )

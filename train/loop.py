@@ -14,25 +14,25 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 
-from train import outcome
+from train.checkpoint.manager import CheckpointManager, Notes
 from train.checkpoint.save import WRITE_SECONDS, SaveError
 from train.data.dataset import TrainingData
 from train.evaluate import evaluate
 from train.health.inspection import Inspection
 from train.health.loss_spikes import Action
 from train.health.monitor import Judged, Monitor
+from train.metrics import outcome
 from train.metrics.deferred import Late
 from train.metrics.file import Rollback, from_here
 from train.metrics.profiler import Profiler, memory_told
+from train.metrics.recorder import Recorder, Stamp
 from train.metrics.timers import Clock
 from train.precision import notes as precision
-from train.progress import Progress, evaluation_due
-from train.recording import Recorder, Stamp
 from train.runtime.heartbeat import Heartbeat
 from train.runtime.signals import StopFlag
 from train.runtime.watchdog import watch
-from train.saving import Notes, Saving
 from train.setup import Setup
+from train.state import TrainState, evaluation_due
 from train.step import accumulate_own, look, lr_at, next_sequences, step, take
 
 
@@ -53,11 +53,19 @@ class Loop:
         assert config.budget.tokens is not None
         self.setup = setup
         self.flag = flag
-        self.progress = Progress()
+        self.progress = TrainState()
         self.budget = self.until = config.budget.tokens
         self.started = started
-        self.recorder = Recorder(setup)
-        self.saving = Saving(setup)
+        self.recorder = Recorder(config, setup.folder, setup.world, setup.device)
+        self.saving = CheckpointManager(
+            setup.folder,
+            config,
+            setup.world,
+            setup.device,
+            modules=setup.modules,
+            optimizer=setup.optimizer,
+            identity=setup.identity,
+        )
         self.monitor = Monitor(config)
         self.inspection = Inspection(config.health, setup.world, setup.named_parameters, setup.optimizer, setup.scaler)
         self.late: Late[Stamp] = Late(setup.device)
@@ -271,7 +279,7 @@ class Loop:
         rollback = Rollback(0, step, progress.step, progress.tokens, progress.sequences, spikes)
         self.monitor.path = self.recorder.went_back(step, tokens, rollback)
 
-    def _stand_at(self, progress: Progress, notes: Notes) -> None:
+    def _stand_at(self, progress: TrainState, notes: Notes) -> None:
         self.progress = progress
         self._check_data(notes)
         self.monitor.load(dict(notes.get("monitor", {})))
@@ -319,7 +327,15 @@ class Loop:
         self.saving.settle()
         self._count_total()
         if self.setup.world.writes:
-            described = outcome.describe(self.setup, self.progress, state, self.monitor.counts())
+            described = outcome.describe(
+                self.setup.config,
+                self.progress,
+                state,
+                health=self.monitor.counts(),
+                bytes_per_token=self.setup.validation.bytes_per_token,
+                device=self.setup.device,
+                world_size=self.setup.world.size,
+            )
             try:
                 self.recorder.sync()
                 outcome.write(self.setup.folder / "outcome.json", described)

@@ -11,10 +11,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from train.progress import batch_sequences
 from train.spec.config import RunConfig
 from train.spec.interrupts import WRONG, guarded
-from train.spec.schedule import batch_tokens
+from train.spec.schedule import batch_sequences
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +54,7 @@ def rows_of(
     found: tuple[int, int] | None = None
     pending = list(went_back)
     while tokens < budget:
-        count = batch_sequences(batch_tokens(config.batch, budget, tokens), budget, tokens, length)
+        count = batch_sequences(config.batch, budget, tokens, length)
         number += 1
         if number == step and not (first and found):
             found = (row, count)

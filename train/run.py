@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.metrics.console import warn
+from train.runtime.console import warn
 from train.runtime.files import check_writable
 from train.runtime.signals import StopFlag
 from train.spec.config import RunConfig
@@ -116,16 +116,19 @@ def _train(loop: Loop, until: int | None) -> int:
     """Train and return the exit code."""
     from train.checkpoint.save import SaveError
     from train.loop import End
-    from train.metrics.console import say
-    from train.pause import further
     from train.runtime import distributed
+    from train.runtime.console import say
+    from train.runtime.pause import further
 
     budget = loop.setup.config.budget.tokens
     assert budget is not None
     try:
-        end, pauses = loop.run(budget if until is None else until), 0
-        while end is End.REACHED and (more := further(loop, pauses := pauses + 1)) is not None:
-            end = loop.run(more)
+        goes_on: int | None = budget if until is None else until
+        pauses = 0
+        while goes_on is not None:
+            end, goes_on, pauses = loop.run(goes_on), None, pauses + 1
+            if end is End.REACHED and loop.progress.tokens < budget:
+                goes_on = further(pauses, loop.progress.tokens, loop.setup.world, loop.flag)
     except SaveError as error:
         print(f"error: the run's state could not be saved: {error}", file=sys.stderr)
         return _failed()
@@ -157,7 +160,7 @@ def _failed() -> int:
 
 
 if __name__ == "__main__":
-    from train.metrics.console import let_go
+    from train.runtime.console import let_go
 
     code = main()
     let_go()

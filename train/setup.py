@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from train.checkpoint.identity import identity_of
+from train.data.dataloader import Reader, RowSource, make_reader
 from train.data.dataset import open_training
 from train.data.validation import ValidationSet, open_validation
-from train.dataloader import Reader, RowSource, make_reader
 from train.memory.activation_budget import Filler
 from train.memory.activation_checkpointing import wrap
 from train.memory.optimizer_offload import OffloadedState
@@ -19,6 +21,7 @@ from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.optim.build import make_optimizer
 from train.optim.optimizer import Optimizer
+from train.parallel.context import cut_batch
 from train.parallel.mesh import Mesh, make_mesh
 from train.parallel.model_part import Stage
 from train.parallel.parallelize import Fill, make_stages
@@ -31,9 +34,8 @@ from train.runtime.compile import Compilation, compile_blocks, use_cache
 from train.runtime.distributed import World
 from train.runtime.malloc import even
 from train.spec import mesh as layout
-from train.spec.config import SCIENTIFIC, RunConfig
+from train.spec.config import RunConfig
 from train.spec.footprint import micro_batch_sequences
-from train.spec.later import without
 from train.spec.manifest import Manifest, folder, read_manifest
 
 if TYPE_CHECKING:
@@ -94,13 +96,8 @@ class Setup:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint belongs to: the scientific config and the data's fingerprint."""
-        config = asdict(self.config)
-        science = without({name: config[name] for name in SCIENTIFIC})
-        data = {k: v for k, v in science["data"].items() if k not in ("source", "fingerprint")}
-        data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data["sources"]]
-        science["data"] = data
-        return {"config": science, "fingerprint": self.manifest.fingerprint}
+        """What a checkpoint belongs to."""
+        return identity_of(self.config, self.manifest.fingerprint)
 
 
 def device_of(config: RunConfig, world: World) -> torch.device:
@@ -142,11 +139,11 @@ def build(
     stages = make_stages(config, mesh, device, fill or _fill(config))
     optimizer = make_optimizer(
         [item for stage in stages for item in stage.named_parameters()],
+        {name: spec for stage in stages for name, spec in stage.module.specs.items()},
         config.model,
         config.optim,
         iteration_dtype=torch.float32 if formats(config.precision).compute is torch.float32 else torch.bfloat16,
         state_dtype=formats(config.precision).state,
-        shapes={name: shape for stage in stages for name, shape in stage.module.shapes.items()},
     )
     if config.memory.offload == "optimizer":
         OffloadedState(optimizer, device)
@@ -164,7 +161,7 @@ def build(
         stages=stages,
         optimizer=optimizer,
         data=data,
-        reader=make_reader(data, mesh, device, config.runtime.prefetch_batches),
+        reader=make_reader(data, mesh, partial(cut_batch, mesh=mesh), device, config.runtime.prefetch_batches),
         validation=validation,
         manifest=manifest,
         micro=micro,

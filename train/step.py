@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from train.data.batch import Batch
+from train.data.batch import Batch, even_parts
 from train.health.nonfinite import skip_flag
 from train.metrics.timers import UNTIMED, Clock
 from train.optim.optimizer import set_lr
 from train.parallel.grad_norm import clip_factor, total_norm
-from train.progress import Progress, batch_sequences, parts
 from train.setup import Setup
-from train.spec.schedule import batch_tokens, factor
+from train.spec.schedule import batch_sequences, factor
+from train.state import TrainState
 
 
 def lr_at(setup: Setup, tokens: int) -> float:
@@ -35,7 +35,7 @@ def take(setup: Setup, start: int, count: int, later: Iterable[tuple[int, int]] 
     return setup.reader.take((start, count), later)
 
 
-def upcoming(setup: Setup, progress: Progress) -> Iterator[tuple[int, int]]:
+def upcoming(setup: Setup, progress: TrainState) -> Iterator[tuple[int, int]]:
     """Yield what the steps after the next one will take: the first sequence's number, and how many."""
     at, length, budget = replace(progress), setup.config.data.sequence_length, setup.config.budget.tokens
     assert budget is not None
@@ -71,7 +71,7 @@ def accumulate_own(setup: Setup, batch: Batch, clock: Clock = UNTIMED) -> Tensor
             return setup.pipeline.step(batch, valid, setup.scaler.scale if setup.scaler.enabled else 1.0)
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     (stage,) = setup.stages
-    start, sizes = 0, parts(len(batch), setup.micro)
+    start, sizes = 0, even_parts(len(batch), setup.micro)
     for i, size in enumerate(sizes):
         micro = batch.part(start, start + size)
         stage.last_micro(i == len(sizes) - 1)
@@ -97,13 +97,12 @@ def look(setup: Setup, batch: Batch) -> None:
         stage.call(first.inputs, first.targets, first.positions, first.documents)
 
 
-def next_sequences(setup: Setup, progress: Progress) -> int:
+def next_sequences(setup: Setup, progress: TrainState) -> int:
     """Return how many sequences the next step takes, of all ranks."""
     config = setup.config
     budget = config.budget.tokens
     assert budget is not None
-    batch = batch_tokens(config.batch, budget, progress.tokens)
-    return batch_sequences(batch, budget, progress.tokens, config.data.sequence_length)
+    return batch_sequences(config.batch, budget, progress.tokens, config.data.sequence_length)
 
 
 class Taken(NamedTuple):
@@ -125,7 +124,7 @@ class Observer(Protocol):
 
 def step(
     setup: Setup,
-    progress: Progress,
+    progress: TrainState,
     *,
     clock: Clock = UNTIMED,
     observer: Observer | None = None,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.estimation import multistart, objectives, observations
 from analysis.inference import error_draws, refusals, resampling
+from analysis.inference.intervals import METHODS
 from analysis.inference.law_result import LawFit
 from analysis.laws.base import Form
 from analysis.laws.registry import named
@@ -58,7 +59,8 @@ def fit_law(
         the runs, where there are many of them; with few, residuals around the fit, with the part that the rows of one
         size or run share.
     interval : {"bootstrap", "delta", "sandwich", "profile"}
-        The method that `conf_int` and `bse` use unless asked for another; without resamples it is "delta".
+        The method that `conf_int` and `bse` use unless asked for another (see `analysis.inference.intervals.METHODS`);
+        without resamples it is "delta".
     resamples, seed, workers : int
         Number of bootstrap resamples, their seed, and threads, on which no number depends.
     confidence : float
@@ -110,8 +112,9 @@ def fit_law(
             f"{len(data)} rows for {free} free constants of {law.name}: it needs at least {free + 1} rows; "
             "fix or tie constants, or add runs"
         )
-    if interval not in ("bootstrap", "delta", "sandwich", "profile"):
-        raise ValueError(f"interval={interval!r} is not known; use bootstrap, delta, sandwich or profile")
+    if interval not in METHODS:
+        *others, last = METHODS
+        raise ValueError(f"interval={interval!r} is not known; use {', '.join(others)} or {last}")
     if not 0.0 < confidence < 1.0 or resamples < 0:
         raise ValueError(f"confidence={confidence} must lie between 0 and 1, resamples={resamples} be 0 or more")
     point = multistart.fit_point(p, starts)

@@ -17,7 +17,7 @@ from analysis.text import numbers
 from analysis.values.blocks import Identified, Interval
 
 if TYPE_CHECKING:
-    from analysis.inference.law_result import LawFit
+    from analysis.inference.estimate import Estimate
 
 WIDEST = np.log(1e6)
 """A positive constant whose resampled interval is wider than this, in nats, is not identified."""
@@ -29,7 +29,7 @@ FLOOR = 1e-3
 """An irreducible loss below this share of the lowest target is on its bound 0."""
 
 
-def verdicts(fit: LawFit) -> dict[str, Identified]:
+def verdicts(fit: Estimate) -> dict[str, Identified]:
     """Return a verdict on every constant and derived quantity of a fit."""
     found: dict[str, Identified] = {}
     for name in fit.form.names:
@@ -57,7 +57,7 @@ def _limited(verdict: Identified, value: float) -> Identified:
     return replace(verdict, limit=(max if verdict.side == "upper" else min)(verdict.limit, value))
 
 
-def _needless(fit: LawFit) -> dict[str, Identified]:
+def _needless(fit: Estimate) -> dict[str, Identified]:
     """Return coefficient and exponents of a power as not identified where the runs are said as well without it.
 
     An exponent of a term that is not there fits noise, and its profile may close all the same.
@@ -93,9 +93,9 @@ def drop_cut(count: int, df: int) -> float:
     return count * float(np.log1p(2.0 * f.ppf(0.95, 2, df) / df))
 
 
-def _on_bound(fit: LawFit, name: str, verdict: Identified) -> Identified:
+def _on_bound(fit: Estimate, name: str, verdict: Identified) -> Identified:
     """Return a floor as not identified where the fit, or more than half of alpha of its resamples, has it at 0."""
-    floor = getattr(fit.form, "floor", "E" if "E" in fit.form.names and fit._positive("E") else "")
+    floor = getattr(fit.form, "floor", "E" if "E" in fit.form.names and fit.positive("E") else "")
     if name != floor:
         return verdict
     lowest = FLOOR * float(fit.data.target.min())
@@ -110,21 +110,21 @@ def _on_bound(fit: LawFit, name: str, verdict: Identified) -> Identified:
     return Identified(False, f"{where} {name} on its bound 0", None if limit is None else "upper", limit)
 
 
-def _resampled(fit: LawFit, name: str, verdict: Identified) -> Identified:
+def _resampled(fit: Estimate, name: str, verdict: Identified) -> Identified:
     """Return a constant as not identified where its resampled interval does not close."""
     if not verdict.identified or not len(fit.thetas):
         return verdict
     draws = fit.draws[name].to_numpy()
-    interval = resampling.interval(draws, float(fit.params[name]), fit.confidence, logs=fit._positive(name))
+    interval = resampling.interval(draws, float(fit.params[name]), fit.confidence, logs=fit.positive(name))
     if interval is None:
         return Identified(False, f"{numbers.percent(fit.undefined[name])} of the resamples have no finite {name}")
-    if not fit._positive(name):
+    if not fit.positive(name):
         return verdict
     low, high = (float(v) for v in np.log(np.maximum(interval, 1e-300)))
     return verdict if high - low <= WIDEST else _open(fit, name, (low, high), draws)
 
 
-def _open(fit: LawFit, name: str, interval: tuple[float, float], draws: NDArray[np.float64]) -> Identified:
+def _open(fit: Estimate, name: str, interval: tuple[float, float], draws: NDArray[np.float64]) -> Identified:
     """Return the verdict on a positive constant whose resampled interval, in logs, is too wide."""
     low, high = interval
     middle = float(np.log(max(fit.params[name], 1e-300)))
@@ -138,7 +138,7 @@ def _open(fit: LawFit, name: str, interval: tuple[float, float], draws: NDArray[
     return Identified(False, f"the resampled interval of {name} spans more than a factor of a million")
 
 
-def _derived(fit: LawFit, name: str) -> Identified:
+def _derived(fit: Estimate, name: str) -> Identified:
     """Return a derived quantity's verdict: a and b need an interval within (0, 1) that says something."""
     if not len(fit.thetas):
         return Identified(True)

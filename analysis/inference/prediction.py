@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.estimation import objectives, observations
-from analysis.inference import error_draws, resampling
+from analysis.inference import covariance, error_draws, resampling
+from analysis.inference.akaike import behind, weights
 from analysis.inference.refusals import refuse_far
-from analysis.inference.selection import behind
-from analysis.inference.selection import weights as weights_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.inference.law_result import LawFit
+    from analysis.inference.estimate import Estimate
 
 Array = NDArray[np.float64]
 ACCEPTED = 10.0
@@ -64,7 +63,7 @@ class Prediction:
         return np.array(found).transpose(0, 2, 1)
 
 
-def predicted(fit: LawFit, runs: Any, others: tuple[LawFit, ...] = (), how: str = "aic") -> Prediction:
+def predicted(fit: Estimate, runs: Any, others: tuple[Estimate, ...] = (), how: str = "aic") -> Prediction:
     """Return the prediction of a fit; with `others`, fits of other forms to the same rows, of all of them.
 
     "aic" pools the draws of all forms by their AICc weights (the mean stays the fit's own); "worst" keeps each accepted
@@ -86,29 +85,29 @@ def predicted(fit: LawFit, runs: Any, others: tuple[LawFit, ...] = (), how: str 
     for each in fits:
         refuse_far(each.form, each.data, observations.inputs(runs, each.form))
     gap = behind([f.aicc for f in fits])
-    weights = weights_of([f.aicc for f in fits])
+    shares = weights([f.aicc for f in fits])
     drawn = [_drawn(f, runs) for f in fits]
-    shares = {f.form.name: float(w) for f, w in zip(fits, weights, strict=True)}
+    by_name = {f.form.name: float(w) for f, w in zip(fits, shares, strict=True)}
     if how == "worst":
         kept = [d for d, a in zip(drawn, gap, strict=True) if a <= ACCEPTED]
         return Prediction(
-            fit.predict(runs), tuple(m for m, _ in kept), tuple(o for _, o in kept), shares, fit.confidence
+            fit.predict(runs), tuple(m for m, _ in kept), tuple(o for _, o in kept), by_name, fit.confidence
         )
-    counts = np.maximum(np.round(weights * max(len(m) for m, _ in drawn)).astype(int), 0)
+    counts = np.maximum(np.round(shares * max(len(m) for m, _ in drawn)).astype(int), 0)
     picks = [np.linspace(0, len(m) - 1, min(c, len(m))).astype(int) for (m, _), c in zip(drawn, counts, strict=True)]
     mean = np.concatenate([m[i] for (m, _), i in zip(drawn, picks, strict=True)])
     obs = np.concatenate([o[i] for (_, o), i in zip(drawn, picks, strict=True)])
-    return Prediction(fit.predict(runs), (mean,), (obs,), shares, fit.confidence)
+    return Prediction(fit.predict(runs), (mean,), (obs,), by_name, fit.confidence)
 
 
-def _drawn(fit: LawFit, runs: Any) -> tuple[Array, Array]:
+def _drawn(fit: Estimate, runs: Any) -> tuple[Array, Array]:
     """Return draws (R, n) of the mean and of an observation: a residual of the fit, widened, goes on top."""
     generator = np.random.default_rng(np.random.SeedSequence([fit.seed, 4]))
     theta = fit.thetas
     if not len(theta):
-        root = np.linalg.cholesky(fit._covariance("delta") + 1e-18 * np.eye(len(fit.point.theta)))
+        root = np.linalg.cholesky(covariance.delta(fit.problem, fit.point) + 1e-18 * np.eye(len(fit.point.theta)))
         theta = fit.point.theta + generator.normal(size=(1000, len(fit.point.theta))) @ root.T
-    mean = fit._predicted(theta, runs)
+    mean = fit.predicted(theta, runs)
     centre = objectives.location(fit.problem.loss, fit.resid)
     residual = np.sort(fit.resid - centre) * np.sqrt(fit.nobs / fit.df_resid)
     noise = generator.choice(residual, size=mean.shape)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.estimation import multistart
 from analysis.estimation.observations import SIZES
+from analysis.inference.akaike import behind, weights
 from analysis.inference.law_result import LawFit
 
 if TYPE_CHECKING:
@@ -61,18 +62,6 @@ def compare(fits: Sequence[LawFit]) -> pd.DataFrame:
     table.insert(2, "delta_aicc", behind(table["aicc"].to_numpy()))
     table.insert(3, "weight", weight)
     return table
-
-
-def behind(criteria: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how far each criterion lies above the lowest; zeros where none is finite."""
-    values = np.asarray(criteria, dtype=np.float64)
-    return values - values.min() if np.isfinite(values).any() else np.zeros_like(values)
-
-
-def weights(criteria: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Akaike's weights of laws from their AICc: exp(-half of how far it is behind), summing to 1."""
-    share = np.exp(-0.5 * behind(criteria))
-    return np.asarray(share / share.sum())
 
 
 def size_of(fit: LawFit) -> NDArray[np.float64]:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.text import numbers
+from analysis.values.blocks import Block, Check
 from analysis.values.json_values import to_json
 
 if TYPE_CHECKING:
-    from analysis.inference.law_result import LawFit
+    from analysis.inference.inferred_law import InferredLaw
 
 Table = tuple[tuple[str, ...], ...]
 CORRELATED = 0.9
@@ -78,8 +79,8 @@ class Summary:
         return "\n".join(",".join(row) for row in quoted)
 
 
-def summary(fit: LawFit) -> Summary:
-    """Return the summary of a fit."""
+def summary(fit: InferredLaw, checks: Sequence[Check]) -> Summary:
+    """Return the summary of a fit and its findings."""
     evidence = fit.optimizer
     facts = (
         ("law", fit.form.text),
@@ -103,15 +104,14 @@ def summary(fit: LawFit) -> Summary:
         mark = "held" if name in fit.held else "" if fit.identified[name].identified else "not identified"
         error = spread.get(name, float(fit.draws[name].std()) if len(fit.thetas) else np.nan)
         rows.append((name, _n(value), _n(error), _n(ends[0][name]), _n(ends[1][name]), mark))
-    notes = tuple(f"{check.code}: {check.message}; {check.advice}." for check in fit.check())
+    notes = tuple(f"{check.code}: {check.message}; {check.advice}." for check in checks)
     return Summary(f"{fit.form.name}: {fit.form.target}", facts, tuple(rows), (*notes, *_correlations(fit)))
 
 
-def record(fit: LawFit) -> dict[str, Any]:
-    """Return what a report of the fit has to say: law, loss, optimizer, rows, kinds, intervals, seeds, versions."""
-    block = to_json(fit.block())
+def record(fit: InferredLaw, block: Block) -> dict[str, Any]:
+    """Return what a report of the fit and its block has to say, down to seeds and versions."""
     return {
-        **block,
+        **to_json(block),
         "name": fit.form.name,
         "reference": str(getattr(fit.form, "reference", "")),
         "constraints": dict(fit.constraints),
@@ -149,7 +149,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _correlations(fit: LawFit) -> tuple[str, ...]:
+def _correlations(fit: InferredLaw) -> tuple[str, ...]:
     """Return a note on pairs of constants, on the scale that they are fitted on, that move together."""
     if len(fit.thetas) < 20:
         return ()

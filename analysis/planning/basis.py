@@ -224,9 +224,9 @@ def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[B
     from analysis.approaches.loss_laws import Fitted
     from analysis.diagnostics import qualify
     from analysis.estimation import observations
+    from analysis.inference.akaike import behind
     from analysis.inference.fit_law import fit_law
     from analysis.inference.refusals import refuse
-    from analysis.inference.selection import behind
     from analysis.laws.registry import FORMS
 
     fits = {}

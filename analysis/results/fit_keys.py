@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.approaches import valley_options
+from analysis.inference.intervals import METHODS
 from analysis.results import load
 from analysis.text import commandline
 from analysis.text.commandline import Key
@@ -16,7 +17,6 @@ EXAMPLES = (
     "python -m analysis.fit runs=table.csv columns=params:N,tokens:D,loss:val_loss flop_rule=6ND form=kaplan_floor",
 )
 APPROACHES = ("1", "2", "3")
-INTERVALS = ("bootstrap", "delta", "sandwich", "profile")
 CLUSTERS = ("auto", "sizes", "runs", "rows", "seeds", "residuals")
 LOSSES = ("huber", "student_t", "l1", "squared", "linear")
 
@@ -45,7 +45,7 @@ KEYS = (
     Key("approach", "1 (envelope of learning curves), 2 (isoFLOP valleys), 3 (surface), or all", APPROACHES, _approach),
     Key("loss", "loss function on log residuals; linear: least squares on plain ones", "huber", choices=LOSSES),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001", _delta),
-    Key("interval", "how the law's intervals are made", "bootstrap", choices=INTERVALS),
+    Key("interval", "how the law's intervals are made", "bootstrap", choices=tuple(METHODS)),
     Key("cluster", "what a resample draws; auto: what rows share, else residuals or runs", "auto", choices=CLUSTERS),
     Key("fix", "constants held: E:1.7,alpha:0.34", {}, commandline.constants),
     Key("tie", "constants made equal: beta:alpha", {}, commandline.names),

@@ -20,13 +20,12 @@ from torch import nn
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.rows import SHAPES, Row, find
 from kernels.core.dtensor import local
-from train.model.init import scale
-from train.progress import Progress
 from train.runtime import distributed
 from train.setup import Setup, build, device_of
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.resolve import resolve
+from train.state import TrainState
 from train.step import step
 
 
@@ -70,14 +69,14 @@ def fill(module: Any) -> None:
     """Draw a module's weights where they are."""
     with torch.no_grad():
         for name, weight in module.named_parameters():
-            std = scale(name, module.config)
+            std = module.specs[name].init_std
             part = local(weight)
             nn.init.ones_(part) if std is None else part.normal_(0.0, std)
 
 
 def measure(setup: Setup, row: Row) -> dict[str, float]:
     """Return the row's figures from its steps after the warm-up."""
-    progress, began = Progress(), time.perf_counter()
+    progress, began = TrainState(), time.perf_counter()
     first = 0.0
     for number in range(row.steps):
         if number == row.warmup:
@@ -112,7 +111,7 @@ def _memory(setup: Setup) -> dict[str, float]:
 def profiled(setup: Setup, path: Path) -> None:
     """Write which kernels take the time of two further steps, and where the device waits, for rank 0."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    progress = Progress()
+    progress = TrainState()
     with torch.profiler.profile(activities=activities) as profile:
         for _ in range(2):
             step(setup, progress)

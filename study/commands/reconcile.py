@@ -6,8 +6,9 @@ import argparse
 import sys
 
 from study.commands import add_json, add_study, emit
-from study.reconcile.reconcile import reconcile
-from study.reconcile.two_phase import Outside
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Resolve
 from study.records import ledger
 from study.records.settings import find_study
 from study.storage.layout import StudyFolder
@@ -27,11 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Settle and submit; 1 where a submission stays unclear or points still wait."""
+    """Resolve and submit; 1 where a submission stays unclear or points still wait."""
     folder = find_study(options.study, options.runs)
     stream = sys.stderr if options.json else sys.stdout
-    sent = reconcile(folder, Outside(say=lambda text: print(text, file=stream, flush=True)), force=options.force)
-    return report("reconcile", folder, sent, options.json)
+    services = Services(say=lambda text: print(text, file=stream, flush=True))
+    done = step(folder, services, Resolve(options.force))
+    return report("reconcile", folder, done.submitted, options.json)
 
 
 def report(command: str, folder: StudyFolder, sent: int, machine: bool) -> int:

@@ -7,8 +7,10 @@ import sys
 
 from study.commands import add_json, add_study
 from study.commands.reconcile import report
-from study.reconcile.reconcile import resume
-from study.reconcile.two_phase import Outside
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Submit
+from study.records.points import load_points
 from study.records.settings import find_study, load_submission
 from study.watch.follow import follow
 
@@ -28,7 +30,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json and cluster.executor == "local":
         raise ValueError("resume --json: runs of this machine are shown as they go: leave --json out")
     stream = sys.stderr if options.json else sys.stdout
-    sent = resume(folder, cluster, Outside(say=lambda text: print(text, file=stream, flush=True)))
+    services = Services(say=lambda text: print(text, file=stream, flush=True))
+    done = step(folder, services, Submit(list(load_points(folder)), cluster))
     if cluster.executor == "local":
         return follow(folder, cluster)
-    return report("resume", folder, sent, options.json)
+    return report("resume", folder, done.submitted, options.json)

@@ -7,7 +7,9 @@ import sys
 from contextlib import redirect_stdout
 
 from study.commands import add_json, add_selection, add_study, emit
-from study.reconcile.reconcile import start
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Submit
 from study.records import ledger
 from study.records.settings import find_study, load_submission, reference
 from study.status.observer import Observer
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if keys:
         ledger.append(folder, "retry", keys=keys)
         with redirect_stdout(sys.stderr if options.json else sys.stdout):
-            start(folder, keys, cluster)
+            step(folder, Services(), Submit(keys, cluster))
     if options.json:
         emit("retry", folder, {"submitted": keys})
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -55,7 +56,7 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
     point, place = points[status.key], folder.run(status.key)
     branches = [k for k, p in points.items() if (a := lineage.parent_of(p.config)) is not None and a.key == status.key]
     return {
-        "point": status.as_json(),
+        "point": dataclasses.asdict(status),
         "run": str(place.path),
         "differs": differences(folder, point),
         "parent": point.config.schedule.parent,

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from study import text as terminal
 from study.commands import add_json, add_study, emit
-from study.failures.retry_policy import ENDED_BADLY
-from study.reconcile.reconcile import send_waiting
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Look
 from study.records import ledger
 from study.records.point import Point
 from study.records.settings import find_study, reference
@@ -41,14 +42,10 @@ def run(options: argparse.Namespace) -> int:
     folder = find_study(options.study, options.runs)
     if folder.search.exists():
         return _search(folder, options.json)
-    send_waiting(folder, lambda text: print(text, file=sys.stderr))
     observer = Observer(folder)
     observer.refresh()
-    statuses, points = observer.statuses(), observer.points
-    if any(s.state in ENDED_BADLY for s in statuses):
-        from study.reconcile.retry import carry_on
-
-        statuses = carry_on(observer, statuses, lambda text: print(text, file=sys.stderr))
+    services = Services(say=lambda text: print(text, file=sys.stderr))
+    statuses, points = step(folder, services, Look(observer, observer.statuses())).statuses, observer.points
     if options.json:
         emit("status", folder, as_json(folder, statuses, points), compact=True)
     else:
@@ -82,7 +79,7 @@ def as_json(folder: StudyFolder, statuses: Sequence[PointStatus], points: Mappin
         "cost": {name: getattr(spent, name) for name in ("unit", "asked", "used", "lost")},
         "seconds_left": overview.seconds_left(statuses, points),
         "next": overview.next_action(counts, reference(folder), overview.bad_ends(statuses)) or None,
-        "points": [status.as_json() for status in statuses],
+        "points": list(map(vars, statuses)),
     }
 
 

@@ -6,11 +6,10 @@ dataclasses are the schema: their defaults are what Hydra composes onto, and `re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
-from study.config.executors import EXECUTORS
 from study.failures.retry_policy import Rules, parse_rule
 from sweeps.designs import DESIGNS
 from sweeps.samplers import SAMPLERS
@@ -87,7 +86,7 @@ class SearchConfig:
 class ClusterConfig:
     """Where runs are executed and what one run gets."""
 
-    executor: str = key("local", "processes of this machine, or SLURM jobs", EXECUTORS)
+    executor: str = key("local", "processes of this machine, or SLURM jobs", ("local", "slurm"))
     slots: int | None = key(None, "local: runs at once; null: cores // runtime.threads")
     nodes: int = key(1, "nodes of one run")
     tasks_per_node: int = key(1, "processes (ranks) of one run on each node")
@@ -223,7 +222,7 @@ class Key:
     kind: Any
     default: Any
     help: str
-    choices: Collection[str]
+    choices: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import study
-from study.executors.base import Answer, Cap, Runner
 from study.executors.slurm import limits, nodes, query
 from study.executors.slurm import site as room
 from study.storage.files import RunLock
@@ -44,7 +43,7 @@ class Slurm:
     version: str = ""
     site: nodes.Site = field(default_factory=nodes.Site)
     gpus: Mapping[str, int] = field(default_factory=dict)
-    caps: tuple[Cap, ...] = ()
+    caps: tuple[limits.Cap, ...] = ()
     max_array: int | None = None
     account: str | None = None
     requeue: bool | None = None
@@ -57,7 +56,7 @@ class Slurm:
         return next(iter(defaults or [n.partition for n in self.site.nodes]), None)
 
 
-def ask(runner: Runner, memory: Path) -> tuple[Slurm | None, list[Check]]:
+def ask(runner: query.Runner, memory: Path) -> tuple[Slurm | None, list[Check]]:
     """Ask the scheduler everything that a submission rests on; None where there is no SLURM here."""
     version = runner(["sbatch", "--version"])
     if version.code != 0:
@@ -267,7 +266,7 @@ def _arrays(most: int | None) -> list[str]:
     return [f"arrays of up to {most - 1:,}"] if most > 1 else ["no arrays: jobs are submitted one by one"]
 
 
-def _sacct(history: Answer) -> Check:
+def _sacct(history: query.Answer) -> Check:
     if history.code == 0:
         return Check("sacct", "ok", "answers: ends of jobs and cost are read from it", {"answers": True})
     said = (history.error or "no answer").splitlines()[0]

@@ -118,10 +118,12 @@ def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = Fals
         return
     if not (state.waiting or state.unclear):
         return
-    from study.reconcile.reconcile import advance as submit_waiting
+    from study.reconcile.services import Services
+    from study.reconcile.step import step
+    from study.reconcile.triggers import JobEnd
 
     try:
-        submit_waiting(study, ended=ended)
+        step(study, Services(), JobEnd(ended))
     except Exception as error:
         print(f"points that wait were not submitted: {error}", file=sys.stderr)
 

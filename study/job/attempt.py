@@ -129,7 +129,7 @@ def advance(
 
 
 class Pauses:
-    """Answers a trainer that has paused (see train.pause)."""
+    """Answers a trainer that has paused (see train.runtime.pause)."""
 
     def __init__(self, attempt: AttemptFolder, further: Callable[[], int | None] | None) -> None:
         self._asked = attempt.pause.with_name(f"{attempt.pause.name}.asked")

@@ -14,9 +14,9 @@ def is_time_to_look(study: StudyFolder, key: str) -> bool:
     """Whether a job whose point has ended looks after the others: once in a while, and always as one of the last."""
     if not looked_lately(study):
         return True
-    from study.reconcile import queue
+    from study.reconcile.last_job import few_left
 
-    return queue.few_left(study, {key})
+    return few_left(study, {key})
 
 
 def looked_lately(study: StudyFolder) -> bool:

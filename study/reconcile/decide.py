@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from study.executors.base import Lookup
+from study.executors.slurm.query import Lookup
 from study.records.ledger import Batch, Ledger
 from study.status.states import RESUMABLE
 
@@ -57,7 +57,7 @@ def decide(
     the scheduler answered that it does not know its name, a while after the intent.
     """
     actions: list[Action] = [
-        _settle(batch, lookups.get(batch.name), now) for batch in known.batches.values() if batch.ambiguous
+        _resolve(batch, lookups.get(batch.name), now) for batch in known.batches.values() if batch.ambiguous
     ]
     abandoned = {action.name for action in actions if isinstance(action, Abandon)}
     keys = [key for key in dict.fromkeys(wanted) if _is_due(key, known, states.get(key, "pending"), abandoned)]
@@ -66,7 +66,7 @@ def decide(
     return actions
 
 
-def _settle(batch: Batch, lookup: Lookup | None, now: float) -> Confirm | Abandon | Leave:
+def _resolve(batch: Batch, lookup: Lookup | None, now: float) -> Confirm | Abandon | Leave:
     if batch.executor == "local":
         return Confirm(batch.name, "local")
     if lookup is None or lookup.answer == "unanswered":

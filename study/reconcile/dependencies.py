@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from study.executors.slurm import query
+from study.reconcile.last_job import has_ended
+from study.reconcile.services import Services
+from study.records import ledger, lineage
 from study.records.ledger import Ledger
+from study.records.points import load_points
+from study.status.observer import Observer
+from study.status.states import NEVER_BEGAN
+from study.storage.files import read_json
+from study.storage.layout import StudyFolder
 
 
-def split(
+def job_dependencies(
     waiting: Mapping[str, str], known: Ledger, over: Collection[str] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return, of the points that wait for a parent, sbatch's dependency where that has a job, else why they wait. Pure.
@@ -31,6 +40,34 @@ def lives(dependency: str, alive: Mapping[str, int]) -> bool:
     return alive.get(dependency.partition(":")[2].partition("_")[0], 0) > 0
 
 
-def pending(known: Ledger) -> bool:
-    """Whether a point's latest job has to wait for another one, or had to."""
-    return any(known.batches[name].resources.get("dependency") for name in set(known.current.values()))
+def relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what points have to wait for whose parent has not completed: its job, or, where it has none, why."""
+    if not folder.points.exists() or b'"parent":"' not in folder.points.read_bytes():
+        return {}, {}
+    points, known = load_points(folder), ledger.read(folder)
+    completed = {key for key in lineage.parents(points.values()) if _completed(folder, key)}
+    waiting = lineage.waiting(points, completed)
+    over = {parent for parent in set(waiting.values()) if has_ended(folder, parent, known)}
+    return job_dependencies(waiting, known, over)
+
+
+def _completed(folder: StudyFolder, key: str) -> bool:
+    outcome = read_json(folder.run(key).outcome)
+    return outcome is not None and outcome.get("state", "completed") == "completed"
+
+
+def take_back(folder: StudyFolder, services: Services) -> None:
+    """Let points wait again whose jobs SLURM gave up because their parent's job did not succeed."""
+    known = ledger.read(folder)
+    if not known.has_dependencies:
+        return
+    observer = Observer(folder, lambda ids: query.look(ids, services.runner))
+    observer.refresh()
+    stranded = [s.key for s in observer.statuses() if s.why == NEVER_BEGAN]
+    events = []
+    for key in stranded:
+        batch = known.batches[known.current[key]]
+        resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
+        asked = {"resources": resources, "code": batch.code, "parallel": None}
+        events.append({"event": "waiting", "name": batch.name, "keys": [key], **asked})
+    ledger.extend(folder, events)

@@ -1,35 +1,20 @@
-"""Submitting one job or array, and finding out what became of submissions of which nobody wrote down what did."""
+"""Submitting one job or array, and resolving submissions of which nobody wrote down what became of them."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from study.executors.base import Lookup, Runner, SubmitError
 from study.executors.job_spec import Shape
 from study.executors.slurm import query
 from study.process import code_snapshot
 from study.reconcile.decide import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
+from study.reconcile.services import Services
 from study.records import ledger
 from study.storage.layout import StudyFolder
 
 RETRY_SECONDS = 2.0
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-@dataclass(frozen=True)
-class Outside:
-    """What a submission uses of the world: the scheduler's commands, a clock, and a voice."""
-
-    runner: Runner = query.run
-    clock: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
-    say: Callable[[str], None] = _say
 
 
 @dataclass(frozen=True)
@@ -74,67 +59,69 @@ class Sent:
     full: str = ""
 
 
-def send(folder: StudyFolder, request: Request, outside: Outside, *, patient: bool = True) -> Sent:
+def send(folder: StudyFolder, request: Request, services: Services, *, patient: bool = True) -> Sent:
     """Submit: the intent first, then sbatch, then what became of it. For the submit lock's holder.
 
-    Raises ValueError (a SubmitError) where SLURM refuses for good, or nobody knows whether it accepted.
+    Raises ValueError (a SchedulerError) where SLURM refuses for good, or nobody knows whether it accepted.
     """
     from study.executors.slurm import sbatch
 
     text = request.script(folder)  # what cannot be rendered leaves no intent
     ledger.extend(folder, [request.intent()])
     try:
-        job_id = sbatch.submit(folder, request.name, text, outside.runner, shape=request.shape)
-    except SubmitError as error:
+        job_id = sbatch.submit(folder, request.name, text, services.runner, shape=request.shape)
+    except sbatch.SchedulerError as error:
         if error.full:
             ledger.append(folder, "abandoned", name=request.name, why=str(error))
             return Sent(None, str(error))
-        return Sent(after_error(folder, request.name, error, outside, patient=patient))
+        return Sent(after_error(folder, request.name, error, services, patient=patient))
     ledger.append(folder, "submitted", name=request.name, job_id=job_id)
     return Sent(job_id)
 
 
-def settle(folder: StudyFolder, outside: Outside, *, patient: bool = True, force: bool = False) -> list[Leave]:
-    """Settle ambiguous submissions as far as the scheduler says; return those that stay. For the submit lock's holder.
+def resolve_unclear(
+    folder: StudyFolder, services: Services, *, patient: bool = True, force: bool = False
+) -> list[Leave]:
+    """Resolve unclear submissions as far as the scheduler says; return those that stay. For the submit lock's holder.
 
     patient: wait out the short window in which a submission may still be on its way. force: give up what the scheduler
     does not name, also when it gives no answer: the user knows better. Should such a submission arrive after all, its
     jobs find that they are not wanted.
     """
-    limit = outside.clock() + 2 * WINDOW_SECONDS
+    limit = services.clock() + 2 * WINDOW_SECONDS
     while True:
-        left, on_its_way = _settle_once(folder, outside)
-        if not (patient and on_its_way) or outside.clock() > limit:
+        left, on_its_way = _resolve_once(folder, services)
+        if not (patient and on_its_way) or services.clock() > limit:
             break
-        outside.sleep(RETRY_SECONDS)
+        services.sleep(RETRY_SECONDS)
     if force:
         for action in left:
             ledger.append(folder, "abandoned", name=action.name, why=f"given up by the user: {action.why}")
-            outside.say(f"{action.name}: given up: its points are submitted again")
+            services.say(f"{action.name}: given up: its points are submitted again")
         return []
     return left
 
 
-def _settle_once(folder: StudyFolder, outside: Outside) -> tuple[list[Leave], bool]:
-    """Settle what can be; return what stays, and whether some of it may still be on its way to the scheduler."""
+def _resolve_once(folder: StudyFolder, services: Services) -> tuple[list[Leave], bool]:
+    """Resolve what can be; return what stays, and whether some of it may still be on its way to the scheduler."""
     state = ledger.read(folder)
     unclear = [batch for batch in state.batches.values() if batch.ambiguous]
-    lookups = {batch.name: _look_up(folder, batch, outside) for batch in unclear if batch.executor == "slurm"}
+    lookups = {batch.name: _look_up(folder, batch, services) for batch in unclear if batch.executor == "slurm"}
     left: list[Leave] = []
-    for action in decide((), state, {}, lookups, outside.clock()):
+    for action in decide((), state, {}, lookups, services.clock()):
         if isinstance(action, Confirm):
             ledger.append(folder, "submitted", name=action.name, job_id=action.job_id)
-            outside.say(f"{action.name}: was submitted as job {action.job_id}")
+            services.say(f"{action.name}: was submitted as job {action.job_id}")
         elif isinstance(action, Abandon):
             ledger.append(folder, "abandoned", name=action.name, why=action.why)
-            outside.say(f"{action.name}: never reached the scheduler: its points are submitted again")
+            services.say(f"{action.name}: never reached the scheduler: its points are submitted again")
         elif isinstance(action, Leave):
             left.append(action)
     return left, any(lookups[action.name].answer == "absent" for action in left)
 
 
-def after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outside, *, patient: bool = True) -> str:
-    """Return the job id if the submission went through in spite of the error; else raise, the ledger being settled.
+def after_error(folder: StudyFolder, name: str, error: ValueError, services: Services, *, patient: bool = True) -> str:
+    """Return the job id if the submission went through in spite of the error; else raise, the ledger being up to date.
 
     What SLURM refuses for good waits no more, and neither does what was to be submitted in the same way.
     """
@@ -144,7 +131,7 @@ def after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outs
         refused = [{"event": "refused", "keys": same, "why": str(error)}] if same else []
         ledger.extend(folder, [{"event": "abandoned", "name": name, "why": str(error), "final": True}, *refused])
         raise error
-    settle(folder, outside, patient=patient)
+    resolve_unclear(folder, services, patient=patient)
     batch = ledger.read(folder).batches[name]
     if batch.job_id is not None:
         return batch.job_id
@@ -155,7 +142,7 @@ def after_error(folder: StudyFolder, name: str, error: ValueError, outside: Outs
     raise ValueError(f"{error}: it is not known whether {name} was submitted: give the command again later") from error
 
 
-def _look_up(folder: StudyFolder, batch: ledger.Batch, outside: Outside) -> Lookup:
+def _look_up(folder: StudyFolder, batch: ledger.Batch, services: Services) -> query.Lookup:
     """Look an ambiguous submission up: in the attempts that it may have made already, then by its name."""
     from study.records.attempts import latest_attempt
 
@@ -163,5 +150,5 @@ def _look_up(folder: StudyFolder, batch: ledger.Batch, outside: Outside) -> Look
         run = folder.run(key)
         attempt = latest_attempt(run) if run.attempts.is_dir() else None
         if attempt is not None and attempt.batch == batch.name:
-            return Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
-    return query.find(batch.name, batch.time, outside.runner)
+            return query.Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
+    return query.find(batch.name, batch.time, services.runner)

@@ -115,6 +115,11 @@ class Ledger:
         """Whether nobody wrote down of some submission whether it reached the scheduler."""
         return any(batch.ambiguous for batch in self.batches.values())
 
+    @property
+    def has_dependencies(self) -> bool:
+        """Whether a point's latest job has to wait for another one, or had to."""
+        return any(self.batches[name].resources.get("dependency") for name in set(self.current.values()))
+
     def batch(self, key: str) -> Batch | None:
         """Return the batch that a key belongs to now; None where it was never submitted or is to be tried anew."""
         name = self.current.get(key)

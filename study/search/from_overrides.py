@@ -9,7 +9,6 @@ from typing import Any
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
 from study.config.schema import StudyConfig
-from study.executors import load
 from study.search.settings import Settings, described
 from sweeps.history import Setting
 from sweeps.rungs import first_rung
@@ -146,7 +145,7 @@ def settings_of(
             f"search.stake={search.stake} is what asha_guarded selects with: it needs search=asha_guarded, and "
             f"search.name is {search.name}"
         )
-    if search.shape == "jobs" and not load(config.cluster.executor).detached:
+    if search.shape == "jobs" and config.cluster.executor != "slurm":
         raise ValueError(
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )

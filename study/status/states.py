@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.executors import detached
-from study.executors.base import Job
+from study.executors.slurm.query import Job
 from study.failures.kinds import STATES as KINDS
 from study.failures.kinds import by_slurm
 from study.failures.retry_policy import UNSURE
@@ -87,7 +86,7 @@ def judge(seen: Evidence) -> Standing:
             return Standing("waiting", seen.waiting)
         return _waiting(seen)
     mine = attempt if attempt is not None and attempt.batch == seen.batch.name else None
-    return _scheduled(seen, mine) if detached(seen.batch) else _local(seen, mine)
+    return _local(seen, mine) if seen.batch.executor == "local" else _slurm(seen, mine)
 
 
 def _waiting(seen: Evidence) -> Standing:
@@ -116,7 +115,7 @@ def _local(seen: Evidence, mine: Attempt | None) -> Standing:
     return Standing("interrupted", "its process was killed outright", "killed")
 
 
-def _scheduled(seen: Evidence, mine: Attempt | None) -> Standing:
+def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
     assert seen.batch is not None
     if seen.batch.ambiguous:
         return Standing("unknown", "nobody wrote down whether it was submitted: submit again to settle it")
@@ -164,8 +163,9 @@ def _packed(batch: Batch, mine: Attempt | None) -> Standing | None:
 def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
     """Return the state that an attempt wrote; why it was interrupted, the scheduler and the ledger know better."""
     state, kind, job = str(ended.get("state", "unknown")), _kind(ended), seen.job
+    slurm = seen.batch is not None and seen.batch.executor == "slurm"
     told = state in ("interrupted", "preempted")
-    if detached(seen.batch) and job is None and not seen.queue_complete and (told or seen.again):
+    if slurm and job is None and not seen.queue_complete and (told or seen.again):
         return Standing("unknown", f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
     said = _by_job(job) if job is not None and (kind in UNSURE or told) else None
     if told and (seen.cancelled or said == "cancelled"):
@@ -222,9 +222,9 @@ class PointStatus:
     """One point as a person wants to see it. `loss` [nats per token] is the validation loss once completed.
 
     kind: of which kind its end was (study.failures.kinds), headline: the line that says most of an error, next: what
-    follows by itself and why, or why nothing does, or what helps. reason: the scheduler's own, of one that is queued;
-    executor: whose that is. slow: the rank that the others wait for, and its node. source: which code the latest
-    attempt ran, beside what was recorded for it (study.process.code_snapshot.ran); None where nobody can tell.
+    follows by itself and why, or why nothing does, or what helps. reason: SLURM's own, of one that is queued.
+    slow: the rank that the others wait for, and its node. source: which code the latest attempt ran, beside what was
+    recorded for it (study.process.code_snapshot.ran); None where nobody can tell.
     """
 
     key: str
@@ -247,11 +247,6 @@ class PointStatus:
     slow: str | None = None
     source: str | None = None
     reason: str = ""
-    executor: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what commands give out of it; the executor is said of each attempt."""
-        return {name: value for name, value in vars(self).items() if name != "executor"}
 
     @property
     def ended(self) -> bool:

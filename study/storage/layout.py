@@ -78,7 +78,7 @@ class AttemptFolder:
 
     @property
     def pause(self) -> Path:
-        """Beginning of the names of two files by which a paused trainer asks whether to go on (see train.pause)."""
+        """Beginning of the names of two files by which a paused trainer asks whether to go on (train.runtime.pause)."""
         return self.path / "pause"
 
     def rank(self, rank: int) -> Path:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from study.executors import query, submitted
-from study.executors.base import Job, QueueView
+from study.executors.slurm.query import Job, View, look
 from study.records import ledger
 from study.records.point import Point, point_log
 from study.search.labels import Labels
@@ -23,13 +22,13 @@ LOOK_SECONDS = 60.0
 class Source:
     """The study's files, read again only where they have changed; `view`: the last look at SLURM."""
 
-    def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[ledger.Batch]], QueueView] = query) -> None:
+    def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[str]], View] = look) -> None:
         self.folder = folder
         self.points: dict[str, Point] = {}
         self.ledger = ledger.Ledger()
         self._ask = ask
         self._asked = float("-inf")
-        self.view = QueueView()
+        self.view = View()
         self._labels = Labels(folder)
         self._stamps: dict[Path, tuple[int, int] | None] = {}
         self._places: dict[str, str] = {}
@@ -50,9 +49,8 @@ class Source:
         if self._changed(self.folder.events) or self._changed(self.folder.search):
             self._labels.refresh()
         if time.monotonic() - self._asked > LOOK_SECONDS:
-            names = {self.ledger.current[key] for key in self._places.keys() - set(settled)}
-            batches = [self.ledger.batches[name] for name in sorted(names)]
-            self.view = self._ask(batches) if batches else QueueView()
+            jobs = {self._places[key].partition("_")[0] for key in self._places.keys() - set(settled)}
+            self.view = self._ask(sorted(jobs)) if jobs else View()
             self._asked = time.monotonic()
 
     def started(self) -> list[str]:
@@ -119,8 +117,9 @@ class Source:
 def _places(state: ledger.Ledger) -> dict[str, str]:
     """Return SLURM's name of the current job of every key that has one."""
     places: dict[str, str] = {}
-    for batch in submitted(state.batches.values()):
-        places |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
+    for batch in state.batches.values():
+        if batch.executor == "slurm" and batch.job_id is not None:
+            places |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
     return places
 
 

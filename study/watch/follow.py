@@ -15,12 +15,13 @@ from typing import Self
 
 from study import text
 from study.config.schema import ClusterConfig
-from study.executors.local import Slots, write_batch
+from study.executors.local import Slots
 from study.failures.kinds import HELD
 from study.failures.retry_policy import ENDED_BADLY
 from study.planning.ranks import estimated_flops, slot_count
-from study.reconcile.reconcile import send_waiting
-from study.reconcile.retry import again_here, carry_on
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import LocalEnds, Look
 from study.records import lineage, outcomes
 from study.records.attempts import latest_attempt
 from study.records.settings import reference
@@ -90,10 +91,10 @@ class Controller:
             self._broken[self._batches[key], key] = code
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
-        carried = self._carry_on(seen, busy) if starting else []
-        if starting and (again := carried or self._after_bad_ends(seen, busy, say)):
+        left = self._left_behind(seen, busy) if starting else []
+        if starting and (again := self._again(left, seen, busy, say)):
             seen = [replace(s, state="pending") if s.key in again else s for s in seen]
-        if not carried:  # else what follows from bad ends is asked at the next step
+        if not left:  # else what follows from bad ends is asked at the next step
             self._look_at_disk(seen, busy, say)
         free = 0 if self.full else self.slots.count - len(busy)
         held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == "completed"})
@@ -118,24 +119,22 @@ class Controller:
         self._batches[status.key] = batch.name
         self.slots.start(status.key, batch)
 
-    def _carry_on(self, seen: Sequence[PointStatus], busy: AbstractSet[str]) -> list[str]:
-        """Write down a new try of runs that an earlier process left behind and that have saved; return their keys."""
+    def _left_behind(self, seen: Sequence[PointStatus], busy: AbstractSet[str]) -> list[str]:
+        """Return the keys of runs that an earlier process left behind and that have saved since."""
         self._adopted |= busy - self._batches.keys()
         left = [s.key for s in seen if s.key in self._adopted and s.key not in busy]
-        again = [s.key for s in seen if s.key in left and s.state == "interrupted"]
         self._adopted.difference_update(left)
-        if again:
-            batch = self._observer.known.batch(again[0])
-            code, resources = (batch.code, batch.resources) if batch else (None, None)
-            write_batch(self._observer.folder, again, code, resources)
-        return again
+        return [s.key for s in seen if s.key in left and s.state == "interrupted"]
 
-    def _after_bad_ends(
-        self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]
-    ) -> list[str]:
-        """Write down a new try of runs that ended badly and whose policy says so; return their keys."""
+    def _again(
+        self, left: Sequence[str], seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]
+    ) -> Sequence[str]:
+        """Have new tries of these runs, or of those that ended badly, written down; return the keys that go on."""
         ended = [s for s in seen if s.key not in busy and s.kind]
-        return again_here(self._observer.folder, self._observer.known, ended, say) if ended else []
+        if not (left or ended):
+            return []
+        trigger = LocalEnds(self._observer.known, ended, left)
+        return step(self._observer.folder, Services(say=say), trigger).again
 
     def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]) -> None:
         """Start no more runs while one has found its disk full: they would all end so. One that is tried again has not.
@@ -229,10 +228,11 @@ def _watch(
     first = True
     while True:
         began, used = time.monotonic(), time.process_time()
-        poll.maybe()
+        asked = poll.maybe()
         statuses = observer.statuses()
-        if poll.note(statuses):
-            statuses = carry_on(observer, statuses, shown.say)
+        if poll.note(statuses) or asked:
+            look = Look(observer, statuses, quiet=True)
+            statuses = list(step(observer.folder, Services(say=shown.say), look).statuses)
         if controller is not None:
             statuses = controller.step(statuses, not stop.requests, shown.say)
         shown.update(statuses)
@@ -315,14 +315,15 @@ class Poll:
         """How long nothing has changed."""
         return time.monotonic() - self._changed
 
-    def maybe(self) -> None:
-        """Ask if it is time to."""
+    def maybe(self) -> bool:
+        """Ask if it is time to, and return whether it was."""
         now = time.monotonic()
-        if now >= self._next:
-            send_waiting(self._observer.folder)
-            self._observer.refresh()
-            self._next = now + self._wait
-            self._wait = min(MAX_POLL_SECONDS, self._wait * 1.5)
+        if now < self._next:
+            return False
+        self._observer.refresh()
+        self._next = now + self._wait
+        self._wait = min(MAX_POLL_SECONDS, self._wait * 1.5)
+        return True
 
     def note(self, statuses: Sequence[PointStatus]) -> bool:
         """Take note of the states and return whether they changed; a change makes the next look soon."""

@@ -16,7 +16,6 @@ from typing import Any
 from study import text as terminal
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig, plain
-from study.executors.base import batch_name
 from study.executors.job_spec import Shape
 from study.executors.local import write_batch
 from study.executors.prepare_data import gather
@@ -29,9 +28,9 @@ from study.planning.plan import common, folder_of
 from study.planning.ranks import tasks
 from study.process import code_snapshot as frozen_code
 from study.process.children import job_environment, python, spawn
-from study.reconcile.reconcile import SUBMITTER_SECONDS
-from study.reconcile.two_phase import Outside, Request, send
-from study.reconcile.two_phase import settle as settle_submissions
+from study.reconcile.services import Services
+from study.reconcile.step import SUBMITTER_SECONDS
+from study.reconcile.two_phase import Request, resolve_unclear, send
 from study.records import ledger, outcomes
 from study.records.corpus import corpus_of
 from study.records.point import Point
@@ -241,8 +240,8 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     from study.executors.slurm import sbatch
 
     single = config.search.shape == "jobs"
-    arrays = not single and room.site().array_limit
-    name = batch_name(folder.name, "dryrun")
+    arrays = not single and sbatch.array_limit(room.site().allowed.controller.max_array)
+    name = sbatch.batch_name(folder.name, "dryrun")
     shape, copy = Shape.of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
     text = sbatch.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
     print("\nThis script would be submitted with sbatch:\n")
@@ -263,7 +262,7 @@ def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings
         _begin(folder, config, wanted)
         if config.search.shape == "jobs":
             unit_jobs.choose_code(folder, config.cluster.code)
-            print(f"submitted {unit_jobs.advance_held(folder, Outside())} jobs")
+            print(f"submitted {unit_jobs.advance_held(folder, Services())} jobs")
         else:
             _submit(folder, config.cluster, count)
     _say_next(folder)
@@ -274,9 +273,11 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
 
     For the submit lock's holder.
     """
-    outside = Outside()
-    settle_submissions(folder, outside)
-    unit_jobs.give_up(Office.of(folder), outside)  # units that were jobs of their own, and would wait for these
+    from study.executors.slurm import sbatch
+
+    services = Services()
+    resolve_unclear(folder, services)
+    unit_jobs.give_up(Office.of(folder), services)  # units that were jobs of their own, and would wait for these
     missing = count - _living(folder)
     if missing <= 0:
         print(f"{count} workers are queued or running already.")
@@ -284,27 +285,29 @@ def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
     shape = Shape.of(cluster)
     if shape.pack > 1:
         raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
-    purse = budget.purse(folder, outside.runner)
+    purse = budget.purse(folder, services.runner)
     short = purse.take(shape, missing) if purse is not None else ""
     if short:
         raise ValueError(f"{missing} workers: {short}")
     version = frozen_code.take(folder, shape.code)
-    there = room.site(outside.runner, folder.limits, outside.clock())
-    arrays = there.array_limit
-    print(_send(folder, shape, version.id, missing, outside, arrays=arrays > 0))
+    there = room.site(services.runner, folder.limits, services.clock())
+    arrays = sbatch.array_limit(there.allowed.controller.max_array)
+    print(_send(folder, shape, version.id, missing, services, arrays=arrays > 0))
 
 
-def _send(folder: StudyFolder, shape: Shape, code: str, count: int, outside: Outside, *, arrays: bool) -> str:
+def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Services, *, arrays: bool) -> str:
     """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
 
     Raises ValueError where one is refused; what went out before is said then too.
     """
+    from study.executors.slurm import sbatch
+
     names: list[str] = []
     try:
         for _ in range(1 if arrays else count):
-            name = batch_name(folder.name)
+            name = sbatch.batch_name(folder.name)
             request = Request(name, shape, count if arrays else None, code=code, module=MODULE)
-            sent = send(folder, request, outside)
+            sent = send(folder, request, services)
             if sent.full:
                 raise ValueError(sent.full)
             names.append(f"{sent.job_id} ({name})")

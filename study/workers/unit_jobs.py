@@ -12,13 +12,13 @@ import time
 from dataclasses import replace
 
 from study.config.schema import ClusterConfig
-from study.executors import query
-from study.executors.base import QueueView, batch_name
 from study.executors.job_spec import Shape
+from study.executors.slurm import query
 from study.failures.retry_policy import Rules
 from study.process import code_snapshot
-from study.reconcile.queue import as_the_last
-from study.reconcile.two_phase import Outside, Request, send, settle
+from study.reconcile.last_job import as_the_last
+from study.reconcile.services import Services
+from study.reconcile.two_phase import Request, resolve_unclear, send
 from study.records import ledger
 from study.records.points import load_points
 from study.records.settings import load_submission
@@ -37,26 +37,26 @@ UNIT = "unit"
 """In a batch's resources: the key that its job advances."""
 
 
-def advance(folder: StudyFolder, outside: Outside | None = None) -> int:
+def advance(folder: StudyFolder, services: Services | None = None) -> int:
     """Submit jobs for the units that the search hands out now, as many as may run at once; return how many.
 
     Gives up first the units whose jobs are gone. Raises ValueError where SLURM refuses or gives no answer.
     """
     with locked(folder.submitting, LOCK_SECONDS):
-        return advance_held(folder, outside or Outside())
+        return advance_held(folder, services or Services())
 
 
-def advance_held(folder: StudyFolder, outside: Outside) -> int:
+def advance_held(folder: StudyFolder, services: Services) -> int:
     """Do what :func:`advance` does, for the submit lock's holder."""
     submitted = 0
-    unclear = settle(folder, outside)
+    unclear = resolve_unclear(folder, services)
     office = Office.of(folder)
-    give_up(office, outside)
+    give_up(office, services)
     while _of_jobs(office) < office.settings.workers and not unclear:
         claim = office.claim(f"{JOB}{_name(folder)}", lease=False)
         if claim is None:
             break
-        if not _submit(office, claim, outside):
+        if not _submit(office, claim, services):
             break
         submitted += 1
     if office.search.over:
@@ -86,29 +86,29 @@ def advance_quietly(folder: StudyFolder) -> None:
         print(f"{folder.name}: jobs were not submitted: {error}", file=sys.stderr, flush=True)
 
 
-def give_up_gone(folder: StudyFolder, outside: Outside | None = None) -> None:
+def give_up_gone(folder: StudyFolder, services: Services | None = None) -> None:
     """Give up the units whose jobs are gone where workers advance the search now: these would wait for them."""
     office = Office.of(folder)
     if not _of_jobs(office):
         return
     with locked(folder.submitting, LOCK_SECONDS):
-        settle(folder, outside or Outside())
-        give_up(office, outside or Outside())
+        resolve_unclear(folder, services or Services())
+        give_up(office, services or Services())
 
 
-def advance_at_end(folder: StudyFolder, outside: Outside | None = None) -> None:
+def advance_at_end(folder: StudyFolder, services: Services | None = None) -> None:
     """Submit what is wanted, as a job whose unit is over; the last one of the search tries for a while.
 
     SLURM still counts jobs that end together with it, and itself. Says what went wrong and goes on, as above.
     """
-    outside = outside or Outside()
+    services = services or Services()
     try:
-        if not advance(folder, outside) and _is_last(folder):
+        if not advance(folder, services) and _is_last(folder):
             as_the_last(
                 folder,
-                outside,
+                services,
                 lambda: _is_last(folder),
-                lambda: advance(folder, outside),
+                lambda: advance(folder, services),
                 is_final=lambda error: getattr(error, "ambiguous", True) is False,
             )
     except (ValueError, TimeoutError, OSError) as error:
@@ -124,7 +124,7 @@ def _is_last(folder: StudyFolder) -> bool:
     return bool(names) or not search.over
 
 
-def give_up(office: Office, outside: Outside) -> None:
+def give_up(office: Office, services: Services) -> None:
     """End the claims whose job SLURM knows to be gone, or which never became one. For the submit lock's holder."""
     office.refresh()
     claims = [claim for claim in office.search.claims.values() if claim.worker.startswith(JOB)]
@@ -132,7 +132,8 @@ def give_up(office: Office, outside: Outside) -> None:
         return
     batches = ledger.read(office.folder).batches
     of = {claim.number: batches.get(claim.worker.removeprefix(JOB)) for claim in claims}
-    seen = query((batch for batch in of.values() if batch is not None), outside.runner)
+    ids = sorted({batch.job_id for batch in of.values() if batch is not None and batch.job_id is not None})
+    seen = query.look(ids, services.runner) if ids else query.View()
     with office.transaction():
         for claim in claims:
             if office.search.is_current(claim.number, claim.unit.trial):
@@ -142,7 +143,7 @@ def give_up(office: Office, outside: Outside) -> None:
                     office.lose(claim, why, ended - began, begun=began > 0.0, kind=_kind(of[claim.number], seen))
 
 
-def gone(batch: ledger.Batch | None, seen: QueueView) -> str | None:
+def gone(batch: ledger.Batch | None, seen: query.View) -> str | None:
     """Return why a claim's job neither waits nor runs; None where it does, or where nobody can tell. Pure."""
     if batch is None:
         return "its submitter ended before it submitted a job"
@@ -158,20 +159,20 @@ def gone(batch: ledger.Batch | None, seen: QueueView) -> str | None:
     return f"SLURM says {job.word} of job {batch.job_id}"
 
 
-def _kind(batch: ledger.Batch | None, seen: QueueView) -> str:
+def _kind(batch: ledger.Batch | None, seen: query.View) -> str:
     """Return the kind of end of a claim's job that is gone."""
     job = None if batch is None or batch.job_id is None else seen.jobs.get(batch.job(0))
     return by_job(job.word) if job is not None else GONE
 
 
-def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, outside: Outside) -> Shape:
+def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Services) -> Shape:
     """Return what a point's job asks for: as the cluster section says, sized from the point where that says so."""
     if not cluster.auto:
         return Shape.of(cluster)
     from study.executors.slurm.site import site
     from study.planning import sizing
 
-    there = site(outside.runner, folder.limits, outside.clock())
+    there = site(services.runner, folder.limits, services.clock())
     (sized,) = sizing.allot(folder, [load_points(folder)[key]], cluster, there)
     return sized.shape
 
@@ -184,14 +185,14 @@ def with_more_memory(shape: Shape, rules: Rules, times: int) -> Shape:
     return replace(shape, mem_gb=round(shape.mem_gb * rules.memory_factor**times, 3))
 
 
-def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
+def _submit(office: Office, claim: Claim, services: Services) -> bool:
     """Submit the job of a claim; False where there is no room now: then the unit is handed out again later."""
     folder, name = office.folder, claim.worker.removeprefix(JOB)
     try:
         told = load_submission(folder)
-        shape = shape_of(folder, claim.key, told.cluster, outside)
+        shape = shape_of(folder, claim.key, told.cluster, services)
         shape = with_more_memory(shape, told.retry.rules(), office.search.trials[claim.unit.trial].short_of_memory)
-        purse = budget.purse(folder, outside.runner)
+        purse = budget.purse(folder, services.runner)
         short = "" if purse is None else purse.take(shape, 1)
         if short:
             raise ValueError(short)
@@ -200,12 +201,12 @@ def _submit(office: Office, claim: Claim, outside: Outside) -> bool:
             office.lose(claim, str(error), 0.0, begun=False)
         raise
     request = Request(name, shape, None, code=_code(folder, shape), module=MODULE, also={UNIT: claim.key})
-    sent = send(folder, request, outside)
+    sent = send(folder, request, services)
     if sent.full:
         with office.transaction():
             office.lose(claim, sent.full, 0.0, begun=False)
         return False
-    outside.say(f"trial {claim.unit.trial} to {claim.unit.until:,} tokens: job {sent.job_id} ({name})")
+    services.say(f"trial {claim.unit.trial} to {claim.unit.until:,} tokens: job {sent.job_id} ({name})")
     return True
 
 
@@ -229,4 +230,6 @@ def _of_jobs(office: Office) -> int:
 
 
 def _name(folder: StudyFolder) -> str:
+    from study.executors.slurm.sbatch import batch_name
+
     return batch_name(folder.name)

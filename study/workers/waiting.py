@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from study.executors import query, submitted
-from study.executors.base import ALIVE
+from study.executors.slurm import query
 from study.records import ledger
 from study.records.settings import reference
 from study.search.trial_queue import JOB, Office
@@ -14,20 +13,21 @@ from study.storage.layout import StudyFolder
 from study.workers.unit_jobs import UNIT
 
 
-def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
+def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
     """Return the search's jobs that live, as statuses without a point: queued, with SLURM's reason, or running.
 
     Of jobs of one unit each only those whose unit is not over: a search may have had thousands.
     """
-    known = submitted(ledger.read(folder).batches.values())
+    known = [b for b in ledger.read(folder).batches.values() if b.executor == "slurm" and b.abandoned is None]
     if any(UNIT in batch.resources for batch in known):
         wanted = {claim.worker.removeprefix(JOB) for claim in Office.of(folder).search.claims.values()}
         known = [batch for batch in known if UNIT not in batch.resources or batch.name in wanted]
-    executors = {batch.job_id: batch.executor for batch in known}
+    ids = sorted({str(batch.job_id) for batch in known if batch.job_id})
+    jobs = look(ids).jobs if ids else {}
     return [
-        PointStatus(name, job.state, job_id=name, reason=job.reason, executor=executors[name.partition("_")[0]])
-        for name, job in (look(known).jobs.items() if known else ())
-        if job.state in ALIVE
+        PointStatus(key=name, state=job.state, reason=job.reason, job_id=name)
+        for name, job in jobs.items()
+        if job.state in query.ALIVE
     ]
 
 
@@ -40,6 +40,6 @@ def refusal(folder: StudyFolder) -> list[str]:
     return [*refused_lines(pending), next_action({"pending": 1}, reference(folder), bad_ends(pending))]
 
 
-def lines(folder: StudyFolder, look: Look = query) -> list[str]:
+def lines(folder: StudyFolder, look: Look = query.look) -> list[str]:
     """Return what keeps the search's jobs waiting, or from being taken, for good, with what helps; nothing else."""
     return [*queued_lines(waiting_jobs(folder, look)), *refusal(folder)]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.diagnostics import pitfalls
+from analysis.inference import findings
 from analysis.inputs import foreign, frame, tables
 from analysis.inputs.columns import OPTIONAL, REQUIRED
 from analysis.inputs.rows import from_csv
@@ -222,9 +222,9 @@ def test_cells_of_a_scaled_column_that_are_no_numbers_keep_their_reason(tmp_path
 def test_counts_too_small_to_be_counts_and_exchanged_columns_are_found() -> None:
     table = studies.isoflop(0)
     small = {name: table[name].to_numpy(float) for name in ("params", "tokens")}
-    millions = pitfalls.columns({**small, "params": small["params"] / 1e6})
+    millions = findings.columns({**small, "params": small["params"] / 1e6})
     assert [(check.code, check.level) for check in millions] == [("units", "error")]
     assert "columns=params:COLUMN*1e6" in millions[0].advice
-    exchanged = pitfalls.columns({"params": small["tokens"], "tokens": small["params"]})
+    exchanged = findings.columns({"params": small["tokens"], "tokens": small["params"]})
     assert [check.code for check in exchanged] == ["few_tokens"]
-    assert pitfalls.columns(small) == []
+    assert findings.columns(small) == []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ from analysis.inference.law_result import LawFit
 from analysis.inference.selection import compare
 from analysis.inputs import rows
 from tests.analysis import studies
+from tests.test_import_rules import imported
 
 
 @cache
@@ -383,10 +388,15 @@ def test_the_public_surface_is_short_and_complete() -> None:
         _ = analysis.fit_lore
 
 
-def test_functions_keep_their_names_beside_the_modules_of_the_same_name() -> None:
-    import importlib
-
-    assert importlib.import_module("analysis.compare").__name__ == "analysis.compare"
+def test_functions_keep_their_names_beside_the_command_of_the_same_name() -> None:
+    """Importing the module `analysis.compare` would put it in the function's place: it is only run."""
+    root = Path(__file__).parents[2]
+    files = [path for room in ("analysis", "study", "tests/analysis") for path in (root / room).rglob("*.py")]
+    assert not [str(path) for path in files if "analysis.compare" in imported(path) - {"analysis.compare.compare"}]
+    code = "from analysis import compare; assert callable(compare); import sys, runpy; "
+    code += "sys.argv = ['', 'runs=x', 'forms=list']; runpy.run_module('analysis.compare', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, "chinchilla" in done.stdout) == (0, True), done.stderr
     assert callable(analysis.compare)
     assert importlib.import_module("analysis.approaches.comparison").__name__ == "analysis.approaches.comparison"
     assert callable(analysis.approaches.side_by_side)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.approaches import settings
-from analysis.diagnostics import pitfalls
+from analysis.inference import findings
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.inputs import frame
@@ -113,25 +113,25 @@ def test_repeated_tokens_without_a_law_of_repeats_are_refused() -> None:
     with pytest.raises(ValueError, match=r"20 of 20 runs trained on more tokens than are unique \(up to 3 epochs\)"):
         fit(table)
     fit(study(unique_tokens=lambda t: t["tokens"]))
-    assert codes(pitfalls.columns(by_name(table))) == set()
+    assert codes(findings.columns(by_name(table))) == set()
     many = study(unique_tokens=lambda t: t["tokens"] / 5)
-    assert codes(pitfalls.columns(by_name(many))) == {"many_epochs"}
-    assert codes(pitfalls.columns(by_name(study(unique_tokens=lambda t: t["tokens"] / 20)))) == {"very_many_epochs"}
+    assert codes(findings.columns(by_name(many))) == {"many_epochs"}
+    assert codes(findings.columns(by_name(study(unique_tokens=lambda t: t["tokens"] / 20)))) == {"very_many_epochs"}
 
 
 def test_long_warmup() -> None:
     small = study(warmup_tokens=lambda t: 0.2 * t["tokens"].median())
-    assert codes(pitfalls.columns(by_name(small))) == {"long_warmup"}
-    assert codes(pitfalls.columns(by_name(study(warmup_tokens=lambda t: 0.05 * t["tokens"])))) == set()
+    assert codes(findings.columns(by_name(small))) == {"long_warmup"}
+    assert codes(findings.columns(by_name(study(warmup_tokens=lambda t: 0.05 * t["tokens"])))) == set()
 
 
 def test_a_learning_rate_that_was_not_tuned_or_is_on_the_edge_of_its_sweep() -> None:
-    assert codes(pitfalls.columns(by_name(study(lr=1e-3)))) == {"lr_not_tuned"}
+    assert codes(findings.columns(by_name(study(lr=1e-3)))) == {"lr_not_tuned"}
     swept = pd.concat([study(noise=0.0, lr=rate).assign(bend=np.log(rate / 1e-3) ** 2) for rate in (5e-4, 1e-3, 2e-3)])
     inside = swept.assign(loss=swept["loss"] * (1 + 0.01 * swept["bend"])).drop(columns="bend")
-    assert codes(pitfalls.columns(by_name(inside))) == {"swept_settings"}
+    assert codes(findings.columns(by_name(inside))) == {"swept_settings"}
     edge = inside.assign(loss=inside["loss"] * (1 - 0.05 * np.log(inside["lr"] / 1e-3)))
-    assert codes(pitfalls.columns(by_name(edge))) == {"optimum_on_edge", "swept_settings"}
+    assert codes(findings.columns(by_name(edge))) == {"optimum_on_edge", "swept_settings"}
 
 
 def test_seed_noise_is_estimated_and_lack_of_fit_is_tested() -> None:
@@ -140,7 +140,7 @@ def test_seed_noise_is_estimated_and_lack_of_fit_is_tested() -> None:
     assert "seed_noise" in codes(found)
     assert "lack_of_fit" not in codes(found)
     data = fit(right).data
-    assert pitfalls.seed_noise(data) == pytest.approx(0.003, rel=0.2)
+    assert findings.seed_noise(data) == pytest.approx(0.003, rel=0.2)
     bent = right.assign(loss=right["loss"] * (1 + 0.02 * np.cos(3 * np.log(right["params"]))))
     assert "lack_of_fit" in codes(fit(bent, loss="squared", cluster="rows").check())
 

@@ -20,8 +20,8 @@ import torch
 from kernels.core.dtensor import local
 from train import loop, run
 from train import step as steps
-from train.progress import Progress
 from train.setup import Setup
+from train.state import TrainState
 
 ROOM = 4000
 """Bytes that a file can have on a full disk here: metrics fit, shards do not."""
@@ -49,7 +49,7 @@ def inject(kind: str, wanted: range, rank: int, folder: Path) -> None:
                 local(weight.grad).fill_(torch.nan)
         return loss
 
-    def faulty_step(setup: Setup, progress: Progress, **named: Any) -> Any:
+    def faulty_step(setup: Setup, progress: TrainState, **named: Any) -> Any:
         now[0] = progress.step + 1
         if kind == "hang" and now[0] in wanted:
             fault_that_waits()

@@ -32,7 +32,7 @@ from tests.train.runs import (
 from tests.warm import Started
 from train import run
 from train.checkpoint.layout import newest
-from train.saving import given_up
+from train.checkpoint.manager import given_up
 from train.spec.config import ParallelConfig, RunConfig
 
 pytestmark = pytest.mark.slow

@@ -15,14 +15,14 @@ from train.spec.config import RunConfig
 WATCHED = """
 import sys
 from train.run import main
-from train.saving import Saving
+from train.checkpoint.manager import CheckpointManager
 
 DEAR = {"triton", "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "pandas", "scipy", "mlflow"}
-save, found = Saving.save, []
+save, found = CheckpointManager.save, []
 def watched(*arguments, **options):
     found.append(sorted(DEAR & set(sys.modules)))
     return save(*arguments, **options)
-Saving.save = watched
+CheckpointManager.save = watched
 code = main(sys.argv[1:])
 print(code, found)
 """

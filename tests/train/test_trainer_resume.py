@@ -16,8 +16,8 @@ import yaml
 from tests.train.faults import BRAKE
 from tests.train.runs import faulty, finish, read_outcome, records, start, values, with_runtime, write_config
 from tests.warm import Started
-from train import run, saving
-from train.checkpoint import save
+from train import run
+from train.checkpoint import manager, save
 from train.checkpoint.layout import newest
 from train.runtime.signals import StopFlag
 from train.spec.config import RunConfig
@@ -158,7 +158,7 @@ def test_a_run_whose_every_save_fails_is_given_up_also_where_checkpoints_stay(
 
     monkeypatch.setattr(StopFlag, "install", lambda flag: None)
     monkeypatch.setattr(save, "stage", full)
-    monkeypatch.setattr(saving, "given_up", lambda unsaved, interval: True)
+    monkeypatch.setattr(manager, "given_up", lambda unsaved, interval: True)
     config = write_config(tmp_path / "run", with_runtime(tiny, checkpoint_keep_steps=1))
     assert run.main(["--config", str(config)]) == run.FAILED
     said = capsys.readouterr().err

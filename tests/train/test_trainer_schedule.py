@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.progress import batch_sequences, evaluation_due, parts
+from train.data.batch import even_parts
 from train.spec.config import BatchConfig, ScheduleConfig
-from train.spec.schedule import batch_tokens, branch_decay_fraction, check_branch, factor
+from train.spec.schedule import batch_sequences, batch_tokens, branch_decay_fraction, check_branch, factor
+from train.state import evaluation_due
 
 NAMES = ("cosine", "wsd", "linear", "constant")
 
@@ -112,7 +113,7 @@ def test_steps_spend_exactly_the_budget_and_evaluations_end_on_it(
 ) -> None:
     tokens, evaluated, at = 0, 0, []
     while tokens < budget * length:
-        taken = batch_sequences(batch * length, budget * length, tokens, length)
+        taken = batch_sequences(BatchConfig(tokens=batch * length), budget * length, tokens, length)
         assert 1 <= taken <= batch
         tokens += taken * length
         if evaluation_due(evaluated, tokens, budget * length, count):
@@ -128,7 +129,7 @@ def test_steps_spend_exactly_the_budget_and_evaluations_end_on_it(
 
 @given(count=st.integers(0, 500), most=st.integers(1, 100))
 def test_micro_batches_are_few_equal_and_whole(count: int, most: int) -> None:
-    sizes = parts(count, most)
+    sizes = even_parts(count, most)
     assert sum(sizes) == count
     assert len(sizes) == math.ceil(count / most)
     assert all(0 < size <= most for size in sizes)

@@ -11,12 +11,12 @@ import torch
 from tests.train.runs import read_outcome, records, with_runtime, write_config
 from train import evaluate, loop, run
 from train import step as steps
+from train.checkpoint.manager import CheckpointManager
 from train.metrics.deferred import Late
 from train.metrics.profiler import communication, covered, memory_told, starts
 from train.metrics.throughput import Devices, measured, rates
 from train.metrics.timers import Clock
 from train.runtime.signals import StopFlag
-from train.saving import Saving
 from train.spec.config import ProfileConfig, RunConfig
 from train.spec.device_peaks import stated
 
@@ -110,12 +110,12 @@ def test_on_a_device_that_runs_behind_every_step_has_its_own_time(
         device.wait()
         return evaluate.evaluate(*positional, **named)
 
-    def save(self: Saving, *positional: Any, **named: Any) -> None:
+    def save(self: CheckpointManager, *positional: Any, **named: Any) -> None:
         device.host += 7.0
         saved(self, *positional, **named)
 
-    saved = Saving.save
-    monkeypatch.setattr(Saving, "save", save)
+    saved = CheckpointManager.save
+    monkeypatch.setattr(CheckpointManager, "save", save)
     for name, stands_in in (("step", step), ("evaluate", evaluated)):
         monkeypatch.setattr(loop, name, stands_in)
     monkeypatch.setattr(loop, "Late", lambda _: Late(CPU, lambda: SimulatedMark(device)))

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from train.checkpoint.layout import Checkpoint
+from train.spec.config import SCIENTIFIC, RunConfig
+from train.spec.later import without
+
+
+def identity_of(config: RunConfig, fingerprint: str) -> dict[str, Any]:
+    """Return what a checkpoint belongs to: the scientific config and the data's fingerprint."""
+    sections = asdict(config)
+    science = without({name: sections[name] for name in SCIENTIFIC})
+    data = {k: v for k, v in science["data"].items() if k not in ("source", "fingerprint")}
+    data["sources"] = [{k: v for k, v in source.items() if k != "source"} for source in data["sources"]]
+    return {"config": {**science, "data": data}, "fingerprint": fingerprint}
 
 
 def check_identity(found: Checkpoint, identity: Mapping[str, Any]) -> None:

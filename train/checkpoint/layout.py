@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from train.metrics.console import warn
+from train.runtime.console import warn
 from train.runtime.files import describe, sync_folder, write_synced
 
 FORMAT = 2

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from train.checkpoint.layout import Retention, commit, discard, stage, staging_of
 from train.checkpoint.staging import Staging
-from train.metrics.console import warn
+from train.runtime.console import warn
 from train.runtime.files import describe
 
 WRITE_SECONDS = 1800.0

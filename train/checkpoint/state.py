@@ -111,7 +111,7 @@ def _named(parts: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
 
 def _shapes(parts: Sequence[nn.Module]) -> dict[str, Shape]:
     """Return the shapes of the whole weights of our own modules, by name."""
-    return {name: shape for part in parts for name, shape in getattr(part, "shapes", {}).items()}
+    return {name: spec.shape for part in parts for name, spec in getattr(part, "specs", {}).items()}
 
 
 def _steered(

@@ -12,6 +12,12 @@ from train.data.rows import Rows
 from train.spec.labels import IGNORED
 
 
+def even_parts(count: int, most: int) -> list[int]:
+    """Return `count` sequences cut into the fewest micro-batches of at most `most`, as equal as can be."""
+    passes = -(-count // most)
+    return [count * (i + 1) // passes - count * i // passes for i in range(passes)]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Sequences of one rank, (sequences, length) int64 each.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from train.model.init import initialise
+from train.model.norm import RMSNorm
 from train.model.transformer import Transformer
 from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
@@ -69,7 +70,7 @@ def _run(config: ModelConfig, optim: OptimConfig, steps: int, seed: int) -> dict
     model = Transformer(config, VOCABULARY, LENGTH)
     model.materialise(torch.device("cpu"))
     initialise(model, seed)
-    optimizer = make_optimizer(model.named_parameters(), config, optim)
+    optimizer = make_optimizer(model.named_parameters(), model.specs, config, optim)
     before = _outputs(model, inputs)
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=True)
@@ -94,7 +95,7 @@ def _kept(model: nn.Module, outputs: Outputs) -> Iterator[None]:
     handles = [
         module.register_forward_hook(lambda _, __, out, name=name: outputs.__setitem__(name, out))
         for name, module in wanted.items()
-        if not name.endswith("norm")
+        if not isinstance(module, RMSNorm)
     ]
     try:
         yield

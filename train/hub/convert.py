@@ -45,7 +45,7 @@ def export(run: Path, out: Path, dtype: str = "bfloat16", step: int | None = Non
     described = architecture.to_hub(model, data.vocab_size, data.sequence_length, manifest.separator_token, dtype)
     found = _checkpoint(run, step)
     with _made(out) as made:
-        size = write_shards(made, _converted(found, model, DTYPES[dtype]))
+        size = write_shards(made, _converted(found, model, data.vocab_size, DTYPES[dtype]))
         (made / "config.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
         file = manifest.tokenizer.file
         content = None if file is None else (corpus / file).read_text("utf-8")
@@ -68,7 +68,7 @@ def take_in(source: Path, out: Path) -> str:
     resolve_model(model, length)
     shards, vocab_size = Shards(source), int(config["vocab_size"])
     with _made(out) as made:
-        write_shards(made, _ours(shards, model))
+        write_shards(made, _ours(shards, model, vocab_size))
         tokenizer = source / TOKENIZER
         sections: dict[str, dict[str, Any]] = {
             "model": {**_given(model), "init_from": str(out.absolute())},
@@ -97,24 +97,23 @@ def _checkpoint(run: Path, step: int | None) -> Checkpoint:
     return found
 
 
-def _converted(found: Checkpoint, model: ModelConfig, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _converted(
+    found: Checkpoint, model: ModelConfig, vocab_size: int, dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
     """Yield their tensors, reading a block at a time."""
     about = stored(found)
-    for names in weights.groups(model):
-        state = {
-            f"model.{name}": torch.empty(about[f"model.{name}"][0], dtype=about[f"model.{name}"][1]) for name in names
-        }
-        read(found, state)
-        ours = {name.removeprefix("model."): value for name, value in state.items()}
-        for name, value in weights.to_hub(ours, model):
+    for specs in weights.specs_by_layer(model, vocab_size):
+        ours = {name: torch.empty(spec.shape, dtype=about[f"model.{name}"][1]) for name, spec in specs.items()}
+        read(found, {f"model.{name}": value for name, value in ours.items()})
+        for name, value in weights.to_hub(ours, specs):
             yield name, value.to(dtype)
 
 
-def _ours(shards: Shards, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+def _ours(shards: Shards, model: ModelConfig, vocab_size: int) -> Iterator[tuple[str, Tensor]]:
     """Yield our tensors, reading a block at a time."""
-    for names in weights.groups(model):
-        for name in names:
-            yield name, weights.from_hub(name, [shards.read(theirs) for theirs in weights.theirs_of(name)], model)
+    for specs in weights.specs_by_layer(model, vocab_size):
+        for name, spec in specs.items():
+            yield name, weights.from_hub(name, [shards.read(theirs) for theirs in weights.names_of(name, spec)], spec)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def start_from(module: Transformer, place: Path) -> None:
     _check_model(module.config, place)
     with torch.no_grad():
         for name, weight in module.named_parameters():
-            shape = module.shapes[name]
+            shape = module.specs[name].shape
             if shards.shape(name) != shape:
                 raise ValueError(
                     f"model.init_from={place}: {name} has shape {shards.shape(name)}, the config wants "

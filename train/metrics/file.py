@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from train.metrics.console import warn
+from train.runtime.console import warn
 
 ROLLBACK = "rollback"
 """The kind of record that begins a new path; its metrics say where: `to_step`."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.swiglu.api import swiglu
 from kernels.swiglu.gated_mlp import gated_mlp
+from train.model.params import HubTensors, ParamSpec, parameter, same_tensor
 from train.precision.product import Product, shaped
+from train.spec import mup
 from train.spec.config import ModelConfig
 from train.spec.counts import mlp_width
 
@@ -16,14 +20,19 @@ from train.spec.counts import mlp_width
 class MLP(nn.Module):
     """Gate and up projection as one matrix product, then down.
 
-    `gate_up` is (2, hidden, width), gate first: a tensor-parallel rank holds the same hidden channels of both.
+    `gate_up` is (2, hidden, width), gate first: a tensor-parallel rank holds the same hidden channels of both, and FSDP
+    cuts what such a rank has along these, too. FSDP alone stores the same numbers in rows that its ranks can share
+    evenly (train.spec.cut.laid_out).
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        hidden = mlp_width(config)
-        self.gate_up = nn.Parameter(torch.empty(2, hidden, config.width))
-        self.down = nn.Parameter(torch.empty(config.width, hidden))
+        width, hidden = config.width, mlp_width(config)
+        gate_and_up = HubTensors(("mlp.gate_proj.weight", "mlp.up_proj.weight"), torch.unbind, _stacked)
+        std = mup.matrix_std(config)
+        self.gate_up = parameter(ParamSpec("matrix", (2, hidden, width), std, tp_dim=1, fsdp_dim=1, hub=gate_and_up))
+        std, down = mup.residual_std(config), same_tensor("mlp.down_proj.weight")
+        self.down = parameter(ParamSpec("matrix", (width, hidden), std, tp_dim=1, hub=down))
         self.linear: dict[str, Product] = {"gate_up": F.linear, "down": F.linear}
         """How each weight is applied; set by train.precision.float8."""
 
@@ -35,3 +44,7 @@ class MLP(nn.Module):
         if first is F.linear and second is F.linear:
             return gated_mlp(x, gate_up, down)
         return second(swiglu(first(x, gate_up.flatten(0, 1)), fuse=False), down)
+
+
+def _stacked(theirs: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(theirs))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from kernels.core.dtensor import local
 from kernels.rms_norm.api import add_rms_norm, rms_norm
+from train.model.params import HubTensors, ParamSpec, parameter
 
 
 class RMSNorm(nn.Module):
     """RMSNorm over the last axis of size `width`, computed in fp32 whatever comes in, returned as it came."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, hub: HubTensors | None = None) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight = parameter(ParamSpec("norm", (width,), None, hub=hub))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normed x, of the same shape."""

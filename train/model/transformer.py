@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from train.model.attention.masks import Masks, Sizes, make_masks
 from train.model.attention.sdpa import rule_of
 from train.model.mlp import MLP
 from train.model.norm import RMSNorm
+from train.model.params import ParamSpec, parameter, same_tensor, specs_of
 from train.model.rope import rotations
 from train.precision.product import shaped
 from train.spec import mup
@@ -35,12 +36,21 @@ class Part:
 
 
 class Embedding(nn.Module):
-    """Token numbers to vectors."""
+    """Token numbers to vectors.
 
-    def __init__(self, vocab_size: int, width: int) -> None:
+    An embedding that is only looked up is drawn with std 1, so that the residual stream starts at the scale of a normed
+    one. Measured at 80,000 parameters and 500 steps: 3.68 nats per token, 3.75 with a std of 1/sqrt(width), and 4.23
+    with a head of std 1/width. A tied embedding is drawn as the head that it is.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.width = width
-        self.weight = nn.Parameter(torch.empty(vocab_size, width))
+        self.width = config.width
+        shape, hub = (vocab_size, config.width), same_tensor("model.embed_tokens.weight")
+        if config.tied_embeddings:
+            self.weight = parameter(ParamSpec("head", shape, mup.head_std(config), tp_dim=0, hub=hub))
+        else:
+            self.weight = parameter(ParamSpec("embedding", shape, 1.0, tp_dim=0, hub=hub))
         self.lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
         """How rows are found; train.parallel.tensor replaces it where each rank holds a part of the vocabulary."""
 
@@ -57,10 +67,11 @@ class Embedding(nn.Module):
 class Head(nn.Module):
     """Hidden states to the summed loss. Where embeddings are tied it has no weight of its own."""
 
-    def __init__(self, vocab_size: int, width: int, tied: bool, softcap: float = 0.0) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, width))
-        self.softcap = softcap
+        shape, std, hub = (vocab_size, config.width), mup.head_std(config), same_tensor("lm_head.weight")
+        self.weight = None if config.tied_embeddings else parameter(ParamSpec("head", shape, std, tp_dim=0, hub=hub))
+        self.softcap = config.logit_softcap
         self.group: Any = None
         """The process group over which the vocabulary is cut, if it is; set by train.parallel.tensor."""
 
@@ -91,9 +102,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.width, config.norm_eps)
+        self.attention_norm = RMSNorm(config.width, config.norm_eps, same_tensor("input_layernorm.weight"))
         self.attention = Attention(config)
-        self.mlp_norm = RMSNorm(config.width, config.norm_eps)
+        self.mlp_norm = RMSNorm(config.width, config.norm_eps, same_tensor("post_attention_layernorm.weight"))
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, turns: Tensor | None, masks: Masks) -> Tensor:
@@ -117,12 +128,16 @@ class Transformer(nn.Module):
         self.length = length
         self.part = part = part or Part(0, config.layers)
         tied = config.tied_embeddings
-        self.embedding = Embedding(vocab_size, config.width) if part.first or (part.last and tied) else None
+        self.embedding = Embedding(config, vocab_size) if part.first or (part.last and tied) else None
         self.blocks = nn.ModuleDict({str(i): Block(config) for i in range(part.start, part.stop)})
-        self.norm = RMSNorm(config.width, config.norm_eps) if part.last else None
-        self.output = Head(vocab_size, config.width, tied, config.logit_softcap) if part.last else None
-        self.shapes = {name: tuple(weight.shape) for name, weight in self.named_parameters()}
-        """Shapes of the whole weights by name, however sharding stores their numbers."""
+        scaled = same_tensor("model.norm.weight", mup.output_scale(config))
+        self.norm = RMSNorm(config.width, config.norm_eps, scaled) if part.last else None
+        self.output = Head(config, vocab_size) if part.last else None
+        self.specs = specs_of(self)
+        """What each weight is, by name, however wrappers and sharding store it."""
+        for number, block in self.blocks.items():
+            for name in (f"blocks.{number}.{name}" for name, _ in block.named_parameters()):
+                self.specs[name] = replace(self.specs[name], layer=int(number))
         # No buffer: wrappers would send it to other ranks, which have the same numbers.
         self.output_scale = mup.output_scale(config)
         self.turns = rotations(config, length)

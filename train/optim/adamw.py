@@ -14,6 +14,7 @@ from kernels.core.dispatch import use_triton
 from kernels.core.dtensor import local
 from train.optim.sharded import take_gradient
 from train.precision.stochastic_rounding import copy_rounded_
+from train.spec.config import OptimConfig
 
 
 class Kernel(Protocol):
@@ -120,6 +121,12 @@ class Rounded:
             fused([weight], [grad], [moments[0]], [moments[1]], [step], **options)
             copy_rounded_(first, moments[0], generator)
             copy_rounded_(second, moments[1], generator)
+
+
+def settings(optim: OptimConfig) -> dict[str, Any]:
+    """Return what its groups hold of the config."""
+    # "fused" is torch's word for a step count that lives on the weight's device; checkpoints go by it.
+    return {"betas": (optim.beta1, optim.beta2), "eps": optim.eps, "fused": True}
 
 
 def update(

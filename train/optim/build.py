@@ -1,4 +1,4 @@
-"""The optimizer of a run, from its config and the names of its weights."""
+"""The optimizer of a run, from its config and its weights."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any
 import torch
 from torch import nn
 
+from train.model.params import ParamSpec
 from train.optim.adamw import Kernel, Rounded, fastest
-from train.optim.optimizer import Optimizer, set_lr
+from train.optim.optimizer import Optimizer, module_of, set_lr
 from train.optim.param_groups import Rule, rule_of
 from train.spec.config import ModelConfig, OptimConfig
-from train.spec.cut import Shape
 
 
 def make_optimizer(
     named: Iterable[tuple[str, nn.Parameter]],
+    specs: Mapping[str, ParamSpec],
     model: ModelConfig,
     optim: OptimConfig,
     *,
     iteration_dtype: torch.dtype = torch.float32,
     state_dtype: torch.dtype = torch.float32,
     kernel: Kernel | None = None,
-    shapes: Mapping[str, Shape] | None = None,
 ) -> Optimizer:
-    """Return the optimizer of these weights (names as in the whole model; whole tensors or shards), at its peak rate.
+    """Return the optimizer of these weights (whole tensors or shards), at its peak rate.
 
-    iteration_dtype: format of Muon's Newton-Schulz products. state_dtype: format of moments and momentum. kernel: what
-    takes AdamW's step; None: the fastest, and torch's with stochastic rounding where moments are bf16. shapes: of the
-    whole weights by name, where sharding stores their numbers in other rows.
+    specs: what each weight is, by name. iteration_dtype: format of Muon's Newton-Schulz products. state_dtype: format
+    of moments and momentum. kernel: what takes AdamW's step; None: the fastest, and torch's with stochastic rounding
+    where moments are bf16.
     """
     members: dict[Rule, list[tuple[str, nn.Parameter]]] = {}
     for name, weight in named:
-        members.setdefault(rule_of(name, model, optim), []).append((name, weight))
+        members.setdefault(rule_of(specs[name], model, optim), []).append((name, weight))
     chosen = {"iteration_dtype": iteration_dtype, "state_dtype": state_dtype}
-    groups = [_group(rule, weights, shapes or {}, optim, **chosen) for rule, weights in members.items()]
+    groups = [_group(rule, weights, specs, optim, **chosen) for rule, weights in members.items()]
     made = Optimizer(groups, kernel or (Rounded() if state_dtype is torch.bfloat16 else fastest))
     assert optim.lr is not None, "the config is resolved"
     set_lr(made, optim.lr)
@@ -45,7 +45,7 @@ def make_optimizer(
 def _group(
     rule: Rule,
     weights: list[tuple[str, nn.Parameter]],
-    shapes: Mapping[str, Shape],
+    specs: Mapping[str, ParamSpec],
     optim: OptimConfig,
     *,
     iteration_dtype: torch.dtype,
@@ -59,12 +59,8 @@ def _group(
         "weight_decay": rule.decay,
         "state_dtype": state_dtype,
     }
-    if rule.algorithm == "adamw":
-        # "fused" is torch's word for a step count that lives on the weight's device; checkpoints go by it.
-        return group | {"betas": (optim.beta1, optim.beta2), "eps": optim.eps, "fused": True}
-    group |= {"momentum": optim.momentum, "nesterov": optim.nesterov}
+    group |= module_of(rule.algorithm).settings(optim)
     if rule.algorithm == "muon":
-        group |= {"split": rule.split, "iterations": optim.muon_iterations, "scale": optim.muon_scale}
-        whole = [shapes.get(name, tuple(weight.shape)) for name, weight in weights]
-        group |= {"iteration_dtype": iteration_dtype, "shapes": whole}
+        group |= {"split": rule.split, "iteration_dtype": iteration_dtype}
+        group["shapes"] = [specs[name].shape for name, _ in weights]
     return group

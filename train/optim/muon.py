@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.core.dtensor import local
 from train.optim.sharded import Exchange, part_of, shard_axis, take_gradient, whole
+from train.spec.config import OptimConfig
 from train.spec.cut import Shape
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration: steepest at 0 while singular values stay within about 0.7 to 1.2 (Jordan et al. 2024)."""
+
+
+def settings(optim: OptimConfig) -> dict[str, Any]:
+    """Return what its groups hold of the config."""
+    return {
+        "momentum": optim.momentum,
+        "nesterov": optim.nesterov,
+        "iterations": optim.muon_iterations,
+        "scale": optim.muon_scale,
+    }
 
 
 def update(

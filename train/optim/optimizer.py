@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from kernels.core.dtensor import local
-from train.optim import adamw, muon, sgd
+from train.optim import adamw
 from train.optim.adamw import Kernel
+from train.spec.config import OptimConfig
+from train.spec.optimizers import OPTIMIZERS
+
+
+class Rule(Protocol):
+    """What an optimizer's module offers."""
+
+    def settings(self, optim: OptimConfig) -> dict[str, Any]:
+        """Return what its groups hold of the config."""
+
+    def update(
+        self,
+        group: Mapping[str, Any],
+        weights: Sequence[Tensor],
+        state: Mapping[Tensor, dict[str, Any]],
+        skip: Tensor | None,
+        scale: Tensor | None,
+        **more: Any,
+    ) -> None:
+        """Take one step of a group: `skip` and `scale` as in :meth:`Optimizer.step`, `state` by weight."""
+
+
+def module_of(algorithm: str) -> Rule:
+    """Return the module of an optimizer by its name in OPTIMIZERS."""
+    return cast(Rule, import_module(f"train.optim.{OPTIMIZERS[algorithm].module}"))
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Groups of weights, each with its rule ("adamw", "muon" or "sgd"), learning rate and decay.
+    """Groups of weights, each with its rule (a name in OPTIMIZERS), learning rate and decay.
 
     A torch optimizer, so that distributed checkpoints know how to save and reshard its state: `step`, `exp_avg` and
     `exp_avg_sq` of AdamW, `momentum_buffer` of the others, laid out as their weight is. The settings in the groups
@@ -66,12 +92,9 @@ class Optimizer(torch.optim.Optimizer):
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
                 continue
-            if group["algorithm"] == "adamw":
-                adamw.update(group, weights, self.state, skip, scale, kernel=self._kernel)
-            elif group["algorithm"] == "muon":
-                muon.update(group, weights, self.state, skip, scale)
-            else:
-                sgd.update(group, weights, self.state, skip, scale)
+            algorithm = group["algorithm"]
+            more = {"kernel": self._kernel} if algorithm == "adamw" else {}
+            module_of(algorithm).update(group, weights, self.state, skip, scale, **more)
 
     def seed(self, step: int) -> None:
         """Say which step of the run comes: rounding at random, where there is any, is a function of it."""

@@ -1,14 +1,13 @@
-"""Which rule, learning rate and decay each weight gets: a pure function of its name and of the config."""
+"""Which rule, learning rate and decay each weight gets: a pure function of what it is and of the config."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from train.model.params import Kind, ParamSpec
 from train.spec import mup
 from train.spec.config import ModelConfig, OptimConfig
-from train.spec.counts import head_dim, kv_heads
-
-KINDS = ("matrix", "head", "embedding", "norm")
+from train.spec.optimizers import OPTIMIZERS, algorithm_of
 
 
 @dataclass(frozen=True)
@@ -25,38 +24,19 @@ class Rule:
     split: tuple[int, ...] | None = None
 
 
-def kind_of(name: str, tied: bool) -> str:
-    """Return what a weight is, by its name alone: a wrapper may have flattened it.
-
-    matrix: a factor of a product within a block. head: the output head, also where it is the embedding. embedding: an
-    input embedding that is only looked up. norm: the gain of a norm.
-    """
-    if name.endswith("norm.weight"):
-        return "norm"
-    if name.startswith("embedding"):
-        return "head" if tied else "embedding"
-    return "head" if name.startswith("output") else "matrix"
-
-
-def rule_of(name: str, model: ModelConfig, optim: OptimConfig) -> Rule:
+def rule_of(spec: ParamSpec, model: ModelConfig, optim: OptimConfig) -> Rule:
     """Return the rule of a weight. `optim` is resolved."""
-    kind = kind_of(name, model.tied_embeddings)
-    algorithm = optim.name
-    if algorithm == "muon" and kind != "matrix":
-        algorithm = "adamw"
-    scale = _lr_scale(optim, kind) * mup.lr_scale(model, kind, optim.muon_scale if algorithm == "muon" else algorithm)
+    kind = spec.kind
+    algorithm = algorithm_of(optim.name, kind)
+    scale = _lr_scale(optim, kind) * mup.lr_scale(model, kind, OPTIMIZERS[algorithm].mup or optim.muon_scale)
     decay = _decay(optim, kind)
     if optim.independent_decay:  # the step multiplies it by lr * scale, which leaves the schedule's factor
         assert optim.lr is not None, "the config is resolved"
         decay /= optim.lr * scale
-    split = None
-    if algorithm == "muon" and name.endswith("attention.qkv"):
-        group = model.width // head_dim(model) // kv_heads(model)
-        split = (group * head_dim(model), head_dim(model), head_dim(model))
-    return Rule(algorithm, scale, decay, split)
+    return Rule(algorithm, scale, decay, spec.muon_split if algorithm == "muon" else None)
 
 
-def _lr_scale(optim: OptimConfig, kind: str) -> float:
+def _lr_scale(optim: OptimConfig, kind: Kind) -> float:
     scales = {
         "embedding": optim.embedding_lr_scale,
         "head": optim.head_lr_scale,
@@ -65,7 +45,7 @@ def _lr_scale(optim: OptimConfig, kind: str) -> float:
     return scales.get(kind, 1.0)
 
 
-def _decay(optim: OptimConfig, kind: str) -> float:
+def _decay(optim: OptimConfig, kind: Kind) -> float:
     """Return the weight decay of a kind.
 
     By default norms have none, nor has an input embedding that is only looked up: its rows would shrink in the steps in

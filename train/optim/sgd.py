@@ -10,6 +10,12 @@ from torch import Tensor
 
 from kernels.core.dtensor import local
 from train.optim.sharded import take_gradient
+from train.spec.config import OptimConfig
+
+
+def settings(optim: OptimConfig) -> dict[str, Any]:
+    """Return what its groups hold of the config."""
+    return {"momentum": optim.momentum, "nesterov": optim.nesterov}
 
 
 def update(

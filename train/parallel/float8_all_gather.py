@@ -40,7 +40,7 @@ def gather_in_fp8(module: Transformer, group: dist.ProcessGroup, dtype: torch.dt
         product = layer.linear[name]  # type: ignore[index]
         if isinstance(product, Received):
             # Not to_local(), which may give a view of the shard: FSDP2 asks the shard itself.
-            weight, shape = getattr(layer, name), module.shapes[f"{names[layer]}.{name}"]
+            weight, shape = getattr(layer, name), module.specs[f"{names[layer]}.{name}"].shape
             shard = weight._local_tensor
             columns = shape[-1] if tuple(weight.shape) != shape else shard.shape[-1]  # tensor parallelism may cut them
             ways.append(Way(product, shard, columns))

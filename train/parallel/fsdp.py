@@ -28,12 +28,12 @@ from train.spec.cut import laid_out
 def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
     """Cut a module's weights over the ranks; on the meta device, so that no rank ever holds them whole."""
     view = _view(mesh)
-    _lay_out(module, mesh.axes.fsdp)
+    placements = _lay_out(module, mesh.axes.fsdp)
     how: dict[str, Any] = {
         "mesh": view,
         "mp_policy": _precision(config),
         "offload_policy": CPUOffloadPolicy() if _offloads(config, view) else OffloadPolicy(),
-        "shard_placement_fn": _placement,
+        "shard_placement_fn": placements.get,
     }
     freed = config.parallel.zero == 3
     for block in module.blocks.values():
@@ -87,19 +87,21 @@ def _precision(config: RunConfig) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=chosen.compute, reduce_dtype=chosen.reduce, cast_forward_inputs=False)
 
 
-def _lay_out(module: nn.Module, ranks: int) -> None:
-    """Store the numbers of every weight in rows that the ranks can share evenly; see train.spec.cut.
+def _lay_out(module: Transformer, ranks: int) -> dict[nn.Parameter, Shard]:
+    """Store the numbers of every weight in rows that the ranks can share evenly; return where each is to be cut.
 
     FSDP2 cuts no axis but the first unevenly. What tensor parallelism has cut keeps its shape: its hidden channels are
     not one run of a whole weight's numbers (train.spec.mesh refuses those that cannot be shared equally).
     """
-    for owner in module.modules():
-        for name, weight in list(owner.named_parameters(recurse=False)):
-            shape = laid_out(tuple(weight.shape), ranks)
-            if shape != tuple(weight.shape) and not isinstance(weight, DTensor):
-                setattr(owner, name, nn.Parameter(weight.detach().view(shape)))
-
-
-def _placement(weight: nn.Parameter) -> Shard:
-    """Return along which axis a weight is cut: the hidden channels of a gate and up within tensor parallelism."""
-    return Shard(1 if weight.dim() == 3 else 0)
+    placements = {}
+    for name, weight in list(module.named_parameters()):
+        spec = module.specs[name]
+        shape = laid_out(spec.shape, ranks)
+        if shape == spec.shape or isinstance(weight, DTensor):
+            placements[weight] = Shard(spec.fsdp_dim)
+        else:
+            owner, _, leaf = name.rpartition(".")
+            stored = nn.Parameter(weight.detach().view(shape))
+            setattr(module.get_submodule(owner), leaf, stored)
+            placements[stored] = Shard(0)
+    return placements

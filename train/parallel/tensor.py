@@ -24,7 +24,6 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from train.model.transformer import Block, Transformer
 from train.parallel.collectives import gather, scatter
 from train.parallel.mesh import Mesh
-from train.spec.cut import TENSOR
 
 
 def cut(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
@@ -40,7 +39,9 @@ def cut(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
         _overlap(group)
     for name, weight in list(module.named_parameters()):
         owner, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(owner), leaf, nn.Parameter(_on(view, weight, placement(name))))
+        dim = module.specs[name].tp_dim
+        where = Replicate() if dim is None else Shard(dim)
+        setattr(module.get_submodule(owner), leaf, nn.Parameter(_on(view, weight, where)))
     if module.embedding is not None:
         module.embedding.lookup = _Lookup(group)
     for block in module.blocks.values():
@@ -53,11 +54,6 @@ def cut(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
     if module.output is not None:
         module.output.group = group
         module.output.register_forward_pre_hook(_Before(group))
-
-
-def placement(name: str) -> Placement:
-    """Return how the weight of this name lies on the ranks of tp."""
-    return next((Shard(dim) for end, dim in TENSOR.items() if name.endswith(end)), Replicate())
 
 
 def finish(module: nn.Module, mesh: Mesh) -> None:

@@ -7,12 +7,13 @@ documented rule, so that a frozen config holds numbers only and two ways of sayi
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
+from train.spec.optimizers import OPTIMIZERS
 
-def key(default: Any, help: str, choices: Collection[str] = (), former: Any = MISSING) -> Any:
+
+def key(default: Any, help: str, choices: tuple[str, ...] = (), former: Any = MISSING) -> Any:
     """Return a dataclass field with its default, its one-line help and its allowed values.
 
     former: of a key that is new, the value that says what runs did before there was the key (see train.spec.later).
@@ -112,7 +113,7 @@ class BatchConfig:
 class OptimConfig:
     """AdamW, Muon (matrices; AdamW for the rest) or SGD, with decoupled weight decay by group."""
 
-    name: str = key("adamw", "rule of the update; muon: matrices by Muon, the rest by AdamW", ("adamw", "muon", "sgd"))
+    name: str = key("adamw", "rule of the update; muon: matrices by Muon, the rest by AdamW", tuple(OPTIMIZERS))
     lr: float | None = key(
         None, "peak learning rate; null: by train.spec.scaling_rules.peak_lr (adamw, and muon by match_rms)"
     )

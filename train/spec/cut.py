@@ -1,4 +1,4 @@
-"""How weights are cut over the ranks that share them: shapes by name, rows that can be shared evenly, and their sizes.
+"""How weights are cut over the ranks that share them: their shapes, rows that can be shared evenly, and their sizes.
 
 FSDP2 cuts a weight's first axis into runs of whole rows, as many on each rank as on the first, whose share is rounded
 up; what the last ranks lack is padding in every message. Where a weight's own rows cannot be shared evenly, its numbers
@@ -8,7 +8,8 @@ are laid out in other, shorter rows: the same numbers in the same order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim, kv_heads, mlp_width
@@ -19,51 +20,53 @@ Box = tuple[slice, ...]
 SLACK = 0.01
 """How much more than its fair share of a matrix the first rank may hold before the matrix is laid out anew."""
 
-TENSOR = {
-    "embedding.weight": 0,
-    "output.weight": 0,
-    "attention.qkv": 0,
-    "attention.out": 1,
-    "mlp.gate_up": 1,
-    "mlp.down": 1,
-}
-"""Along which axis tensor parallelism cuts a weight, by the end of its name; norms each rank holds whole."""
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight's shape and the axes that it is cut along, as its train.model.params.ParamSpec says, without torch.
+
+    tp_dim: by tensor parallelism, None: each rank holds it whole. fsdp_dim: by FSDP within tensor parallelism.
+    """
+
+    shape: Shape
+    tp_dim: int | None = None
+    fsdp_dim: int = 0
+
+    def on_tensor_rank(self, tp: int) -> Shape:
+        """Return the shape of what one of `tp` tensor-parallel ranks has."""
+        axis = self.tp_dim
+        if axis is None:
+            return self.shape
+        return (*self.shape[:axis], -(-self.shape[axis] // tp), *self.shape[axis + 1 :])
 
 
-def block_shapes(model: ModelConfig) -> dict[str, Shape]:
-    """Return the shapes of one block's weights by their names in the block."""
+def block_weights(model: ModelConfig) -> dict[str, Weight]:
+    """Return one block's weights by their names in the block."""
     width, hidden, size = model.width, mlp_width(model), head_dim(model)
-    norms = {"attention.query_norm.weight": (size,), "attention.key_norm.weight": (size,)} if model.qk_norm else {}
+    norm, head_norm = Weight((width,)), Weight((size,))
+    head_norms = {"attention.query_norm.weight": head_norm, "attention.key_norm.weight": head_norm}
     return {
-        "attention_norm.weight": (width,),
-        "attention.qkv": (width + 2 * kv_heads(model) * size, width),
-        "attention.out": (width, width),
-        **norms,
-        "mlp_norm.weight": (width,),
-        "mlp.gate_up": (2, hidden, width),
-        "mlp.down": (width, hidden),
+        "attention_norm.weight": norm,
+        "attention.qkv": Weight((width + 2 * kv_heads(model) * size, width), tp_dim=0),
+        "attention.out": Weight((width, width), tp_dim=1),
+        **(head_norms if model.qk_norm else {}),
+        "mlp_norm.weight": norm,
+        "mlp.gate_up": Weight((2, hidden, width), tp_dim=1, fsdp_dim=1),
+        "mlp.down": Weight((width, hidden), tp_dim=1),
     }
 
 
-def end_shapes(model: ModelConfig, vocab_size: int, first: bool = True, last: bool = True) -> dict[str, Shape]:
-    """Return the shapes of the weights beside the blocks, in the part of a model that has its first or last layer."""
-    matrix = (vocab_size, model.width)
-    found: dict[str, Shape] = {}
+def end_weights(model: ModelConfig, vocab_size: int, first: bool = True, last: bool = True) -> dict[str, Weight]:
+    """Return the weights beside the blocks, in the part of a model that has its first or last layer."""
+    matrix = Weight((vocab_size, model.width), tp_dim=0)
+    found: dict[str, Weight] = {}
     if first or (last and model.tied_embeddings):
         found["embedding.weight"] = matrix
     if last:
-        found["norm.weight"] = (model.width,)
+        found["norm.weight"] = Weight((model.width,))
         if not model.tied_embeddings:
             found["output.weight"] = matrix
     return found
-
-
-def on_tensor_rank(name: str, shape: Shape, tp: int) -> Shape:
-    """Return the shape of what one of `tp` tensor-parallel ranks has of a weight."""
-    axis = next((axis for end, axis in TENSOR.items() if name.endswith(end)), None)
-    if axis is None:
-        return shape
-    return (*shape[:axis], -(-shape[axis] // tp), *shape[axis + 1 :])
 
 
 def excess(rows: int, ranks: int) -> float:
@@ -88,27 +91,26 @@ def laid_out(shape: Shape, ranks: int) -> Shape:
     return rows * parts, columns // parts
 
 
-def held(name: str, shape: Shape, ranks: int, tp: int = 1) -> int:
+def held(weight: Weight, ranks: int, tp: int = 1) -> int:
     """Return how many numbers of a weight the fullest of `ranks` holds; times `ranks` they are what is gathered.
 
-    Within tensor parallelism weights keep their shape, and gate and up are cut along their hidden channels.
+    Within tensor parallelism weights keep their shape.
     """
     if tp > 1:
-        shape = on_tensor_rank(name, shape, tp)
-        axis = 1 if len(shape) == 3 else 0
+        shape, axis = weight.on_tensor_rank(tp), weight.fsdp_dim
     else:
-        shape, axis = laid_out(shape, ranks), 0
+        shape, axis = laid_out(weight.shape, ranks), 0
     return -(-shape[axis] // ranks) * math.prod(shape) // shape[axis]
 
 
-def fullest(shapes: Mapping[str, Shape], ranks: int, tp: int = 1) -> int:
+def fullest(weights: Iterable[Weight], ranks: int, tp: int = 1) -> int:
     """Return how many numbers of all these weights the fullest of `ranks` holds."""
-    return sum(held(name, shape, ranks, tp) for name, shape in shapes.items())
+    return sum(held(weight, ranks, tp) for weight in weights)
 
 
-def fair(shapes: Mapping[str, Shape], ranks: int, tp: int = 1) -> float:
+def fair(weights: Iterable[Weight], ranks: int, tp: int = 1) -> float:
     """Return how many it would be if every weight could be shared to the last number."""
-    return sum(math.prod(on_tensor_rank(name, shape, tp)) for name, shape in shapes.items()) / ranks
+    return sum(math.prod(weight.on_tensor_rank(tp)) for weight in weights) / ranks
 
 
 def boxes(shape: Shape, start: int, stop: int) -> Iterator[Box]:

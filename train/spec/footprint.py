@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.spec import cut
+from train.spec import cut, optimizers
 from train.spec.config import ModelConfig, RunConfig
 from train.spec.mesh import Axes
 from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
@@ -63,10 +63,9 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
 def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
     """Return what the fullest of those that share a pipeline rank's part holds: weights and gradients, and moments."""
     layers, block, ends = _part(config, axes, rank)
-    hidden = layers * cut.fullest({name: shape for name, shape in block.items() if len(shape) > 1}, axes.fsdp, axes.tp)
+    hidden = layers * cut.fullest([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp)
     total = layers * cut.fullest(block, axes.fsdp, axes.tp) + cut.fullest(ends, axes.fsdp, axes.tp)
-    # Muon keeps one for hidden matrices, and AdamW's two for the rest.
-    moments = {"adamw": 2 * total, "muon": 2 * total - hidden, "sgd": total}[config.optim.name]
+    moments = optimizers.moments(config.optim.name, hidden, total)
     copy = 0 if config.precision.name == "fp32" else 2
     return total * (8 + copy), moments * (2 if config.precision.optimizer_state == "bf16" else 4)
 
@@ -88,19 +87,16 @@ def _together(config: RunConfig, axes: Axes, rank: int) -> int:
     """Return how many of a pipeline rank's weights are gathered at a time, in numbers of one shard."""
     layers, block, ends = _part(config, axes, rank)
     one = cut.fullest(block, axes.fsdp, axes.tp)
-    each = [cut.held(name, shape, axes.fsdp, axes.tp) for name, shape in ends.items()]
+    each = [cut.held(weight, axes.fsdp, axes.tp) for weight in ends]
     whole = layers * one + sum(each)
     return min(whole, 2 * one + max(each, default=0)) if config.parallel.zero == 3 else whole
 
 
-def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, dict[str, cut.Shape], dict[str, cut.Shape]]:
-    """Return how many blocks a pipeline rank has, and the shapes of a block's weights and of those beside blocks."""
+def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, list[cut.Weight], list[cut.Weight]]:
+    """Return how many blocks a pipeline rank has, a block's weights and those beside blocks."""
     layers, first, last = share_of(config, axes.pp, rank)
-    return (
-        layers,
-        cut.block_shapes(config.model),
-        cut.end_shapes(config.model, config.data.vocab_size, first, last),
-    )
+    ends = cut.end_weights(config.model, config.data.vocab_size, first, last)
+    return layers, list(cut.block_weights(config.model).values()), list(ends.values())
 
 
 def _activations(config: RunConfig, axes: Axes, device: str) -> int:

@@ -51,6 +51,14 @@ def matrix_std(model: ModelConfig) -> float:
     return float(model.init_std / ratio(model) ** 0.5) if model.init_std_at == "base" else model.init_std
 
 
+def residual_std(model: ModelConfig) -> float:
+    """Return the std of matrices that write into the residual stream: that of hidden ones over sqrt(2 · layers).
+
+    So the stream's variance does not grow with depth (Radford et al. 2019).
+    """
+    return float(matrix_std(model) / (2 * model.layers) ** 0.5)
+
+
 def head_std(model: ModelConfig) -> float:
     """Return the std of the head's initialisation: that of hidden matrices; under muP as at the base width.
 

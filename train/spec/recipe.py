@@ -7,6 +7,7 @@ from dataclasses import replace
 from train.spec import mup, scaling_rules
 from train.spec.config import OptimConfig, RunConfig
 from train.spec.counts import Params
+from train.spec.optimizers import OPTIMIZERS
 
 
 def optimizer(config: RunConfig, counts: Params, tokens: int) -> OptimConfig:
@@ -26,8 +27,8 @@ def optimizer(config: RunConfig, counts: Params, tokens: int) -> OptimConfig:
 def _rule(config: RunConfig, counts: Params, tokens: int) -> float:
     optim = config.optim
     why = None
-    if optim.name == "sgd":
-        why = "the rule holds for AdamW, not for optim.name=sgd"
+    if not OPTIMIZERS[optim.name].has_peak_lr_rule:
+        why = f"the rule holds for AdamW, not for optim.name={optim.name}"
     elif optim.name == "muon" and optim.muon_scale != "match_rms":
         why = "the rule holds for AdamW and for muon with optim.muon_scale=match_rms"
     elif config.model.mup_base_width is not None:

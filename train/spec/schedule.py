@@ -50,6 +50,11 @@ def batch_tokens(batch: BatchConfig, budget: int, tokens: int) -> int:
     return batch.ramp_from * min(sizes, 1 + int(sizes * tokens / length))
 
 
+def batch_sequences(batch: BatchConfig, budget: int, tokens: int, sequence_length: int) -> int:
+    """Return how many sequences the step after `tokens` takes: the batch, or what is left of the budget."""
+    return min(batch_tokens(batch, budget, tokens), budget - tokens) // sequence_length
+
+
 def check_branch(schedule: ScheduleConfig, tokens: int, horizon: int) -> None:
     """Raise ValueError where a run cannot branch from a checkpoint taken at `tokens`: it must leave room to decay."""
     if tokens >= horizon:

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.inference import selection
+from analysis.inference import akaike, selection
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from tests.analysis import studies
 
 
 def test_criteria_are_weighed() -> None:
-    np.testing.assert_allclose(selection.behind([3.0, 1.0, np.inf]), [2.0, 0.0, np.inf])
-    np.testing.assert_array_equal(selection.behind([np.inf, np.inf]), [0.0, 0.0])
+    np.testing.assert_allclose(akaike.behind([3.0, 1.0, np.inf]), [2.0, 0.0, np.inf])
+    np.testing.assert_array_equal(akaike.behind([np.inf, np.inf]), [0.0, 0.0])
     expected = np.exp([-1.0, 0.0, -2.0])
-    np.testing.assert_allclose(selection.weights([3.0, 1.0, 5.0]), expected / expected.sum())
-    np.testing.assert_allclose(selection.weights([np.inf, np.inf]), [0.5, 0.5])
-    np.testing.assert_allclose(selection.weights([np.inf, 4.0]), [0.0, 1.0])
+    np.testing.assert_allclose(akaike.weights([3.0, 1.0, 5.0]), expected / expected.sum())
+    np.testing.assert_allclose(akaike.weights([np.inf, np.inf]), [0.5, 0.5])
+    np.testing.assert_allclose(akaike.weights([np.inf, 4.0]), [0.0, 1.0])
 
 
 def sized(names: tuple[str, ...], inputs: Any, **extra: Any) -> Any:
@@ -91,7 +91,7 @@ def test_forms_are_ranked_by_their_small_sample_criterion(monkeypatch: pytest.Mo
     assert list(found.index) == [fit.form.name for fit in order]
     np.testing.assert_array_equal(found["rank"], [0, 1])
     np.testing.assert_allclose(found["delta_aicc"], [0.0, order[1].aicc - order[0].aicc])
-    np.testing.assert_allclose(found["weight"], selection.weights([fit.aicc for fit in order]))
+    np.testing.assert_allclose(found["weight"], akaike.weights([fit.aicc for fit in order]))
     np.testing.assert_array_equal(found["k"], [fit.free for fit in order])
     np.testing.assert_array_equal(found["nobs"], [20, 20])
     np.testing.assert_allclose(found["objective"], [fit.objective for fit in order])

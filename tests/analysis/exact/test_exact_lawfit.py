@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize, stats
 
 from analysis.estimation.objectives import Huber
-from analysis.inference import resampling
+from analysis.inference import intervals, resampling
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.laws.sum_of_powers import SURFACE
@@ -228,10 +228,10 @@ def test_profiles_reject_where_the_f_test_does() -> None:
     wide, narrow = fit.profile("alpha", 0.01), fit.profile("alpha")
     assert wide.low < narrow.low < narrow.high < wide.high
     a = fit.profile("a")
-    assert fit._two_sided("a", 0.05, "profile") == (a.low, a.high)
+    assert intervals.profile(fit, "a", 0.05) == (a.low, a.high)
     power = fit_law(table().assign(lr=1e-3 * table()["loss"]), "learning_rate", loss="squared", resamples=0)
     slope = power.profile("p")
-    assert power._two_sided("p", 0.05, "profile") == (slope.low, slope.high)
+    assert intervals.profile(power, "p", 0.05) == (slope.low, slope.high)
 
 
 def test_one_free_constant_has_a_profile() -> None:
@@ -419,11 +419,11 @@ def test_a_sandwich_of_one_group_has_one_degree_of_freedom() -> None:
     rows = table().assign(size_group=1)
     fit = known(fit_law(rows, loss="squared", resamples=0, interval="sandwich", cluster="seeds"))
     low, high = limits(fit, "a")
-    spread = fit._spread("a")
+    spread = fit.spread("a")
     assert high - low > 0
     assert np.isfinite(spread)
-    slope = fit._slopes(("a",))[0]
-    reach = stats.t.ppf(0.975, 1) * np.sqrt(slope @ fit._covariance("sandwich") @ slope)
+    slope = fit.slopes(("a",))[0]
+    reach = stats.t.ppf(0.975, 1) * np.sqrt(slope @ intervals._clustered(fit) @ slope)
     assert high - low == pytest.approx(2 * reach)
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.diagnostics import draws, pitfalls
 from analysis.estimation import observations
-from analysis.inference import refusals
+from analysis.inference import findings, refusals, resample_findings
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.values.blocks import Basin, Identified, Optimizer
@@ -39,12 +38,12 @@ def test_a_target_that_never_changes_is_refused() -> None:
 
 
 def test_columns_are_those_of_the_fit_or_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draws, "findings", lambda fit: ["draws"])
-    monkeypatch.setattr(pitfalls, "_lack_of_fit", lambda fit: ["misfit"])
-    monkeypatch.setattr(pitfalls, "columns", lambda extra: [sorted(extra)])
-    found: Any = pitfalls.findings(fit(data=SimpleNamespace(extra={"own": 1})))
+    monkeypatch.setattr(resample_findings, "findings", lambda fit: ["draws"])
+    monkeypatch.setattr(findings, "_lack_of_fit", lambda fit: ["misfit"])
+    monkeypatch.setattr(findings, "columns", lambda extra: [sorted(extra)])
+    found: Any = findings.findings(fit(data=SimpleNamespace(extra={"own": 1})))
     assert found == ("draws", "misfit", ["own"])
-    found = pitfalls.findings(fit(data=None), {"params": N, "tokens": D, "loss": [3.0, 2.5, 2.0], "lr": N})
+    found = findings.findings(fit(data=None), {"params": N, "tokens": D, "loss": [3.0, 2.5, 2.0], "lr": N})
     assert found == ("draws", "misfit", ["loss", "lr", "params", "tokens"])
 
 
@@ -82,9 +81,9 @@ def test_an_error_is_not_extrapolated_from_four_models() -> None:
     five = observations.read({"loss": [*loss, 4.0], "error": [0.1, 0.2, 0.3, 0.4, 0.5]}, form)
     refusals.refuse_far(form, five, np.array([[9.0]]))
     refusals.refuse_far(SURFACE, read(), np.array([[9.0], [9.0]]))
-    assert codes(pitfalls._few_models(fit(form=form, nobs=4))) == ["few_models"]
-    assert pitfalls._few_models(fit(form=form, nobs=5)) == []
-    assert pitfalls._few_models(fit(nobs=4)) == []
+    assert codes(findings._few_models(fit(form=form, nobs=4))) == ["few_models"]
+    assert findings._few_models(fit(form=form, nobs=5)) == []
+    assert findings._few_models(fit(nobs=4)) == []
 
 
 def fit(**more: Any) -> Any:
@@ -102,28 +101,28 @@ def optimizer(**more: Any) -> Any:
 
 
 def test_convergence_and_basins() -> None:
-    assert pitfalls._optimizer(fit()) == []
-    (found,) = pitfalls._optimizer(optimizer(converged=False))
+    assert findings._optimizer(fit()) == []
+    (found,) = findings._optimizer(optimizer(converged=False))
     assert (found.code, found.message) == ("not_converged", "the optimizer stopped at a relative gradient of 0.03")
-    (found,) = pitfalls._optimizer(optimizer(agree_share=0.49))
+    (found,) = findings._optimizer(optimizer(agree_share=0.49))
     assert (found.code, found.message) == ("basins", "49 % of 8 starts agree; 2 basins")
-    assert pitfalls._optimizer(optimizer(agree_share=0.5)) == []
-    (found,) = pitfalls._optimizer(fit(flat=SimpleNamespace(text="along x")))
+    assert findings._optimizer(optimizer(agree_share=0.5)) == []
+    (found,) = findings._optimizer(fit(flat=SimpleNamespace(text="along x")))
     assert found.code == "flat_optimum"
     assert found.message.startswith("laws along x, fit the rows equally well")
 
 
 def test_degrees_of_freedom() -> None:
-    assert pitfalls._freedom(fit(df_resid=5)) == []
-    (found,) = pitfalls._freedom(fit(df_resid=4, nobs=9))
+    assert findings._freedom(fit(df_resid=5)) == []
+    (found,) = findings._freedom(fit(df_resid=4, nobs=9))
     assert (found.code, found.message) == ("low_df", "4 residual degrees of freedom: 9 rows for 5 constants")
-    (found,) = pitfalls._freedom(fit(df_resid=1, nobs=6))
+    (found,) = findings._freedom(fit(df_resid=1, nobs=6))
     assert found.message.startswith("1 residual degree of freedom")
 
 
 @pytest.mark.parametrize(("verdict", "words"), UNIDENTIFIED)
 def test_what_is_not_identified(verdict: Identified, words: str) -> None:
-    (found,) = pitfalls._unidentified(fit(identified={"A": Identified(True), "E": verdict}))
+    (found,) = findings._unidentified(fit(identified={"A": Identified(True), "E": verdict}))
     assert (found.code, found.message) == ("not_identified", words)
 
 
@@ -136,9 +135,9 @@ def repeated(scale: float, noise: Any = (0.01, -0.01), plain: bool = False, free
 
 def test_noise_of_seeds_is_pooled_over_settings() -> None:
     data: Any = SimpleNamespace(cell=np.array([0, 0, 1, 3, 3, 3]), target=np.exp([1.0, 1.2, 9.0, 2.0, 2.1, 2.2]))
-    assert pitfalls.seed_noise(data) == pytest.approx(np.sqrt((2 * 0.01 + 2 * 0.01) / 3))
+    assert findings.seed_noise(data) == pytest.approx(np.sqrt((2 * 0.01 + 2 * 0.01) / 3))
     single: Any = SimpleNamespace(cell=np.arange(3), target=np.ones(3))
-    assert np.isnan(pitfalls.seed_noise(single))
+    assert np.isnan(findings.seed_noise(single))
 
 
 def test_lack_of_fit_is_an_f_test_of_the_settings_means() -> None:
@@ -146,21 +145,21 @@ def test_lack_of_fit_is_an_f_test_of_the_settings_means() -> None:
     cut = float(stats.f.ppf(0.99, 3, 8))
     limit = np.sqrt(cut * 2e-4 * 3 / 16)
     for factor, said in ((0.98, False), (1.02, True)):
-        found = pitfalls._lack_of_fit(repeated(limit * factor))
+        found = findings._lack_of_fit(repeated(limit * factor))
         assert codes(found) == ["seed_noise", *["lack_of_fit"] * said]
     assert found[0].message == "repeats differ by a standard deviation of 1.4 % (8 degrees of freedom)"
     assert found[0].level == "note"
     ratio = cut * 1.02**2
     assert found[1].message.endswith(f"(F = {ratio:.3g}, p = {stats.f.sf(ratio, 3, 8):.1g})")
-    assert codes(pitfalls._lack_of_fit(repeated(9 * limit, plain=True))) == ["seed_noise"]
-    assert codes(pitfalls._lack_of_fit(repeated(9 * limit, free=8))) == ["seed_noise"]
-    assert codes(pitfalls._lack_of_fit(repeated(90 * limit, free=7))) == ["seed_noise", "lack_of_fit"]
-    assert codes(pitfalls._lack_of_fit(repeated(0.01, (0.0, 0.0)))) == ["seed_noise", "lack_of_fit"], "exact repeats"
+    assert codes(findings._lack_of_fit(repeated(9 * limit, plain=True))) == ["seed_noise"]
+    assert codes(findings._lack_of_fit(repeated(9 * limit, free=8))) == ["seed_noise"]
+    assert codes(findings._lack_of_fit(repeated(90 * limit, free=7))) == ["seed_noise", "lack_of_fit"]
+    assert codes(findings._lack_of_fit(repeated(0.01, (0.0, 0.0)))) == ["seed_noise", "lack_of_fit"], "exact repeats"
     data = SimpleNamespace(cell=np.array([0, 1, 3]), target=np.ones(3))
-    assert pitfalls._lack_of_fit(fit(data=data)) == []
+    assert findings._lack_of_fit(fit(data=data)) == []
     one = SimpleNamespace(cell=np.array([0, 1, 1, 3]), target=np.exp([0.0, 0.1, 0.2, 0.3]))
     few = fit(data=one, resid=np.zeros(4), problem=SimpleNamespace(plain=False))
-    assert codes(pitfalls._lack_of_fit(few)) == ["seed_noise"]
+    assert codes(findings._lack_of_fit(few)) == ["seed_noise"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ def test_lack_of_fit_is_an_f_test_of_the_settings_means() -> None:
     ],
 )
 def test_units(extra: Any, found: Any, words: str) -> None:
-    checks = pitfalls._units(extra)
+    checks = findings._units(extra)
     assert codes(checks) == found
     for check in checks:
         assert check.message.startswith(words)
@@ -189,10 +188,10 @@ def test_units(extra: Any, found: Any, words: str) -> None:
     [([1.0, 1.0499, 0.951], ""), ([1.0, 1.0501, 0.99], "by -1.0 to +5.0 %"), ([1.0, 0.94, 0.95], "by -6.0 to +0.0 %")],
 )
 def test_flops_beside_six_n_d(ratio: Any, words: str) -> None:
-    found = pitfalls._flops({"params": N, "tokens": D, "flops": 6 * N * D * np.array(ratio)})
+    found = findings._flops({"params": N, "tokens": D, "flops": 6 * N * D * np.array(ratio)})
     assert codes(found) == ["flops_not_6nd"] * bool(words)
     assert not found or found[0].message == f"FLOPs differ from 6 N D {words}"
-    assert pitfalls._flops({"params": N, "tokens": D}) == []
+    assert findings._flops({"params": N, "tokens": D}) == []
 
 
 @pytest.mark.parametrize(
@@ -206,33 +205,33 @@ def test_flops_beside_six_n_d(ratio: Any, words: str) -> None:
     ],
 )
 def test_epochs(epochs: Any, code: str, words: str) -> None:
-    found = pitfalls._epochs({"tokens": D, "unique_tokens": D / np.array(epochs)})
+    found = findings._epochs({"tokens": D, "unique_tokens": D / np.array(epochs)})
     assert codes(found) == [code] * bool(code)
     assert not found or found[0].message == words
-    assert pitfalls._epochs({"tokens": D}) == []
-    assert pitfalls._epochs({"unique_tokens": D}) == []
+    assert findings._epochs({"tokens": D}) == []
+    assert findings._epochs({"unique_tokens": D}) == []
 
 
 def test_warm_up() -> None:
     def found(*shares: float) -> Any:
-        return pitfalls._warmup({"tokens": D, "warmup_tokens": D * np.array(shares)})
+        return findings._warmup({"tokens": D, "warmup_tokens": D * np.array(shares)})
 
     assert found(0.0999, 0.05, 0.0) == []
     (check,) = found(0.101, 0.05, 0.3)
     assert check.message == "2 runs warm up for more than 10 % of the tokens, up to 30 %"
     assert check.code == "long_warmup"
     assert found(np.nan, 0.05, 0.2)[0].message.startswith("1 run warm up")
-    assert pitfalls._warmup({"tokens": D}) == []
+    assert findings._warmup({"tokens": D}) == []
 
 
 def test_one_rate_for_all_sizes() -> None:
-    (check,) = pitfalls._learning_rates({"params": N, "lr": np.full(3, 1e-3)})
+    (check,) = findings._learning_rates({"params": N, "lr": np.full(3, 1e-3)})
     assert (check.code, check.message) == ("lr_not_tuned", "all 3 sizes train at the same learning rate 0.001")
-    assert pitfalls._learning_rates({"params": N[:2], "lr": np.full(2, 1e-3)}) == []
-    assert pitfalls._learning_rates({"params": N, "lr": np.array([1e-3, 1e-3, 2e-3])}) == []
-    assert pitfalls._learning_rates({"params": N, "lr": np.array([1e-3, np.nan, 1e-3])}) == []
-    assert pitfalls._learning_rates({"params": N}) == []
-    assert pitfalls._learning_rates({"params": N[[0, 0, 1]] * [1, 1.001, 1], "lr": np.full(3, 1e-3)}) == []
+    assert findings._learning_rates({"params": N[:2], "lr": np.full(2, 1e-3)}) == []
+    assert findings._learning_rates({"params": N, "lr": np.array([1e-3, 1e-3, 2e-3])}) == []
+    assert findings._learning_rates({"params": N, "lr": np.array([1e-3, np.nan, 1e-3])}) == []
+    assert findings._learning_rates({"params": N}) == []
+    assert findings._learning_rates({"params": N[[0, 0, 1]] * [1, 1.001, 1], "lr": np.full(3, 1e-3)}) == []
 
 
 def sweep(rates: Any, losses: Any, **more: Any) -> Any:
@@ -245,20 +244,20 @@ def sweep(rates: Any, losses: Any, **more: Any) -> Any:
 
 
 def test_sweeps_within_settings() -> None:
-    (check,) = pitfalls._swept(sweep([1.0, 2.0, 4.0], [3, 2, 3]))
+    (check,) = findings._swept(sweep([1.0, 2.0, 4.0], [3, 2, 3]))
     assert check.code == "swept_settings"
     assert check.message == "2 of 2 settings of N and D hold a sweep of learning rate, and all their runs are fitted"
-    assert pitfalls._swept(sweep([1.0, 1.0], [3, 2])) == []
+    assert findings._swept(sweep([1.0, 1.0], [3, 2])) == []
     batch = sweep([1.0, 1.0], [3, 2], batch_tokens=np.array([1.0, 2.0, 1.0, 1.0]))
     said = "1 of 2 settings of N and D hold a sweep of learning rate and batch size"
-    assert pitfalls._swept(batch)[0].message.startswith(said)
-    assert pitfalls._swept({"params": N, "lr": N}) == []
+    assert findings._swept(batch)[0].message.startswith(said)
+    assert findings._swept({"params": N, "lr": N}) == []
     apart = sweep([1.0, 2.0], [3, 2], setting_group=np.array([1.0, 2.0, 1.0, 2.0]))
-    assert pitfalls._swept(apart) == [], "other settings tell them apart"
-    assert pitfalls._settings(apart).tolist() == [0, 1, 2, 3]
-    assert pitfalls._settings(sweep([1.0, 2.0], [3, 2])).tolist() == [0, 0, 1, 1]
+    assert findings._swept(apart) == [], "other settings tell them apart"
+    assert findings._settings(apart).tolist() == [0, 1, 2, 3]
+    assert findings._settings(sweep([1.0, 2.0], [3, 2])).tolist() == [0, 0, 1, 1]
     near = {"params": np.array([1e6, 1e6 * (1 + 4e-7), 1e6 * (1 + 3e-6)]), "tokens": np.ones(3)}
-    assert len(set(pitfalls._settings(near).tolist())) == 2, "six digits of the logs"
+    assert len(set(findings._settings(near).tolist())) == 2, "six digits of the logs"
 
 
 @pytest.mark.parametrize(
@@ -276,29 +275,29 @@ def test_sweeps_within_settings() -> None:
     ],
 )
 def test_optima_on_the_edge_of_their_sweep(rates: Any, losses: Any, edge: bool) -> None:
-    found = pitfalls._on_edge(sweep(rates, losses), "lr")
+    found = findings._on_edge(sweep(rates, losses), "lr")
     assert codes(found) == ["optimum_on_edge"] * edge
     assert not found or found[0].message == "the best learning rate is on the edge of its sweep in 2 of 2 settings"
     batch = sweep(rates, losses)
     batch["batch_tokens"] = batch.pop("lr")
-    named = pitfalls._on_edge(batch, "batch_tokens")
+    named = findings._on_edge(batch, "batch_tokens")
     assert not named or named[0].message.startswith("the best batch size is on the edge of its sweep in 2 of 2")
     assert not named or named[0].advice.startswith("widen the sweep of batch_tokens")
     del batch["loss"]
-    assert pitfalls._on_edge(batch, "batch_tokens") == []
+    assert findings._on_edge(batch, "batch_tokens") == []
 
 
 def test_some_settings_on_their_edge() -> None:
     one = sweep([1.0, 2.0, 4.0], [3, 2, 3])
     one["loss"][3] = 1.0
-    assert pitfalls._on_edge(one, "lr")[0].message.endswith("in 1 of 2 settings")
-    assert codes(pitfalls._learning_rates(one)) == ["swept_settings", "optimum_on_edge"]
+    assert findings._on_edge(one, "lr")[0].message.endswith("in 1 of 2 settings")
+    assert codes(findings._learning_rates(one)) == ["swept_settings", "optimum_on_edge"]
 
 
 def test_findings_of_columns_stand_together() -> None:
     extra = sweep([1.0, 2.0, 4.0], [3, 2, 1], warmup_tokens=np.full(6, 5e7), unique_tokens=np.full(6, 1e7))
     extra["flops"] = 9 * extra["params"] * extra["tokens"]
     extra["params"] = extra["params"] / 1e6
-    assert codes(pitfalls.columns(extra)) == [
+    assert codes(findings.columns(extra)) == [
         "units", "flops_not_6nd", "many_epochs", "long_warmup", "swept_settings", "optimum_on_edge",
     ]  # fmt: skip

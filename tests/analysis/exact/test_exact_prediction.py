@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.estimation import objectives
-from analysis.inference import prediction, resampling, selection
+from analysis.inference import akaike, covariance, prediction, resampling
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.inference.prediction import Prediction, predicted
@@ -66,15 +66,15 @@ def test_one_form_keeps_its_draws() -> None:
     np.testing.assert_array_equal(found.obs_draws[0], obs)
     assert found.weights == {"chinchilla": 1.0}
     assert found.confidence == 0.95
-    np.testing.assert_allclose(mean, fit()._predicted(fit().thetas, AT))
+    np.testing.assert_allclose(mean, fit().predicted(fit().thetas, AT))
 
 
 def test_forms_share_draws_by_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = (fit(), fit("chinchilla_tied"))
-    shares = selection.weights([f.aicc for f in fits])
+    shares = akaike.weights([f.aicc for f in fits])
     found = predicted(fits[0], AT, fits[1:])
     assert found.weights == pytest.approx({"chinchilla": shares[0], "chinchilla_tied": shares[1]})
-    monkeypatch.setattr(prediction, "weights_of", lambda criteria: np.array([0.75, 0.25]))
+    monkeypatch.setattr(prediction, "weights", lambda criteria: np.array([0.75, 0.25]))
     found = predicted(fits[0], AT, fits[1:])
     drawn = [prediction._drawn(f, AT) for f in fits]
     picks = [np.linspace(0, 23, n).astype(int) for n in (18, 6)]
@@ -83,7 +83,7 @@ def test_forms_share_draws_by_their_weights(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(made) == 1
         np.testing.assert_array_equal(made[0], want)
     np.testing.assert_array_equal(found.mean, fits[0].predict(AT))
-    monkeypatch.setattr(prediction, "weights_of", lambda criteria: np.array([1.0, 0.0]))
+    monkeypatch.setattr(prediction, "weights", lambda criteria: np.array([1.0, 0.0]))
     assert len(predicted(fits[0], AT, fits[1:]).mean_draws[0]) == 24
 
 
@@ -121,8 +121,8 @@ def test_without_resamples_the_covariance_gives_the_draws() -> None:
     step, slopes = 1e-6, []
     for i in range(5):
         moved = bare.point.theta + step * np.eye(5)[i]
-        slopes.append((bare._predicted(moved[None], AT)[0] - bare.predict(AT)) / step)
-    want = np.sqrt(np.einsum("in,ij,jn->n", slopes, bare._covariance("delta"), slopes))
+        slopes.append((bare.predicted(moved[None], AT)[0] - bare.predict(AT)) / step)
+    want = np.sqrt(np.einsum("in,ij,jn->n", slopes, covariance.delta(bare.problem, bare.point), slopes))
     np.testing.assert_allclose(mean.std(axis=0), want, rtol=0.1)
     np.testing.assert_allclose(mean.mean(axis=0), bare.predict(AT), rtol=1e-3)
     assert prediction._drawn(fit(), AT)[0].shape == (24, 2)

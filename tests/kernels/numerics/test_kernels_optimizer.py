@@ -15,6 +15,7 @@ from kernels.adamw import triton_gradient_norm as gradient_norm
 from kernels.core import multi_tensor
 from kernels.core.launch_table import Launch, override
 from tests.kernels.oracle import DEVICE, INTERPRETED, check, digest, error
+from train.model.params import ParamSpec
 from train.optim.adamw import fused
 from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
@@ -75,7 +76,8 @@ def test_the_trainers_optimizer_clips_in_the_same_pass() -> None:
     results = []
     for kernel in (None, fused):
         named = {f"blocks.{i}.mlp.down": torch.nn.Parameter(w) for i, w in enumerate(drawn())}
-        optimizer = make_optimizer(named.items(), model, optim, kernel=kernel)
+        specs = {name: ParamSpec("matrix", tuple(weight.shape), 1.0) for name, weight in named.items()}
+        optimizer = make_optimizer(named.items(), specs, model, optim, kernel=kernel)
         for step in range(3):
             for weight, grad in zip(named.values(), drawn(seed=1 + step), strict=True):
                 weight.grad = grad

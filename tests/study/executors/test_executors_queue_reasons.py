@@ -2,15 +2,14 @@
 
 import pytest
 
-from study.executors.base import LIMIT, ORDINARY, STUCK, Answer, Job
-from study.executors.slurm.query import look
-from study.executors.slurm.queue_reasons import explain, jobs
+from study.executors.slurm.query import Answer, Job, look
+from study.executors.slurm.queue_reasons import LIMIT, ORDINARY, STUCK, explain, jobs
 from study.status.overview import queued_lines, stands_still
 from study.status.states import PointStatus
 
 
 def point(key: str, state: str = "queued", reason: str = "", job_id: str | None = "7_0") -> PointStatus:
-    return PointStatus(key=key, state=state, reason=reason, job_id=job_id, executor="slurm")
+    return PointStatus(key=key, state=state, reason=reason, job_id=job_id)
 
 
 @pytest.mark.parametrize(

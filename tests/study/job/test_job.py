@@ -196,7 +196,7 @@ def test_a_cancelled_job_submits_what_waits_and_an_interrupted_one_does_not(
     if cancelled:
         ledger.append(study, "cancelled", keys=[key])
     calls: list[Any] = []
-    monkeypatch.setattr("study.reconcile.reconcile.advance", lambda folder, ended: calls.append(ended))
+    monkeypatch.setattr("study.reconcile.step.step", lambda folder, services, trigger: calls.append(trigger.keys))
     __main__.send_next(study, [key], told_to_end=told)
     assert calls == [[key]] * sends
 

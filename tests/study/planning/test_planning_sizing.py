@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
-from study.executors.base import Answer, Job
 from study.executors.job_spec import Shape
 from study.executors.slurm import limits, sbatch
 from study.executors.slurm.limits import Accounts, Association, Controller, Room
 from study.executors.slurm.nodes import SINFO, Nodes, Site, never, read_site
-from study.executors.slurm.start_estimate import in_words
+from study.executors.slurm.query import Answer, Job
 from study.job import packed
 from study.planning import sizing
-from study.reconcile import dependencies, queue
+from study.reconcile import dependencies, dispatch
 from study.records.attempts import Attempt
 from study.records.ledger import Batch, fold
 from study.records.point import point
 from study.status.states import NEVER_BEGAN, Evidence, judge
 from study.storage.layout import StudyFolder
 from study.sweep import dry_run
+from study.sweep.dry_run import said_of
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.footprint import footprint
 from train.spec.mesh import Axes
@@ -297,7 +297,7 @@ def test_a_packed_job_is_cancelled_only_when_none_of_its_points_is_wanted() -> N
 
 def test_branches_name_their_parents_job_once_it_has_one() -> None:
     known = fold([intent("b", "pq", pack=1), {"event": "submitted", "time": 2.0, "name": "b", "job_id": "7"}])
-    after, held = dependencies.split({"x": "q", "y": "r"}, known)
+    after, held = dependencies.job_dependencies({"x": "q", "y": "r"}, known)
     assert after == {"x": "afterok:7_1"}
     assert held == {"y": "parent r has not completed"}
     assert dependencies.lives("afterok:7_1", {"7": 1})
@@ -321,9 +321,9 @@ def test_branches_name_their_parents_job_once_it_has_one() -> None:
     ],
 )
 def test_sbatchs_estimate_in_words(said: str, words: str) -> None:
-    assert in_words(Answer(0, "", said)).startswith(words)
+    assert said_of(Answer(0, "", said)).startswith(words)
     assert (
-        in_words(Answer(None, error="sbatch: command not found"))
+        said_of(Answer(None, error="sbatch: command not found"))
         == "no estimate of the start: sbatch: command not found"
     )
 
@@ -335,7 +335,7 @@ def waiting(keys: str, **resources: object) -> dict[str, object]:
 def test_points_that_wait_for_other_jobs_are_arrays_of_their_own() -> None:
     known = fold([waiting("abxyz", pack=1)])
     after = {"x": "afterok:7_1", "y": "afterok:7_1", "z": "afterok:7_2"}
-    parts = queue.plan(known, limits.Room(), {"b": "parent k has not completed"}, after=after).parts
+    parts = dispatch.plan(known, limits.Room(), "me", {"b": "parent k has not completed"}, after=after).parts
     assert [(part.keys, part.dependency) for part in parts] == [
         (("a",), None),
         (("x", "y"), "afterok:7_1"),

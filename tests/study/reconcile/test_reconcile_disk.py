@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from study.failures.retry_policy import End
-from study.reconcile import queue
-from study.reconcile.reconcile import start
-from study.reconcile.two_phase import Outside
+from study.reconcile import dispatch
+from study.reconcile.services import Services
+from study.reconcile.step import step as take_step
+from study.reconcile.triggers import Submit
 from study.records import ledger
 from study.records.ledger import Batch, end_fields
 from study.records.settings import load_submission
@@ -51,7 +52,7 @@ def test_a_disk_that_the_policy_tries_again_or_a_person_has_cleared_stops_nothin
     study.study.write_text(study.study.read_text() + f"retry: {{disk_full: {rule}}}\n")
     first, second = keys.values()
     cluster, slots, observer, said = load_submission(study).cluster, OneSlot(), Observer(study), list[str]()
-    start(study, [first, second], cluster)
+    take_step(study, Services(), Submit([first, second], cluster))
     observer.refresh()
     controller = Controller(observer, slots)  # type: ignore[arg-type]
 
@@ -71,7 +72,7 @@ def test_a_disk_that_the_policy_tries_again_or_a_person_has_cleared_stops_nothin
     assert step("failed", "disk_full") == "", "as often as the policy says"
     assert any("no new points are started" in text for text in said)
     ledger.append(study, "retry", keys=[first])
-    start(study, [first], cluster)
+    take_step(study, Services(), Submit([first], cluster))
     assert step("pending") == first, "somebody has made room"
 
 
@@ -88,8 +89,8 @@ def test_nothing_waiting_is_submitted_before_a_point_that_found_its_disk_full_is
     def runner(command: object) -> None:
         raise AssertionError(f"SLURM was asked: {command}")
 
-    assert queue.feed(study, Outside(runner=runner, clock=lambda: 5.0, say=asked.append), {}) == 0  # type: ignore[arg-type]
+    assert dispatch.dispatch(study, Services(runner=runner, clock=lambda: 5.0, say=asked.append)) == 0  # type: ignore[arg-type]
     assert f"the disk was full when {first} ended: make room, then python -m study retry" in asked[0]
     ledger.append(study, "retry", keys=[first])
     with pytest.raises(AssertionError, match="SLURM was asked"):
-        queue.feed(study, Outside(runner=runner, clock=lambda: 6.0), {})  # type: ignore[arg-type]
+        dispatch.dispatch(study, Services(runner=runner, clock=lambda: 6.0))  # type: ignore[arg-type]

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
-from study.executors import query
-from study.executors.base import Answer
+from study.executors.slurm import query
+from study.executors.slurm.query import Answer
 from study.job.__main__ import unwanted
-from study.reconcile import queue
-from study.reconcile.queue import TRIES, as_the_last
-from study.reconcile.reconcile import advance, start
-from study.reconcile.retry import follow_up
-from study.reconcile.two_phase import Outside
+from study.reconcile import last_job
+from study.reconcile.last_job import TRIES, as_the_last
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import JobEnd, Look, Resolve, Submit
 from study.records import ledger
 from study.records.point import point
 from study.records.points import append_points, load_points
@@ -72,8 +72,8 @@ class Slurm:
         self.asleep()
 
     @property
-    def outside(self) -> Outside:
-        return Outside(runner=self, clock=lambda: self.now, sleep=self.sleep, say=lambda text: None)
+    def services(self) -> Services:
+        return Services(runner=self, clock=lambda: self.now, sleep=self.sleep, say=lambda text: None)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class World:
     def start(self, parallel: int = 10) -> list[str]:
         """Submit; return the keys that are out, in the order of their jobs."""
         cluster = ClusterConfig(executor="slurm", array_parallelism=parallel)
-        start(self.study, self.keys, cluster, self.slurm.outside)
+        step(self.study, self.slurm.services, Submit(self.keys, cluster))
         return [key for batch in ledger.read(self.study).batches.values() for key in batch.keys]
 
     def complete(self, *keys: str) -> None:
@@ -95,7 +95,10 @@ class World:
 
     def end(self, key: str) -> int:
         """Submit what waits, as the job of a key does when its point is done; return how many points went out."""
-        return advance(self.study, self.slurm.outside, ended={key})
+        return step(self.study, self.slurm.services, JobEnd([key])).submitted
+
+    def resolve(self) -> int:
+        return step(self.study, self.slurm.services, Resolve()).submitted
 
 
 @pytest.fixture
@@ -141,10 +144,10 @@ def test_a_last_try_that_fails_is_not_the_last_where_one_leaves_meanwhile(
         return 1
 
     if left:
-        assert as_the_last(world.study, world.slurm.outside, lambda: True, send) == 1
+        assert as_the_last(world.study, world.slurm.services, lambda: True, send) == 1
     else:
         with pytest.raises(ValueError, match="no answer"):
-            as_the_last(world.study, world.slurm.outside, lambda: True, send)
+            as_the_last(world.study, world.slurm.services, lambda: True, send)
         assert len(tries) == TRIES
 
 
@@ -189,7 +192,7 @@ def test_a_queue_that_runs_dry_soon_is_filled_sooner(make: Callable[[int, int], 
 def test_a_full_queue_is_looked_at_now_and_then(make: Callable[[int, int], World]) -> None:
     world = make(40, 30)
     world.start()
-    assert queue.pace(world.study, ledger.read(world.study), {world.keys[0]}) == queue.PACE_SECONDS
+    assert last_job.pace(world.study, ledger.read(world.study), {world.keys[0]}) == last_job.PACE_SECONDS
 
 
 def with_branch(world: World, parent: str) -> str:
@@ -216,13 +219,13 @@ def test_a_branch_that_slurm_gave_up_with_its_trunks_job_goes_out_when_somebody_
     first, second = ledger.read(world.study).batches.values()
     assert second.resources["dependency"] == "afterok:1_0"
     ledger.append(world.study, "waiting", keys=[trunk], resources=dict(first.resources), code=None, parallel=None)
-    assert advance(world.study, world.slurm.outside) == 1, "the trunk again, its branch still waits for the first job"
+    assert world.resolve() == 1, "the trunk again, its branch still waits for the first job"
     world.slurm.tasks = {}
     world.slurm.ended = {"1_0": "TIMEOUT", "2_0": "CANCELLED", "3_0": "COMPLETED"}
     world.complete(trunk)
-    seen = Observer(world.study, lambda batches: query(batches, world.slurm))
+    seen = Observer(world.study, lambda ids: query.look(ids, world.slurm))
     seen.refresh()
-    assert follow_up(world.study, seen.statuses(), world.slurm.outside) == 1
+    assert step(world.study, world.slurm.services, Look(seen, seen.statuses())).submitted == 1
     last = list(ledger.read(world.study).batches.values())[-1]
     assert (last.keys, last.resources.get("dependency")) == ((branch,), None)
 
@@ -239,7 +242,7 @@ def test_a_branch_does_not_go_out_again_and_again_for_a_trunk_that_failed(make: 
     world.slurm.tasks = {"1_1": "RUNNING"}  # another trunk of the same array
     world.slurm.ended = {"2_0": "CANCELLED"}
     for _ in range(3):
-        assert advance(world.study, world.slurm.outside) == 0
+        assert world.resolve() == 0
     assert list(ledger.read(world.study).waiting) == [branch]
 
 

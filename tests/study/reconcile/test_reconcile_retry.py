@@ -14,9 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study.executors import query
-from study.executors.base import Answer, QueueView
-from study.executors.slurm.query import read_squeue
+from study.executors.slurm import query
+from study.executors.slurm.query import Answer
 from study.failures import kinds
 from study.failures.kinds import Ending
 from study.failures.retry_policy import End
@@ -25,9 +24,11 @@ from study.job.attempt import Work
 from study.job.ending import account_for_restart, after
 from study.job.rank import Place
 from study.process.children import Signals
-from study.reconcile import retry
-from study.reconcile.retry import certain, follow_up
-from study.reconcile.two_phase import Outside
+from study.reconcile import failures
+from study.reconcile.failures import certain
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import LocalEnds, Look
 from study.records import ledger
 from study.status.observer import Observer
 from study.status.states import NEVER_BEGAN, PointStatus
@@ -65,9 +66,9 @@ class Scheduler:
         return [c for c in self.asked if any(name in c for name in names)]
 
 
-def outside(scheduler: Scheduler, said: list[str] | None = None) -> Outside:
+def services(scheduler: Scheduler, said: list[str] | None = None) -> Services:
     say: Callable[[str], None] = said.append if said is not None else lambda text: None
-    return Outside(runner=scheduler, sleep=lambda seconds: None, say=say)
+    return Services(runner=scheduler, sleep=lambda seconds: None, say=say)
 
 
 def submitted(folder: Path, seeds: Sequence[int] = (1,), **resources: Any) -> tuple[StudyFolder, list[str]]:
@@ -92,10 +93,20 @@ def events(study: StudyFolder, kind: str) -> list[dict[str, Any]]:
     return [event for event in ledger.read_events(study.ledger) if event["event"] == kind]
 
 
-def look(study: StudyFolder, scheduler: Scheduler) -> list[PointStatus]:
-    observer = Observer(study, lambda batches: query(batches, scheduler))
+def observed(study: StudyFolder, scheduler: Scheduler) -> Observer:
+    observer = Observer(study, lambda ids: query.look(ids, scheduler))
     observer.refresh()
-    return observer.statuses()
+    return observer
+
+
+def look(study: StudyFolder, scheduler: Scheduler) -> list[PointStatus]:
+    return observed(study, scheduler).statuses()
+
+
+def follow_up(study: StudyFolder, scheduler: Scheduler, world: Services | None = None) -> int:
+    """Take the step as a command does that has just looked; return how many points went out."""
+    observer = observed(study, scheduler)
+    return step(study, world or services(scheduler), Look(observer, observer.statuses())).submitted
 
 
 def sacct(*lines: str) -> Answer:
@@ -108,7 +119,7 @@ def test_what_slurm_ended_goes_on_once(tmp_path: Path) -> None:
         attempt(study, key)
     ends = ("7_0|TIMEOUT|0:0|n1|b", "7_1|NODE_FAIL|0:0|n1|b", "7_2|OUT_OF_MEMORY|0:125|n1|b", "7_3|CANCELLED|0:0|n1|b")
     scheduler = Scheduler(sacct=sacct(*ends), sinfo=Answer(0, "n1 down*\nn2 idle\n"))
-    follow_up(study, look(study, scheduler), outside(scheduler))
+    follow_up(study, scheduler)
     assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [
         ("time_limit", "again"),
         ("node_failure", "elsewhere"),
@@ -122,7 +133,7 @@ def test_what_slurm_ended_goes_on_once(tmp_path: Path) -> None:
     assert excluded["nodes"] == {"n1": "its state is down*"}
     assert excluded["until"] > time.time()
     before = study.ledger.read_bytes()
-    follow_up(study, look(study, scheduler), outside(scheduler))
+    follow_up(study, scheduler)
     assert events(study, "ended") == ledger_events(before, "ended"), "once"
 
 
@@ -136,7 +147,7 @@ def test_evidence_grows_old(tmp_path: Path) -> None:
     ledger.append(study, "excluded", nodes={"n1": "two attempts"}, until=0)
     attempt(study, key)
     scheduler = Scheduler(sacct=sacct("7_0|TIMEOUT|0:0|n2|b"))
-    follow_up(study, look(study, scheduler), outside(scheduler))
+    follow_up(study, scheduler)
     assert ledger.read(study).waiting[key].resources["exclude"] == "n[8-9]", "what the user excluded stays"
 
 
@@ -148,7 +159,7 @@ def test_a_file_settles_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
     scheduler = Scheduler()
     statuses = look(study, scheduler)
     assert [s.state for s in statuses] == ["time_limit", "failed", "unknown"]
-    follow_up(study, statuses, outside(scheduler))
+    follow_up(study, scheduler)
     assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [
         ("time_limit", "again"),
         ("code_error", "stop"),
@@ -197,23 +208,23 @@ def test_unknown_stays_unknown(tmp_path_factory: pytest.TempPathFactory, queue: 
     scheduler = Scheduler(squeue=queue, sacct=history)
     statuses = look(study, scheduler)
     assert not [s for s in statuses if s.state in ("completed", "diverged", "cancelled")]
-    follow_up(study, statuses, outside(scheduler))
+    follow_up(study, scheduler)
     assert study.ledger.read_bytes() == before
     assert not scheduler.did("sbatch", "scancel", "requeue")
 
 
 @pytest.mark.parametrize("text", [text for text in RECORDED if "|" in text])
 def test_what_is_malformed_for_sacct_is_so_for_squeue(text: str) -> None:
-    view = read_squeue(Answer(0, text))
+    view = query.read_squeue(Answer(0, text))
     assert not view.complete or all(job.state == "unknown" for job in view.jobs.values())
 
 
 def test_certain_needs_squeue() -> None:
     said = PointStatus("k", "failed", "SLURM says NODE_FAIL", kind="node_failure")
     written = replace(said, why="")
-    assert certain([said, written], QueueView()) == [said, written]
-    assert certain([said, written], QueueView(complete=False)) == [written]
-    assert certain([said, written], QueueView(complete=False, queue_complete=False)) == []
+    assert certain([said, written], query.View()) == [said, written]
+    assert certain([said, written], query.View(complete=False)) == [written]
+    assert certain([said, written], query.View(complete=False, queue_complete=False)) == []
 
 
 def work(study: StudyFolder, key: str, restart: int = 0) -> Work:
@@ -243,7 +254,7 @@ def test_a_job_sees_to_its_own_end(
     study.looked.touch()
     attempt(study, key, ended={"state": Ending(kind).state, "kind": kind})
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
-    after(work(study, key), 1, Ending(kind), {"nodes": ["n1"], "memory_gb": 2.0}, outside(scheduler))
+    after(work(study, key), 1, Ending(kind), {"nodes": ["n1"], "memory_gb": 2.0}, services(scheduler))
     assert scheduler.did("requeue") == ([("scontrol", "requeue", "7_0")] if requeues else [])
     state = ledger.read(study)
     assert (key in state.waiting) == waits
@@ -271,9 +282,9 @@ def test_a_run_that_was_held_goes_out_again_once_its_owner_is_gone(
     scheduler = Scheduler(squeue=squeue, sacct=history)
     (seen,) = look(study, scheduler)
     assert (seen.state, seen.why) == ("running", "an earlier attempt still has the run")
-    assert (follow_up(study, [seen], outside(scheduler)), events(study, "ended")) == (0, [])
+    assert (follow_up(study, scheduler), events(study, "ended")) == (0, [])
     owner.close()
-    follow_up(study, look(study, scheduler), outside(scheduler))
+    follow_up(study, scheduler)
     assert [(e["kind"], e["action"]) for e in events(study, "ended")] == [("held", "again")]
     assert key in ledger.read(study).waiting
 
@@ -293,7 +304,7 @@ def test_what_was_decided_and_not_done_is_done_by_the_next_look(tmp_path: Path) 
     end = End(key, "b", 1, "hang", ("n1",), time.time(), "elsewhere", "why")
     ledger.append(study, "ended", **ledger.end_fields(end))
     scheduler = Scheduler(sacct=sacct("7_0|FAILED|137:0|n1|b"))
-    follow_up(study, look(study, scheduler), outside(scheduler))
+    follow_up(study, scheduler)
     assert key in ledger.read(study).waiting
     assert len(events(study, "ended")) == 1
 
@@ -304,7 +315,7 @@ def test_a_job_that_may_not_requeue_itself_is_submitted_again(tmp_path: Path) ->
         study.looked.touch()
         attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
         scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), scontrol=scontrol)
-        after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, outside(scheduler))
+        after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, services(scheduler))
         assert key in ledger.read(study).waiting
         assert len(events(study, "ended")) == 1
 
@@ -332,7 +343,7 @@ def test_an_end_that_somebody_follows_up_meanwhile_is_not_followed_up_twice(tmp_
         ledger.append(study, "submitted", name="next", job_id="8")
 
     scheduler = Meanwhile(act=submit)
-    after(work(study, key), 1, Ending("hang"), {"nodes": ["n1"]}, outside(scheduler))
+    after(work(study, key), 1, Ending("hang"), {"nodes": ["n1"]}, services(scheduler))
     known = ledger.read(study)
     assert (known.current, known.waiting, scheduler.did("sbatch")) == ({key: "next"}, {}, [])
     assert len(events(study, "ended")) == 1, "it was seen to the end"
@@ -343,7 +354,7 @@ def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) 
     study.looked.touch()
     ledger.append(study, "retry", keys=[key])
     scheduler = Scheduler()
-    after(work(study, key), 1, Ending("time_limit"), {}, outside(scheduler))
+    after(work(study, key), 1, Ending("time_limit"), {}, services(scheduler))
     assert not events(study, "ended")
     assert not scheduler.did("requeue")
 
@@ -362,12 +373,12 @@ def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_don
         waits.append(timeout)
         return locked(path, timeout)
 
-    monkeypatch.setattr("study.reconcile.retry.locked", noted)
-    after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
+    monkeypatch.setattr("study.reconcile.failures.locked", noted)
+    after(work(study, mine), 1, Ending("completed"), {}, services(scheduler))
     assert waits[0] > 1, "somebody may submit just then, who does not look"
     assert [(e["key"], e["kind"]) for e in events(study, "ended")] == [(other, "node_failure")]
     asked = len(scheduler.asked)
-    after(work(study, mine), 1, Ending("completed"), {}, outside(scheduler))
+    after(work(study, mine), 1, Ending("completed"), {}, services(scheduler))
     assert len(scheduler.asked) == asked, "what waits has jobs that look"
 
 
@@ -375,7 +386,7 @@ def test_nothing_of_what_follows_can_fail_a_job(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
     study.study.write_text("retry: {hang: maybe}\n")
     said: list[str] = []
-    after(work(study, key), 1, Ending("hang"), {}, outside(Scheduler(), said))
+    after(work(study, key), 1, Ending("hang"), {}, services(Scheduler(), said))
     assert "retry.hang" in said[-1]
 
 
@@ -396,9 +407,9 @@ def test_a_requeued_job_accounts_for_its_earlier_start(tmp_path: Path, told: str
     attempt(study, key)
     attempt(study, key, 2, restart=1)
     scheduler = Scheduler(sacct=Answer(0, told))
-    assert account_for_restart(work(study, key, 1), 2, outside(scheduler)) is None
+    assert account_for_restart(work(study, key, 1), 2, services(scheduler)) is None
     assert [e["kind"] for e in events(study, "ended")] == ([kind] if kind else [])
-    assert account_for_restart(work(study, key, 0), 2, outside(scheduler)) is None
+    assert account_for_restart(work(study, key, 0), 2, services(scheduler)) is None
 
 
 def test_accounting_that_lags_is_asked_again(tmp_path: Path) -> None:
@@ -407,7 +418,7 @@ def test_accounting_that_lags_is_asked_again(tmp_path: Path) -> None:
     attempt(study, key, 2, restart=1)
     told = ["", "RUNNING|1\n", "RUNNING|1\nRUNNING|2\n", "PREEMPTED|1\nRUNNING|2\n"]
     slept: list[float] = []
-    world = Outside(runner=lambda command: Answer(0, told.pop(0)), sleep=slept.append, say=lambda text: None)
+    world = Services(runner=lambda command: Answer(0, told.pop(0)), sleep=slept.append, say=lambda text: None)
     assert account_for_restart(work(study, key, 1), 2, world) is None
     assert [e["kind"] for e in events(study, "ended")] == ["preempted"]
     assert (slept[0], sorted(slept), told) == (0, slept, [])
@@ -419,7 +430,7 @@ def test_slurm_may_requeue_a_job_only_so_often(tmp_path: Path) -> None:
     scheduler = Scheduler(sacct=Answer(0, "PREEMPTED|1\n"))
     for number in (1, 2):
         attempt(study, key, number, restart=number - 1)
-        ending = account_for_restart(work(study, key, number), number + 1, outside(scheduler))
+        ending = account_for_restart(work(study, key, number), number + 1, services(scheduler))
         assert (ending is None) == (number == 1)
     assert ending is not None
     assert "cap" in str(ending.why)
@@ -431,7 +442,7 @@ def test_a_job_says_what_follows_from_its_end(tmp_path: Path) -> None:
     attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
     said: list[str] = []
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
-    after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, outside(scheduler, said))
+    after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, services(scheduler, said))
     (end,) = events(study, "ended")
     assert said == [f"{key}: {end['why']}", f"{key}: job 7_0 is requeued"]
 
@@ -442,8 +453,8 @@ def test_how_long_a_node_is_left_out(tmp_path: Path) -> None:
     attempt(study, key)
     scheduler = Scheduler(sacct=sacct("7_0|NODE_FAIL|0:0|n1|b"), sinfo=Answer(0, "n1 down*\n"))
     now = time.time() + 1000.4
-    world = replace(outside(scheduler), clock=lambda: now)
-    follow_up(study, look(study, scheduler), world)
+    world = replace(services(scheduler), clock=lambda: now)
+    follow_up(study, scheduler, world)
     (excluded,) = events(study, "excluded")
     assert excluded["until"] == round(now + 12 * 3600)
 
@@ -469,9 +480,9 @@ def test_only_a_bad_end_or_a_job_that_never_began_is_followed_up_in_passing(
         followed.append(given)
         raise ValueError("the disk is away")
 
-    monkeypatch.setattr(retry, "follow_up", fails)
+    monkeypatch.setattr(failures, "record", fails)
     statuses = [PointStatus("other", "queued"), status]
-    assert retry.carry_on(Observer(study), statuses, said.append) is statuses
+    assert step(study, Services(say=said.append), Look(Observer(study), statuses)).statuses is statuses
     assert len(followed) == looks and said == ["the disk is away"] * looks
 
 
@@ -482,9 +493,10 @@ def test_what_followed_is_looked_at_anew(tmp_path: Path, monkeypatch: pytest.Mon
         ledger.append(study, "cancelled", keys=[key])
         return 0
 
-    monkeypatch.setattr(retry, "follow_up", follows)
-    observer = Observer(study, lambda ids: QueueView())
-    assert [s.state for s in retry.carry_on(observer, [PointStatus(key, "failed", kind="hang")])] == ["cancelled"]
+    monkeypatch.setattr(failures, "record", follows)
+    observer = Observer(study, lambda ids: query.View())
+    look = Look(observer, [PointStatus(key, "failed", kind="hang")])
+    assert [s.state for s in step(study, services(Scheduler()), look).statuses] == ["cancelled"]
 
 
 def test_where_nothing_of_ours_ended_badly_nothing_is_tried_again_here(tmp_path: Path) -> None:
@@ -492,11 +504,11 @@ def test_where_nothing_of_ours_ended_badly_nothing_is_tried_again_here(tmp_path:
     known = ledger.read(study)
     told = PointStatus(key, "failed", kind="hang", batch="b")
     for status in (told, replace(told, kind=""), replace(told, state="running"), replace(told, batch=None)):
-        assert retry.again_here(study, known, [status], lambda text: None) == []
+        assert step(study, services(Scheduler()), LocalEnds(known, [status])).again == []
     assert ledger.read(study) == known, "a job sees to its own end"
 
 
 def test_ends_are_said_once_for_each_reason() -> None:
     ends = [End(f"k{n}", "b", 1, "hang", (), 0.0, "again", "one") for n in range(5)]
-    assert retry._said(ends[:3]) == ["k0 k1 k2: one"]
-    assert retry._said([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]
+    assert failures._said(ends[:3]) == ["k0 k1 k2: one"]
+    assert failures._said([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]

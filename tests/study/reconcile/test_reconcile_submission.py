@@ -15,10 +15,11 @@ import pytest
 
 from study.__main__ import main
 from study.config.schema import ClusterConfig
-from study.executors.base import Answer
+from study.executors.slurm.query import Answer
 from study.job.__main__ import unwanted
-from study.reconcile.reconcile import advance, reconcile, start
-from study.reconcile.two_phase import Outside
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import JobEnd, Resolve, Submit
 from study.records import ledger
 from study.status.observer import observe
 from study.storage.layout import StudyFolder
@@ -82,13 +83,21 @@ class Clock:
         self.now += seconds
 
 
-def outside(said: list[str]) -> Outside:
+def services(said: list[str]) -> Services:
     clock = Clock(time.time())
-    return Outside(clock=lambda: clock.now, sleep=clock.sleep, say=said.append)
+    return Services(clock=lambda: clock.now, sleep=clock.sleep, say=said.append)
 
 
 def submit(study: StudyFolder, keys: dict[int, str], said: list[str] | None = None) -> None:
-    start(study, list(keys.values()), CLUSTER, outside([] if said is None else said))
+    step(study, services([] if said is None else said), Submit(list(keys.values()), CLUSTER))
+
+
+def resolve(study: StudyFolder, force: bool = False) -> int:
+    return step(study, services([]), Resolve(force)).submitted
+
+
+def end_job(study: StudyFolder, key: str) -> int:
+    return step(study, services([]), JobEnd([key])).submitted
 
 
 def submitted(tools: Path) -> list[str]:
@@ -134,7 +143,7 @@ def test_an_option_that_there_is_not_is_named_and_its_points_say_so(
     (tools / "mode").write_text("option")
     wrong = replace(CLUSTER, sbatch={"nam": "x"})
     with pytest.raises(ValueError, match=r"unrecognized option '--nam=x': cluster\.sbatch=\{nam: x\}: change it"):
-        start(study, list(keys.values()), wrong, outside([]))
+        step(study, services([]), Submit(list(keys.values()), wrong))
     assert {status.state for status in observe(study)} == {"pending"}
     assert main(["status", str(study.path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -156,7 +165,7 @@ def test_a_refusal_for_a_limit_is_no_failure(tools: Path, tmp_path: Path) -> Non
     assert list(state.waiting) == list(keys.values())
     assert [batch.ambiguous for batch in state.batches.values()] == [False]
     (tools / "mode").write_text("good")
-    assert advance(study, outside([])) == 2
+    assert resolve(study) == 2
     assert set(live(study).values()) == {"1"}
 
 
@@ -170,10 +179,10 @@ def test_what_does_not_fit_goes_out_as_jobs_end(tools: Path, tmp_path: Path) -> 
     assert sizes == [4, 3], "indices below MaxArraySize, fewer jobs than MaxJobCount"
     assert said[-1].startswith("3 points wait (MaxJobCount of the cluster is 7, and 7 are used)")
     first, second = ledger.read(study).batches.values()
-    assert advance(study, outside([]), ended={first.keys[0]}) == 0, "others live, and the scheduler was asked just now"
+    assert end_job(study, first.keys[0]) == 0, "others live, and the scheduler was asked just now"
     finish(study, first, second)
     (tools / "ended").write_text("7")
-    assert advance(study, outside([]), ended={second.keys[-1]}) == 3, "the last one to end looks for the others"
+    assert end_job(study, second.keys[-1]) == 3, "the last one to end looks for the others"
     assert len(live(study)) == 10
     assert not ledger.read(study).waiting
 
@@ -188,7 +197,7 @@ def test_jobs_that_end_together_do_not_wait_for_each_others_room(tools: Path, tm
     finish(study, batch)
 
     def end(key: str) -> int:
-        sent = advance(study, Outside(sleep=lambda seconds: time.sleep(seconds / 5)), ended={key})
+        sent = step(study, Services(sleep=lambda seconds: time.sleep(seconds / 5)), JobEnd([key])).submitted
         if not sent:  # SLURM counts a job until its process has ended
             with (tools / "left").open("a") as note:
                 note.write("x\n")
@@ -209,7 +218,7 @@ def test_a_submission_that_nobody_confirmed_does_not_relieve_the_last_job(tools:
     ledger.append(study, "waiting", keys=[keys[2]], resources=asked, code=first.code, parallel=None)
     ledger.append(study, "intent", name="s.killed", executor="slurm", keys=[keys[2]], resources=asked)
     (tools / "squeue").write_text("#!/bin/bash\n")
-    assert advance(study, outside([]), ended={keys[1]}) == 1, "given up after a while, and submitted"
+    assert end_job(study, keys[1]) == 1, "given up after a while, and submitted"
     assert ledger.read(study).batches["s.killed"].abandoned
 
 
@@ -273,7 +282,7 @@ def test_points_wait_for_a_scheduler_that_gives_no_answer(tools: Path, tmp_path:
     assert submitted(tools) == []
     assert [(s.state, s.why[:12]) for s in observe(study)] == [("waiting", "queued later")] * 2
     (tools / "down").unlink()
-    assert advance(study, outside([])) == 2
+    assert resolve(study) == 2
     assert set(live(study)) == set(keys.values())
 
 
@@ -284,11 +293,11 @@ def test_given_up_by_the_user_and_submitted_again_the_late_one_is_not_wanted(too
         submit(study, keys)
     (late,) = ledger.read(study).batches.values()
     (tools / "mode").write_text("good")
-    assert reconcile(study, outside([])) == 0
-    assert reconcile(study, outside([]), force=True) == 0, "given up, but the scheduler has no room to be seen"
+    assert resolve(study) == 0
+    assert resolve(study, force=True) == 0, "given up, but the scheduler has no room to be seen"
     assert unwanted(ledger.read(study), ledger.read(study).batches[late.name], keys[1])
     (tools / "down").unlink()
-    assert reconcile(study, outside([])) == 1
+    assert resolve(study) == 1
     assert live(study) == {keys[1]: "2"}
 
 
@@ -330,10 +339,11 @@ def test_kill_9_in_the_middle_of_a_submission(tools: Path, tmp_path: Path, mode:
     (tools / "mode").write_text(mode)
     program = (
         f"import os, pathlib; pathlib.Path({str(tools / 'submitter')!r}).write_text(str(os.getpid()))\n"
-        "from study.config.schema import ClusterConfig; from study.reconcile.reconcile import start\n"
+        "from study.config.schema import ClusterConfig; from study.reconcile.services import Services\n"
+        "from study.reconcile.step import step; from study.reconcile.triggers import Submit\n"
         "from study.storage.layout import StudyFolder\n"
-        f"start(StudyFolder(pathlib.Path({str(study.path)!r})), {list(keys.values())!r}, "
-        "ClusterConfig(executor='slurm'))"
+        f"step(StudyFolder(pathlib.Path({str(study.path)!r})), Services(), "
+        f"Submit({list(keys.values())!r}, ClusterConfig(executor='slurm')))"
     )
     killed = subprocess.run([sys.executable, "-c", program], env=environment(), check=False, capture_output=True)
     assert killed.returncode == -9, killed.stderr
@@ -366,5 +376,5 @@ def test_a_scheduler_that_answers_is_not_asked_more_than_needed(tmp_path: Path) 
         asked.append(next(iter(command)))  # type: ignore[call-overload]
         return Answer(0, "")
 
-    start(study, list(keys.values()), CLUSTER, Outside(runner=runner, say=lambda text: None))
+    step(study, Services(runner=runner, say=lambda text: None), Submit(list(keys.values()), CLUSTER))
     assert asked == ["squeue", "sacct"], "one of each for thirty arrays"

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from study.executors.base import Answer, SubmitError
 from study.executors.job_spec import Shape
-from study.reconcile.two_phase import Outside, Request, Sent, after_error, send, settle
+from study.executors.slurm.query import Answer
+from study.executors.slurm.sbatch import SchedulerError
+from study.reconcile.services import Services
+from study.reconcile.two_phase import Request, Sent, after_error, resolve_unclear, send
 from study.records import ledger
 from study.storage.layout import StudyFolder
 
@@ -44,8 +46,8 @@ class World:
         self.now += seconds
 
     @property
-    def outside(self) -> Outside:
-        return Outside(self.run, lambda: self.now, self.sleep, self.said.append)
+    def services(self) -> Services:
+        return Services(self.run, lambda: self.now, self.sleep, self.said.append)
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_what_the_ledger_says_of_a_request() -> None:
 
 def test_a_submission_that_goes_through(study: StudyFolder) -> None:
     world = World()
-    assert send(study, Request("s.a", Shape(), 2, ("a", "b"), "c"), world.outside) == Sent("12")
+    assert send(study, Request("s.a", Shape(), 2, ("a", "b"), "c"), world.services) == Sent("12")
     assert events(study) == ["intent", "submitted"]
     assert ledger.read(study).batches["s.a"].job_id == "12"
     assert "--array=0-1" in (study.jobs / "s.a.sh").read_text()
@@ -91,13 +93,13 @@ def test_a_submission_that_goes_through(study: StudyFolder) -> None:
 
 def test_what_cannot_be_rendered_leaves_no_intent(study: StudyFolder) -> None:
     with pytest.raises(ValueError, match="code"):
-        send(study, Request("s.a", Shape(code="frozen"), 1, ("a",), "gone"), World().outside)
+        send(study, Request("s.a", Shape(code="frozen"), 1, ("a",), "gone"), World().services)
     assert events(study) == []
 
 
 def test_where_there_is_no_room_its_keys_wait_again(study: StudyFolder) -> None:
     waiting(study, "ab", Shape())
-    sent = send(study, Request("s.a", Shape(), 2, ("a", "b")), World(sbatch=FULL).outside)
+    sent = send(study, Request("s.a", Shape(), 2, ("a", "b")), World(sbatch=FULL).services)
     assert sent.job_id is None and "QOS policy" in sent.full
     known = ledger.read(study)
     assert set(known.waiting) == {"a", "b"} and "QOS policy" in known.waiting["a"].why
@@ -108,8 +110,8 @@ def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alik
     asked, other = Shape(qos="night"), Shape(qos="day")
     waiting(study, "ab", asked)
     waiting(study, "c", other)
-    with pytest.raises(SubmitError, match=r"Invalid qos specification: cluster\.qos=night: change it") as refused:
-        send(study, Request("s.a", asked, 1, ("a",)), World(sbatch=NO_QOS).outside)
+    with pytest.raises(SchedulerError, match=r"Invalid qos specification: cluster\.qos=night: change it") as refused:
+        send(study, Request("s.a", asked, 1, ("a",)), World(sbatch=NO_QOS).services)
     assert not refused.value.ambiguous
     known = ledger.read(study)
     assert set(known.waiting) == {"c"}
@@ -119,14 +121,14 @@ def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alik
 
 def test_a_refusal_of_the_only_one_says_nothing_of_others(study: StudyFolder) -> None:
     waiting(study, "c", Shape(qos="day"))
-    with pytest.raises(SubmitError):
-        send(study, Request("s.a", Shape(qos="night"), 1, ("a",)), World(sbatch=NO_QOS).outside)
+    with pytest.raises(SchedulerError):
+        send(study, Request("s.a", Shape(qos="night"), 1, ("a",)), World(sbatch=NO_QOS).services)
     assert events(study) == ["waiting", "intent", "abandoned"]
 
 
 def test_a_submission_that_went_through_in_spite_of_the_error(study: StudyFolder) -> None:
     world = World(sbatch=TIMED_OUT, squeue=Answer(0, "31|0|PENDING|None|s.a\n31|1|PENDING|None|s.a\n"))
-    assert send(study, Request("s.a", Shape(), 2, ("a", "b")), world.outside) == Sent("31")
+    assert send(study, Request("s.a", Shape(), 2, ("a", "b")), world.services) == Sent("31")
     assert world.said == ["s.a: was submitted as job 31"]
     assert ledger.read(study).batches["s.a"].job_id == "31"
     assert world.slept == []
@@ -136,7 +138,7 @@ def test_a_submission_that_never_arrived_is_waited_out_and_given_up(study: Study
     intent(study)
     world = World()
     with pytest.raises(ValueError, match="timed out: nothing was submitted: give the command again, with other"):
-        after_error(study, "s.a", SubmitError("timed out", True), world.outside)
+        after_error(study, "s.a", SchedulerError("timed out", True), world.services)
     assert world.slept == [2.0] * 5, "ten seconds after the intent"
     assert world.said == ["s.a: never reached the scheduler: its points are submitted again"]
     assert ledger.read(study).batches["s.a"].abandoned == "the scheduler does not know its name"
@@ -145,7 +147,7 @@ def test_a_submission_that_never_arrived_is_waited_out_and_given_up(study: Study
 def test_whoever_submits_waits_to_know_what_became_of_it(study: StudyFolder) -> None:
     world = World(sbatch=TIMED_OUT, now=time.time())
     with pytest.raises(ValueError, match="nothing was submitted"):
-        send(study, Request("s.a", Shape(), 1, ("a",)), world.outside)
+        send(study, Request("s.a", Shape(), 1, ("a",)), world.services)
     assert sum(world.slept) >= 10
 
 
@@ -156,7 +158,7 @@ def test_who_is_in_a_hurry_leaves_it_open(patient: bool, study: StudyFolder) -> 
     error = ValueError("no answer")  # of a kind that says nothing of itself counts as unclear
     words = "nothing was submitted" if patient else "it is not known whether s.a was submitted: give the command again"
     with pytest.raises(ValueError, match=f"no answer: {words}"):
-        after_error(study, "s.a", error, world.outside, patient=patient)
+        after_error(study, "s.a", error, world.services, patient=patient)
     assert bool(world.slept) is patient
     assert ledger.read(study).batches["s.a"].ambiguous is not patient
 
@@ -164,7 +166,7 @@ def test_who_is_in_a_hurry_leaves_it_open(patient: bool, study: StudyFolder) -> 
 def test_where_the_scheduler_is_silent_nobody_waits(study: StudyFolder) -> None:
     intent(study)
     world = World(squeue=SILENT, now=50.0)
-    (left,) = settle(study, world.outside)
+    (left,) = resolve_unclear(study, world.services)
     assert left.name == "s.a" and "Unable to contact" in left.why
     assert (world.slept, world.said, events(study)) == ([], [], ["intent"])
 
@@ -172,7 +174,7 @@ def test_where_the_scheduler_is_silent_nobody_waits(study: StudyFolder) -> None:
 def test_a_clock_that_runs_behind_is_not_waited_for_for_ever(study: StudyFolder) -> None:
     intent(study, at=1000.0)
     world = World(now=0.0)
-    (left,) = settle(study, world.outside)
+    (left,) = resolve_unclear(study, world.services)
     assert "may still be on its way" in left.why
     assert sum(world.slept) == 22.0, "twice the time in which a submission may be on its way"
 
@@ -180,7 +182,7 @@ def test_a_clock_that_runs_behind_is_not_waited_for_for_ever(study: StudyFolder)
 def test_the_user_knows_better(study: StudyFolder) -> None:
     intent(study)
     world = World(squeue=SILENT)
-    assert settle(study, world.outside, force=True) == []
+    assert resolve_unclear(study, world.services, force=True) == []
     assert world.said == ["s.a: given up: its points are submitted again"]
     abandoned = ledger.read(study).batches["s.a"].abandoned or ""
     assert re.match("given up by the user: it is not known whether it was submitted", abandoned)
@@ -199,7 +201,7 @@ def test_an_attempt_of_its_own_says_which_job_it_is(
     intent(study)
     begun(study, "b", name)
     world = World(now=50.0)
-    assert settle(study, world.outside) == []
+    assert resolve_unclear(study, world.services) == []
     assert world.asked == asked
     assert ledger.read(study).batches["s.a"].job_id == job
 
@@ -207,7 +209,7 @@ def test_an_attempt_of_its_own_says_which_job_it_is(
 def test_local_runs_need_nobody_to_be_asked(study: StudyFolder) -> None:
     intent(study, executor="local")
     world = World()
-    assert settle(study, world.outside) == []
+    assert resolve_unclear(study, world.services) == []
     assert (world.asked, ledger.read(study).batches["s.a"].job_id) == ([], "local")
 
 
@@ -217,7 +219,7 @@ def test_each_unclear_submission_is_settled_for_itself(study: StudyFolder) -> No
     ledger.append(study, "submitted", name="s.b", job_id="9")
     intent(study, "s.c", at=95.0, keys="c")
     world = World(now=96.0)
-    (left,) = settle(study, world.outside, patient=False)
+    (left,) = resolve_unclear(study, world.services, patient=False)
     assert left.name == "s.c" and world.slept == []
     assert {name: batch.ambiguous for name, batch in ledger.read(study).batches.items()} == {
         "s.a": False, "s.b": False, "s.c": True,
@@ -225,6 +227,6 @@ def test_each_unclear_submission_is_settled_for_itself(study: StudyFolder) -> No
 
 
 def test_what_is_said_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    outside: Any = Outside()
+    outside: Any = Services()
     outside.say("words")
     assert capsys.readouterr().out == "words\n"

@@ -65,14 +65,16 @@ def study_command(*arguments: str | Path, cwd: str | Path) -> subprocess.Complet
 RUN = """
 import sys
 from pathlib import Path
-from study.reconcile.reconcile import start
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Submit
 from study.watch.follow import follow
 from study.records.points import load_points
 from study.storage.layout import StudyFolder
 from study.records.settings import load_submission
 folder = StudyFolder(Path(sys.argv[1]))
 cluster = load_submission(folder).cluster
-start(folder, list(load_points(folder)), cluster)
+step(folder, Services(), Submit(list(load_points(folder)), cluster))
 sys.exit(follow(folder, cluster))
 """
 

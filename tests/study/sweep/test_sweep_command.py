@@ -15,7 +15,9 @@ import yaml
 
 from study.config.schema import ClusterConfig
 from study.executors import prepare_data
-from study.reconcile import reconcile
+from study.reconcile.services import Services
+from study.reconcile.step import Stepped
+from study.reconcile.triggers import Submit
 from study.records import corpus
 from study.records.points import load_points
 from study.storage.layout import StudyFolder
@@ -66,10 +68,10 @@ class Execution:
         self.prepared: list[str] = []
         self.code = 0
 
-    def start(self, folder: StudyFolder, keys: list[str], cluster: ClusterConfig) -> int:
-        assert folder.study.exists() and set(keys) <= set(load_points(folder)), "written before anything starts"
-        self.started.append((folder.name, list(keys), cluster))
-        return len(set(keys) - {key for _, before, _ in self.started[:-1] for key in before})
+    def step(self, study: StudyFolder, services: Services, asked: Submit) -> Stepped:
+        assert study.study.exists() and set(asked.keys) <= set(load_points(study)), "written before anything starts"
+        self.started.append((study.name, list(asked.keys), asked.cluster))
+        return Stepped(len(set(asked.keys) - {key for _, before, _ in self.started[:-1] for key in before}))
 
     def follow(self, folder: StudyFolder, cluster: ClusterConfig) -> int:
         self.followed.append(cluster.executor)
@@ -79,7 +81,7 @@ class Execution:
 @pytest.fixture
 def execution(monkeypatch: pytest.MonkeyPatch) -> Execution:
     fake = Execution()
-    monkeypatch.setattr(reconcile, "start", fake.start)
+    monkeypatch.setattr("study.reconcile.step.step", fake.step)
     monkeypatch.setattr("study.watch.follow.follow", fake.follow)
     monkeypatch.setattr(prepare_data, "prepare", lambda one, cluster: fake.prepared.append(one.data.name))
     monkeypatch.setattr(corpus.Corpus, "find", lambda one: MANIFEST if fake.prepared else None)
@@ -403,7 +405,7 @@ def test_data_is_prepared_first_by_a_process_of_its_own(
     (here / "text").mkdir()
     for number in range(60):
         (here / "text" / f"{number}.txt").write_text(f"document {number} says {number * number} and little more\n" * 40)
-    monkeypatch.setattr(reconcile, "start", execution.start)
+    monkeypatch.setattr("study.reconcile.step.step", execution.step)
     monkeypatch.setattr("study.watch.follow.follow", execution.follow)
     words = ["data=text", "data.source=text", "data.tokenizer=bytes", "data.vocab_size=257", "budget.tokens=12800"]
     assert main([*words, "data.validation_fraction=0.2", "eval.sequences=16"]) == 0

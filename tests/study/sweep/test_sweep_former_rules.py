@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from study.reconcile import reconcile
+from study.reconcile.step import Stepped
 from study.records.points import load_points
 from study.search.settings import load, refuse_another
 from study.storage.layout import StudyFolder
@@ -19,7 +19,7 @@ COMMAND = ["-m", *SAID, "model.width=64,96", "budget.tokens=8192,65536", "optim.
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(unpack(tmp_path))
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(reconcile, "start", lambda *arguments: 0)
+    monkeypatch.setattr("study.reconcile.step.step", lambda *arguments: Stepped())
     monkeypatch.setattr("study.watch.follow.follow", lambda *arguments: 0)
     return tmp_path
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from study.executors.base import Answer, Job, QueueView
-from study.reconcile.two_phase import Outside
+from study.executors.slurm.query import Answer, Job, View
+from study.reconcile.services import Services
 from study.records import ledger
 from study.search.state import Claim
 from study.search.trial_queue import JOB, Office
@@ -58,7 +58,7 @@ class World:
     cluster: Cluster = field(default_factory=Cluster)
 
     def advance(self) -> int:
-        return unit_jobs.advance(self.study, Outside(runner=self.cluster, sleep=lambda _: None, say=lambda _: None))
+        return unit_jobs.advance(self.study, Services(runner=self.cluster, sleep=lambda _: None, say=lambda _: None))
 
     def claims(self) -> list[Claim]:
         return list(Office.of(self.study).search.claims.values())
@@ -83,19 +83,19 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.parametrize(
     ("batch", "seen", "said"),
     [
-        (None, QueueView(), "before it submitted"),
-        (ledger.Batch("s.1", "slurm", (), 0.0, abandoned="x"), QueueView(), "not submitted: x"),
-        (ledger.Batch("s.1", "slurm", (), 0.0), QueueView(), None),
-        (BATCH, QueueView({"7_0": Job("queued", "PENDING")}), None),
-        (BATCH, QueueView({"7_0": Job("running", "RUNNING")}), None),
-        (BATCH, QueueView({"7_0": Job("unknown", "ODD")}), None),
-        (BATCH, QueueView({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
-        (BATCH, QueueView({"7_0": Job("completed", "COMPLETED")}), "COMPLETED of job 7"),
-        (BATCH, QueueView(), "no such job"),
-        (BATCH, QueueView(complete=False, queue_complete=False), None),
+        (None, View(), "before it submitted"),
+        (ledger.Batch("s.1", "slurm", (), 0.0, abandoned="x"), View(), "not submitted: x"),
+        (ledger.Batch("s.1", "slurm", (), 0.0), View(), None),
+        (BATCH, View({"7_0": Job("queued", "PENDING")}), None),
+        (BATCH, View({"7_0": Job("running", "RUNNING")}), None),
+        (BATCH, View({"7_0": Job("unknown", "ODD")}), None),
+        (BATCH, View({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
+        (BATCH, View({"7_0": Job("completed", "COMPLETED")}), "COMPLETED of job 7"),
+        (BATCH, View(), "no such job"),
+        (BATCH, View(complete=False, queue_complete=False), None),
     ],
 )
-def test_a_unit_is_given_up_on_evidence_only(batch: ledger.Batch | None, seen: QueueView, said: str | None) -> None:
+def test_a_unit_is_given_up_on_evidence_only(batch: ledger.Batch | None, seen: View, said: str | None) -> None:
     found = unit_jobs.gone(batch, seen)
     assert found is None if said is None else said in str(found)
 
@@ -180,10 +180,10 @@ def test_of_jobs_that_end_together_and_fill_the_scheduler_the_last_tries_until_t
         if len(naps) == 2:
             world.cluster.refuse = ""
 
-    unit_jobs.advance_at_end(world.study, Outside(runner=world.cluster, sleep=nap, say=lambda _: None))
+    unit_jobs.advance_at_end(world.study, Services(runner=world.cluster, sleep=nap, say=lambda _: None))
     assert len(world.claims()) == 3
     assert len(naps) == 2
-    unit_jobs.advance_at_end(world.study, Outside(runner=world.cluster, sleep=nap, say=lambda _: None))
+    unit_jobs.advance_at_end(world.study, Services(runner=world.cluster, sleep=nap, say=lambda _: None))
     assert len(naps) == 2, "others are there to do it"
 
 
@@ -192,7 +192,7 @@ def test_workers_that_take_over_from_jobs_do_not_wait_for_those_that_are_gone(wo
     first, second, third = world.claims()
     world.state(first, "NODE_FAIL")
     world.state(second, "RUNNING")
-    unit_jobs.give_up_gone(world.study, Outside(runner=world.cluster, sleep=lambda _: None, say=lambda _: None))
+    unit_jobs.give_up_gone(world.study, Services(runner=world.cluster, sleep=lambda _: None, say=lambda _: None))
     assert [claim.number for claim in world.claims()] == [second.number, third.number]
 
 

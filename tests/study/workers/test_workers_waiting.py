@@ -12,8 +12,8 @@ import pytest
 
 from study.__main__ import main
 from study.config.schema import ClusterConfig
-from study.executors.base import Job, QueueView
-from study.reconcile.two_phase import Outside
+from study.executors.slurm.query import Job, View
+from study.reconcile.services import Services
 from study.records import ledger
 from study.search.trial_queue import Office
 from study.status.observer import Look
@@ -28,9 +28,9 @@ def submitted(folder: StudyFolder) -> None:
 
 
 def look(*jobs: Job) -> Look:
-    def answer(batches: Sequence[ledger.Batch]) -> QueueView:
-        assert [batch.job_id for batch in batches] == ["7"]
-        return QueueView({f"7_{index}": job for index, job in enumerate(jobs)})
+    def answer(ids: Sequence[str]) -> View:
+        assert list(ids) == ["7"]
+        return View({f"7_{index}": job for index, job in enumerate(jobs)})
 
     return answer
 
@@ -136,7 +136,7 @@ def test_status_says_that_slurm_refuses_a_units_job_and_does_not_try_it_again(
     folder.study.write_text("cluster: {executor: slurm, partition: none}\ntracking: {enabled: false}\n")
     sbatch.write_text(PARTITION)
     with pytest.raises(ValueError, match=r"cluster\.partition=none"):
-        unit_jobs.advance(folder, Outside(say=lambda _: None))
+        unit_jobs.advance(folder, Services(say=lambda _: None))
     capsys.readouterr()
     for _ in range(2):
         main(["status", str(folder.path)])
@@ -144,4 +144,4 @@ def test_status_says_that_slurm_refuses_a_units_job_and_does_not_try_it_again(
         assert "refused by SLURM" in shown.out and "cluster.partition=none" in shown.out and not shown.err
     assert len(ledger.read(folder).batches) == 1
     sbatch.write_text("")
-    assert unit_jobs.advance(folder, Outside(say=lambda _: None)) == 2
+    assert unit_jobs.advance(folder, Services(say=lambda _: None)) == 2

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from train.data.batch import even_parts
 from train.data.corpus.prepare import prepare
 from train.data.dataset import TokenSequences, TrainingData, open_training
 from train.data.mixture import BLOCK, Mixture, quotas
 from train.data.prefetch import Prefetch
-from train.progress import parts
 from train.spec.config import DataConfig, SourceConfig
 from train.spec.manifest import read_manifest, settings_of, verify
 
@@ -89,7 +89,7 @@ def test_global_batches_are_the_same_for_every_world(
     for rank in range(ranks):
         share = range(batch * rank // ranks, batch * (rank + 1) // ranks)
         begin = step * batch + share.start
-        for part in parts(len(share), micro):
+        for part in even_parts(len(share), micro):
             pieces.append(data.rows(begin, part).inputs)
             begin += part
     np.testing.assert_array_equal(np.concatenate(pieces), whole)

@@ -21,12 +21,12 @@ from train.health.inspection import Inspection
 from train.health.repeat_step import CorruptionError
 from train.health.replica_hashes import DesyncError
 from train.parallel.grad_norm import total_norm
-from train.progress import Progress
 from train.runtime import distributed
 from train.runtime.distributed import World
 from train.setup import Setup, build
 from train.spec import frozen_run
 from train.spec.config import HealthConfig, ParallelConfig, RunConfig
+from train.state import TrainState
 from train.step import accumulate, accumulate_own, look, step, take
 
 LAYOUTS = {
@@ -57,7 +57,7 @@ def health(setup: Setup) -> dict[str, Any]:
     world, wrong = setup.world, setup.world.rank == LAST
     config = HealthConfig(statistics_steps=1, activations=True, desync_steps=1, probe_steps=1)
     inspection = Inspection(config, world, setup.named_parameters, setup.optimizer)
-    batch, progress = take(setup, 0, 4), Progress()
+    batch, progress = take(setup, 0, 4), TrainState()
     activations = inspection.activations(setup.modules, lambda: look(setup, batch))
     calls = [0]
 

@@ -21,6 +21,7 @@ from train.health.layer_statistics import Measured, Size
 from train.health.replica_hashes import Desync, compare, fingerprints, message
 from train.health.shard_names import Part, held, part_of, stacked, state_of
 from train.health.tensor_hash import fingerprint
+from train.model.params import ParamSpec
 from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
 
@@ -161,7 +162,9 @@ def test_nothing_has_no_fingerprints() -> None:
 
 def test_optimizer_state_is_compared_too() -> None:
     weight = nn.Parameter(torch.ones(3))
-    optimizer = make_optimizer([("w", weight)], ModelConfig(), OptimConfig(lr=0.1))
+    optimizer = make_optimizer(
+        [("w", weight)], {"w": ParamSpec("norm", (3,), None)}, ModelConfig(), OptimConfig(lr=0.1)
+    )
     weight.grad = torch.ones(3)
     optimizer.step()
     assert [name for name, _ in state_of([("w", weight)], optimizer)] == ["w", "w.step", "w.exp_avg", "w.exp_avg_sq"]

@@ -20,13 +20,13 @@ from train import step as stepping
 from train.checkpoint.layout import newest, single
 from train.checkpoint.load import read_all
 from train.checkpoint.save import Saver
+from train.metrics.recorder import Recorder
 from train.parallel import grad_norm as norms
-from train.progress import Progress
-from train.recording import Recorder
 from train.runtime.signals import StopFlag
 from train.setup import Setup
 from train.spec.config import BatchConfig, HealthConfig, ProfileConfig, RunConfig, SpikesConfig
 from train.spec.frozen_run import load
+from train.state import TrainState
 from train.step import Taken
 
 Main = Callable[..., str]
@@ -100,7 +100,7 @@ def bad_rows(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
     """Make the loss of steps that begin at these rows a hundred times as high."""
     true = vars(loop)["step"]
 
-    def spiking(setup: Setup, progress: Progress, **options: Any) -> Taken:
+    def spiking(setup: Setup, progress: TrainState, **options: Any) -> Taken:
         bad = first <= progress.sequences <= last
         taken: Taken = true(setup, progress, **options)
         return taken._replace(loss=taken.loss * 100) if bad else taken
@@ -117,7 +117,7 @@ def test_a_spike_is_rolled_back_and_its_batches_are_skipped_also_through_a_stop(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Every checkpoint is whole before the next step, so that both runs go back to the same one.
-    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    monkeypatch.setattr("train.checkpoint.manager.Saver", partial(Saver, background=False))
     bad_rows(monkeypatch, 10 * ROW_STEPS, 11 * ROW_STEPS)  # steps 11 and 12
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     out = main(write_config(whole, spiky(tiny, "rollback")))
@@ -159,7 +159,7 @@ def bad_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_run_did_after_each_rollback_is_recorded_and_nothing_that_stays_for_good_is_removed(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    monkeypatch.setattr("train.checkpoint.manager.Saver", partial(Saver, background=False))
     bad_twice(monkeypatch)
     out = main(write_config(tmp_path / "run", spiky_twice(tiny)))
     assert out.count("went back from step 16 to step 10") == 2
@@ -186,7 +186,7 @@ def test_what_a_run_did_after_each_rollback_is_recorded_and_nothing_that_stays_f
 def test_killed_around_a_rollback_a_run_goes_on_as_if_it_had_not_been(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch, *, killed: str
 ) -> None:
-    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    monkeypatch.setattr("train.checkpoint.manager.Saver", partial(Saver, background=False))
     bad_twice(monkeypatch)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     main(write_config(whole, spiky_twice(tiny)))
@@ -226,7 +226,7 @@ def test_killed_around_a_rollback_a_run_goes_on_as_if_it_had_not_been(
 def test_where_the_checkpoint_that_a_path_began_at_is_lost_another_path_begins(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    monkeypatch.setattr("train.checkpoint.manager.Saver", partial(Saver, background=False))
     bad_rows(monkeypatch, 13 * ROW_STEPS, 15 * ROW_STEPS)
     config = write_config(tmp_path / "run", spiky_twice(tiny))
     main(config, "--until", str(18 * 128))
@@ -367,7 +367,7 @@ def test_the_rows_of_a_branch_that_did_not_note_where_it_left_are_not_made_up(tm
     saver.wait()
     found = newest(tmp_path / "checkpoints")
     assert found is not None
-    assert Progress(**found.progress).inherited_steps == 0  # such a run goes on all the same
+    assert TrainState(**found.progress).inherited_steps == 0  # such a run goes on all the same
     with pytest.raises(ValueError, match="branched off at 1280 tokens"):
         provenance.beginning(tmp_path)
 
@@ -376,11 +376,11 @@ def test_random_numbers_go_on_where_they_stood_after_a_stop_and_after_a_rollback
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What draws within a step, as dropout would, draws the same: weights are a function of the config."""
-    monkeypatch.setattr("train.checkpoint.Saver", partial(Saver, background=False))
+    monkeypatch.setattr("train.checkpoint.manager.Saver", partial(Saver, background=False))
     bad_rows(monkeypatch, 13 * ROW_STEPS, 15 * ROW_STEPS)
     true, drawn = vars(loop)["step"], dict[int, list[float]]()
 
-    def drawing(setup: Setup, progress: Progress, **options: Any) -> Taken:
+    def drawing(setup: Setup, progress: TrainState, **options: Any) -> Taken:
         drawn.setdefault(progress.step + 1, []).append(torch.rand(()).item())
         taken: Taken = true(setup, progress, **options)
         return taken

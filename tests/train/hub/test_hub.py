@@ -66,14 +66,9 @@ def made(changes: dict[str, Any]) -> Transformer:
 
 
 def write_hub(model: Transformer, folder: Path, limit: int = 1 << 30) -> None:
-    ours = dict(model.named_parameters())
     folder.mkdir()
-    named = [
-        pair
-        for names in weights.groups(model.config)
-        for pair in weights.to_hub({name: ours[name].detach() for name in names}, model.config)
-    ]
-    write_shards(folder, named, limit)
+    ours = {name: weight.detach() for name, weight in model.named_parameters()}
+    write_shards(folder, weights.to_hub(ours, model.specs), limit)
     described = architecture.to_hub(model.config, VOCABULARY, LENGTH, 0, "float32")
     (folder / "config.json").write_text(json.dumps(described))
 

@@ -9,18 +9,24 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from train.model.params import Kind, ParamSpec
 from train.optim import muon
 from train.optim.build import make_optimizer
 from train.spec.config import ModelConfig, OptimConfig
 
 SIZE = 32
 MODEL = ModelConfig(width=SIZE, layers=3)
+KINDS: dict[str, Kind] = {
+    "embedding.weight": "embedding",
+    **{f"blocks.{i}.mlp.down": "matrix" for i in range(3)},
+    "norm.weight": "norm",
+}
+SPECS = {name: ParamSpec(kind, (SIZE, SIZE), 1.0) for name, kind in KINDS.items()}
 
 
 def weights() -> dict[str, nn.Parameter]:
     torch.manual_seed(0)
-    names = ["embedding.weight", *(f"blocks.{i}.mlp.down" for i in range(3)), "norm.weight"]
-    named = {name: nn.Parameter(torch.randn(SIZE, SIZE)) for name in names}
+    named = {name: nn.Parameter(torch.randn(SIZE, SIZE)) for name in SPECS}
     for weight in named.values():
         weight.grad = torch.randn(SIZE, SIZE)
     return named
@@ -37,7 +43,7 @@ def storages(named: dict[str, nn.Parameter]) -> dict[str, Any]:
 def test_nothing_of_the_gradients_outlives_the_step(name: str, skipped: bool) -> None:
     named = weights()
     held = storages(named)
-    make_optimizer(named.items(), MODEL, OptimConfig(name=name, lr=0.1)).step(
+    make_optimizer(named.items(), SPECS, MODEL, OptimConfig(name=name, lr=0.1)).step(
         skip=torch.full((), float(skipped)), grad_scale=torch.tensor(0.5)
     )
     assert len(held) == len(named)
@@ -55,7 +61,7 @@ def test_memory_falls_by_one_matrix_with_each_that_is_made_orthogonal(monkeypatc
         return true(full, group)
 
     monkeypatch.setattr(muon, "direction", counted)
-    make_optimizer(named.items(), MODEL, OptimConfig(name="muon", lr=0.1)).step(grad_scale=torch.tensor(0.5))
+    make_optimizer(named.items(), SPECS, MODEL, OptimConfig(name="muon", lr=0.1)).step(grad_scale=torch.tensor(0.5))
     assert alive == [2 * 4096, 4096, 0], "bytes while the first, second and last matrix is worked on"
 
 
@@ -64,7 +70,7 @@ def test_a_factor_given_to_the_step_is_that_of_gradients_multiplied_before(name:
     results = []
     for before in (True, False):
         named, factor = weights(), torch.tensor(0.3)
-        optimizer = make_optimizer(named.items(), MODEL, OptimConfig(name=name, lr=0.1))
+        optimizer = make_optimizer(named.items(), SPECS, MODEL, OptimConfig(name=name, lr=0.1))
         if before:
             torch._foreach_mul_([w.grad for w in named.values() if w.grad is not None], factor)
         optimizer.step(grad_scale=None if before else factor)

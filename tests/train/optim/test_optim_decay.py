@@ -17,7 +17,7 @@ def test_with_zero_gradients_only_matrices_shrink_and_by_lr_times_decay(tied: bo
     config = ModelConfig(width=32, layers=2, head_dim=16, tied_embeddings=tied)
     model = Transformer(config, 50, 8)
     initialise(model, 0)
-    optimizer = make_optimizer(model.named_parameters(), config, OptimConfig(lr=1.0, weight_decay=0.1))
+    optimizer = make_optimizer(model.named_parameters(), model.specs, config, OptimConfig(lr=1.0, weight_decay=0.1))
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from train.model.params import ParamSpec
+from train.model.transformer import Transformer
 from train.optim import adamw
 from train.optim.build import make_optimizer
 from train.optim.muon import direction, orthogonalise
@@ -27,6 +29,8 @@ SHAPES = {
     "norm.weight": (16,),
     "output.weight": (40, 16),
 }
+with torch.device("meta"):
+    SPECS = Transformer(MODEL, 40, 8).specs
 NAMES = ("adamw", "muon", "sgd")
 
 
@@ -41,7 +45,7 @@ def give_gradients(named: dict[str, nn.Parameter], seed: int) -> None:
 
 
 def made(named: dict[str, nn.Parameter], **optim: Any) -> Optimizer:
-    return make_optimizer(named.items(), MODEL, OptimConfig(**{"lr": 0.01, **optim}))
+    return make_optimizer(named.items(), SPECS, MODEL, OptimConfig(**{"lr": 0.01, **optim}))
 
 
 def contents(optimizer: Optimizer) -> list[Tensor]:
@@ -77,7 +81,7 @@ def test_adamw_is_torchs_bit_for_bit() -> None:
 def test_muon_is_torchs_on_a_matrix(nesterov: bool) -> None:
     ours, theirs = weights()["blocks.0.mlp.down"], weights()["blocks.0.mlp.down"]
     optim = OptimConfig(name="muon", lr=0.01, momentum=0.9, nesterov=nesterov)
-    optimizer = make_optimizer([("blocks.0.mlp.down", ours)], MODEL, optim, iteration_dtype=torch.bfloat16)
+    optimizer = make_optimizer([("blocks.0.mlp.down", ours)], SPECS, MODEL, optim, iteration_dtype=torch.bfloat16)
     peer = torch.optim.Muon(
         [theirs], lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=nesterov, adjust_lr_fn="match_rms_adamw"
     )
@@ -164,7 +168,8 @@ def test_with_zero_gradients_weights_shrink_by_their_groups_decay(name: str, ind
 @pytest.mark.parametrize("tied", [False, True])
 def test_an_embedding_that_is_the_head_decays_like_it(tied: bool) -> None:
     model = replace(MODEL, tied_embeddings=tied)
-    rule = rule_of("embedding.weight", model, OptimConfig(lr=1.0, head_lr_scale=2.0, embedding_lr_scale=3.0))
+    spec = Transformer(model, 40, 8).specs["embedding.weight"]
+    rule = rule_of(spec, model, OptimConfig(lr=1.0, head_lr_scale=2.0, embedding_lr_scale=3.0))
     assert (rule.decay, rule.lr_scale) == ((0.1, 2.0) if tied else (0.0, 3.0))
 
 
@@ -239,7 +244,7 @@ def test_adamw_with_rounded_moments_stays_near_and_repeats() -> None:
     trained = []
     for state_dtype, shift in ((torch.float32, 0), (torch.bfloat16, 0), (torch.bfloat16, 0), (torch.bfloat16, 100)):
         named = weights()
-        optimizer = make_optimizer(named.items(), MODEL, OptimConfig(lr=0.01), state_dtype=state_dtype)
+        optimizer = make_optimizer(named.items(), SPECS, MODEL, OptimConfig(lr=0.01), state_dtype=state_dtype)
         for step in range(20):
             give_gradients(named, step)
             optimizer.seed(step + shift)
@@ -258,14 +263,15 @@ def test_adamw_with_rounded_moments_stays_near_and_repeats() -> None:
 
 
 def test_rounded_moments_of_copies_are_equal_whatever_weights_lie_beside_them() -> None:
-    tied = replace(MODEL, tied_embeddings=True)
+    tied, matrix = replace(MODEL, tied_embeddings=True), ParamSpec("matrix", (40, 16), 1.0)
+    specs = {"embedding.weight": replace(matrix, kind="head"), **{f"blocks.{n}.weight": matrix for n in range(4)}}
     # As on the ranks of an interleaved pipeline, where the last stage comes after another, and of one in a V.
     beside = (("blocks.0", "blocks.2"), ("blocks.1", "embedding", "blocks.3"), ("embedding", "blocks.0", "embedding"))
     copies = []
     for names in beside:
         named = [(f"{name}.weight", weights()["embedding.weight"]) for name in names]
         named.insert(len(names) // 2, ("embedding.weight", weights()["embedding.weight"]))
-        optimizer = make_optimizer(named, tied, OptimConfig(lr=0.01), state_dtype=torch.bfloat16)
+        optimizer = make_optimizer(named, specs, tied, OptimConfig(lr=0.01), state_dtype=torch.bfloat16)
         for step in range(3):
             for _, weight in named:
                 weight.grad = weights(step)["embedding.weight"].detach()
@@ -281,9 +287,9 @@ def test_rounded_moments_of_copies_are_equal_whatever_weights_lie_beside_them() 
 def test_moments_keep_the_format_that_the_config_gives_them() -> None:
     named = {"blocks.0.mlp.down": weights()["blocks.0.mlp.down"]}
     optim = OptimConfig(name="muon", lr=0.01)
-    first = make_optimizer(named.items(), MODEL, optim, state_dtype=torch.bfloat16)
+    first = make_optimizer(named.items(), SPECS, MODEL, optim, state_dtype=torch.bfloat16)
     named["blocks.0.mlp.down"].grad = torch.ones(16, 24)
     first.step()
-    second = make_optimizer(named.items(), MODEL, optim, state_dtype=torch.bfloat16)
+    second = make_optimizer(named.items(), SPECS, MODEL, optim, state_dtype=torch.bfloat16)
     second.load_state_dict(first.state_dict())
     assert [t.dtype for t in contents(second)] == [torch.float32, torch.bfloat16]

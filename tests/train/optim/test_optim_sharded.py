@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.fsdp import fully_shard
-from tests.train.optim.test_optim_rules import MODEL, SHAPES, weights
+from tests.train.optim.test_optim_rules import MODEL, SPECS, weights
 from kernels.core.dtensor import local
 from train.optim import make_optimizer
 from train.optim.sharded import whole
@@ -31,10 +31,8 @@ def plain(mesh, placements):
     return {n: nn.Parameter(distribute_tensor(w.detach(), mesh, placements)) for n, w in weights().items()}
 
 def tensor_parallel(mesh):
-    cut = {"embedding.weight": 0, "blocks.0.attention.qkv": 0, "blocks.0.attention.out": 1,
-           "blocks.0.mlp.gate_up": 1, "blocks.0.mlp.down": 1, "output.weight": 0}
-    return {n: nn.Parameter(distribute_tensor(w.detach(), mesh, [Shard(cut[n]) if n in cut else Replicate()]))
-            for n, w in weights().items()}
+    cut = {n: Replicate() if spec.tp_dim is None else Shard(spec.tp_dim) for n, spec in SPECS.items()}
+    return {n: nn.Parameter(distribute_tensor(w.detach(), mesh, [cut[n]])) for n, w in weights().items()}
 
 def fsdp(named, mesh):
     module = Bare(named)
@@ -54,7 +52,7 @@ layouts = {
 for algorithm in ("adamw", "muon", "sgd"):
     optim = OptimConfig(name=algorithm, lr=0.01)
     reference = weights()
-    alone = make_optimizer(reference.items(), MODEL, optim)
+    alone = make_optimizer(reference.items(), SPECS, MODEL, optim)
     for step in range(4):
         for weight, drawn in zip(reference.values(), weights(1000 + step).values(), strict=True):
             weight.grad = drawn.detach()
@@ -62,7 +60,7 @@ for algorithm in ("adamw", "muon", "sgd"):
             alone.step()
     for layout, make in layouts.items():
         named = make()
-        optimizer = make_optimizer(named.items(), MODEL, optim)
+        optimizer = make_optimizer(named.items(), SPECS, MODEL, optim)
         for step in range(4):
             for name, weight in named.items():
                 full = weights(1000 + step)[name].detach()

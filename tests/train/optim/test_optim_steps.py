@@ -18,13 +18,15 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.overrides import TorchFunctionMode
 
 from kernels.core.dtensor import local
-from tests.train.optim.test_optim_rules import MODEL, NAMES, contents, give_gradients, made, weights
+from tests.train.optim.test_optim_rules import MODEL, NAMES, SPECS, contents, give_gradients, made, weights
+from train.model.params import ParamSpec
+from train.model.transformer import Transformer
 from train.optim import adamw
 from train.optim.adamw import Kernel
 from train.optim.build import make_optimizer
 from train.optim.muon import direction, orthogonalise
 from train.optim.optimizer import set_lr
-from train.optim.param_groups import Rule, kind_of, rule_of
+from train.optim.param_groups import Rule, rule_of
 from train.spec.config import OptimConfig
 
 Array = NDArray[np.float64]
@@ -69,7 +71,7 @@ def test_muon_is_that_of_the_paper(scale: str, nesterov: bool, ahead: bool) -> N
     optim = OptimConfig(
         name="muon", lr=0.02, momentum=0.8, nesterov=nesterov, muon_scale=scale, muon_iterations=3, weight_decay=0.3
     )
-    optimizer = make_optimizer(named.items(), MODEL, optim)
+    optimizer = make_optimizer(named.items(), SPECS, MODEL, optim)
     wanted = {name: weight.detach().double().numpy().copy() for name, weight in named.items()}
     buffers = {name: np.zeros_like(value) for name, value in wanted.items()}
     for step in range(3):
@@ -174,7 +176,7 @@ def test_adamw_by_hand(ahead: bool, state_dtype: torch.dtype) -> None:
     # Decays of three kinds make three groups, one of them of a single weight.
     optim = OptimConfig(lr=0.02, beta1=0.8, beta2=0.9, eps=1e-3, weight_decay=0.3, norm_decay=0.2)
     decays = {"embedding.weight": 0.0, "norm.weight": 0.2}
-    optimizer = make_optimizer(named.items(), MODEL, optim, state_dtype=state_dtype)
+    optimizer = make_optimizer(named.items(), SPECS, MODEL, optim, state_dtype=state_dtype)
     before = {name: weight.detach().double() for name, weight in named.items()}
     moments = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in before.items()}
     for step in range(1, 4):
@@ -205,7 +207,7 @@ def test_before_it_is_told_a_step_rounding_is_that_of_the_first() -> None:
     trained = []
     for seeds in ((), (0,), (1,)):
         named = weights()
-        optimizer = make_optimizer(named.items(), MODEL, OptimConfig(lr=0.01), state_dtype=torch.bfloat16)
+        optimizer = make_optimizer(named.items(), SPECS, MODEL, OptimConfig(lr=0.01), state_dtype=torch.bfloat16)
         for seed in seeds:
             optimizer.seed(seed)
         give_gradients(named, 0)
@@ -225,7 +227,8 @@ def test_a_rank_that_holds_nothing_of_a_weight_counts_its_steps_all_the_same() -
 
     empty, full = nn.Parameter(torch.empty(0)), nn.Parameter(torch.ones(3))
     for named, wanted in (([("blocks.0.a", empty), ("blocks.0.b", full)], [[(3,)]]), ([("blocks.0.a", empty)], [])):
-        optimizer = make_optimizer(named, MODEL, OptimConfig(lr=0.01), kernel=cast("Kernel", kernel))
+        specs = {name: ParamSpec("matrix", (3,), 1.0) for name, _ in named}
+        optimizer = make_optimizer(named, specs, MODEL, OptimConfig(lr=0.01), kernel=cast("Kernel", kernel))
         for _, weight in named:
             weight.grad = torch.ones_like(weight)
         called.clear()
@@ -286,7 +289,7 @@ def test_elsewhere_torchs_kernel_takes_the_step() -> None:
     ],
 )  # fmt: skip
 def test_what_a_weight_is(name: str, tied: bool, kind: str) -> None:
-    assert kind_of(name, tied) == kind
+    assert Transformer(replace(MODEL, layers=2, tied_embeddings=tied), 40, 8).specs[name].kind == kind
 
 
 @pytest.mark.parametrize(
@@ -309,7 +312,7 @@ def test_what_a_weight_is(name: str, tied: bool, kind: str) -> None:
     ],
 )
 def test_the_rule_of_a_weight(optim: dict[str, Any], name: str, rule: Rule) -> None:
-    found = rule_of(name, MODEL, OptimConfig(**{"lr": 0.5, **optim}))
+    found = rule_of(SPECS[name], MODEL, OptimConfig(**{"lr": 0.5, **optim}))
     assert found == rule
     assert found.split is None or {type(rows) for rows in found.split} == {int}
 
@@ -327,7 +330,7 @@ def test_rules_under_mup() -> None:
     }
     for (rule, scale, name), wanted in scales.items():
         optim = OptimConfig(name=rule, lr=0.5, muon_scale=scale, head_lr_scale=2.0, independent_decay=True)
-        found = rule_of(name, model, optim)
+        found = rule_of(SPECS[name], model, optim)
         assert found.lr_scale == wanted
         assert found.decay == pytest.approx(0.1 / (0.5 * wanted))
 
@@ -386,7 +389,8 @@ def test_muon_batches_weights_of_a_shape_over_the_ranks_that_share_them(monkeypa
             )
             for n, shape in enumerate(shapes)
         ]
-        optimizer = make_optimizer(named, MODEL, OptimConfig(name="muon", lr=0.1, weight_decay=0.0))
+        specs = {name: ParamSpec("matrix", tuple(weight.shape), 1.0) for name, weight in named}
+        optimizer = make_optimizer(named, specs, MODEL, OptimConfig(name="muon", lr=0.1, weight_decay=0.0))
         seen: list[list[int]] = []
 
         def orthogonal(batch: list[Tensor], updates: list[Tensor], axis: int | None, shape: Any, group: Any) -> Any:

@@ -24,11 +24,11 @@ from tests.train.parallel.cells import COMPILE, MODEL, Cell, parallel
 from tests.train.parallel.ranks import config_of, meeting_place, met, whole_gradients
 from train import checkpoint
 from train.precision.float8 import Received, products
-from train.progress import Progress
 from train.runtime import distributed
 from train.runtime.distributed import World
 from train.setup import Setup, build
 from train.spec.config import PrecisionConfig
+from train.state import TrainState
 from train.step import accumulate, step, take
 
 STEPS = 2
@@ -69,7 +69,7 @@ def built(cell: Cell, fp8: bool, folder: Path, world: World, device: torch.devic
     return build(config_of(cell, folder, cell.parallel, device.type), folder, world, device)
 
 
-def steps(setup: Setup, progress: Progress) -> list[tuple[float, float]]:
+def steps(setup: Setup, progress: TrainState) -> list[tuple[float, float]]:
     return [(float(one.loss), float(one.norm)) for one in (step(setup, progress) for _ in range(STEPS))]
 
 
@@ -92,7 +92,7 @@ def place(folder: Path, fp8: bool) -> Path:
     return folder / f"gathered-{fp8}"
 
 
-def saved(setup: Setup, progress: Progress, root: Path) -> None:
+def saved(setup: Setup, progress: TrainState, root: Path) -> None:
     saver = checkpoint.Saver(root, setup.world.rank, setup.world.size)
     manifest = {"progress": asdict(progress), "identity": setup.identity}
     saver.save(progress.step, checkpoint.collect(setup.modules, [setup.optimizer]), manifest)
@@ -108,13 +108,13 @@ def resumed(setup: Setup, root: Path) -> list[tuple[float, float]]:
     found = checkpoint.newest(root, setup.world.rank, setup.world.size, setup.world.gather)
     assert found is not None
     checkpoint.restore(found, setup.modules, [setup.optimizer])
-    return steps(setup, Progress(**found.progress))
+    return steps(setup, TrainState(**found.progress))
 
 
 def compared(cell: Cell, folder: Path, world: World, device: torch.device, swap: bool) -> dict[str, Any]:
     found: dict[bool, Any] = {}
     for fp8 in (False, True):
-        setup, progress = built(cell, fp8, folder, world, device), Progress()
+        setup, progress = built(cell, fp8, folder, world, device), TrainState()
         gradients, ways = first(setup)
         before = steps(setup, progress)
         if swap:

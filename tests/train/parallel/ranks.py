@@ -31,7 +31,6 @@ from torch.distributed.tensor import debug
 from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
 from train.data.dataset import TokenSequences
 from train.data.rows import Rows, masked
-from train.progress import Progress
 from train.runtime import distributed
 from train.runtime.distributed import World
 from train.setup import Setup, build
@@ -47,6 +46,7 @@ from train.spec.config import (
 )
 from train.spec.labels import IGNORED
 from train.spec.resolve import resolve
+from train.state import TrainState
 from train.step import accumulate, step, take
 
 
@@ -120,7 +120,7 @@ def course(setup: Setup, cell: Cell) -> Course:
     """Return a setup's first gradients, then its steps."""
     accumulate(setup, take(setup, 0, cell.sequences))
     gradients = dict(whole_gradients(setup))
-    progress, losses, norms = Progress(), [], []
+    progress, losses, norms = TrainState(), [], []
     for _ in range(cell.steps):
         taken = step(setup, progress)
         losses.append(float(taken.loss))
@@ -136,7 +136,7 @@ def whole_gradients(setup: Setup) -> Iterator[tuple[str, Tensor]]:
             grad = weight.grad
             assert grad is not None, name
             whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
-            shape = next(stage.module.shapes[name] for stage in setup.stages if name in stage.module.shapes)
+            shape = next(stage.module.specs[name].shape for stage in setup.stages if name in stage.module.specs)
             yield name, whole.detach().cpu().clone().view(shape)
 
 

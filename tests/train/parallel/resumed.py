@@ -23,12 +23,12 @@ from tests.train.parallel.pipelines import DEEP, splits
 from tests.train.parallel.ranks import apart, config_of, largest, meeting_place, met
 from train import checkpoint
 from train.precision import notes
-from train.progress import Progress
 from train.runtime import distributed
 from train.runtime.distributed import World
 from train.setup import Setup, build
 from train.spec.config import ModelConfig, PrecisionConfig
 from train.spec.pipeline_layout import can_split
+from train.state import TrainState
 from train.step import step, take
 
 BEFORE, AFTER = 3, 3
@@ -80,7 +80,7 @@ def built(name: str, about: tuple[str, ModelConfig], folder: Path, world: World)
     return build(config, folder, World() if name == "one" else world, torch.device("cpu"))
 
 
-def steps(setup: Setup, progress: Progress, count: int) -> list[tuple[float, float]]:
+def steps(setup: Setup, progress: TrainState, count: int) -> list[tuple[float, float]]:
     """Take steps; return their losses and gradient norms."""
     taken = [step(setup, progress) for _ in range(count)]
     return [(float(one.loss), float(one.norm)) for one in taken]
@@ -88,7 +88,7 @@ def steps(setup: Setup, progress: Progress, count: int) -> list[tuple[float, flo
 
 def saved(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> dict[str, Any]:
     """Train, save, train on; return what the steps after the save gave, and which sequences they took."""
-    setup, progress = built(name, about, folder, world), Progress()
+    setup, progress = built(name, about, folder, world), TrainState()
     # As after an overflow before the first step: then no number of the scaler's state is what it was made with.
     setup.scaler.update(torch.ones(()))
     steps(setup, progress, BEFORE)
@@ -129,7 +129,7 @@ def resumed(source: str, name: str, about: tuple[str, ModelConfig], folder: Path
     checkpoint.check_identity(found, setup.identity)
     checkpoint.restore(found, setup.modules, [setup.optimizer])
     notes.go_on(setup.scaler, setup.history, found.manifest["notes"])
-    noted, progress = carried(setup), Progress(**found.progress)
+    noted, progress = carried(setup), TrainState(**found.progress)
     rest = steps(setup, progress, AFTER)
     after = carried(setup)
     return {"steps": rest, "next": take(setup, progress.sequences, 8).inputs, "noted": noted, "after": after}

@@ -17,11 +17,11 @@ from train import evaluate, run
 from train.precision.float8 import BACKWARD, FORWARD, Delayed, tensorwise
 from train.precision.history import History
 from train.precision.product import Product
-from train.progress import Progress
 from train.runtime.distributed import World
 from train.runtime.signals import StopFlag
 from train.setup import Setup, build
 from train.spec.config import MemoryConfig, ModelConfig, PrecisionConfig, RunConfig
+from train.state import TrainState
 from train.step import step
 
 CPU = torch.device("cpu")
@@ -141,14 +141,14 @@ def built(config: RunConfig, folder: Path) -> Setup:
     return build(config, folder, World(), CPU)
 
 
-def losses(setup: Setup, progress: Progress, steps: int) -> list[tuple[float, float]]:
+def losses(setup: Setup, progress: TrainState, steps: int) -> list[tuple[float, float]]:
     return [(float(t.loss), float(t.norm)) for t in (step(setup, progress) for _ in range(steps))]
 
 
 def test_recomputed_blocks_and_evaluations_change_nothing(small: RunConfig, tmp_path: Path) -> None:
     courses = []
     for memory in (MemoryConfig(), MemoryConfig(checkpointing="full"), MemoryConfig(checkpointing="selective")):
-        setup, progress = built(replace(small, memory=memory), tmp_path), Progress()
+        setup, progress = built(replace(small, memory=memory), tmp_path), TrainState()
         found = losses(setup, progress, 2)
         if memory.checkpointing == "full":
             evaluate.evaluate(setup, lambda: False)

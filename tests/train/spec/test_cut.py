@@ -15,6 +15,7 @@ from benchmarks.shard_evenness import CONF, PRESETS, config_of, measured
 from train.model.transformer import Part, Transformer
 from train.spec import cut
 from train.spec.config import ModelConfig, ParallelConfig
+from train.spec.cut import Weight
 from train.spec.decoder import resolve_model
 from train.spec.footprint import footprint
 from train.spec.mesh import Axes, check
@@ -31,15 +32,15 @@ def model_of(preset: str) -> ModelConfig:
 @pytest.mark.parametrize("vocabulary", [257, 50_304, 128_256])
 def test_no_rank_holds_more_than_a_twentieth_above_its_share(preset: str, vocabulary: int) -> None:
     model = model_of(preset)
-    block, ends = cut.block_shapes(model), cut.end_shapes(model, vocabulary)
+    block, ends = cut.block_weights(model), cut.end_weights(model, vocabulary)
     for ranks in RANKS:
-        most = model.layers * cut.fullest(block, ranks) + cut.fullest(ends, ranks)
-        fair = model.layers * cut.fair(block, ranks) + cut.fair(ends, ranks)
+        most = model.layers * cut.fullest(block.values(), ranks) + cut.fullest(ends.values(), ranks)
+        fair = model.layers * cut.fair(block.values(), ranks) + cut.fair(ends.values(), ranks)
         assert 1.0 <= most / fair <= 1.05, ranks
         # Nor of any one matrix: what is gathered of it is its shares, rounded up.
-        for name, shape in {**block, **ends}.items():
-            if len(shape) > 1:
-                assert cut.held(name, shape, ranks) * ranks <= 1.05 * math.prod(shape), (ranks, name)
+        for name, weight in {**block, **ends}.items():
+            if len(weight.shape) > 1:
+                assert cut.held(weight, ranks) * ranks <= 1.05 * math.prod(weight.shape), (ranks, name)
 
 
 @pytest.mark.parametrize(
@@ -56,18 +57,21 @@ def test_what_is_planned_is_what_is_really_held(preset: str, ranks: int) -> None
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("preset", ["tiny", "gemma_tiny", "8b"])
-def test_shapes_are_those_of_the_model(preset: str, tied: bool) -> None:
+def test_shapes_and_cuts_are_those_of_the_model(preset: str, tied: bool) -> None:
     model = replace(model_of(preset), tied_embeddings=tied, layers=3)
     for part in (Part(0, 3), Part(0, 1, last=False), Part(1, 2, first=False, last=False), Part(1, 3, first=False)):
         with torch.device("meta"):
             made = Transformer(model, 300, 16, part)
         named = {
-            f"blocks.{i}.{name}": shape
+            f"blocks.{i}.{name}": weight
             for i in range(part.start, part.stop)
-            for name, shape in cut.block_shapes(model).items()
+            for name, weight in cut.block_weights(model).items()
         }
-        named |= cut.end_shapes(model, 300, part.first, part.last)
-        assert {name: tuple(weight.shape) for name, weight in made.named_parameters()} == named == made.shapes
+        named |= cut.end_weights(model, 300, part.first, part.last)
+        assert {name: Weight(spec.shape, spec.tp_dim, spec.fsdp_dim) for name, spec in made.specs.items()} == named
+        assert {name: tuple(weight.shape) for name, weight in made.named_parameters()} == {
+            name: weight.shape for name, weight in named.items()
+        }
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.data())
@@ -96,7 +100,7 @@ def test_gathered_weights_are_planned_with_their_padding(zero: int, times: float
 def test_the_fullest_rank_of_a_pipeline_is_planned() -> None:
     config = replace(config_of("8b", 4, 50_304), parallel=ParallelConfig(dp_replicate=1, pp=4, dp_shard=1))
     head = 50_304 * 4096
-    block = sum(math.prod(shape) for shape in cut.block_shapes(config.model).values())
+    block = sum(math.prod(weight.shape) for weight in cut.block_weights(config.model).values())
     assert layers_of(config) == (9, 8, 8, 7)
     assert footprint(config, Axes(pp=4), "cuda").states == 16 * (9 * block + head), "the first, with the embedding"
 

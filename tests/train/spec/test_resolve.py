@@ -136,11 +136,12 @@ def test_counts_of_a_model_by_hand() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
 def test_planned_moments_are_those_that_the_optimizer_keeps(name: str, tied: bool) -> None:
-    model = ModelConfig(width=16, layers=2, head_dim=8, tied_embeddings=tied)
-    planned = resolve(RunConfig(model=model, budget=BudgetConfig(tokens=4096), optim=OptimConfig(name=name, lr=0.1)))
+    shape = ModelConfig(width=16, layers=2, head_dim=8, tied_embeddings=tied)
+    planned = resolve(RunConfig(model=shape, budget=BudgetConfig(tokens=4096), optim=OptimConfig(name=name, lr=0.1)))
     vocabulary = planned.data.vocab_size
-    weights = list(Transformer(planned.model, vocabulary, planned.data.sequence_length).named_parameters())
-    optimizer = make_optimizer(weights, planned.model, planned.optim)
+    model = Transformer(planned.model, vocabulary, planned.data.sequence_length)
+    weights = list(model.named_parameters())
+    optimizer = make_optimizer(weights, model.specs, planned.model, planned.optim)
     for _, weight in weights:
         weight.grad = torch.ones_like(weight)
     optimizer.step()

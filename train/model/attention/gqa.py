@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.core.dtensor import local
 from kernels.heads.api import split_heads
+from train.model.attention import hub_layout
 from train.model.attention.masks import Masks, mask_of
 from train.model.attention.sdpa import attend, rule_of
 from train.model.norm import RMSNorm
+from train.model.params import ParamSpec, parameter, same_tensor
 from train.precision.product import Product, shaped
 from train.spec import mup
 from train.spec.config import ModelConfig
@@ -36,13 +37,24 @@ class Attention(nn.Module):
         self.query_heads = config.width // self.head_dim
         self.kv_heads = kv_heads(config)
         self.group = self.query_heads // self.kv_heads
-        rows = self.kv_heads * (self.group + 2) * self.head_dim
-        self.qkv = nn.Parameter(torch.empty(rows, config.width))
-        self.out = nn.Parameter(torch.empty(config.width, config.width))
-        self.query_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None
-        self.key_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else None
         # muP scales attention scores by another factor than the 1/sqrt(head_dim) that `attend` brings.
         self.query_scale = mup.query_scale(config)
+        split = (self.group * self.head_dim, self.head_dim, self.head_dim)
+        self.qkv = parameter(
+            ParamSpec(
+                "matrix",
+                (self.kv_heads * sum(split), config.width),
+                mup.matrix_std(config),
+                tp_dim=0,
+                muon_split=split,
+                hub=hub_layout.separate_heads(config),
+            )
+        )
+        std, out = mup.residual_std(config), same_tensor("self_attn.o_proj.weight")
+        self.out = parameter(ParamSpec("matrix", (config.width, config.width), std, tp_dim=1, hub=out))
+        gains = hub_layout.head_norm("q_norm", self.query_scale), hub_layout.head_norm("k_norm")
+        self.query_norm = RMSNorm(self.head_dim, config.norm_eps, gains[0]) if config.qk_norm else None
+        self.key_norm = RMSNorm(self.head_dim, config.norm_eps, gains[1]) if config.qk_norm else None
         self.rule = rule_of(config)
         """How scores are made; train.parallel.tensor says in it which of the model's heads are here."""
         self.linear: dict[str, Product] = {"qkv": F.linear, "out": F.linear}

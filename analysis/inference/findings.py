@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.diagnostics import draws
 from analysis.estimation import observations, ties
+from analysis.inference import resample_findings
 from analysis.inference.refusals import FEWEST_MODELS, Array
 from analysis.inputs.dataset import SAME_SIZE, clusters
 from analysis.text import numbers
@@ -17,7 +17,7 @@ from analysis.values.blocks import Check
 
 if TYPE_CHECKING:
     from analysis.estimation.observations import Observations
-    from analysis.inference.law_result import LawFit
+    from analysis.inference.inferred_law import InferredLaw
 MANY_EPOCHS, VERY_MANY_EPOCHS = 4.0, 16.0
 WARMUP_SHARE = 0.1
 EDGE = 1.01
@@ -25,13 +25,13 @@ FEWEST_COUNTED = 2e4
 """A largest model, or a longest run, below this is hardly a count; in millions, public sweeps stay below it."""
 
 
-def findings(fit: LawFit, runs: Any = None) -> tuple[Check, ...]:
+def findings(fit: InferredLaw, runs: Any = None) -> tuple[Check, ...]:
     """Return findings about a fit: convergence, freedom, clusters, identification, misfit, and what its rows hold."""
     data = fit.data if runs is None else observations.read(runs, fit.form)
     return (
         *_optimizer(fit),
         *_freedom(fit),
-        *draws.findings(fit),
+        *resample_findings.findings(fit),
         *_few_models(fit),
         *_unidentified(fit),
         *_lack_of_fit(fit),
@@ -44,7 +44,7 @@ def columns(extra: Mapping[str, Array]) -> list[Check]:
     return [*_units(extra), *_flops(extra), *_epochs(extra), *_warmup(extra), *_learning_rates(extra)]
 
 
-def _optimizer(fit: LawFit) -> list[Check]:
+def _optimizer(fit: InferredLaw) -> list[Check]:
     evidence, out = fit.optimizer, []
     if not evidence.converged:
         text = f"the optimizer stopped at a relative gradient of {evidence.gradient_norm:.1g}"
@@ -61,7 +61,7 @@ def _optimizer(fit: LawFit) -> list[Check]:
     return out
 
 
-def _freedom(fit: LawFit) -> list[Check]:
+def _freedom(fit: InferredLaw) -> list[Check]:
     out, n = [], fit.nobs
     if fit.df_resid < 5:
         text = f"{numbers.counted(fit.df_resid, 'residual degree')} of freedom: {n} rows for {fit.free} constants"
@@ -69,7 +69,7 @@ def _freedom(fit: LawFit) -> list[Check]:
     return out
 
 
-def _few_models(fit: LawFit) -> list[Check]:
+def _few_models(fit: InferredLaw) -> list[Check]:
     """Return that a law of task errors from fewer than five models is not extrapolated."""
     if fit.form.target != "error" or fit.nobs >= FEWEST_MODELS:
         return []
@@ -79,13 +79,13 @@ def _few_models(fit: LawFit) -> list[Check]:
     return [Check("few_models", text, f"add models: from fewer than {FEWEST_MODELS} it is not extrapolated", "error")]
 
 
-def _unidentified(fit: LawFit) -> list[Check]:
+def _unidentified(fit: InferredLaw) -> list[Check]:
     advice = "do not quote it; add larger budgets or a wider range"
     lost = {name: verdict for name, verdict in fit.identified.items() if not verdict.identified}
     return [Check("not_identified", verdict.sentence(name), advice) for name, verdict in lost.items()]
 
 
-def _lack_of_fit(fit: LawFit) -> list[Check]:
+def _lack_of_fit(fit: InferredLaw) -> list[Check]:
     """Return the seed noise where settings repeat, and whether the law misses their means beyond it (F test)."""
     from scipy.stats import f
 

@@ -10,39 +10,39 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from train.metrics.console import warn
+from train.runtime.console import warn
+from train.runtime.distributed import World
 from train.runtime.files import write_atomic
-
-if TYPE_CHECKING:
-    from train.loop import Loop
+from train.runtime.signals import StopFlag
 
 PAUSE = "PAUSE"
 ANSWER_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
 
-def further(loop: Loop, number: int) -> int | None:
-    """Return the tokens to which a paused run goes on at once, the same on every rank; None: it ends here."""
+def further(number: int, tokens: int, world: World, flag: StopFlag) -> int | None:
+    """Return the tokens to which a run that has paused at `tokens` goes on at once; None: it ends here.
+
+    The same on every rank. number: of the pause, from 1. A stop signal ends the wait for an answer.
+    """
     place = os.environ.get(PAUSE)
-    if place is None or loop.progress.tokens >= loop.budget:
+    if place is None:
         return None
-    world = loop.setup.world
-    answer = _ask(Path(place), number, loop) if world.writes else None
+    answer = _ask(Path(place), number, tokens, flag) if world.writes else None
     told: int | None = world.gather(answer)[0]
     return told
 
 
-def _ask(place: Path, number: int, loop: Loop) -> int | None:
+def _ask(place: Path, number: int, tokens: int, flag: StopFlag) -> int | None:
     asked, answer = place.with_name(f"{place.name}.asked"), place.with_name(f"{place.name}.answer")
     try:
-        write_atomic(asked, json.dumps({"number": number, "tokens": loop.progress.tokens}) + "\n")
+        write_atomic(asked, json.dumps({"number": number, "tokens": tokens}) + "\n")
     except OSError as error:  # the run is saved: it can be started again as well
         warn(f"it cannot be asked whether this run goes on: {error}")
         return None
     limit = time.monotonic() + ANSWER_SECONDS
-    while time.monotonic() < limit and not loop.flag:
+    while time.monotonic() < limit and not flag:
         try:
             said = json.loads(answer.read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.inference import error_draws, resampling
+from analysis.inference.intervals import METHODS
 from analysis.text import numbers
 from analysis.values.blocks import Check
 
 if TYPE_CHECKING:
-    from analysis.inference.law_result import LawFit
+    from analysis.inference.inferred_law import InferredLaw
 
 MANY_UNDEFINED = 0.01
 """A larger share of draws without a value than this is a finding."""
@@ -25,19 +26,19 @@ FEWEST_JUDGED = 10
 KINDS = {"sizes": "model size", "runs": "run"}
 
 
-def findings(fit: LawFit) -> list[Check]:
+def findings(fit: InferredLaw) -> list[Check]:
     """Return the findings about a fit's resamples, and about rows that share more than its intervals hold."""
     return [*_groups(fit), *_wild(fit), *_repeats(fit), *_undefined(fit), *_biased(fit)]
 
 
-def between_df(fit: LawFit) -> float:
+def between_df(fit: InferredLaw) -> float:
     """Return the degrees of freedom that the groups of the plan have left beside the constants, for what they share."""
     around = error_draws.Around(fit.problem, fit.point, np.arange(fit.nobs))
     found = error_draws.parts(around, resampling.groups(fit.plan, fit.data.size, fit.data.run))
     return found.between_df if found.between_v >= error_draws.LEAST_BETWEEN else 0.0
 
 
-def _groups(fit: LawFit) -> list[Check]:
+def _groups(fit: InferredLaw) -> list[Check]:
     """Return that groups of rows are few, or are not held by the intervals at all."""
     grouping = resampling.choose(fit.data.size, fit.data.run)
     name = grouping.shared or (grouping.by if grouping.by in KINDS and grouping.by != "runs" else "")
@@ -45,7 +46,7 @@ def _groups(fit: LawFit) -> list[Check]:
     if not name or count == fit.nobs:
         return []
     what = numbers.counted(count, KINDS[name])
-    holds = {"bootstrap": bool(fit.plan.shared) or fit.plan.by in KINDS, "sandwich": True}.get(fit.interval, False)
+    holds = METHODS[fit.interval].groups(fit.plan)
     df = between_df(fit) if fit.interval == "bootstrap" and fit.plan.shared else np.inf
     if not holds or df == 0.0:
         text = f"{fit.nobs} rows are of {what}, and the intervals treat every row as independent"
@@ -60,7 +61,7 @@ def _groups(fit: LawFit) -> list[Check]:
     return [Check("few_sizes" if name == "sizes" else "few_clusters", text, advice)]
 
 
-def _shared(fit: LawFit, name: str, what: str, df: float) -> list[Check]:
+def _shared(fit: InferredLaw, name: str, what: str, df: float) -> list[Check]:
     """Return that intervals hold what the rows of a group share, and how much is known of it."""
     text = f"{fit.nobs} rows are of {what}: intervals allow for errors that a {KINDS[name]}'s rows share, of which "
     text += f"{df:.2g} degrees of freedom tell"
@@ -68,7 +69,7 @@ def _shared(fit: LawFit, name: str, what: str, df: float) -> list[Check]:
     return [Check("shared_errors", text, advice, "note")]
 
 
-def _wild(fit: LawFit) -> list[Check]:
+def _wild(fit: InferredLaw) -> list[Check]:
     """Return that a few rows lie far from the law, which resamples draw in numbers of their own."""
     if fit.interval != "bootstrap" or not len(fit.thetas) or fit.nobs < FEWEST_JUDGED:
         return []
@@ -86,7 +87,7 @@ def _wild(fit: LawFit) -> list[Check]:
     return [Check("wild_rows", text, advice, "note")]
 
 
-def _repeats(fit: LawFit) -> list[Check]:
+def _repeats(fit: InferredLaw) -> list[Check]:
     """Return that few repeats say what seeds do, and that nothing else is in such intervals."""
     if fit.plan.by != "seeds" or fit.interval != "bootstrap":
         return []
@@ -98,7 +99,7 @@ def _repeats(fit: LawFit) -> list[Check]:
     return [Check("few_repeats", text, "repeat more settings, or cluster=auto")]
 
 
-def _undefined(fit: LawFit) -> list[Check]:
+def _undefined(fit: InferredLaw) -> list[Check]:
     shares = {name: share for name, share in fit.undefined.items() if share > MANY_UNDEFINED}
     if not shares:
         return []
@@ -107,7 +108,7 @@ def _undefined(fit: LawFit) -> list[Check]:
     return [Check("undefined_draws", f"resamples without a value: {text}", advice)]
 
 
-def _biased(fit: LawFit) -> list[Check]:
+def _biased(fit: InferredLaw) -> list[Check]:
     if fit.interval != "bootstrap" or not len(fit.thetas):
         return []
     values = {**fit.params.to_dict(), **fit.derived.to_dict()}

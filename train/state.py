@@ -1,12 +1,14 @@
-"""How far a run is: the part of its state that is plain numbers, and the marks at which it is evaluated."""
+"""How far a run is: the part of its state that is plain numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass
-class Progress:
+class TrainState:
     """Where a run stands after `step` optimiser steps.
 
     sequences: training sequences consumed by all ranks, which is the whole state of the data. evaluated: tokens at the
@@ -28,18 +30,15 @@ class Progress:
         default_factory=lambda: {"train": 0.0, "validation": 0.0, "checkpoint": 0.0, "total": 0.0}
     )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the numbers as a checkpoint keeps them."""
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Stand where `state` says; what an earlier version did not keep is as at the start."""
+        vars(self).update(vars(TrainState(**state)))
+
 
 def evaluation_due(before: int, after: int, budget: int, count: int) -> bool:
     """Say whether one of `count` evenly spaced marks (the last is the budget) lies in (before, after] [tokens]."""
     return after * count // budget > before * count // budget
-
-
-def parts(count: int, most: int) -> list[int]:
-    """Return `count` sequences cut into the fewest micro-batches of at most `most`, as equal as can be."""
-    passes = -(-count // most)
-    return [count * (i + 1) // passes - count * i // passes for i in range(passes)]
-
-
-def batch_sequences(batch_tokens: int, budget: int, tokens: int, sequence_length: int) -> int:
-    """Return how many sequences the step after `tokens` takes: the batch, or what is left of the budget."""
-    return min(batch_tokens, budget - tokens) // sequence_length

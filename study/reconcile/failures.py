@@ -7,15 +7,14 @@ another job as it ends. Points of which nobody knows anything for certain are le
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from study.executors import query
-from study.executors.base import QueueView, Runner
 from study.executors.job_spec import Shape
 from study.executors.local import write_batch
+from study.executors.slurm import query
 from study.failures.retry_policy import (
     ENDED_BADLY,
     Change,
@@ -28,58 +27,92 @@ from study.failures.retry_policy import (
     evidence,
     new_ends,
 )
-from study.reconcile.two_phase import Outside
+from study.reconcile.services import Services
 from study.records import ledger
 from study.records.checkpoints import reached
 from study.records.ledger import Batch, Ledger
 from study.records.settings import load_submission
 from study.status.observer import Observer
-from study.status.states import NEVER_BEGAN, SAYS, PointStatus
+from study.status.states import SAYS, PointStatus
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 
 SHOWN_KEYS = 3
-ACCOUNTING_SECONDS = (0.0, 1.0, 2.0, 4.0)
-"""How long a requeued job waits before each time that it asks how its earlier start ended."""
-LOCK_SECONDS = 30.0
-"""How long a job that looks after others waits for one that submits: nobody may come after it."""
 
 
-def follow_up(
-    folder: StudyFolder,
-    statuses: Sequence[PointStatus],
-    outside: Outside | None = None,
-    observer: Observer | None = None,
-    wait: float = 0.0,
+@dataclass(frozen=True)
+class FailedAttempt:
+    """How a SLURM job's own attempt has ended, as :mod:`study.failures.retry_policy` looks at ends.
+
+    memory_gb: what the node gave it. requeue: the job that SLURM may be asked to start again; None: not one whose other
+    points still run, or where the site does not allow it.
+    """
+
+    key: str
+    batch: str | None
+    attempt: int | None
+    kind: str
+    nodes: tuple[str, ...] = ()
+    memory_gb: float | None = None
+    requeue: str | None = None
+    state: str = "failed"
+
+
+def record(
+    folder: StudyFolder, services: Services, observer: Observer, statuses: Sequence[PointStatus], wait: float = 0.0
 ) -> int:
-    """Write down the ends among what a command has just seen, and submit what is due again; return how many went out.
+    """Write down the ends among what `observer` has just seen; return how many points are to be submitted again.
 
     Costs nothing where nothing is due. Does nothing where another process submits for longer than `wait` seconds: that
-    is left to the next look. observer: who saw them, and looks again. Branches that SLURM gave up with their parent's
-    job are submitted again as well.
+    is left to the next look.
     """
-    outside = outside or Outside()
-    known = ledger.read(folder)
-    rules = load_submission(folder).retry.rules()
-    from study.reconcile.reconcile import advance
-
-    if _pending(folder, known, statuses, rules, outside) is None:
-        return advance(folder, outside) if any(s.why == NEVER_BEGAN for s in statuses) else 0
+    known, rules = ledger.read(folder), load_submission(folder).retry.rules()
+    if _pending(folder, known, statuses, rules, services) is None:
+        return 0
     try:
         with locked(folder.submitting, wait):
             # Looked at anew: what has been seen may have been submitted again since.
-            observer = observer or Observer(folder, lambda batches: query(batches, outside.runner))
             observer.refresh()
             fresh, known = certain(observer.statuses(), observer.view), ledger.read(folder)
-            ends = _pending(folder, known, fresh, rules, outside)
-            if ends is None or not write_ends(folder, known, fresh, ends, rules=rules, outside=outside):
-                return 0
+            ends = _pending(folder, known, fresh, rules, services)
+            return 0 if ends is None else _write(folder, known, fresh, ends, rules=rules, services=services)
     except TimeoutError:
         return 0
-    return advance(folder, outside)
 
 
-def certain(statuses: Sequence[PointStatus], view: QueueView) -> list[PointStatus]:
+def record_own(folder: StudyFolder, services: Services, failed: FailedAttempt) -> bool:
+    """Write down how a job's own attempt has ended; return whether its point is to be submitted again.
+
+    Where that may go on as it is, SLURM is asked to start the job again, which then kills this process.
+    """
+    known = ledger.read(folder)
+    if known.current.get(failed.key) != failed.batch or failed.key in known.cancelled:
+        return False
+    rules = load_submission(folder).retry.rules()
+    ends = ends_of(folder, services, known, failed, rules)
+    if not ends:
+        return False
+    services.say(f"{failed.key}: {ends[0].why}")
+    wanted = Change()
+    if ends[0].action != "stop":
+        wanted = change(merged_ends(known, ends)[failed.key], nodes_left_out(known, ends, rules, services), rules)
+    if ends[0].action in ("again", "elsewhere") and wanted == Change() and failed.requeue is not None:
+        ledger.append(folder, "ended", **ledger.end_fields(ends[0]))
+        if services.runner(["scontrol", "requeue", failed.requeue]).code == 0:
+            services.say(f"{failed.key}: job {failed.requeue} is requeued")
+            return False
+        known, ends = ledger.read(folder), []  # that is written down
+    return _write(folder, known, [failed], ends, rules=rules, services=services) > 0
+
+
+def ends_of(folder: StudyFolder, services: Services, known: Ledger, failed: FailedAttempt, rules: Rules) -> list[End]:
+    """Return the end of one attempt and what follows from it; none where the ledger has it."""
+    memory = {failed.key: failed.memory_gb} if failed.memory_gb else None
+    saved = partial(_saved, folder)
+    return new_ends([failed], known.ends, rules, services.clock(), memory=memory, saved=saved)
+
+
+def certain(statuses: Sequence[PointStatus], view: query.View) -> list[PointStatus]:
     """Return the statuses from which something may follow.
 
     None where squeue did not answer in full: a job may have been requeued. Where sacct did not, those of which a file
@@ -90,29 +123,7 @@ def certain(statuses: Sequence[PointStatus], view: QueueView) -> list[PointStatu
     return [s for s in statuses if view.complete or not s.why.startswith(SAYS)]
 
 
-def carry_on(
-    observer: Observer, statuses: list[PointStatus], say: Callable[[str], None] = lambda text: None
-) -> list[PointStatus]:
-    """See to what follows from what was just seen, in passing; return the statuses as they are then.
-
-    For commands that look at a study: nothing stops it, and it costs nothing where no point ended badly.
-    """
-    if not any((s.state in ENDED_BADLY and s.kind) or s.why == NEVER_BEGAN for s in statuses):
-        return statuses
-    before = observer.known
-    try:
-        follow_up(observer.folder, statuses, Outside(say=say), observer)
-    except (OSError, ValueError) as error:
-        say(str(error))
-    if observer.known is before:
-        return statuses
-    observer.refresh()
-    return observer.statuses()
-
-
-def again_here(
-    folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], say: Callable[[str], None]
-) -> list[str]:
+def record_local(folder: StudyFolder, services: Services, known: Ledger, statuses: Sequence[PointStatus]) -> list[str]:
     """Write down bad ends of local runs, and a new try of those whose policy says so; return the keys of these.
 
     For the one process that starts the study's local runs. Runs that were told to stop are not its business: whoever
@@ -122,17 +133,12 @@ def again_here(
     ours = [s for s in ours if known.current.get(s.key) == s.batch and not _slurm(known, s.batch)]
     if not ours:
         return []
-    ends = new_ends(
-        ours,
-        known.ends,
-        load_submission(folder).retry.rules().here(),
-        time.time(),
-        saved=lambda key: reached(folder.run(key)),
-    )
+    rules = load_submission(folder).retry.rules().here()
+    ends = new_ends(ours, known.ends, rules, services.clock(), saved=partial(_saved, folder))
     keys = [key for key in due(ours, merged_ends(known, ends)) if _is_wanted(known, key)]
     ledger.extend(folder, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
     for text in _said(ends):
-        say(text)
+        services.say(text)
     for name in dict.fromkeys(known.current[key] for key in keys):
         batch = known.batches[name]
         write_batch(folder, [key for key in keys if known.current[key] == name], batch.code, batch.resources)
@@ -140,38 +146,38 @@ def again_here(
 
 
 def _pending(
-    folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], rules: Rules, outside: Outside
+    folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], rules: Rules, services: Services
 ) -> list[End] | None:
     """Return the ends to be written down; None where there are none and nothing is due either."""
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
     memory = {s.key: float(gb) for s in ours if (gb := known.batches[s.batch or ""].resources.get("mem_gb"))}
-    ends = new_ends(ours, known.ends, rules, outside.clock(), memory=memory, saved=lambda key: reached(folder.run(key)))
+    ends = new_ends(ours, known.ends, rules, services.clock(), memory=memory, saved=partial(_saved, folder))
     if ends or any(_is_wanted(known, key) for key in due(ours, known.ends)):
         return ends
     return None
 
 
-def write_ends(
+def _write(
     folder: StudyFolder,
     known: Ledger,
     statuses: Iterable[Ended],
     ends: Sequence[End],
     *,
     rules: Rules,
-    outside: Outside,
+    services: Services,
 ) -> int:
     """Write ends down, and which points are to be submitted again and how; return how many those are."""
     merged = merged_ends(known, ends)
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
     keys = [key for key in due(ours, merged) if _is_wanted(known, key)]
-    left_out = nodes_left_out(known, ends, rules, outside) if keys else known.excluded
+    left_out = nodes_left_out(known, ends, rules, services) if keys else known.excluded
     parallel = load_submission(folder).cluster.array_parallelism
     groups: dict[tuple[str, Change], list[str]] = {}
     for key in keys:
         groups.setdefault((known.current[key], change(merged[key], left_out, rules)), []).append(key)
     events: list[dict[str, Any]] = [{"event": "ended", **ledger.end_fields(end)} for end in ends]
     if left_out != known.excluded:
-        until = round(outside.clock() + 3600 * rules.exclude_hours)
+        until = round(services.clock() + 3600 * rules.exclude_hours)
         events.append({"event": "excluded", "nodes": dict(left_out), "until": until})
     for (name, wanted), its in groups.items():
         batch = known.batches[name]
@@ -180,7 +186,7 @@ def write_ends(
         events.append({"event": "waiting", "name": name, "keys": its, **asked})
     ledger.extend(folder, events)
     for text in _said(ends):
-        outside.say(text)
+        services.say(text)
     return len(keys)
 
 
@@ -205,16 +211,16 @@ def _base(batch: Batch, known: Ledger) -> Shape:
     return replace(shape, exclude=exclude or None, dependency=None)
 
 
-def nodes_left_out(known: Ledger, ends: Sequence[End], rules: Rules, outside: Outside) -> dict[str, str]:
+def nodes_left_out(known: Ledger, ends: Sequence[End], rules: Rules, services: Services) -> dict[str, str]:
     """Return the nodes that are not to be used now, with why; asks SLURM for the state of those that were blamed."""
     history = {(end.key, *end.of): end for end in [*known.history, *ends]}
-    now = outside.clock()
+    now = services.clock()
     blamed = evidence(history.values(), {}, replace(rules, exclude_after=1, exclude_most=10**6), now)
-    states = node_states(sorted(blamed), outside.runner) if blamed else {}
+    states = node_states(sorted(blamed), services.runner) if blamed else {}
     return evidence(history.values(), states, rules, now)
 
 
-def node_states(nodes: Sequence[str], runner: Runner) -> dict[str, str]:
+def node_states(nodes: Sequence[str], runner: query.Runner) -> dict[str, str]:
     """Return sinfo's word for each of these nodes; none where it gives no answer."""
     answer = runner(["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"])
     if answer.code != 0:
@@ -229,6 +235,10 @@ def merged_ends(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]
     for end in ends:
         merged[end.key] = (*(e for e in merged.get(end.key, ()) if e.of != end.of), end)
     return merged
+
+
+def _saved(folder: StudyFolder, key: str) -> int:
+    return reached(folder.run(key))
 
 
 def _slurm(known: Ledger, batch: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import torch
@@ -9,8 +10,6 @@ import torch
 from train.data.batch import Batch
 from train.data.prefetch import Prefetch
 from train.data.rows import Rows
-from train.parallel.context import cut_batch
-from train.parallel.mesh import Mesh
 
 Reader: TypeAlias = Prefetch[tuple[int, int], Batch]
 """Answers (first row, rows of all ranks) with this rank's part, on the CPU, padded to the largest rank's part."""
@@ -26,15 +25,30 @@ class RowSource(Protocol):
         """Return rows number start to start + count."""
 
 
-def make_reader(data: RowSource, mesh: Mesh, device: torch.device, depth: int | None) -> Reader:
-    """Return what reads this rank's batches, `depth` of them ahead; on a GPU into pinned memory."""
+class Shares(Protocol):
+    """Which sequences of a global batch are whose (train.parallel.mesh)."""
+
+    def share(self, count: int) -> range:
+        """Return which of `count` sequences are this rank's."""
+
+    def most(self, count: int) -> int:
+        """Return the largest share of `count` sequences."""
+
+
+def make_reader(
+    data: RowSource, mesh: Shares, cut: Callable[[Batch], Batch], device: torch.device, depth: int | None
+) -> Reader:
+    """Return what reads this rank's batches, `depth` of them ahead; on a GPU into pinned memory.
+
+    cut: returns this rank's part of each sequence (train.parallel.context).
+    """
     pinned = device.type == "cuda"
 
     def read(request: tuple[int, int]) -> Batch:
         start, count = request
         share = mesh.share(count)
         rows = data.rows(start + share.start, len(share))
-        batch = cut_batch(Batch.of_rows(rows).padded(mesh.most(count)), mesh)
+        batch = cut(Batch.of_rows(rows).padded(mesh.most(count)))
         return batch.each(lambda tensor: tensor.contiguous().pin_memory()) if pinned else batch
 
     return Prefetch(read, AHEAD.get(device.type, 0) if depth is None else depth)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from train import checkpoint
-from train.checkpoint.layout import Checkpoint
+import torch
+from torch import nn
+
+from train.checkpoint.identity import check_identity
+from train.checkpoint.layout import Checkpoint, Retention, abandon_from, mark_torn, newest, recover, single
+from train.checkpoint.load import random_state, restore
+from train.checkpoint.rng import random_states, set_random_states
+from train.checkpoint.save import SaveError, Saver
+from train.checkpoint.state import collect
 from train.health.monitor import remembered
-from train.metrics.console import say
 from train.precision.notes import NAMES as PRECISION
-from train.progress import Progress
-from train.setup import Setup
+from train.runtime.console import say
+from train.runtime.distributed import World
 from train.spec.config import RunConfig
 from train.spec.lineage import parse
 from train.spec.schedule import check_branch
+from train.state import TrainState
 
 Notes = Mapping[str, Any]
 """What a checkpoint keeps beside tensors and progress, as JSON takes it."""
@@ -33,16 +40,26 @@ _INHERITED = ("model", "data")
 """Sections that a branch shares with its parent: they say what the weights and the data are."""
 
 
-class Saving:
+class CheckpointManager:
     """Checkpoints of one attempt; every rank calls the same methods."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        self._root = setup.folder / "checkpoints"
-        runtime = setup.config.runtime
-        self._stay_steps = runtime.checkpoint_keep_steps
-        retention = checkpoint.Retention(runtime.checkpoint_keep, self._stay_steps)
-        self._saver = checkpoint.Saver(self._root, setup.world.rank, setup.world.size, retention=retention)
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        world: World,
+        device: torch.device,
+        *,
+        modules: Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer,
+        identity: Mapping[str, Any],
+    ) -> None:
+        """`folder` is the run's; `identity` says what a checkpoint belongs to (train.checkpoint.identity)."""
+        self._folder, self._root = folder, folder / "checkpoints"
+        self._config, self._world, self._device = config, world, device
+        self._modules, self._optimizer, self._identity = modules, optimizer, identity
+        retention = Retention(config.runtime.checkpoint_keep, config.runtime.checkpoint_keep_steps)
+        self._saver = Saver(self._root, world.rank, world.size, retention=retention)
         self._at = time.perf_counter()
         self._saved = (-1, -1)
         self._failing_since: float | None = None
@@ -52,16 +69,17 @@ class Saving:
         """What is called before weights change: copies of them that are being saved are made first."""
         return self._saver.before_update
 
-    def due(self, progress: Progress) -> bool:
+    def due(self, state: TrainState) -> bool:
         """Say whether the clock of the writing rank, or a step whose checkpoint stays, asks for one here."""
-        if not self._setup.world.writes or progress.step == self._saved[0]:
+        if not self._world.writes or state.step == self._saved[0]:
             return False
         self._give_up()
-        if self._stay_steps and progress.step and progress.step % self._stay_steps == 0:
+        every = self._config.runtime.checkpoint_keep_steps
+        if every and state.step and state.step % every == 0:
             return True
         if self._saver.busy:
             return False
-        return time.perf_counter() - self._at >= self._setup.config.runtime.checkpoint_seconds
+        return time.perf_counter() - self._at >= self._config.runtime.checkpoint_seconds
 
     def _give_up(self) -> None:
         """Raise SaveError where saving has failed for so long that too much would be lost."""
@@ -71,19 +89,19 @@ class Saving:
             return
         self._failing_since = self._failing_since or now
         unsaved = now - self._failing_since
-        if given_up(unsaved, self._setup.config.runtime.checkpoint_seconds):
-            raise checkpoint.SaveError(f"no checkpoint could be saved for {unsaved:.0f} s: {why}")
+        if given_up(unsaved, self._config.runtime.checkpoint_seconds):
+            raise SaveError(f"no checkpoint could be saved for {unsaved:.0f} s: {why}")
 
-    def there(self, progress: Progress) -> bool:
+    def there(self, state: TrainState) -> bool:
         """Say whether this very state is saved, once nothing is being written; every rank says the same."""
-        if self._saved != (progress.step, progress.evaluated):
+        if self._saved != (state.step, state.evaluated):
             return False
         self._saver.settle()
         return self._saver.failure is None
 
     def save(
         self,
-        progress: Progress,
+        state: TrainState,
         notes: Notes,
         *,
         keep: int | None = None,
@@ -94,43 +112,46 @@ class Saving:
 
         obstacle: why this rank already knows that it must not be saved; told as the failure of the save.
         """
-        setup = self._setup
-        state = checkpoint.collect(setup.modules, [setup.optimizer])
-        random = checkpoint.random_states(setup.device)
-        state |= {f"random.{setup.world.rank}.{name}": value for name, value in random.items()}
-        code = os.environ.get(CODE_VERSION)
-        manifest = {"progress": asdict(progress), "identity": setup.identity, "notes": dict(notes), "code": code}
+        tensors = collect(self._modules, [self._optimizer])
+        random = random_states(self._device)
+        tensors |= {f"random.{self._world.rank}.{name}": value for name, value in random.items()}
+        manifest = {
+            "progress": state.state_dict(),
+            "identity": self._identity,
+            "notes": dict(notes),
+            "code": os.environ.get(CODE_VERSION),
+        }
         retention = None if keep is None else replace(self._saver.retention, newest=keep)
-        self._saver.save(progress.step, state, manifest, retention, obstacle=obstacle)
+        self._saver.save(state.step, tensors, manifest, retention, obstacle=obstacle)
         if wait:
             self._saver.wait()
-        self._at, self._saved = time.perf_counter(), (progress.step, progress.evaluated)
+        self._at, self._saved = time.perf_counter(), (state.step, state.evaluated)
 
     def settle(self) -> None:
         """Wait until nothing is being written, whatever became of it."""
         self._saver.settle()
 
-    def restore(self) -> tuple[Progress, Notes] | None:
+    def restore(self) -> tuple[TrainState, Notes] | None:
         """Go to the run's newest whole checkpoint, else to the one it branches from; None: it starts from scratch.
 
         ValueError where that checkpoint belongs to another config.
         """
-        writes = self._setup.world.writes
+        writes = self._world.writes
         if writes:
-            checkpoint.recover(self._root)
+            recover(self._root)
         found = self._newest(self._root)
         if writes:
-            checkpoint.mark_torn(self._root, found)
+            mark_torn(self._root, found)
         if found is None:
             return self._branch()
-        checkpoint.check_identity(found, self._setup.identity)
+        check_identity(found, self._identity)
         progress, notes = self._load(found)
         self._saved = (progress.step, progress.evaluated)
         if writes:
             say(f"resumed from {found.folder.name} at {progress.tokens:,} tokens")
         return progress, notes
 
-    def back_to(self, before: int) -> tuple[Progress, Notes] | None:
+    def back_to(self, before: int) -> tuple[TrainState, Notes] | None:
         """Go to the newest checkpoint of a step before `before`; None: there is none.
 
         Later ones are removed, but for those that stay for good: these are marked as of a path that was abandoned.
@@ -141,41 +162,41 @@ class Saving:
         found = self._origin(before) if own is None else own
         if found is None:
             return None
-        if self._setup.world.writes:
+        if self._world.writes:
             first = int(found.progress["step"]) + (own is not None)
-            checkpoint.abandon_from(self._root, first, self._saver.retention)
-        self._setup.world.gather(None)  # nobody saves before they are gone
+            abandon_from(self._root, first, self._saver.retention)
+        self._world.gather(None)  # nobody saves before they are gone
         progress, notes = self._load(found) if own is not None else self._begin(found)
         self._saved = (-1, -1)  # the next one differs from it: batches are skipped
         return progress, notes
 
     def _origin(self, before: int) -> Checkpoint | None:
         """Return the checkpoint that this run branched from if it is there and of a step before `before`."""
-        parent = self._setup.config.schedule.parent
+        parent = self._config.schedule.parent
         try:
             found = None if parent is None else self._parent(parent)
         except ValueError:
             return None
         return None if found is None or int(found.progress["step"]) >= before else found
 
-    def _branch(self) -> tuple[Progress, Notes] | None:
-        setup, schedule = self._setup, self._setup.config.schedule
+    def _branch(self) -> tuple[TrainState, Notes] | None:
+        config, schedule = self._config, self._config.schedule
         if schedule.parent is None:
             return None
         found = self._parent(schedule.parent)
-        _check_parent(found, setup.identity, setup.config)
+        _check_parent(found, self._identity, config)
         progress, notes = self._begin(found)
-        assert setup.config.budget.tokens is not None
-        if not _same_plan(found, setup.config):
-            check_branch(schedule, progress.tokens, setup.config.budget.tokens)
-        if setup.world.writes:
+        assert config.budget.tokens is not None
+        if not _same_plan(found, config):
+            check_branch(schedule, progress.tokens, config.budget.tokens)
+        if self._world.writes:
             say(f"branches from {found.folder} at {progress.tokens:,} tokens")
         return progress, notes
 
-    def _begin(self, found: Checkpoint) -> tuple[Progress, Notes]:
+    def _begin(self, found: Checkpoint) -> tuple[TrainState, Notes]:
         """Go to the parent's checkpoint as to the beginning of this run; return its progress and what it inherits."""
         parent, notes = self._load(found)
-        fresh = Progress(
+        fresh = TrainState(
             parent.step,
             parent.tokens,
             parent.sequences,
@@ -185,9 +206,9 @@ class Saving:
             inherited_sequences=parent.sequences,
         )
         inherited: dict[str, Any] = {}
-        if found.identity["config"]["precision"] == self._setup.identity["config"]["precision"]:
+        if found.identity["config"]["precision"] == self._identity["config"]["precision"]:
             inherited = {name: notes.get(name) for name in PRECISION}
-        if _same_plan(found, self._setup.config):
+        if _same_plan(found, self._config):
             inherited["monitor"] = remembered(notes.get("monitor", {}))
         return fresh, inherited
 
@@ -195,16 +216,16 @@ class Saving:
         """Return the checkpoint that `schedule.parent` names: by a run's key and tokens, or by a folder."""
         parent = parse(named)
         if parent is None:
-            folder, world = Path(named), self._setup.world
+            folder, world = Path(named), self._world
             found = self._newest(folder / "checkpoints")
-            found = found or checkpoint.single(folder, world.rank, world.size, world.gather)
+            found = found or single(folder, world.rank, world.size, world.gather)
             if found is None:
                 raise ValueError(
                     f"schedule.parent={named} holds no whole checkpoint: name a run's folder or one of its "
                     "checkpoints/step-… folders"
                 )
             return found
-        root = self._setup.folder.absolute().parent / parent.key / "checkpoints"
+        root = self._folder.absolute().parent / parent.key / "checkpoints"
         found = self._newest(root, at_tokens=parent.tokens)
         if found is None:
             raise ValueError(
@@ -214,14 +235,13 @@ class Saving:
         return found
 
     def _newest(self, root: Path, before: int | None = None, at_tokens: int | None = None) -> Checkpoint | None:
-        world = self._setup.world
-        return checkpoint.newest(root, world.rank, world.size, world.gather, before=before, at_tokens=at_tokens)
+        world = self._world
+        return newest(root, world.rank, world.size, world.gather, before=before, at_tokens=at_tokens)
 
-    def _load(self, found: Checkpoint) -> tuple[Progress, Notes]:
-        setup = self._setup
-        checkpoint.restore(found, setup.modules, [setup.optimizer])
-        checkpoint.set_random_states(checkpoint.random_state(found, setup.world.rank), setup.device)
-        return Progress(**found.progress), found.manifest.get("notes", {})
+    def _load(self, found: Checkpoint) -> tuple[TrainState, Notes]:
+        restore(found, self._modules, [self._optimizer])
+        set_random_states(random_state(found, self._world.rank), self._device)
+        return TrainState(**found.progress), found.manifest.get("notes", {})
 
 
 def _same_plan(found: Checkpoint, config: RunConfig) -> bool:
@@ -246,6 +266,6 @@ def _check_parent(found: Checkpoint, identity: Mapping[str, Any], config: RunCon
         return {**sections, "optim": {"name": science["optim"]["name"]}, "fingerprint": whole["fingerprint"]}
 
     try:
-        checkpoint.check_identity(replace(found, manifest={"identity": kept(found.identity)}), kept(identity))
+        check_identity(replace(found, manifest={"identity": kept(found.identity)}), kept(identity))
     except ValueError as error:
         raise ValueError(f"schedule.parent={config.schedule.parent}: {error}") from None

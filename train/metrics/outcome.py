@@ -9,32 +9,40 @@ from typing import Any
 
 import torch
 
-from train.evaluate import bits_per_byte
-from train.progress import Progress
+from train.metrics.validation import bits_per_byte
 from train.runtime.files import write_atomic
-from train.setup import Setup
+from train.spec.config import RunConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
+from train.state import TrainState
 
 FORMAT = 1
 
 
-def describe(setup: Setup, progress: Progress, state: str, health: Mapping[str, int]) -> dict[str, Any]:
+def describe(
+    config: RunConfig,
+    reached: TrainState,
+    state: str,
+    *,
+    health: Mapping[str, int],
+    bytes_per_token: float,
+    device: torch.device,
+    world_size: int,
+) -> dict[str, Any]:
     """Return the outcome of a run that ended `completed` or `diverged` (then without losses).
 
-    health: counts of what happened on the way (train.health.monitor).
+    health: counts of what happened on the way (train.health.monitor). bytes_per_token: of the validation set.
     """
-    config = setup.config
     counts = params(config.model, config.data.vocab_size)
     per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
-    validation = progress.validation_loss if state == "completed" else None
-    bits = None if validation is None else bits_per_byte(validation, setup.validation.bytes_per_token)
+    validation = reached.validation_loss if state == "completed" else None
+    bits = None if validation is None else bits_per_byte(validation, bytes_per_token)
     return {
         "format": FORMAT,
         "state": state,
-        "step": progress.step,
-        "tokens": progress.tokens,
-        "flops": per_token * progress.tokens,
-        "flops_own": per_token * (progress.tokens - progress.inherited),
+        "step": reached.step,
+        "tokens": reached.tokens,
+        "flops": per_token * reached.tokens,
+        "flops_own": per_token * (reached.tokens - reached.inherited),
         "flop_rule": FLOP_RULE,
         "params": {
             "total": counts.total,
@@ -45,14 +53,14 @@ def describe(setup: Setup, progress: Progress, state: str, health: Mapping[str, 
         "loss": {
             "validation_nats_per_token": validation,
             "validation_bits_per_byte": bits,
-            "train_nats_per_token": progress.train_loss if state == "completed" else None,
+            "train_nats_per_token": reached.train_loss if state == "completed" else None,
         },
         "health": dict(health),
-        "schedule_complete": state == "completed" and progress.tokens == config.budget.tokens,
-        "seconds": {kind: round(value, 3) for kind, value in progress.seconds.items()},
+        "schedule_complete": state == "completed" and reached.tokens == config.budget.tokens,
+        "seconds": {kind: round(value, 3) for kind, value in reached.seconds.items()},
         "torch": torch.__version__,
-        "device": setup.device.type,
-        "world_size": setup.world.size,
+        "device": device.type,
+        "world_size": world_size,
     }
 
 

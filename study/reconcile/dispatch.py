@@ -1,0 +1,273 @@
+"""Submitting what waits in the ledger, as far as the scheduler's limits leave room. Safe to be killed and repeated.
+
+Whoever holds the submit lock may do it: the command that made the points, any later command, and the study's own jobs
+as they end. So nothing has to stay alive on the login node.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from study.executors.job_spec import Shape
+from study.executors.slurm import limits, site
+from study.reconcile import dependencies
+from study.reconcile.last_job import is_over
+from study.reconcile.services import Services
+from study.reconcile.two_phase import Request, send
+from study.records import ledger
+from study.records.ledger import Ledger, Waiting
+from study.records.settings import reference
+from study.status import budget
+from study.storage.files import write_json
+from study.storage.layout import StudyFolder
+from study.text import counted
+
+SINGLES = 60
+"""Jobs that are no array are submitted so many at a time: a busy controller takes a second for each."""
+FEWEST = 20
+"""Jobs look for room of at least this part of the tightest limit: an array of a few is not worth a submission."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One array that is to be submitted: its keys, at most `throttle` of its jobs at once, after which other job.
+
+    array: False for one job that is no array.
+    """
+
+    keys: tuple[str, ...]
+    asked: Waiting
+    throttle: int
+    dependency: str | None = None
+    array: bool = True
+
+
+@dataclass(frozen=True)
+class DispatchPlan:
+    """What is to be submitted now, and why the rest waits."""
+
+    parts: tuple[Part, ...]
+    why: str = ""
+
+
+def plan(
+    state: Ledger,
+    seen: limits.Room,
+    user: str,
+    held: Mapping[str, str],
+    *,
+    after: Mapping[str, str] | None = None,
+    sparing: bool = False,
+    over: Collection[str] = (),
+) -> DispatchPlan:
+    """Return the arrays that fit now. Pure.
+
+    `held`: keys that may not go out yet, with why. `after`: keys that go out with a dependency. `sparing`: leave room
+    that is too small to be worth a submission, unless little of the study is alive; what its own jobs do as they end.
+    Where the site takes no arrays, whose throttle would hold jobs back, no more jobs go out than may run at once.
+    `over`: jobs and arrays of which SLURM still has one, and whose points have all ended.
+    """
+    from study.executors.slurm import sbatch
+
+    alive = _alive(state, seen, over)
+    most, taken = sbatch.array_limit(seen.controller.max_array), 0
+    fitting: list[tuple[Waiting, str | None, list[tuple[str, ...]]]] = []
+    whys = [why for key, why in held.items() if key in state.waiting]
+    for asked, job, keys in _kinds(state, held, after or {}):
+        shape = Shape.read(asked.resources)
+        if alive.jobs and asked.parallel is not None and asked.parallel - alive.throttles < max(1, asked.parallel // 4):
+            whys.append(f"cluster.array_parallelism={asked.parallel:,} is used by the jobs there are")
+            continue
+        wanted = left = shape.jobs(len(keys))
+        if not most:
+            left, why = _one_by_one(wanted, taken, asked.parallel, alive)
+            whys += [why] * (left < wanted)
+        cap = limits.tightest(limits.caps(seen, limits.Asked(user, shape.account, shape.partition, shape.qos)))
+        if cap is not None:
+            fits = min(left, max(0, cap.left - taken))
+            if sparing and fits < min(left, cap.most // FEWEST, alive.jobs):
+                fits = 0
+            if fits < left:
+                left = fits
+                whys.append(f"{cap.what} is {cap.most:,}, and {cap.used + taken + left:,} are used")
+        taken += left
+        fitting.append((asked, job, list(sbatch.chunks(keys[: left * shape.pack], max(1, most) * shape.pack))))
+    count = sum(len(arrays) for _, _, arrays in fitting)
+    parts = []
+    for asked, job, arrays in fitting:
+        for array in arrays:
+            jobs = Shape.read(asked.resources).jobs(len(array))
+            share = jobs if asked.parallel is None else max(1, (asked.parallel - alive.throttles) // count)
+            parts.append(Part(array, asked, min(share, jobs), job, array=most > 0))
+    return DispatchPlan(tuple(parts), whys[0] if whys else "")
+
+
+def _one_by_one(wanted: int, taken: int, parallel: int | None, alive: _Alive) -> tuple[int, str]:
+    """Return how many of these jobs go out now where each is submitted by itself, and why no more."""
+    free = wanted if parallel is None else max(0, parallel - alive.throttles - taken)
+    if free < min(wanted, SINGLES - taken):
+        return free, f"cluster.array_parallelism={parallel:,} is used by the jobs there are"
+    return min(wanted, SINGLES - taken), f"{SINGLES} jobs are submitted at a time where SLURM takes no arrays"
+
+
+def dispatch(folder: StudyFolder, services: Services, *, sparing: bool = False) -> int:
+    """Submit what waits and fits, parents before the branches whose jobs wait for them; return how many went out.
+
+    For the holder of the submit lock. Nothing goes out that the study's budget does not cover to its time limit.
+    Raises ValueError (a SchedulerError) where the scheduler refuses for good, or nobody knows whether it accepted.
+    """
+    dependencies.take_back(folder, services)
+    out = 0
+    while True:
+        after, held = dependencies.relations(folder)
+        sent = _submit_what_fits(folder, services, held, after, sparing=sparing)
+        out += sent
+        if not sent or not held:
+            return out
+
+
+def _submit_what_fits(
+    folder: StudyFolder, services: Services, held: Mapping[str, str], after: Mapping[str, str], *, sparing: bool
+) -> int:
+    """Submit what waits, may go out and fits; return how many points went out."""
+    state = ledger.read(folder)
+    if not state.waiting:
+        return 0
+    if full := _disk_was_full(folder, state):
+        return _all_wait(folder, services, full, len(state.waiting), sparing)
+    seen = site.look(services.runner, folder.limits, services.clock())
+    if "command not found" in seen.problem and not sparing:
+        raise ValueError(
+            "cluster.executor=slurm, but squeue is not on PATH: run this on a login node, or take cluster=local"
+        )
+    if seen.problem:
+        why = f"the scheduler gave no answer ({seen.problem})"
+        return _all_wait(folder, services, why, len(state.waiting), sparing)
+    gone = {key for key, job in after.items() if not dependencies.lives(job, seen.queue.alive)}
+    held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
+    over = settled(folder, state, seen)
+    decided = plan(state, seen, getpass.getuser(), held, after=after, sparing=sparing, over=over)
+    out, singles, why = 0, 0, decided.why
+    purse = budget.purse(folder, services.runner) if decided.parts else None
+    for part in decided.parts:
+        shape = Shape.read(part.asked.resources)
+        short = purse.take(shape, shape.jobs(len(part.keys))) if purse is not None else ""
+        if short:
+            why = short
+            continue
+        refused = _send(folder, part, services, patient=not sparing)
+        if refused:
+            why = refused
+            break
+        out += len(part.keys)
+        singles += not part.array
+    if out:
+        _cancel_late(folder, [key for part in decided.parts for key in part.keys], services)
+    if singles:
+        services.say(
+            f"submitted {counted(out, 'point')} as {counted(singles, 'single job')}: SLURM takes no arrays here"
+        )
+    left = len(state.waiting) - out
+    _note(folder, services, why, left)
+    if left and out:
+        services.say(f"{_waits(left)} ({why}): any later command and the jobs themselves submit them")
+    elif left and not sparing:
+        services.say(f"{_waits(left)}: {why}")
+    return out
+
+
+def _all_wait(folder: StudyFolder, services: Services, why: str, waiting: int, sparing: bool) -> int:
+    """Write down why nothing goes out, and say it where a person asked; return 0."""
+    _note(folder, services, why, waiting)
+    if not sparing:
+        services.say(f"{_waits(waiting)}: {why}")
+    return 0
+
+
+def _disk_was_full(folder: StudyFolder, state: Ledger) -> str:
+    """Return why nothing more goes out: a point ended on a full disk and was not tried again; "" where none did."""
+    for key, ends in state.ends.items():
+        last = ends[-1] if ends else None
+        if last is None or (last.kind, last.action) != ("disk_full", "stop"):
+            continue
+        if key not in state.waiting and key not in state.cancelled and state.current.get(key) == last.batch:
+            return f"the disk was full when {key} ended: make room, then python -m study retry {reference(folder)}"
+    return ""
+
+
+def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services) -> None:
+    """Cancel jobs just submitted whose points were cancelled meanwhile; whoever did that could not see their jobs."""
+    from study.executors.slurm import sbatch
+
+    known = ledger.read(folder)
+    indices = known.unwanted_jobs(known.cancelled.intersection(keys))
+    try:
+        if indices:
+            sbatch.cancel(indices, services.runner)
+    except sbatch.SchedulerError as error:
+        services.say(f"{error}: they find that they are not wanted as they begin")
+
+
+def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool) -> str:
+    """Submit one array or job; return why it was refused for now, "" where it went out."""
+    from study.executors.slurm import sbatch
+
+    shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
+    jobs = shape.jobs(len(part.keys)) if part.array else None
+    request = Request(sbatch.batch_name(folder.name), shape, jobs, part.keys, part.asked.code, part.throttle)
+    sent = send(folder, request, services, patient=patient)
+    if part.array and not sent.full:
+        services.say(f"submitted {counted(len(part.keys), 'point')} as job array {sent.job_id} ({request.name})")
+    return sent.full
+
+
+def _waits(count: int) -> str:
+    return f"{counted(count, 'point')} wait{'s' * (count == 1)}"
+
+
+def _note(folder: StudyFolder, services: Services, why: str, waiting: int) -> None:
+    write_json(folder.feed, {"time": services.clock(), "why": why, "waiting": waiting})
+
+
+@dataclass(frozen=True)
+class _Alive:
+    jobs: int
+    throttles: int
+
+
+def settled(folder: StudyFolder, state: Ledger, seen: limits.Room) -> set[str]:
+    """Return the last jobs of their submissions that live though nothing runs in them any more, to submit others.
+
+    Each would wait for the rest. A job that SLURM starts again has attempts that ended, and lives: what counts is how
+    its points ended for good.
+    """
+    last = [b for b in state.batches.values() if seen.queue.alive.get(b.job_id or "", 0) == 1]
+    return {b.job_id or "" for b in last if b.keys and all(is_over(folder, state, key, b) for key in b.keys)}
+
+
+def _alive(state: Ledger, seen: limits.Room, over: Collection[str]) -> _Alive:
+    """Return how many jobs of the study live, and how many of them may run at once."""
+    jobs = throttles = 0
+    for batch in state.batches.values():
+        if batch.job_id in over:
+            continue
+        count = seen.queue.alive.get(batch.job_id or "", 0) if batch.executor == "slurm" else 0
+        jobs += count
+        throttles += count if batch.throttle is None else min(count, batch.throttle)
+    return _Alive(jobs, throttles)
+
+
+def _kinds(
+    state: Ledger, held: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[tuple[Waiting, str | None, list[str]]]:
+    """Yield the keys that wait by what they are to be submitted with, in order; `why` makes no difference."""
+    groups: dict[str, tuple[Waiting, str | None, list[str]]] = {}
+    for key, asked in state.waiting.items():
+        if key not in held:
+            job = after.get(key)
+            name = json.dumps([asked.resources, asked.code, asked.parallel, job], sort_keys=True)
+            groups.setdefault(name, (asked, job, []))[2].append(key)
+    yield from groups.values()

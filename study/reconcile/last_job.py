@@ -1,0 +1,126 @@
+"""Which jobs of a study have ended, as far as files and SLURM tell, and what the last one does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator
+
+from study.executors.slurm import query
+from study.reconcile.services import Services
+from study.records import ledger
+from study.records.ledger import Ledger
+from study.storage.files import locked
+from study.storage.layout import StudyFolder
+
+PACE_SECONDS = 30.0
+"""How often the jobs of a study ask for room as they end, all of them together."""
+FEW_PACE_SECONDS = 10.0
+"""The same where at most `FEW` points are left in the queue: short jobs would run out before the next look."""
+FEW = 20
+"""Jobs that leave at most so many points ask SLURM after these: they may be the last to ask."""
+TRIES, SECONDS = 12, 3.0
+HAND_OVER_SECONDS = 0.5
+"""How long a last job waits for another one that is about to give up."""
+
+
+def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
+    """Return how long jobs that end wait after anybody asked for room [s]: less where the queue runs dry soon."""
+    return PACE_SECONDS if len(_some_open(folder, state, ended)) > FEW else FEW_PACE_SECONDS
+
+
+def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: query.Runner = query.run) -> bool:
+    """Whether a job of the study is left that submits what waits as it ends.
+
+    Where files leave only a few points of which that may be true, SLURM is asked: a job that was killed outright, or
+    cancelled before it began, wrote nothing. Where it gives no answer they may all live.
+    """
+    left = _some_open(folder, state, ended)
+    if not 0 < len(left) <= FEW:
+        return bool(left)
+    names = {batch.job(batch.task(key)) for key, batch in left}
+    ids = sorted({str(batch.job_id) for _, batch in left})
+    view = query.read_squeue(runner(query.squeue_command(ids)))
+    jobs = (view.jobs[name] for name in names if name in view.jobs)
+    # What SLURM clears away has written its end, or never will.
+    return not view.complete or any(job.state in ("queued", "running") and job.word != "COMPLETING" for job in jobs)
+
+
+def few_left(folder: StudyFolder, ended: Collection[str]) -> bool:
+    """Whether some points have not ended as far as files tell, but only a few, and none waits to be submitted."""
+    state = ledger.read(folder)
+    return not state.waiting and 0 < len(_some_open(folder, state, ended)) <= FEW
+
+
+def _some_open(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> list[tuple[str, ledger.Batch]]:
+    return list(itertools.islice(_open(folder, state, ended), FEW + 1))
+
+
+def _open(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> Iterator[tuple[str, ledger.Batch]]:
+    """Yield the submitted points that have not ended as far as files tell, and their batches; the last ones first.
+
+    Points of a submission that nobody confirmed do not count: it may be refused yet, or its submitter may be dead.
+    """
+    for batch in reversed(list(state.batches.values())):
+        if batch.executor != "slurm" or batch.job_id is None or batch.abandoned is not None:
+            continue
+        for key in reversed(batch.keys):
+            if key not in ended and not (is_over(folder, state, key, batch) or has_ended(folder, key, state)):
+                yield key, batch
+
+
+def has_ended(folder: StudyFolder, key: str, state: Ledger) -> bool:
+    """Whether the latest attempt of a point's present submission has written its end."""
+    from study.records.attempts import latest_attempt
+
+    run, name = folder.run(key), state.current.get(key)
+    attempt = latest_attempt(run) if run.attempts.is_dir() else None
+    return attempt is not None and attempt.batch == name and attempt.ended is not None
+
+
+def is_over(folder: StudyFolder, state: Ledger, key: str, batch: ledger.Batch) -> bool:
+    """Whether nothing more follows for a point from this submission: it has its outcome, was cancelled, or stays."""
+    if state.current.get(key) != batch.name or key in state.cancelled or folder.run(key).outcome.exists():
+        return True
+    last = state.ends.get(key, ())[-1:]
+    return bool(last) and last[0].batch == batch.name and last[0].action == "stop"
+
+
+def as_the_last(
+    folder: StudyFolder,
+    services: Services,
+    is_last: Callable[[], bool],
+    send: Callable[[], int | None],
+    is_final: Callable[[ValueError], bool] = lambda error: False,
+) -> int:
+    """Submit what waits, by `send`, as the last job to end, which tries for a while; return how much went out.
+
+    Jobs that end together may each be the last. One of them stays and the others leave: they count as alive until
+    they do, and would wait for each other's room. Raises what `send` raised last, at once where that `is_final`.
+    """
+    folder.last.touch()  # tells the one that stays that there will be more room in a moment
+    try:
+        with locked(folder.last, HAND_OVER_SECONDS):
+            left, heard = TRIES, folder.last.stat().st_mtime_ns
+            while is_last():
+                sent = 0
+                problem: ValueError | None = None
+                try:
+                    sent = send() or 0
+                except TimeoutError:
+                    pass  # another process submits, with a view of before
+                except ValueError as error:
+                    if is_final(error):
+                        raise
+                    problem = error
+                left, before, heard = left - 1, heard, folder.last.stat().st_mtime_ns
+                if heard != before:  # also what came while this one slept
+                    left = TRIES
+                if problem is not None and left <= 0:
+                    raise problem
+                if sent or left <= 0:
+                    return sent
+                # Others that ended with this one still count as alive, or hold the lock with a view of before.
+                services.sleep(SECONDS)
+    except TimeoutError:
+        pass
+    return 0

@@ -1,0 +1,202 @@
+"""The one step that brings a study forward: query, record failures, resolve unclear submissions, dispatch.
+
+Every command and job that changes what is submitted calls :func:`step` and nothing else of this package; its trigger
+says what is asked. The step is idempotent: it may be killed anywhere and taken again. Nothing is submitted twice,
+nothing is lost. Stages are imported where they are needed: most looks and most jobs that end need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from study.reconcile.services import Services
+from study.reconcile.triggers import AttemptEnd, JobEnd, LocalEnds, Look, Neighbours, Resolve, Submit, Trigger
+from study.records import ledger
+from study.records.ledger import Ledger
+from study.storage.files import locked, read_json
+from study.storage.layout import StudyFolder
+
+if TYPE_CHECKING:
+    from study.status.observer import Observer
+    from study.status.states import PointStatus
+
+SUBMITTER_SECONDS = 120.0
+"""How long a command waits for another process that submits."""
+NEIGHBOURS_SECONDS = 30.0
+"""How long a job that looks after others waits for one that submits: nobody may come after it."""
+LOOK_SECONDS = 10.0
+"""How often commands that look at a study ask for room, all of them together."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step has done.
+
+    submitted: points that went out. statuses: of :class:`Look`, how the points stand after it. again: of
+    :class:`LocalEnds`, keys that are to be started again.
+    """
+
+    submitted: int = 0
+    statuses: Sequence[PointStatus] = ()
+    again: Sequence[str] = ()
+
+
+def step(study: StudyFolder, services: Services, trigger: Trigger) -> Stepped:
+    """Take the step.
+
+    Raises ValueError where the scheduler refuses for good, or gives no answer to a submission; for :class:`Look` that
+    is only said.
+    """
+    match trigger:
+        case Submit() | Resolve():
+            return Stepped(_as_asked(study, services, trigger))
+        case Look():
+            return _after_look(study, services, trigger)
+        case Neighbours():
+            from study.executors.slurm import query
+            from study.status.observer import Observer
+
+            observer = Observer(study, lambda ids: query.look(ids, services.runner))
+            observer.refresh()
+            return Stepped(_record_and_submit(study, services, observer, observer.statuses(), NEIGHBOURS_SECONDS) or 0)
+        case AttemptEnd(failed):
+            from study.reconcile import failures
+
+            recorded = failures.record_own(study, services, failed)
+            return Stepped(_at_end(study, services, {failed.key}) if recorded else 0)
+        case JobEnd(keys):
+            return Stepped(_at_end(study, services, keys))
+        case LocalEnds():
+            return Stepped(again=_local_ends(study, services, trigger))
+
+
+def _as_asked(study: StudyFolder, services: Services, asked: Submit | Resolve) -> int:
+    """Do what a person asks, under the submit lock; return how many points went out."""
+    from study.reconcile.dispatch import dispatch
+    from study.reconcile.two_phase import resolve_unclear
+
+    study.path.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(study.submitting, SUBMITTER_SECONDS):
+            for left in resolve_unclear(study, services, force=isinstance(asked, Resolve) and asked.force):
+                services.say(f"{left.name}: left as it is: {left.why}")
+            out = 0
+            if isinstance(asked, Submit):
+                from study.reconcile.wanted import queue_points
+
+                out = queue_points(study, services, asked)
+            return out + dispatch(study, services)
+    except TimeoutError:
+        raise ValueError(
+            f"study {study.name}: another process has been submitting it for {SUBMITTER_SECONDS:.0f} s "
+            f"(it holds {study.submitting}): look at it, then give the command again"
+        ) from None
+
+
+def _after_look(study: StudyFolder, services: Services, look: Look) -> Stepped:
+    """See to what follows from what was just seen, in passing: nothing stops the command that looks."""
+    observer, before = look.observer, look.observer.known
+    aside = replace(services, say=lambda text: None) if look.quiet else services
+    submitted = None
+    try:
+        submitted = _record_and_submit(study, services, observer, look.statuses)
+    except (OSError, ValueError) as error:
+        services.say(str(error))
+    known = observer.known
+    if submitted is None and (known.waiting or known.unclear) and not _asked_lately(study, services, LOOK_SECONDS):
+        try:
+            submitted = _submit(study, aside)
+        except (OSError, ValueError) as error:
+            aside.say(str(error))
+    if observer.known is before:
+        return Stepped(submitted or 0, look.statuses)
+    observer.refresh()
+    return Stepped(submitted or 0, observer.statuses())
+
+
+def _record_and_submit(
+    study: StudyFolder, services: Services, observer: Observer, statuses: Sequence[PointStatus], wait: float = 0.0
+) -> int | None:
+    """Record the failures among what was seen and submit what follows; None where nothing does."""
+    from study.failures.retry_policy import ENDED_BADLY
+    from study.status.states import NEVER_BEGAN
+
+    never_began = any(status.why == NEVER_BEGAN for status in statuses)
+    if not never_began and not any(status.state in ENDED_BADLY and status.kind for status in statuses):
+        return None
+    from study.reconcile import failures
+
+    again = failures.record(study, services, observer, statuses, wait)
+    return _submit(study, services) if again or never_began else None
+
+
+def _submit(study: StudyFolder, services: Services, *, sparing: bool = False) -> int | None:
+    """Resolve what is unclear and submit what waits; None where another process is at it, which does the same."""
+    if not _is_work_left(ledger.read(study)):
+        return 0
+    from study.reconcile.dispatch import dispatch
+    from study.reconcile.two_phase import resolve_unclear
+
+    try:
+        with locked(study.submitting, 0):
+            resolve_unclear(study, services, patient=False)
+            return dispatch(study, services, sparing=sparing)
+    except TimeoutError:
+        return None
+
+
+def _at_end(study: StudyFolder, services: Services, ended: Collection[str]) -> int:
+    """Submit what waits, as a job of these points that ends: jobs do it once in a while, and the last ones always."""
+    state = ledger.read(study)
+    if not _is_work_left(state):
+        return 0
+    from study.reconcile import last_job
+
+    submit = partial(_submit, study, services, sparing=True)
+    if not last_job.others_live(study, state, ended, services.runner):
+        return last_job.as_the_last(study, services, partial(_is_last, study, services, ended), submit)
+    if not _asked_lately(study, services, last_job.pace(study, state, ended)) or _opens(study, state, ended):
+        return submit() or 0
+    return 0
+
+
+def _is_last(study: StudyFolder, services: Services, ended: Collection[str]) -> bool:
+    """Whether there is something to submit, and no job of the study left that would do it as it ends."""
+    from study.reconcile.last_job import others_live
+
+    known = ledger.read(study)
+    return _is_work_left(known) and not others_live(study, known, ended, services.runner)
+
+
+def _is_work_left(known: Ledger) -> bool:
+    return bool(known.waiting or known.unclear or known.has_dependencies)
+
+
+def _asked_lately(study: StudyFolder, services: Services, seconds: float) -> bool:
+    """Whether anybody has asked the scheduler for room within so many seconds."""
+    when = (read_json(study.feed) or {}).get("time")
+    return isinstance(when, int | float) and 0 <= services.clock() - when < seconds
+
+
+def _opens(study: StudyFolder, state: Ledger, ended: Collection[str]) -> bool:
+    """Whether a point that ended lets others go out that waited for it."""
+    from study.records import lineage
+
+    return bool(state.waiting) and any(lineage.has_branches(study, key) for key in ended)
+
+
+def _local_ends(study: StudyFolder, services: Services, trigger: LocalEnds) -> Sequence[str]:
+    """Write down new tries of runs of this machine; return their keys."""
+    if trigger.left_behind:
+        from study.executors.local import write_batch
+
+        batch = trigger.known.batch(trigger.left_behind[0])
+        code, resources = (batch.code, batch.resources) if batch else (None, None)
+        write_batch(study, trigger.left_behind, code, resources)
+        return trigger.left_behind
+    from study.reconcile import failures
+
+    return failures.record_local(study, services, trigger.known, trigger.statuses)

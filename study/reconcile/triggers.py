@@ -1,0 +1,82 @@
+"""What the step is taken for: each says what is asked, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from study.config.schema import ClusterConfig
+    from study.reconcile.failures import FailedAttempt
+    from study.records.ledger import Ledger
+    from study.status.observer import Observer
+    from study.status.states import PointStatus
+
+
+@dataclass(frozen=True)
+class Submit:
+    """A person asks for these points: sweep, retry, resume. Those due are submitted, whatever `retry.*` would do.
+
+    Points that were interrupted or stopped by a time limit are submitted again and resume; failed, diverged and
+    cancelled ones stay as they are until they are retried.
+    """
+
+    keys: Sequence[str]
+    cluster: ClusterConfig
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """A person asks that unclear submissions are resolved and what waits goes out: reconcile.
+
+    force: give up submissions of which the scheduler says nothing.
+    """
+
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """A command has just looked at the study, as `observer` saw it: status, watch.
+
+    quiet: what goes out only because there is room for it, or does not, is not said.
+    """
+
+    observer: Observer
+    statuses: Sequence[PointStatus]
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A job that ends looks after those that could not write their own end: a dead node, everything killed."""
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """An attempt has ended badly, in the job that takes the step."""
+
+    failed: FailedAttempt
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """A job that has run these points is about to end, and may be the last one of the study."""
+
+    keys: Sequence[str]
+
+
+@dataclass(frozen=True)
+class LocalEnds:
+    """Runs of this machine have ended; for the one process that starts them.
+
+    statuses: what nobody runs any more. left_behind: of these, runs that an earlier process started and that saved.
+    """
+
+    known: Ledger
+    statuses: Sequence[PointStatus]
+    left_behind: Sequence[str] = ()
+
+
+Trigger = Submit | Resolve | Look | Neighbours | AttemptEnd | JobEnd | LocalEnds

@@ -1,0 +1,75 @@
+"""Putting the points that a person asks for into the queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from study.config.schema import ClusterConfig
+from study.executors.local import write_batch
+from study.executors.slurm import query
+from study.executors.slurm import site as room
+from study.planning import sizing
+from study.planning.ranks import longest_first, tasks
+from study.process import code_snapshot
+from study.reconcile.decide import Submit as Due
+from study.reconcile.decide import decide
+from study.reconcile.services import Services
+from study.reconcile.triggers import Submit
+from study.records import ledger
+from study.records.points import load_points
+from study.records.settings import reference
+from study.status import budget
+from study.status.observer import Observer
+from study.storage.layout import StudyFolder
+
+
+def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
+    """Write down which of these points are due; return how many of them are out by that (local runs).
+
+    For the submit lock's holder. Raises ValueError where one could never start, or where all together are over the
+    study's budget.
+    """
+    observer = Observer(folder, lambda ids: query.look(ids, services.runner))
+    observer.refresh()
+    states = {status.key: status.state for status in observer.statuses()}
+    _say_what_stays(folder, asked.keys, states, services)
+    actions = decide(asked.keys, ledger.read(folder), states, {}, services.clock())
+    keys = [key for action in actions if isinstance(action, Due) for key in action.keys]
+    return _queue(folder, keys, asked.cluster, services) if keys else 0
+
+
+def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[str, str], services: Services) -> None:
+    """Say which points are not submitted again because only a person can tell whether they should be."""
+    counts = Counter(states.get(key) for key in dict.fromkeys(keys))
+    stay = [state for state in ("failed", "cancelled") if counts[state]]
+    if stay:
+        said = " and ".join(f"{counts[state]:,} {state}" for state in stay)
+        again = f"python -m study retry {reference(folder)} --state {','.join(stay)}"
+        services.say(f"{said}: left as they are; {again} tries them again")
+
+
+def _queue(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, services: Services) -> int:
+    points = load_points(folder)
+    unknown = [key for key in keys if key not in points]
+    if unknown:
+        raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
+    version = code_snapshot.take(folder, cluster.code)
+    ordered = longest_first(keys, points)
+    if cluster.executor == "local":
+        write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code})
+        return len(ordered)
+    known = ledger.read(folder).waiting
+    asked = {"code": version.id, "parallel": cluster.array_parallelism}
+    events = []
+    site = room.site(services.runner, folder.limits, services.clock())
+    sized = sizing.allot(folder, [points[key] for key in ordered], cluster, site)
+    wanted = [(one.shape, len(one.keys)) for one in sized]
+    budget.check(folder, wanted, sorted(known.keys() - set(ordered)), services.runner)
+    for one in sized:
+        resources = one.shape.record()
+        new = [key for key in one.keys if key not in known or known[key].resources != resources]
+        if new:
+            events.append({"event": "waiting", "keys": new, "resources": resources, **asked})
+    ledger.extend(folder, events)
+    return 0
