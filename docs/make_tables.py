@@ -38,7 +38,16 @@ def samplers() -> str:
     return table("sampler", "settings of a new trial", rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"samplers": samplers, "schedulers": schedulers}
+def failures() -> str:
+    """Return the kinds of ends that something may follow from."""
+    from study.failures.kinds import FAILURES
+
+    known = [(kind, failure) for kind, failure in FAILURES.items() if failure.rule]
+    rows = ((f"`{kind}`", failure.help, failure.told_by, f"`{failure.rule}`") for kind, failure in known)
+    return table("kind", "what it is", "told by", "follows (`retry.KIND`)", rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"failures": failures, "samplers": samplers, "schedulers": schedulers}
 
 
 def table(*cells: str | Iterable[tuple[str, ...]]) -> str:

@@ -75,7 +75,7 @@ def what_was_done(points: Sequence[PointStatus], told: int) -> Done:
 
     One that ran and could not be told has ended meanwhile.
     """
-    counts = Counter(point.state for point in points)
+    counts = Counter[str](point.state for point in points)
     return Done(told, counts["queued"], counts["waiting"] + counts["pending"], counts["unknown"])
 
 

@@ -161,10 +161,10 @@ def _positional(before: Sequence[str], parser: argparse.ArgumentParser, runs: Pa
 
 def _values(option: str, action: argparse.Action, study: Path | None, current: str) -> Iterable[str]:
     if option == "--state":
-        from study.status.states import STATES
+        from study.status.states import PointState
 
         done = current.rpartition(",")[0]
-        return [f"{done},{state}" if done else state for state in STATES]
+        return [f"{done},{state}" if done else state for state in PointState]
     if option == "--point" and study is not None:
         return points(study)
     if option == "--where":

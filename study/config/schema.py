@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
+from study.failures.kinds import FAILURES
 from study.failures.retry_policy import Rules, parse_rule
 from sweeps.designs import DESIGNS
 from sweeps.samplers import SAMPLERS
 from sweeps.schedulers import SCHEDULERS, STAKE
 from train.spec.config import RunConfig, key, section
 
+T = TypeVar("T")
 SEARCHES = (*DESIGNS, *SCHEDULERS)
 
 
@@ -138,26 +140,20 @@ class ClusterConfig:
     )
 
 
+def rule_for_each_kind(owner: type[T]) -> type[T]:
+    """Give a class a field for the rule of each kind of end that something may follow from."""
+    rules = {kind.value: failure for kind, failure in FAILURES.items() if failure.rule}
+    owner.__annotations__ = {**dict.fromkeys(rules, "str"), **owner.__annotations__}
+    for name, failure in rules.items():
+        setattr(owner, name, key(failure.rule, failure.help))
+    return owner
+
+
 @dataclass(frozen=True)
+@rule_for_each_kind
 class RetryConfig:
     """What follows by itself from each kind of bad end: again N, elsewhere N, more N (memory), stop."""
 
-    preempted: str = key("again 100", "preempted by other jobs")
-    time_limit: str = key("again 100", "the job's time limit")
-    node_failure: str = key("elsewhere 5", "the node failed")
-    held: str = key("again 5", "another attempt still had the run, and has let go of it since")
-    hang: str = key("elsewhere 3", "no progress")
-    communication: str = key("elsewhere 3", "NCCL, gloo or the rendezvous failed")
-    killed: str = key("again 2", "a signal from outside, with no sign of lost memory")
-    host_memory: str = key("more 2", "out of the node's memory")
-    gpu_memory: str = key("stop", "out of the GPU's memory")
-    no_outcome: str = key("again 1", "ended as if complete, but without an outcome")
-    disk_full: str = key("stop", "no space left")
-    bad_config: str = key("stop", "the config cannot be run")
-    code_error: str = key("stop", "an exception of the code")
-    diverged: str = key("stop", "the loss diverged")
-    interrupted: str = key("stop", "told to stop by somebody")
-    unknown: str = key("stop", "ended with no sign why")
     failures: int = key(6, "most failures of one point in a row, together; a newer checkpoint ends a row")
     memory_factor: float = key(1.5, "more: times this much memory")
     exclude_after: int = key(2, "a node on which so many attempts ended badly is left out")

@@ -1,6 +1,6 @@
 """How an attempt ended, from what its processes left: exit code, signal, signals received, outcome, last words. Pure.
 
-The tables are made of what torch, NCCL, gloo, the kernel and SLURM were seen to write.
+The table is made of what torch, NCCL, gloo, the kernel and SLURM were seen to write.
 """
 
 from __future__ import annotations
@@ -9,6 +9,215 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class AttemptState(StrEnum):
+    """How an attempt ended, as its outcome.json says it."""
+
+    COMPLETED = "completed"
+    PAUSED = "paused"
+    DIVERGED = "diverged"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    TIME_LIMIT = "time_limit"
+    PREEMPTED = "preempted"
+    FAILED = "failed"
+
+
+class Kind(StrEnum):
+    """Every kind of end. FAILURES says what each means.
+
+    A word that is none, of a later version perhaps, is read as UNKNOWN.
+    """
+
+    NONE = ""
+    """Not ended, or of an end of which nothing finer is said than its state."""
+    COMPLETED = "completed"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    TIME_LIMIT = "time_limit"
+    NODE_FAILURE = "node_failure"
+    HELD = "held"
+    HANG = "hang"
+    COMMUNICATION = "communication"
+    KILLED = "killed"
+    HOST_MEMORY = "host_memory"
+    GPU_MEMORY = "gpu_memory"
+    NO_OUTCOME = "no_outcome"
+    DISK_FULL = "disk_full"
+    BAD_CONFIG = "bad_config"
+    CODE_ERROR = "code_error"
+    DIVERGED = "diverged"
+    INTERRUPTED = "interrupted"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Kind:
+        return cls.UNKNOWN
+
+
+class Counts(StrEnum):
+    """What an end counts as."""
+
+    FAILURE = "failure"
+    ITSELF = "itself"
+    """Nobody's failure, with a cap of its own."""
+    NOTHING = "nothing"
+    """As ITSELF, and a search counts it not at all: its worker was told to stop, or found the run taken."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a kind of end means.
+
+    state: of an attempt that ended so. help, rule: of its key `retry.KIND`; no rule: nothing ever follows. told_by:
+    what tells it, for people; patterns: last words of a trainer that do, of which those with the lowest `precedence`
+    are looked for first; slurm: SLURM's words that do. blames_node: it may be a node's fault. unsure: SLURM may know
+    better than the job itself. every_run: every other run would meet it next.
+    """
+
+    state: AttemptState = AttemptState.FAILED
+    help: str = ""
+    rule: str = ""
+    told_by: str = ""
+    patterns: str = ""
+    precedence: int = 0
+    slurm: tuple[str, ...] = ()
+    counts: Counts = Counts.FAILURE
+    blames_node: bool = False
+    unsure: bool = False
+    every_run: bool = False
+
+
+LAST_ERROR = "the last error's line, or the exit code"
+
+FAILURES: Mapping[Kind, Failure] = {
+    Kind.COMPLETED: Failure(AttemptState.COMPLETED, counts=Counts.NOTHING),
+    Kind.PAUSED: Failure(AttemptState.PAUSED, counts=Counts.NOTHING),
+    Kind.CANCELLED: Failure(AttemptState.CANCELLED, slurm=("CANCELLED",), counts=Counts.NOTHING),
+    Kind.PREEMPTED: Failure(
+        AttemptState.PREEMPTED,
+        help="preempted by other jobs",
+        rule="again 100",
+        told_by="signal and clock; SLURM's PREEMPTED",
+        slurm=("PREEMPTED",),
+        counts=Counts.ITSELF,
+    ),
+    Kind.TIME_LIMIT: Failure(
+        AttemptState.TIME_LIMIT,
+        help="the job's time limit",
+        rule="again 100",
+        told_by="signal and clock; SLURM's TIMEOUT",
+        slurm=("TIMEOUT", "DEADLINE"),
+        counts=Counts.ITSELF,
+    ),
+    Kind.NODE_FAILURE: Failure(
+        help="the node failed",
+        rule="elsewhere 5",
+        told_by="NODE_FAIL, ECC and driver errors, stale file handles",
+        patterns=r"NODE FAILURE|DUE TO NODE FAIL|uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|Xid|"
+        r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavailable|"
+        r"Driver/library version mismatch|CUDA unknown error|unspecified launch failure|Stale file handle|"
+        r"Transport endpoint is not connected|Input/output error|\[Errno (5|116|107)\]",
+        precedence=5,
+        slurm=("NODE_FAIL", "BOOT_FAIL"),
+        blames_node=True,
+    ),
+    Kind.HELD: Failure(
+        AttemptState.INTERRUPTED,
+        help="another attempt still had the run, and has let go of it since",
+        rule="again 5",
+        told_by="its job left the run to another attempt that still had it, and nobody has it any more",
+        counts=Counts.NOTHING,
+    ),
+    Kind.HANG: Failure(
+        help="no progress",
+        rule="elsewhere 3",
+        told_by="the watch above, torch's watchdog, ranks' own watch",
+        patterns=r"Watchdog caught collective operation timeout|^Timeout \(\d+:\d\d:\d\d\)!|"
+        r"DUE TO TIMEOUT of a collective|heartbeat monitor",
+        precedence=2,
+        blames_node=True,
+    ),
+    Kind.COMMUNICATION: Failure(
+        help="NCCL, gloo or the rendezvous failed",
+        rule="elsewhere 3",
+        told_by="NCCL, gloo, the store where ranks meet; only if no rank has a better reason",
+        patterns=r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|"
+        r"DistBackendError|DistNetworkError|DistStoreError|RendezvousTimeoutError|"
+        r"Connection (closed by peer|reset by peer|refused)|gloo/transport|Gloo connectFullMesh|"
+        r"client socket has (timed out|failed to connect)|Broken pipe|Timed out waiting \d+ms for (recv|send)|"
+        r"address already in use|EADDRINUSE",
+        precedence=6,
+        blames_node=True,
+    ),
+    Kind.KILLED: Failure(
+        help="a signal from outside, with no sign of lost memory",
+        rule="again 2",
+        told_by="the signal",
+        unsure=True,
+    ),
+    Kind.HOST_MEMORY: Failure(
+        help="out of the node's memory",
+        rule="more 2",
+        told_by="the kernel's kills in the job's control group, OUT_OF_MEMORY, MemoryError",
+        patterns=r"MemoryError|can't allocate memory|not enough memory: you tried to allocate|Cannot allocate memory|"
+        r"\[Errno 12\]|oom[-_]kill|[Oo]ut [Oo]f [Mm]emory|std::bad_alloc|"
+        r"DataLoader worker \(pid.*\) is killed by signal: Killed|Some of your processes may have been killed by the",
+        precedence=4,
+        slurm=("OUT_OF_MEMORY",),
+    ),
+    Kind.GPU_MEMORY: Failure(
+        help="out of the GPU's memory",
+        rule="stop",
+        told_by=LAST_ERROR,
+        patterns=r"(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory|OutOfMemoryError|"
+        r"cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|"
+        r"Cuda failure 2 'out of memory'",
+        precedence=3,
+    ),
+    Kind.NO_OUTCOME: Failure(
+        help="ended as if complete, but without an outcome",
+        rule="again 1",
+        told_by="exit code 0 without an outcome",
+        slurm=("COMPLETED",),
+    ),
+    Kind.DISK_FULL: Failure(
+        help="no space left",
+        rule="stop",
+        told_by=LAST_ERROR,
+        patterns=r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|file write failed|"
+        r"unexpected pos \d+ vs \d+|database or disk is full",
+        precedence=1,
+        every_run=True,
+    ),
+    Kind.BAD_CONFIG: Failure(help="the config cannot be run", rule="stop", told_by=LAST_ERROR),
+    Kind.CODE_ERROR: Failure(help="an exception of the code", rule="stop", told_by=LAST_ERROR),
+    Kind.DIVERGED: Failure(AttemptState.DIVERGED, "the loss diverged", "stop", "the trainer's exit code 3"),
+    Kind.INTERRUPTED: Failure(
+        AttemptState.INTERRUPTED,
+        help="told to stop by somebody",
+        rule="stop",
+        told_by="a signal that nothing explains",
+        counts=Counts.NOTHING,
+        unsure=True,
+    ),
+    Kind.UNKNOWN: Failure(help="ended with no sign why", rule="stop", told_by="none of the others", unsure=True),
+}
+"""What is known of each kind of end, in the order in which help and docs show them.
+
+Configuration, classification, retry policy, searches and docs read it. To add a kind: its name above, its entry here,
+then `python docs/make_tables.py`; where its rule is not `stop`, also a line in conf/retry/never.yaml.
+"""
+
+PATTERNS = tuple(
+    (kind, failure.patterns)
+    for kind, failure in sorted(FAILURES.items(), key=lambda item: item[1].precedence)
+    if failure.patterns
+)
+SLURM_WORDS: Mapping[str, Kind] = {word: kind for kind, failure in FAILURES.items() for word in failure.slurm}
 
 DIVERGED, INTERRUPTED = 3, 75
 """Exit codes of the trainer beside 0 and 1: the loss diverged; it saved because it was told to stop."""
@@ -16,75 +225,10 @@ DIVERGED, INTERRUPTED = 3, 75
 HELD = 76
 """Exit code of a job that left its run to another attempt, which still had it."""
 
-STATES: Mapping[str, str] = {
-    "completed": "completed",
-    "paused": "paused",
-    "diverged": "diverged",
-    "cancelled": "cancelled",
-    "interrupted": "interrupted",
-    "time_limit": "time_limit",
-    "preempted": "preempted",
-    "held": "interrupted",
-    "no_outcome": "failed",
-    "host_memory": "failed",
-    "gpu_memory": "failed",
-    "node_failure": "failed",
-    "communication": "failed",
-    "hang": "failed",
-    "disk_full": "failed",
-    "bad_config": "failed",
-    "code_error": "failed",
-    "killed": "failed",
-    "unknown": "failed",
-}
-"""Every kind of end, and the state of an attempt that ended so.
-
-interrupted: told to stop, nobody knows by whom. killed: by a signal from outside, and no sign of lost memory.
-held: its job found that another attempt still had the run, and nobody has it any more. communication: NCCL, gloo or the
-store at which ranks meet. unknown: none of the others.
-"""
-
 NOTICE_SECONDS = 90.0
 MARGIN_SECONDS = 75.0
 """SLURM may send its warning up to a minute early [s]."""
 
-_LAST_WORDS: Sequence[tuple[str, str]] = (
-    (
-        "disk_full",
-        r"No space left on device|Disk quota exceeded|\[Errno (28|122)\]|file write failed|"
-        r"unexpected pos \d+ vs \d+|database or disk is full",
-    ),
-    (
-        "hang",
-        r"Watchdog caught collective operation timeout|"
-        r"^Timeout \(\d+:\d\d:\d\d\)!|DUE TO TIMEOUT of a collective|heartbeat monitor",
-    ),
-    (
-        "gpu_memory",
-        r"(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|"
-        r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|Cuda failure 2 'out of memory'",
-    ),
-    (
-        "host_memory",
-        r"MemoryError|can't allocate memory|not enough memory: you tried to allocate|Cannot allocate memory|"
-        r"\[Errno 12\]|oom[-_]kill|[Oo]ut [Oo]f [Mm]emory|std::bad_alloc|"
-        r"DataLoader worker \(pid.*\) is killed by signal: Killed|Some of your processes may have been killed by the",
-    ),
-    (
-        "node_failure",
-        r"NODE FAILURE|DUE TO NODE FAIL|uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|Xid|"
-        r"no CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavailable|"
-        r"Driver/library version mismatch|CUDA unknown error|unspecified launch failure|Stale file handle|"
-        r"Transport endpoint is not connected|Input/output error|\[Errno (5|116|107)\]",
-    ),
-    (
-        "communication",
-        r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|DistBackendError|"
-        r"DistNetworkError|DistStoreError|RendezvousTimeoutError|Connection (closed by peer|reset by peer|refused)|"
-        r"gloo/transport|Gloo connectFullMesh|client socket has (timed out|failed to connect)|Broken pipe|"
-        r"Timed out waiting \d+ms for (recv|send)|address already in use|EADDRINUSE",
-    ),
-)
 _HANG = re.compile(r"^TIMEOUT: rank \d+ has not moved", re.MULTILINE)
 """The trainer's own word. What its ranks and libraries say while they end, of lost peers mostly, follows from it."""
 _HEADLINE = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Warning)\b.*|^error: .*|^\w[\w.]*: error: .*")
@@ -98,16 +242,16 @@ class Ending:
     headline: what the rank that it follows from said of it, where that is another than the first.
     """
 
-    kind: str
+    kind: Kind
     exit_code: int | None = None
     signal: int | None = None
     why: str | None = None
     headline: str | None = None
 
     @property
-    def state(self) -> str:
+    def state(self) -> AttemptState:
         """What the kind means for the attempt."""
-        return STATES[self.kind]
+        return FAILURES[self.kind].state
 
     @property
     def code(self) -> int:
@@ -116,11 +260,11 @@ class Ending:
         A diverged run is a result, but not the one that was asked for: its job fails with 3, and jobs that depend on
         its success do not start.
         """
-        if self.state in ("completed", "paused"):
+        if self.state in (AttemptState.COMPLETED, AttemptState.PAUSED):
             return 0
-        if self.state == "diverged":
+        if self.state == AttemptState.DIVERGED:
             return DIVERGED
-        if self.state != "failed":
+        if self.state != AttemptState.FAILED:
             return INTERRUPTED
         return 128 + self.signal if self.signal else self.exit_code or 1
 
@@ -151,11 +295,11 @@ def classify(seen: Seen) -> Ending:
     code = seen.returncode
     killed = -code if code < 0 else None
     if code == 0 and seen.outcome is None:
-        return Ending("no_outcome", 0, why="the trainer ended with exit code 0 but wrote no outcome.json")
+        return Ending(Kind.NO_OUTCOME, 0, why="the trainer ended with exit code 0 but wrote no outcome.json")
     if code in (0, DIVERGED):
-        return Ending("diverged" if seen.outcome in (None, "diverged") else "completed", code)
+        return Ending(Kind.DIVERGED if seen.outcome in (None, AttemptState.DIVERGED) else Kind.COMPLETED, code)
     if seen.hang is not None:
-        return Ending("hang", None if killed else code, killed, why=seen.hang)
+        return Ending(Kind.HANG, None if killed else code, killed, why=seen.hang)
     if code == INTERRUPTED or (killed is not None and _asked(killed, seen)):
         return Ending(_interruption(seen), None if killed else code, killed)
     if killed is not None:
@@ -163,21 +307,21 @@ def classify(seen: Seen) -> Ending:
     return Ending(by_words(seen.stderr, code), code)
 
 
-def by_words(stderr: str, code: int | None = 1) -> str:
+def by_words(stderr: str, code: int | None = 1) -> Kind:
     """Return the kind of a failure by its last words: by the last error's own line first, then by any line."""
     if _HANG.search(stderr):
-        return "hang"
+        return Kind.HANG
     text = stderr[-20_000:]
     said = headline(text)
     for where in (said, text):
-        for kind, pattern in _LAST_WORDS:
+        for kind, pattern in PATTERNS:
             if re.search(pattern, where, re.MULTILINE):
                 return kind
     if code == 2 or said.startswith("error: ") or ": error: " in said:
-        return "bad_config"
+        return Kind.BAD_CONFIG
     if re.match(r"ValueError: (unknown key|.*is not allowed)", said):
-        return "bad_config"
-    return "code_error" if "Traceback (most recent call last)" in text else "unknown"
+        return Kind.BAD_CONFIG
+    return Kind.CODE_ERROR if "Traceback (most recent call last)" in text else Kind.UNKNOWN
 
 
 def headline(stderr: str) -> str:
@@ -192,36 +336,26 @@ def root(endings: Sequence[Ending]) -> Ending:
 
     A rank that loses its peer says so: that is a cause only where nobody has a better one.
     """
-    return next((ending for ending in endings if ending.kind not in ("communication", "unknown")), endings[0])
+    return next((ending for ending in endings if ending.kind not in (Kind.COMMUNICATION, Kind.UNKNOWN)), endings[0])
 
 
-def by_slurm(word: str, reason: str = "") -> str | None:
+def by_slurm(word: str, reason: str = "") -> Kind | None:
     """Return the kind of an end by SLURM's word for it; None where that says nothing of the cause."""
     first = re.match(r"[A-Z_]*", word)
-    kinds = {
-        "OUT_OF_MEMORY": "host_memory",
-        "TIMEOUT": "time_limit",
-        "DEADLINE": "time_limit",
-        "NODE_FAIL": "node_failure",
-        "BOOT_FAIL": "node_failure",
-        "PREEMPTED": "preempted",
-        "CANCELLED": "cancelled",
-        "COMPLETED": "no_outcome",
-    }
-    kind = kinds.get(first[0] if first else "")
+    kind = SLURM_WORDS.get(first[0] if first else "")
     if kind is None and re.search(r"exit code (0:9|9:0|137:\d+|\d+:9)$", reason):
-        return "killed"
+        return Kind.KILLED
     return kind
 
 
 def _by_signal(killed: int, seen: Seen) -> Ending:
     name = _name(killed)
-    if killed == signal.SIGKILL and (seen.memory_kills > 0 or by_words(seen.stderr) == "host_memory"):
-        return Ending("host_memory", None, killed, why=f"killed by signal {killed} ({name}) as memory ran out")
-    kind, hint = "killed", ", often the kernel or SLURM when memory ran out" if killed == signal.SIGKILL else ""
+    if killed == signal.SIGKILL and (seen.memory_kills > 0 or by_words(seen.stderr) == Kind.HOST_MEMORY):
+        return Ending(Kind.HOST_MEMORY, None, killed, why=f"killed by signal {killed} ({name}) as memory ran out")
+    kind, hint = Kind.KILLED, ", often the kernel or SLURM when memory ran out" if killed == signal.SIGKILL else ""
     if killed in _LAST_SIGNALS:
         found = by_words(seen.stderr)
-        kind = "code_error" if found == "unknown" else found
+        kind = Kind.CODE_ERROR if found == Kind.UNKNOWN else found
     return Ending(kind, None, killed, why=f"killed by signal {killed} ({name}{hint})")
 
 
@@ -231,15 +365,15 @@ def _asked(killed: int, seen: Seen) -> bool:
     return too_slow or killed in seen.received or (killed == signal.SIGTERM and signal.SIGHUP in seen.received)
 
 
-def _interruption(seen: Seen) -> str:
+def _interruption(seen: Seen) -> Kind:
     if seen.cancelled:
-        return "cancelled"
+        return Kind.CANCELLED
     left = seen.time_left
     if signal.SIGUSR1 in seen.received or signal.SIGUSR2 in seen.received:
         # The same signal announces a time limit and, on some sites, a preemption: the clock tells them apart.
-        return "time_limit" if left is None or left < seen.notice + MARGIN_SECONDS else "preempted"
+        return Kind.TIME_LIMIT if left is None or left < seen.notice + MARGIN_SECONDS else Kind.PREEMPTED
     # Nothing warns of a limit where no warning was asked for: SLURM's first word is SIGTERM, at the limit itself.
-    return "time_limit" if seen.received and left is not None and left < 5 else "interrupted"
+    return Kind.TIME_LIMIT if seen.received and left is not None and left < 5 else Kind.INTERRUPTED
 
 
 def _name(number: int) -> str:

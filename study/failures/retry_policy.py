@@ -9,16 +9,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
-ACTIONS = ("again", "elsewhere", "more", "stop")
-"""again: as it is. elsewhere: without nodes that there is evidence against. more: with more memory. stop: a person."""
-NO_FAILURES = frozenset({"preempted", "time_limit", "interrupted", "held"})
-"""Kinds of ends that are nobody's failure: they have counters of their own."""
-BLAMED = frozenset({"node_failure", "hang", "communication"})
-"""Kinds of ends that may be a node's fault."""
-UNSURE = frozenset({"interrupted", "killed", "unknown"})
-"""Kinds of ends of which SLURM may know better than the job itself."""
+from study.failures.kinds import FAILURES, Counts, Kind
+
+
+class Action(StrEnum):
+    """What to do about an end."""
+
+    AGAIN = "again"
+    """As it is."""
+    ELSEWHERE = "elsewhere"
+    """Without nodes that there is evidence against."""
+    MORE = "more"
+    """With more memory."""
+    STOP = "stop"
+    """Somebody has to look."""
+
+
 ENDED_BADLY = frozenset({"failed", "interrupted", "time_limit"})
 """States of points that something may follow from."""
 BAD_NODES = ("down", "drain", "fail", "error", "unknown", "not_responding", "reboot")
@@ -28,7 +37,7 @@ BAD_NODES = ("down", "drain", "fail", "error", "unknown", "not_responding", "reb
 class Rule:
     """What to do after one kind of end, at most `cap` times for one point."""
 
-    action: str
+    action: Action
     cap: int = 0
 
 
@@ -46,7 +55,7 @@ class Rules:
     def here(self) -> Rules:
         """Return the policy for runs of one machine: there is no other node, and no more memory to give."""
         kinds = {
-            kind: Rule("again", rule.cap) if rule.action in ("elsewhere", "more") else rule
+            kind: Rule(Action.AGAIN, rule.cap) if rule.action in (Action.ELSEWHERE, Action.MORE) else rule
             for kind, rule in self.kinds.items()
         }
         return replace(self, kinds=kinds)
@@ -62,10 +71,10 @@ class End:
     key: str
     batch: str
     attempt: int
-    kind: str
+    kind: Kind
     nodes: tuple[str, ...] = ()
     time: float = 0.0
-    action: str = "stop"
+    action: Action = Action.STOP
     why: str = ""
     memory_gb: float | None = None
     saved: int = 0
@@ -78,9 +87,9 @@ class End:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do about an end, one of ACTIONS, and why in words."""
+    """What to do about an end, and why in words."""
 
-    action: str
+    action: Action
     why: str
 
 
@@ -128,8 +137,8 @@ class Ended(Protocol):
         """One of study.status.states.STATES."""
 
     @property
-    def kind(self) -> str:
-        """One of study.failures.kinds.STATES."""
+    def kind(self) -> Kind:
+        """Of which kind its end was."""
 
     @property
     def batch(self) -> str | None:
@@ -148,9 +157,9 @@ def parse_rule(key: str, text: str) -> Rule:
     """Return the rule in words such as `again 3` or `stop`. ValueError that names the key."""
     words = text.split()
     if words == ["stop"]:
-        return Rule("stop")
-    if len(words) == 2 and words[0] in ACTIONS[:-1] and words[1].isdigit():
-        return Rule(words[0], int(words[1]))
+        return Rule(Action.STOP)
+    if len(words) == 2 and words[0] in (Action.AGAIN, Action.ELSEWHERE, Action.MORE) and words[1].isdigit():
+        return Rule(Action(words[0]), int(words[1]))
     raise ValueError(
         f"{key}={text!r} is not allowed: it takes again N, elsewhere N, more N (at most N times for a point) or stop"
     )
@@ -158,8 +167,13 @@ def parse_rule(key: str, text: str) -> Rule:
 
 def count(ends: Iterable[End]) -> Counters:
     """Return a point's counters."""
-    kinds = Counter("failure" if end.kind not in NO_FAILURES else end.kind for end in ends)
-    return Counters(kinds["preempted"], kinds["time_limit"], kinds["failure"])
+    kinds = Counter(Counts.FAILURE if is_failure(end.kind) else end.kind for end in ends)
+    return Counters(kinds[Kind.PREEMPTED], kinds[Kind.TIME_LIMIT], kinds[Counts.FAILURE])
+
+
+def is_failure(kind: Kind) -> bool:
+    """Whether an end counts as a failure of its point."""
+    return FAILURES[kind].counts == Counts.FAILURE
 
 
 def in_a_row(ends: Sequence[End], saved: int) -> Sequence[End]:
@@ -174,23 +188,23 @@ def in_a_row(ends: Sequence[End], saved: int) -> Sequence[End]:
     return [] if saved > furthest else ends[first:]
 
 
-def verdict(kind: str, ends: Sequence[End], rules: Rules, saved: int = 0) -> Verdict:
+def verdict(kind: Kind, ends: Sequence[End], rules: Rules, saved: int = 0) -> Verdict:
     """Return what to do about an end of this kind of a point that has had these ends before.
 
     `saved`: tokens of the run's newest checkpoint. Failures count as :func:`in_a_row` says; preemptions and time limits
     count all, and so does what is answered with more memory, for that grows each time.
     """
-    rule = rules.kinds.get(kind, Rule("stop"))
-    if rule.action == "stop":
-        return Verdict("stop", f"retry.{kind} is stop" if kind in rules.kinds else f"{kind} is never tried again")
+    rule = rules.kinds.get(kind, Rule(Action.STOP))
+    if rule.action == Action.STOP:
+        return Verdict(Action.STOP, f"retry.{kind} is stop" if kind in rules.kinds else f"{kind} is never tried again")
     row = in_a_row(ends, saved)
-    before = sum(end.kind == kind for end in (ends if kind in NO_FAILURES or rule.action == "more" else row))
+    before = sum(end.kind == kind for end in (row if is_failure(kind) and rule.action != Action.MORE else ends))
     if before >= rule.cap:
-        return Verdict("stop", f"tried again {before} times after {kind}: that is the cap (retry.{kind})")
+        return Verdict(Action.STOP, f"tried again {before} times after {kind}: that is the cap (retry.{kind})")
     failures = count(row).failures
-    if kind not in NO_FAILURES and failures >= rules.failures:
-        return Verdict("stop", f"tried again after {failures} failures: that is the cap (retry.failures)")
-    words = {"again": "as it is", "elsewhere": "elsewhere", "more": "with more memory"}[rule.action]
+    if is_failure(kind) and failures >= rules.failures:
+        return Verdict(Action.STOP, f"tried again after {failures} failures: that is the cap (retry.failures)")
+    words = {Action.AGAIN: "as it is", Action.MORE: "with more memory"}.get(rule.action, rule.action)
     return Verdict(rule.action, f"{kind}: tried again {words}, {before + 1} of {rule.cap}")
 
 
@@ -203,7 +217,7 @@ def evidence(ends: Iterable[End], states: Mapping[str, str], rules: Rules, now: 
     """
     blamed: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
     for end in ends:
-        if end.kind in BLAMED and now - end.time < 3600 * rules.exclude_hours:
+        if FAILURES[end.kind].blames_node and now - end.time < 3600 * rules.exclude_hours:
             for node in end.nodes:
                 blamed[node].add((end.key, *end.of))
     why = {
@@ -226,7 +240,8 @@ def change(ends: Sequence[End], excluded: Iterable[str], rules: Rules) -> Change
 
     It keeps the memory that its latest end for want of memory gave it, whatever ended it since.
     """
-    short = [e.memory_gb for e in ends if e.kind == "host_memory" and e.action == "more" and e.memory_gb is not None]
+    grown = [e.memory_gb for e in ends if e.kind == Kind.HOST_MEMORY and e.action == Action.MORE]
+    short = [memory_gb for memory_gb in grown if memory_gb is not None]
     return Change(tuple(sorted(excluded)), round(short[-1] * rules.memory_factor, 3) if short else None)
 
 
@@ -261,7 +276,7 @@ def new_ends(
         ends = list(known.get(status.key, ()))
         this = (status.batch, status.attempt or 0)
         if ends and ends[-1].of == this:
-            if ends[-1].kind == status.kind or ends[-1].kind not in UNSURE:
+            if ends[-1].kind == status.kind or not FAILURES[ends[-1].kind].unsure:
                 continue
             ends.pop()
         reached = saved(status.key)
@@ -280,6 +295,6 @@ def due(statuses: Iterable[Ended], known: Mapping[str, Sequence[End]]) -> list[s
     for status in statuses:
         ends = known.get(status.key, ())
         judged = bool(ends) and ends[-1].of == (status.batch, status.attempt or 0)
-        if status.state in ENDED_BADLY and judged and ends[-1].action != "stop":
+        if status.state in ENDED_BADLY and judged and ends[-1].action != Action.STOP:
             keys.append(status.key)
     return keys

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import study
-from study.failures.kinds import INTERRUPTED, Ending, Seen, by_words, classify, headline, root
+from study.failures.kinds import INTERRUPTED, AttemptState, Ending, Kind, Seen, by_words, classify, headline, root
 from study.job.hang_watch import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
 from study.job.rank import Place
 from study.job.rendezvous import Round
@@ -80,7 +80,11 @@ class Ran:
 def finished(run: RunFolder) -> Ending | None:
     """Return the ending that a run's outcome.json stands for; None where there is none."""
     outcome = read_json(run.outcome)
-    return None if outcome is None else Ending("diverged" if outcome.get("state") == "diverged" else "completed")
+    return (
+        None
+        if outcome is None
+        else Ending(Kind.DIVERGED if outcome.get("state") == AttemptState.DIVERGED else Kind.COMPLETED)
+    )
 
 
 def advance(
@@ -123,7 +127,7 @@ def advance(
         for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
             ended = Ran(processes[rank].returncode, watch.hang, kills)
             ending = conclude_rank(work, attempt, ended, signals, rank=rank, started=started)
-            if ending.state == "failed":
+            if ending.state == AttemptState.FAILED:
                 write_json(attempt.rank(rank), record(attempt, ending, started, rank))
     return Ran(processes[here.rank].returncode, watch.hang, kills)
 
@@ -186,15 +190,15 @@ def trainer_environment(
 def conclude(work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, started: float) -> Ending:
     """Return how the attempt ended; a failure of another rank outranks what the first saw of it."""
     if ran.returncode == 0 and work.until is not None and finished(work.run) is None:
-        return Ending("paused", 0)
+        return Ending(Kind.PAUSED, 0)
     ending = conclude_rank(work, attempt, ran, signals, rank=0, started=started)
     peers = [p for p in (read_json(attempt.rank(r)) for r in range(1, work.place.world)) if p]
-    if ending.state in ("completed", "diverged") or not peers:
+    if ending.state in (AttemptState.COMPLETED, AttemptState.DIVERGED) or not peers:
         return ending
     peers.sort(key=lambda peer: float(peer["ended"]))
     told = [
         Ending(
-            str(peer.get("kind", "unknown")),
+            Kind(peer.get("kind", "unknown")),
             peer["exit_code"],
             peer["signal"],
             f"rank {peer['rank']}: {peer['error']}",
@@ -202,7 +206,7 @@ def conclude(work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, sta
         )
         for peer in peers
     ]
-    return root([ending, *told] if ending.kind == "hang" else [*told, ending])
+    return root([ending, *told] if ending.kind == Kind.HANG else [*told, ending])
 
 
 def conclude_rank(
@@ -223,10 +227,10 @@ def conclude_rank(
             memory_kills=ran.memory_kills,
         )
     )
-    if ending.kind in ("unknown", "code_error", "killed", "disk_full"):
+    if ending.kind in (Kind.UNKNOWN, Kind.CODE_ERROR, Kind.KILLED, Kind.DISK_FULL):
         full = next((place for place in (work.run.path, Path(tempfile.gettempdir())) if disk_is_full(place)), None)
-        if full == work.run.path or (full and ending.kind == "disk_full"):
-            return replace(ending, kind="disk_full", why=f"no space left in {full}")
+        if full == work.run.path or (full and ending.kind == Kind.DISK_FULL):
+            return replace(ending, kind=Kind.DISK_FULL, why=f"no space left in {full}")
     return ending
 
 
@@ -240,7 +244,7 @@ def told_to_end(work: Work, signals: Signals, started: float) -> Ending:
 def not_run(error: OSError) -> Ending:
     """Return the ending of an attempt whose trainer could not be started."""
     kind = by_words(str(error))
-    return Ending("bad_config" if kind == "unknown" else kind, why=f"the trainer could not be run: {error}")
+    return Ending(Kind.BAD_CONFIG if kind == Kind.UNKNOWN else kind, why=f"the trainer could not be run: {error}")
 
 
 def time_left(work: Work, started: float) -> float | None:
@@ -253,7 +257,7 @@ def record(attempt: AttemptFolder, ending: Ending, started: float, rank: int) ->
     """Return how an attempt, or a rank of one, ended as its file says it. Secrets are left out."""
     from study.storage.secrets import redactor, scrub
 
-    failed = ending.state == "failed"
+    failed = ending.state == AttemptState.FAILED
     for path in (attempt.stdout(rank), attempt.stderr(rank)):
         scrub(path, os.environ)
     text = tail(attempt.stderr(rank), WORDS_BYTES)
@@ -278,7 +282,7 @@ def _says_most(ending: Ending, text: str) -> str:
     """Return the one line on a failure: of the rank that others follow from; of a killed one nobody's last words."""
     if ending.headline:
         return ending.headline
-    if ending.kind == "killed" and ending.why:
+    if ending.kind == Kind.KILLED and ending.why:
         return ending.why
     return headline(text) or ending.why or ""
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from study.failures.kinds import Ending, by_slurm
+from study.failures.kinds import Ending, Kind, by_slurm
+from study.failures.retry_policy import Action
 from study.job.attempt import Work
 from study.job.peers import is_time_to_look
 from study.reconcile.failures import FailedAttempt, ends_of
@@ -17,7 +18,7 @@ from study.records import ledger
 from study.records.settings import load_submission
 from study.storage.files import read_json
 
-NOTHING_FOLLOWS = frozenset({"completed", "paused", "diverged", "cancelled", "interrupted"})
+NOTHING_FOLLOWS = frozenset({Kind.COMPLETED, Kind.PAUSED, Kind.DIVERGED, Kind.CANCELLED, Kind.INTERRUPTED})
 """Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
 
 
@@ -74,7 +75,7 @@ def account_for_restart(work: Work, number: int, services: Services | None = Non
     job, ended = read_json(before.job), read_json(before.outcome)
     if job is None or job.get("job_id") != work.place.job_id:
         return None
-    if ended is not None and ended.get("kind", ended.get("state")) != "interrupted":
+    if ended is not None and ended.get("kind", ended.get("state")) != Kind.INTERRUPTED:
         return None
     kind = _earlier_start(work.place.job_id, services)
     if kind is None:
@@ -84,11 +85,11 @@ def account_for_restart(work: Work, number: int, services: Services | None = Non
     start = FailedAttempt(work.key, work.batch.name, number - 1, kind, nodes, job.get("memory_gb"))
     ends = ends_of(work.study, services, ledger.read(work.study), start, rules)
     ledger.extend(work.study, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
-    stops = [end for end in ends if end.action == "stop" and rules.kinds[kind].action != "stop"]
+    stops = [end for end in ends if end.action == Action.STOP and rules.kinds[kind].action != Action.STOP]
     return Ending(kind, why=stops[0].why) if stops else None
 
 
-def _earlier_start(job_id: str, services: Services) -> str | None:
+def _earlier_start(job_id: str, services: Services) -> Kind | None:
     """Return the kind of end of a job's latest start but this one, as accounting tells it; None where it does not.
 
     Accounting may hear of a start's end after the next has begun: it is asked again for some seconds.
@@ -104,5 +105,5 @@ def _earlier_start(job_id: str, services: Services) -> str | None:
         if ended:
             words = [word for word in ended if not word.startswith("REQUEUED")]
             kind = by_slurm(words[-1]) if words else None
-            return kind if kind in ("preempted", "node_failure") else None
+            return kind if kind in (Kind.PREEMPTED, Kind.NODE_FAILURE) else None
     return None

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 from study.executors.job_spec import Shape
 from study.executors.slurm import limits, site
+from study.failures.kinds import FAILURES
+from study.failures.retry_policy import Action
 from study.reconcile import dependencies
 from study.reconcile.last_job import is_over
 from study.reconcile.services import Services
@@ -191,7 +193,7 @@ def _disk_was_full(folder: StudyFolder, state: Ledger) -> str:
     """Return why nothing more goes out: a point ended on a full disk and was not tried again; "" where none did."""
     for key, ends in state.ends.items():
         last = ends[-1] if ends else None
-        if last is None or (last.kind, last.action) != ("disk_full", "stop"):
+        if last is None or not (FAILURES[last.kind].every_run and last.action == Action.STOP):
             continue
         if key not in state.waiting and key not in state.cancelled and state.current.get(key) == last.batch:
             return f"the disk was full when {key} ended: make room, then python -m study retry {reference(folder)}"

@@ -15,8 +15,10 @@ from typing import Any
 from study.executors.job_spec import Shape
 from study.executors.local import write_batch
 from study.executors.slurm import query
+from study.failures.kinds import Kind
 from study.failures.retry_policy import (
     ENDED_BADLY,
+    Action,
     Change,
     End,
     Ended,
@@ -51,7 +53,7 @@ class FailedAttempt:
     key: str
     batch: str | None
     attempt: int | None
-    kind: str
+    kind: Kind
     nodes: tuple[str, ...] = ()
     memory_gb: float | None = None
     requeue: str | None = None
@@ -94,9 +96,9 @@ def record_own(folder: StudyFolder, services: Services, failed: FailedAttempt) -
         return False
     services.say(f"{failed.key}: {ends[0].why}")
     wanted = Change()
-    if ends[0].action != "stop":
+    if ends[0].action != Action.STOP:
         wanted = change(merged_ends(known, ends)[failed.key], nodes_left_out(known, ends, rules, services), rules)
-    if ends[0].action in ("again", "elsewhere") and wanted == Change() and failed.requeue is not None:
+    if ends[0].action in (Action.AGAIN, Action.ELSEWHERE) and wanted == Change() and failed.requeue is not None:
         ledger.append(folder, "ended", **ledger.end_fields(ends[0]))
         if services.runner(["scontrol", "requeue", failed.requeue]).code == 0:
             services.say(f"{failed.key}: job {failed.requeue} is requeued")
@@ -129,7 +131,7 @@ def record_local(folder: StudyFolder, services: Services, known: Ledger, statuse
     For the one process that starts the study's local runs. Runs that were told to stop are not its business: whoever
     told them, by Ctrl-C or otherwise, wants them to stand still.
     """
-    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind not in ("", "interrupted")]
+    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind not in (Kind.NONE, Kind.INTERRUPTED)]
     ours = [s for s in ours if known.current.get(s.key) == s.batch and not _slurm(known, s.batch)]
     if not ours:
         return []

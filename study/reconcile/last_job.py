@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 
 from study.executors.slurm import query
+from study.failures.retry_policy import Action
 from study.reconcile.services import Services
 from study.records import ledger
 from study.records.ledger import Ledger
@@ -82,7 +83,7 @@ def is_over(folder: StudyFolder, state: Ledger, key: str, batch: ledger.Batch) -
     if state.current.get(key) != batch.name or key in state.cancelled or folder.run(key).outcome.exists():
         return True
     last = state.ends.get(key, ())[-1:]
-    return bool(last) and last[0].batch == batch.name and last[0].action == "stop"
+    return bool(last) and last[0].batch == batch.name and last[0].action == Action.STOP
 
 
 def as_the_last(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from study.failures.retry_policy import End
+from study.failures.kinds import Kind
+from study.failures.retry_policy import Action, End
 from study.storage.files import locked
 from study.storage.jsonl import Log, compact
 from study.storage.layout import StudyFolder
@@ -314,10 +315,10 @@ def _end(event: Event) -> End:
         key=str(event["key"]),
         batch=str(event["name"]),
         attempt=int(event["attempt"]),
-        kind=str(event["kind"]),
+        kind=Kind(event["kind"]),
         nodes=tuple(event.get("nodes") or ()),
         time=float(event["time"]),
-        action=str(event.get("action", "stop")),
+        action=Action(event.get("action", "stop")),
         why=str(event.get("why", "")),
         memory_gb=event.get("memory_gb"),
         saved=int(event.get("saved") or 0),

@@ -11,18 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from study.failures.kinds import STATES, by_slurm
-from study.failures.retry_policy import End, Rules, verdict
+from study.failures.kinds import FAILURES, Counts, Kind, by_slurm
+from study.failures.retry_policy import Action, End, Rules, verdict
 
-UNCOUNTED = frozenset({"", "interrupted", "cancelled", "paused", "completed", "held"})
-"""Kinds of ends that are nobody's failure: a worker was told to stop, used up its device time, or found the run taken.
-"""
 TOLD = "told to stop"
 TAKEN = "another attempt still has the run"
-GONE = "node_failure"
+GONE = Kind.NODE_FAILURE
 """What a worker counts as of which nothing was heard any more: it died with its node, or was killed there."""
-WAITS = frozenset({"disk_full"})
-"""Kinds of ends that every trial would meet next, so that `stop` stands for the search and not for the trial."""
 
 
 @dataclass(frozen=True)
@@ -34,25 +29,25 @@ class Follows:
     stops: bool = False
 
 
-def follows(kind: str, ends: Sequence[End], rules: Rules, saved: int = 0) -> Follows:
+def follows(kind: Kind, ends: Sequence[End], rules: Rules, saved: int = 0) -> Follows:
     """Return what follows from an end of this kind (study.failures.kinds) of a unit whose run had these ends before.
 
     saved: tokens of the run's newest checkpoint: failures count while it gets no further.
     """
-    if kind in UNCOUNTED:
-        return Follows("lost", TAKEN if kind == "held" else TOLD)
+    if _is_nothing(kind):
+        return Follows("lost", TAKEN if kind == Kind.HELD else TOLD)
     said = verdict(kind, ends, rules.here(), saved)
-    if said.action != "stop":
+    if said.action != Action.STOP:
         return Follows("lost", said.why)
-    if kind in WAITS:
+    if FAILURES[kind].every_run:  # so that `stop` stands for the search and not for the trial
         return Follows("lost", f"{kind}: {said.why}", stops=True)
     return Follows("failed", said.why)
 
 
-def by_job(word: str) -> str:
+def by_job(word: str) -> Kind:
     """Return the kind of end of a worker's job by SLURM's word for it."""
     kind = by_slurm(word)
-    return GONE if kind is None or kind == "no_outcome" else kind
+    return GONE if kind is None or kind == Kind.NO_OUTCOME else kind
 
 
 def end_of(record: Mapping[str, Any], key: str) -> End | None:
@@ -60,9 +55,15 @@ def end_of(record: Mapping[str, Any], key: str) -> End | None:
 
     Records of an earlier version name no kind: there a worker that was lost with its unit is `silent`.
     """
-    kind = str(record.get("kind", ""))
+    kind = Kind(record.get("kind", ""))
     if not kind and record.get("silent"):
-        kind = record["why"] if record.get("why") in STATES else GONE
-    if kind in UNCOUNTED:
+        why = str(record.get("why", ""))
+        kind = Kind(why) if why and why == Kind(why) else GONE
+    if _is_nothing(kind):
         return None
     return End(key, "", int(record["claim"]), kind, time=float(record["time"]), saved=int(record.get("saved", 0)))
+
+
+def _is_nothing(kind: Kind) -> bool:
+    """Whether an end is nobody's failure: a worker was told to stop, ran out of device time, or found the run taken."""
+    return not kind or FAILURES[kind].counts == Counts.NOTHING

@@ -10,6 +10,7 @@ from typing import Self
 
 from study.config.compose import check
 from study.config.schema import StudyConfig
+from study.failures.kinds import Kind
 from study.records.checkpoints import reached
 from study.records.point import Point
 from study.records.points import append_points
@@ -118,7 +119,7 @@ class Office:
         seconds: float | None = None,
         training: float | None = None,
         marks: Mapping[str, bool] | None = None,
-        kind: str = "",
+        kind: Kind = Kind.NONE,
     ) -> bool:
         """Write down how a unit ended, with its value where it was reached; False if the claim was given up since.
 
@@ -150,7 +151,7 @@ class Office:
             if self.search.stopped != (event == "stopped"):
                 self._append({"event": event, "time": round(time.time(), 3), **({"why": why} if why else {})})
 
-    def follows(self, claim: Claim, kind: str) -> Follows:
+    def follows(self, claim: Claim, kind: Kind) -> Follows:
         """Return what the study's policy says of an end of this kind of a claim's unit."""
         rules = load_submission(self.folder).retry.rules()
         return follows(kind, self.search.trials[claim.unit.trial].ends, rules, reached(self.folder.run(claim.key)))
@@ -205,7 +206,7 @@ class Office:
                 found.append((claim, age, renewed))
         return found
 
-    def lose(self, claim: Claim, why: str, seconds: float, begun: bool = True, kind: str = GONE) -> None:
+    def lose(self, claim: Claim, why: str, seconds: float, begun: bool = True, kind: Kind = GONE) -> None:
         """Give up a claim of a worker that is gone, `seconds` after it began. Within a transaction.
 
         A unit that takes one worker after the other with it is given up for good, as the study's policy says of ends of
@@ -220,6 +221,6 @@ class Office:
         said = f"{then.why}, the last time: {why}" if then.how == "failed" else why
         self._append({**ended(claim, then.how, said, time.time(), seconds=seconds), **self._bad(claim, kind)})
 
-    def _bad(self, claim: Claim, kind: str) -> Record:
+    def _bad(self, claim: Claim, kind: Kind) -> Record:
         """Return what a record says of a bad end besides: its kind, and how far the run has got [tokens]."""
         return {"kind": kind, "saved": reached(self.folder.run(claim.key))} if kind else {}

@@ -11,6 +11,7 @@ import os
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from study.failures.kinds import Kind
 from study.storage.files import read_json, write_atomic
 from study.storage.layout import OUTCOME, StudyFolder
 
@@ -34,16 +35,18 @@ class Remembered:
     @classmethod
     def load(cls, folder: StudyFolder) -> Remembered:
         """Return what was written down; nothing where there is no such file, or one of another version."""
-        from study.status.states import PointStatus
+        from study.status.states import PointState, PointStatus
 
         one = cls(folder)
         names = [field.name for field in fields(PointStatus)]
         loaded = read_json(folder.remembered) or {}
         if loaded.get("fields") == names:
             lists = [names.index(name) for name in ("overrides", "nodes", "error")]
+            state, kind = names.index("state"), names.index("kind")
             for size, when, row in loaded["points"]:
                 for place in lists:
                     row[place] = tuple(row[place])
+                row[state], row[kind] = PointState(row[state]), Kind(row[kind])
                 one._known[row[0]] = ((size, when), PointStatus(*row))
         return one
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from study.executors.slurm import query, queue_reasons
-from study.failures.kinds import HELD, by_words, headline
+from study.failures.kinds import HELD, Kind, by_words, headline
 from study.failures.retry_policy import ENDED_BADLY
 from study.records import ledger
 from study.records.attempts import Attempt, is_alive, job_log, last_metrics, read_attempts
@@ -221,14 +221,14 @@ def _describe(
         loss=loss,
         seconds=_seconds(folder.run(point.key), attempt, standing.state),
         error=error,
-        kind=_told_by(error) if standing.kind == "unknown" else standing.kind,
+        kind=_told_by(error) if standing.kind == Kind.UNKNOWN else standing.kind,
         headline=_headline(seen, error) if standing.state == "failed" else "",
         slow=_slow(folder.run(point.key), attempt) if standing.state == "running" else None,
         source=job.get("source"),
     )
 
 
-def _told_by(error: Sequence[str]) -> str:
+def _told_by(error: Sequence[str]) -> Kind:
     """Return the kind of an end of which only the last lines of a log are known."""
     return by_words("\n".join(error))
 

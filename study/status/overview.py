@@ -13,7 +13,7 @@ from study.executors.slurm import queue_reasons
 from study.executors.slurm.query import ALIVE
 from study.records.point import Point
 from study.status.cost import Cost
-from study.status.states import REFUSED, RESUMABLE, STATES, PointStatus
+from study.status.states import REFUSED, RESUMABLE, PointState, PointStatus
 from study.text import WIDTH, counted, cut, duration, percent, recognised
 
 BAR = 30
@@ -37,7 +37,7 @@ class Failure:
 def bars(counts: Mapping[str, int], total: int, width: int = WIDTH) -> list[str]:
     """Return one line a state: its name, a bar as long as its share of the points, count and share."""
     lines, longest = [], min(BAR, width - 31)
-    for state in STATES:
+    for state in PointState:
         count = counts.get(state, 0)
         if count:
             filled = max(1, round(longest * count / total))
@@ -248,7 +248,7 @@ def bad_ends(statuses: Sequence[PointStatus]) -> set[str]:
 
 def heading(name: str, counts: Mapping[str, int], total: int) -> str:
     """Return the study in one line."""
-    head = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts.get(state))
+    head = ", ".join(f"{counts[state]:,} {state}" for state in PointState if counts.get(state))
     return f"{name}: {counted(total, 'point')}: {head or 'none'}"
 
 

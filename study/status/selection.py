@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from study.records.point import Point
 from study.status import filters
-from study.status.states import STATES, PointStatus
+from study.status.states import PointState, PointStatus
 
 T = TypeVar("T", bound=PointStatus)
 
@@ -17,9 +17,9 @@ def parse_states(text: str, option: str = "--state") -> frozenset[str]:
     """Return the states in a comma-separated list; `all` is every one. Raises ValueError that lists what is allowed."""
     states = [part.strip() for part in text.split(",") if part.strip()]
     for state in states:
-        if state not in (*STATES, "all"):
-            raise ValueError(f"{option} {state!r} is not a state: choose among {', '.join(STATES)}, or all")
-    return frozenset(STATES if "all" in states else states)
+        if state not in (*PointState, "all"):
+            raise ValueError(f"{option} {state!r} is not a state: choose among {', '.join(PointState)}, or all")
+    return frozenset(PointState if "all" in states else map(PointState, states))
 
 
 def by_key(statuses: Sequence[PointStatus], prefix: str) -> PointStatus:

@@ -4,34 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from study.executors.slurm.query import Job
-from study.failures.kinds import STATES as KINDS
-from study.failures.kinds import by_slurm
-from study.failures.retry_policy import UNSURE
+from study.failures.kinds import FAILURES, AttemptState, Kind, by_slurm
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
 
-STATES = (
-    "completed",
-    "running",
-    "queued",
-    "waiting",
-    "pending",
-    "interrupted",
-    "time_limit",
-    "cancelled",
-    "diverged",
-    "failed",
-    "unknown",
+
+class PointState(StrEnum):
+    """Where a point stands, in the order in which states are listed."""
+
+    COMPLETED = "completed"
+    RUNNING = "running"
+    QUEUED = "queued"
+    WAITING = "waiting"
+    PENDING = "pending"
+    INTERRUPTED = "interrupted"
+    TIME_LIMIT = "time_limit"
+    CANCELLED = "cancelled"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> PointState:
+        return cls.UNKNOWN
+
+
+ENDED = frozenset(
+    {
+        PointState.COMPLETED,
+        PointState.DIVERGED,
+        PointState.FAILED,
+        PointState.INTERRUPTED,
+        PointState.TIME_LIMIT,
+        PointState.CANCELLED,
+    }
 )
-ENDED = frozenset({"completed", "diverged", "failed", "interrupted", "time_limit", "cancelled"})
 SAYS = "SLURM says"
 """How the reason of a standing begins that is SLURM's word alone."""
 REFUSED = "refused by SLURM"
 """How the reason of a point begins that waits for a command with other settings."""
-RESUMABLE = frozenset({"interrupted", "time_limit"})
+RESUMABLE = frozenset({PointState.INTERRUPTED, PointState.TIME_LIMIT})
 """States that a point leaves by submitting it again: its run carries on from the newest checkpoint."""
 
 
@@ -67,23 +83,23 @@ NEVER_BEGAN = "it never began: its parent's job did not succeed"
 
 @dataclass(frozen=True)
 class Standing:
-    """A point's state, one of STATES, why it is that, and of what kind its end was (study.failures.kinds)."""
+    """A point's state, why it is that, and of what kind its end was."""
 
-    state: str
+    state: PointState
     why: str = ""
-    kind: str = ""
+    kind: Kind = Kind.NONE
 
 
 def judge(seen: Evidence) -> Standing:
     """Return where a point stands. Pure."""
     if seen.outcome is not None:
-        return Standing("diverged" if seen.outcome == "diverged" else "completed")
+        return Standing(PointState.DIVERGED if seen.outcome == AttemptState.DIVERGED else PointState.COMPLETED)
     attempt = seen.attempt
     if seen.batch is None:
         if attempt is not None and attempt.ended is None and seen.alive:
-            return Standing("running")
+            return Standing(PointState.RUNNING)
         if seen.waiting is not None:
-            return Standing("waiting", seen.waiting)
+            return Standing(PointState.WAITING, seen.waiting)
         return _waiting(seen)
     mine = attempt if attempt is not None and attempt.batch == seen.batch.name else None
     return _local(seen, mine) if seen.batch.executor == "local" else _slurm(seen, mine)
@@ -91,8 +107,8 @@ def judge(seen: Evidence) -> Standing:
 
 def _waiting(seen: Evidence) -> Standing:
     if seen.cancelled:
-        return Standing("cancelled")
-    return Standing("pending", "" if seen.refused is None else refused(seen.refused))
+        return Standing(PointState.CANCELLED)
+    return Standing(PointState.PENDING, "" if seen.refused is None else refused(seen.refused))
 
 
 def refused(said: str) -> str:
@@ -103,27 +119,29 @@ def refused(said: str) -> str:
 def _local(seen: Evidence, mine: Attempt | None) -> Standing:
     if mine is None:
         # The attempt of an earlier batch may still be writing its checkpoint.
-        return Standing("running") if seen.alive else _waiting(seen)
+        return Standing(PointState.RUNNING) if seen.alive else _waiting(seen)
     if mine.ended is not None:
         return _ended(seen, mine.ended)
     if seen.alive is None:
-        return Standing("unknown", f"it was started on {mine.job.get('host')}: ask there")
+        return Standing(PointState.UNKNOWN, f"it was started on {mine.job.get('host')}: ask there")
     if seen.alive:
-        return Standing("running")
+        return Standing(PointState.RUNNING)
     if seen.cancelled:
-        return Standing("cancelled")
-    return Standing("interrupted", "its process was killed outright", "killed")
+        return Standing(PointState.CANCELLED)
+    return Standing(PointState.INTERRUPTED, "its process was killed outright", Kind.KILLED)
 
 
 def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
     assert seen.batch is not None
     if seen.batch.ambiguous:
-        return Standing("unknown", "nobody wrote down whether it was submitted: submit again to settle it")
+        return Standing(PointState.UNKNOWN, "nobody wrote down whether it was submitted: submit again to settle it")
     job = seen.job
     if job is not None and job.state in ("queued", "running"):
-        return (_packed(seen.batch, mine) if job.state == "running" else None) or Standing(job.state, job.reason)
+        return (_packed(seen.batch, mine) if job.state == "running" else None) or Standing(
+            PointState(job.state), job.reason
+        )
     ended = mine.ended if mine is not None else None
-    if ended is None or ended.get("state") in ("interrupted", "preempted"):
+    if ended is None or ended.get("state") in (AttemptState.INTERRUPTED, AttemptState.PREEMPTED):
         left = _left_to_another(seen)
         if left is not None:
             return left
@@ -138,9 +156,9 @@ def _never_said(seen: Evidence, mine: Attempt | None) -> Standing:
     if job is not None and job.state != "unknown":
         return _ended_by_slurm(seen, job)
     if seen.cancelled and mine is None:
-        return Standing("cancelled")
+        return Standing(PointState.CANCELLED)
     said = job.reason or f"{SAYS} {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
-    return Standing("unknown", said)
+    return Standing(PointState.UNKNOWN, said)
 
 
 def _left_to_another(seen: Evidence) -> Standing | None:
@@ -148,68 +166,72 @@ def _left_to_another(seen: Evidence) -> Standing | None:
     if seen.owned is None or seen.cancelled:
         return None
     if seen.owned:
-        return Standing("running", "an earlier attempt still has the run")
-    return Standing("interrupted", "an earlier attempt had the run; nobody has it any more", "held")
+        return Standing(PointState.RUNNING, "an earlier attempt still has the run")
+    return Standing(PointState.INTERRUPTED, "an earlier attempt had the run; nobody has it any more", Kind.HELD)
 
 
 def _packed(batch: Batch, mine: Attempt | None) -> Standing | None:
     """Return the standing of a point that ended while the packed job goes on with those that share it."""
-    state = str(mine.ended.get("state")) if mine is not None and mine.ended and batch.pack > 1 else ""
-    if mine is None or mine.ended is None or state not in ("failed", "cancelled"):
+    if mine is None or not mine.ended or batch.pack == 1:
         return None
-    return Standing(state, kind=_kind(mine.ended) if state == "failed" else "")
+    match mine.ended.get("state"):
+        case AttemptState.FAILED:
+            return Standing(PointState.FAILED, kind=_kind(mine.ended))
+        case AttemptState.CANCELLED:
+            return Standing(PointState.CANCELLED)
+    return None
 
 
 def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
     """Return the state that an attempt wrote; why it was interrupted, the scheduler and the ledger know better."""
     state, kind, job = str(ended.get("state", "unknown")), _kind(ended), seen.job
     slurm = seen.batch is not None and seen.batch.executor == "slurm"
-    told = state in ("interrupted", "preempted")
+    told = state in (AttemptState.INTERRUPTED, AttemptState.PREEMPTED)
     if slurm and job is None and not seen.queue_complete and (told or seen.again):
-        return Standing("unknown", f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
-    said = _by_job(job) if job is not None and (kind in UNSURE or told) else None
-    if told and (seen.cancelled or said == "cancelled"):
-        return Standing("cancelled")
-    if job is not None and said not in (None, "no_outcome", "cancelled"):
-        return _of(str(said), f"{SAYS} {job.word}")
+        return Standing(PointState.UNKNOWN, f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
+    said = _by_job(job) if job is not None and (FAILURES[kind].unsure or told) else None
+    if told and (seen.cancelled or said == Kind.CANCELLED):
+        return Standing(PointState.CANCELLED)
+    if job is not None and said is not None and said not in (Kind.NO_OUTCOME, Kind.CANCELLED):
+        return _of(said, f"{SAYS} {job.word}")
     if told:
-        return Standing("interrupted", "preempted" if state == "preempted" else "", kind)
-    kind = kind if state in ("failed", "time_limit", "diverged") else ""
-    return Standing(state if state in STATES else "unknown", kind=kind)
+        return Standing(PointState.INTERRUPTED, "preempted" if state == AttemptState.PREEMPTED else "", kind)
+    said_so = state in (AttemptState.FAILED, AttemptState.TIME_LIMIT, AttemptState.DIVERGED)
+    return Standing(PointState(state), kind=kind if said_so else Kind.NONE)
 
 
-def _by_job(job: Job) -> str | None:
+def _by_job(job: Job) -> Kind | None:
     """Return the kind of end that SLURM's view of a job tells of, if of any."""
-    told = job.state if job.state in ("node_failure", "time_limit", "preempted", "cancelled") else None
-    return by_slurm(job.word, job.reason) or told
+    told = job.state in (Kind.NODE_FAILURE, Kind.TIME_LIMIT, Kind.PREEMPTED, Kind.CANCELLED)
+    return by_slurm(job.word, job.reason) or (Kind(job.state) if told else None)
 
 
-def _kind(ended: Mapping[str, Any]) -> str:
+def _kind(ended: Mapping[str, Any]) -> Kind:
     """Return the kind of end in an attempt's outcome.json; an earlier version wrote none."""
-    kind, state = str(ended.get("kind", "")), str(ended.get("state", "unknown"))
-    return kind if kind in KINDS else state if state in KINDS else "unknown"
+    kind = Kind(ended.get("kind", ""))
+    return Kind(ended.get("state", "unknown")) if kind in (Kind.NONE, Kind.UNKNOWN) else kind
 
 
-def _of(kind: str, why: str) -> Standing:
+def _of(kind: Kind, why: str) -> Standing:
     """Return the standing of a point whose latest end was of this kind by what SLURM says."""
-    state = "interrupted" if kind in ("preempted", "node_failure") else KINDS[kind]
-    return Standing(state, why, kind)
+    gone = kind in (Kind.PREEMPTED, Kind.NODE_FAILURE)
+    return Standing(PointState.INTERRUPTED if gone else PointState(FAILURES[kind].state), why, kind)
 
 
 def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
     """Return the state of an attempt that ended without writing how: what SLURM says of its job."""
     said = f"{SAYS} {job.word}" + (f", {job.reason}" if job.reason else "")
     if job.state == "completed":
-        return Standing("failed", f"{said}, but there is no outcome", "no_outcome")
+        return Standing(PointState.FAILED, f"{said}, but there is no outcome", Kind.NO_OUTCOME)
     if job.state in ("preempted", "node_failure"):
-        return _of(_by_job(job) or "unknown", said)
+        return _of(_by_job(job) or Kind.UNKNOWN, said)
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
     branch = batch is not None and batch.resources.get("dependency")
     if branch and job.state == "cancelled" and not (seen.cancelled or begun or _by_a_person(job)):
-        return Standing("interrupted", NEVER_BEGAN)
+        return Standing(PointState.INTERRUPTED, NEVER_BEGAN)
     if job.state == "cancelled" or seen.cancelled:
-        return Standing("cancelled", said)
-    return Standing(job.state, said, _by_job(job) or "unknown")
+        return Standing(PointState.CANCELLED, said)
+    return Standing(PointState(job.state), said, _by_job(job) or Kind.UNKNOWN)
 
 
 def _by_a_person(job: Job) -> bool:
@@ -228,7 +250,7 @@ class PointStatus:
     """
 
     key: str
-    state: str
+    state: PointState
     why: str = ""
     overrides: tuple[str, ...] = ()
     batch: str | None = None
@@ -241,7 +263,7 @@ class PointStatus:
     loss: float | None = None
     seconds: float | None = None
     error: tuple[str, ...] = ()
-    kind: str = ""
+    kind: Kind = Kind.NONE
     headline: str = ""
     next: str = ""
     slow: str | None = None

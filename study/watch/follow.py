@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
@@ -16,7 +16,7 @@ from typing import Self
 from study import text
 from study.config.schema import ClusterConfig
 from study.executors.local import Slots
-from study.failures.kinds import HELD
+from study.failures.kinds import FAILURES, HELD
 from study.failures.retry_policy import ENDED_BADLY
 from study.planning.ranks import estimated_flops, slot_count
 from study.reconcile.services import Services
@@ -26,7 +26,7 @@ from study.records import lineage, outcomes
 from study.records.attempts import latest_attempt
 from study.records.settings import reference
 from study.status.observer import Observer
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.files import last_lines, locked
 from study.storage.layout import StudyFolder
 from study.text import counted
@@ -93,7 +93,7 @@ class Controller:
         busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
         left = self._left_behind(seen, busy) if starting else []
         if starting and (again := self._again(left, seen, busy, say)):
-            seen = [replace(s, state="pending") if s.key in again else s for s in seen]
+            seen = [replace(s, state=PointState.PENDING) if s.key in again else s for s in seen]
         if not left:  # else what follows from bad ends is asked at the next step
             self._look_at_disk(seen, busy, say)
         free = 0 if self.full else self.slots.count - len(busy)
@@ -102,7 +102,8 @@ class Controller:
         if starting and free > 0 and waiting:
             for status in sorted(waiting, key=self._rank)[:free]:
                 self._start(status)
-        return [replace(s, state="running") if s.key in self.slots.running and not s.ended else s for s in seen]
+        going = self.slots.running
+        return [replace(s, state=PointState.RUNNING) if s.key in going and not s.ended else s for s in seen]
 
     def stop(self, statuses: Sequence[PointStatus]) -> None:
         """Ask every local run to write a checkpoint and end, also those that an earlier process started."""
@@ -141,7 +142,9 @@ class Controller:
 
         Tried again: by the study's policy, or by somebody who has made room meanwhile and given `retry`.
         """
-        ended = [s for s in seen if s.kind == "disk_full" and s.state in ENDED_BADLY and s.key not in busy]
+        ended = [
+            s for s in seen if s.kind and FAILURES[s.kind].every_run and s.state in ENDED_BADLY and s.key not in busy
+        ]
         before, self.full = self.full, any(self._batches.get(s.key) == s.batch for s in ended)
         if self.full and not before:
             called = reference(self._observer.folder)
@@ -154,7 +157,7 @@ class Controller:
             return status
         log = self._observer.folder.jobs / "local.log"
         why = f"its job ended with exit code {code} before an attempt began: see {log}"
-        return replace(status, state="failed", why=why, error=tuple(last_lines(log)))
+        return replace(status, state=PointState.FAILED, why=why, error=tuple(last_lines(log)))
 
     def _rank(self, status: PointStatus) -> tuple[float, bool]:
         """Return what orders the points that wait: the longest first, and of equals those that have begun."""
@@ -307,7 +310,7 @@ class Poll:
         self._observer = observer
         self._shortest = self._wait = max(0.1, poll_seconds)
         self._next = 0.0
-        self._states: dict[str, str] = {}
+        self._states: Mapping[str, str] = {}
         self._changed = time.monotonic()
 
     @property

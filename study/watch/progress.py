@@ -77,7 +77,7 @@ def summarise(statuses: Sequence[PointStatus], pace: Pace, begun: float, now: fl
     shown = [s for s in statuses if s.loss is not None and s.state in ("running", "completed")]
     lowest = min(shown, key=lambda s: s.loss or 0.0, default=None)
     return Summary(
-        counts=dict(counts),
+        counts=Counter[str](counts),
         total=len(statuses),
         elapsed=now - begun,
         share=share,
@@ -146,7 +146,7 @@ class JsonLines:
         self._name = name
         self._begun = time.time()
         self._shown = float("-inf")
-        self._states: dict[str, str] = {}
+        self._states: Mapping[str, str] = {}
 
     def __enter__(self) -> Self:
         return self

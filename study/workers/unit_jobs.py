@@ -14,7 +14,8 @@ from dataclasses import replace
 from study.config.schema import ClusterConfig
 from study.executors.job_spec import Shape
 from study.executors.slurm import query
-from study.failures.retry_policy import Rules
+from study.failures.kinds import Kind
+from study.failures.retry_policy import Action, Rules
 from study.process import code_snapshot
 from study.reconcile.last_job import as_the_last
 from study.reconcile.services import Services
@@ -159,7 +160,7 @@ def gone(batch: ledger.Batch | None, seen: query.View) -> str | None:
     return f"SLURM says {job.word} of job {batch.job_id}"
 
 
-def _kind(batch: ledger.Batch | None, seen: query.View) -> str:
+def _kind(batch: ledger.Batch | None, seen: query.View) -> Kind:
     """Return the kind of end of a claim's job that is gone."""
     job = None if batch is None or batch.job_id is None else seen.jobs.get(batch.job(0))
     return by_job(job.word) if job is not None else GONE
@@ -179,8 +180,8 @@ def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Se
 
 def with_more_memory(shape: Shape, rules: Rules, times: int) -> Shape:
     """Return what a job asks for after its trial was short of memory so many times, where the policy is `more`."""
-    rule = rules.kinds.get("host_memory")
-    if not times or rule is None or rule.action != "more" or shape.mem_gb is None:
+    rule = rules.kinds.get(Kind.HOST_MEMORY)
+    if not times or rule is None or rule.action != Action.MORE or shape.mem_gb is None:
         return shape
     return replace(shape, mem_gb=round(shape.mem_gb * rules.memory_factor**times, 3))
 

@@ -8,7 +8,7 @@ from study.records.settings import reference
 from study.search.trial_queue import JOB, Office
 from study.status.observer import Look
 from study.status.overview import bad_ends, next_action, queued_lines, refused_lines
-from study.status.states import PointStatus, refused
+from study.status.states import PointState, PointStatus, refused
 from study.storage.layout import StudyFolder
 from study.workers.unit_jobs import UNIT
 
@@ -25,7 +25,7 @@ def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStat
     ids = sorted({str(batch.job_id) for batch in known if batch.job_id})
     jobs = look(ids).jobs if ids else {}
     return [
-        PointStatus(key=name, state=job.state, reason=job.reason, job_id=name)
+        PointStatus(key=name, state=PointState(job.state), reason=job.reason, job_id=name)
         for name, job in jobs.items()
         if job.state in query.ALIVE
     ]
@@ -36,7 +36,7 @@ def refusal(folder: StudyFolder) -> list[str]:
     said = ledger.read(folder).refusal
     if said is None:
         return []
-    pending = [PointStatus(key=folder.name, state="pending", why=refused(said))]
+    pending = [PointStatus(key=folder.name, state=PointState.PENDING, why=refused(said))]
     return [*refused_lines(pending), next_action({"pending": 1}, reference(folder), bad_ends(pending))]
 
 

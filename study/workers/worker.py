@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analysis.inputs import recorded
-from study.failures.kinds import DIVERGED, HELD, INTERRUPTED
+from study.failures.kinds import DIVERGED, HELD, INTERRUPTED, Kind
 from study.job.__main__ import NOT_WANTED, join, lead
 from study.job.attempt import Work
 from study.job.rank import Place, find_place
@@ -53,7 +53,7 @@ class Ending:
     why: str = ""
     value: float | None = None
     tokens: int | None = None
-    kind: str = ""
+    kind: Kind = Kind.NONE
     stops: bool = False
 
 
@@ -245,11 +245,11 @@ def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> Ending:
         return Ending("reached", "diverged", math.inf)
     if used_up:
         return Ending("lost", "the device time set aside for it was used up")
-    kind = "no_outcome" if code == 0 else "held" if code == HELD else _kind(run) or "unknown"
+    kind = Kind.NO_OUTCOME if code == 0 else Kind.HELD if code == HELD else _kind(run) or Kind.UNKNOWN
     said = "it ended without a validation loss" if code == 0 else f"exit code {code} ({kind})"
-    then = worker.office.follows(claim, "interrupted" if code == INTERRUPTED and kind == "unknown" else kind)
+    then = worker.office.follows(claim, Kind.INTERRUPTED if code == INTERRUPTED and kind == Kind.UNKNOWN else kind)
     why = f"{said}: {then.why}" if then.how == "failed" else then.why
-    return Ending(then.how, why, kind="" if then.why == TOLD or then.stops else kind, stops=then.stops)
+    return Ending(then.how, why, kind=Kind.NONE if then.why == TOLD or then.stops else kind, stops=then.stops)
 
 
 def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
@@ -272,10 +272,10 @@ def _until(office: Office, claim: Claim) -> int | None:
     return claim.unit.until if claim.unit.until < office.settings.R else None
 
 
-def _kind(run: RunFolder) -> str:
-    """Return the kind of end that the latest attempt had; "" where it wrote none."""
+def _kind(run: RunFolder) -> Kind:
+    """Return the kind of end that the latest attempt had; NONE where it wrote none."""
     attempt = latest_attempt(run)
-    return "" if attempt is None or attempt.ended is None else str(attempt.ended.get("kind") or "")
+    return Kind.NONE if attempt is None or attempt.ended is None else Kind(attempt.ended.get("kind") or "")
 
 
 def _training(run: RunFolder) -> float | None:

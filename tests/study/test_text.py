@@ -16,12 +16,21 @@ from study import text as terminal
 from study.commands import doctor, status
 from study.doctor.checks import Check
 from study.status.overview import bars, table
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.text import recognised, scientific
 from study.watch.progress import Lines, Pace, Panel, display
 
 POINTS = [
-    PointStatus(f"{n:012x}", state, tokens=50, budget_tokens=100, loss=1.5, attempt=n, job_id=f"1234567_{n}", why=why)
+    PointStatus(
+        f"{n:012x}",
+        PointState(state),
+        tokens=50,
+        budget_tokens=100,
+        loss=1.5,
+        attempt=n,
+        job_id=f"1234567_{n}",
+        why=why,
+    )
     for n, (state, why) in enumerate([("running", ""), ("interrupted", "preempted"), ("failed", "SLURM says " * 9)], 1)
 ]
 

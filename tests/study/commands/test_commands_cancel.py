@@ -11,7 +11,7 @@ import pytest
 from study.__main__ import main
 from study.commands.cancel import Done, in_words, what_was_done
 from study.records import ledger
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 from tests.study.support.studies import make_study
 
@@ -33,7 +33,7 @@ from tests.study.support.studies import make_study
     ],
 )
 def test_what_was_done_to_each_kind_of_point(states: list[str], told: int, done: Done, words: str) -> None:
-    found = what_was_done([PointStatus(key=str(k), state=state) for k, state in enumerate(states)], told)
+    found = what_was_done([PointStatus(key=str(k), state=PointState(state)) for k, state in enumerate(states)], told)
     assert found == done
     assert in_words(found) == words
 

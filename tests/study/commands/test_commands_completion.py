@@ -10,7 +10,7 @@ import pytest
 from study.commands import COMMANDS
 from study.commands.completion import candidates, overrides
 from study.config.compose import conf_folder
-from study.status.states import STATES
+from study.status.states import PointState
 from tests.study.support.studies import LIMIT_SECONDS, environment, make_study
 
 
@@ -36,7 +36,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("nonsense ", []),
         ("logs alpha --fo", ["--follow"]),
         ("logs alpha --rank ", []),
-        ("retry alpha --state ", list(STATES)),
+        ("retry alpha --state ", list(PointState)),
         ("retry alpha --state fai", ["failed"]),
         ("retry alpha --state failed,un", ["failed,unknown"]),
         ("retry alpha --state=time", ["--state=time_limit"]),

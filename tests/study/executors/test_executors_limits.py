@@ -13,7 +13,8 @@ from study.executors.slurm import limits, parse_limits, site
 from study.executors.slurm.ceilings import beyond
 from study.executors.slurm.limits import Accounts, Asked, Association, Cap, Controller, Partitions, Qos, Queue, Room
 from study.executors.slurm.query import Answer
-from study.failures.retry_policy import End
+from study.failures.kinds import Kind
+from study.failures.retry_policy import Action, End
 from study.reconcile.dispatch import plan, settled
 from study.records import ledger
 from study.storage.files import write_json
@@ -429,8 +430,8 @@ def test_a_job_that_slurm_starts_again_is_not_settled(tmp_path: Path) -> None:
         if key != "runs":
             write_json(attempt.outcome, {"state": "interrupted"})
     write_json(folder.run("completed").outcome, {"state": "completed"})
-    for key, action in (("requeued", "again"), ("failed", "stop")):
-        end = End(key, key, 1, "killed", action=action)
+    for key, action in (("requeued", Action.AGAIN), ("failed", Action.STOP)):
+        end = End(key, key, 1, Kind.KILLED, action=action)
         events.append({"event": "ended", "time": 0.0, **ledger.end_fields(end)})
     events.append({"event": "cancelled", "time": 0.0, "keys": ["cancelled"]})
     seen = Room(Controller(0), queue=Queue({str(n): 1 for n in range(5)}, 5))

@@ -5,10 +5,10 @@ import pytest
 from study.executors.slurm.query import Answer, Job, look
 from study.executors.slurm.queue_reasons import LIMIT, ORDINARY, STUCK, explain, jobs
 from study.status.overview import queued_lines, stands_still
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 
 
-def point(key: str, state: str = "queued", reason: str = "", job_id: str | None = "7_0") -> PointStatus:
+def point(key: str, state: PointState = PointState.QUEUED, reason: str = "", job_id: str | None = "7_0") -> PointStatus:
     return PointStatus(key=key, state=state, reason=reason, job_id=job_id)
 
 
@@ -69,13 +69,13 @@ def test_ids_as_scontrol_takes_them() -> None:
 
 
 def test_of_an_array_whose_other_tasks_have_ended_the_held_one_is_released() -> None:
-    held, done = point("c", reason="JobHeldUser", job_id="13_0"), point("a", "completed", job_id="13_1")
+    held, done = point("c", reason="JobHeldUser", job_id="13_0"), point("a", PointState.COMPLETED, job_id="13_1")
     assert queued_lines([held, done])[1].strip() == "scontrol release 13_0"
 
 
 def test_a_study_that_stands_still_says_so_and_what_helps() -> None:
     held = [point("a", reason="JobHeldUser", job_id="7_0"), point("b", reason="JobHeldUser", job_id="7_1")]
-    lines = queued_lines([*held, point("c", "completed")])
+    lines = queued_lines([*held, point("c", PointState.COMPLETED)])
     assert lines[0].startswith("2 queued: held by its owner (JobHeldUser)")
     assert lines[1].strip() == "scontrol release 7"
     assert "stands still" in lines[-1] and stands_still(held)
@@ -83,14 +83,16 @@ def test_a_study_that_stands_still_says_so_and_what_helps() -> None:
 
 def test_no_command_that_is_shown_ends_what_runs() -> None:
     never = point("a", reason="QOSMaxWallDurationPerJobLimit", job_id="7_0")
-    lines = queued_lines([never, point("b", "running", job_id="7_1"), point("c", "completed", job_id="7_2")])
+    lines = queued_lines(
+        [never, point("b", PointState.RUNNING, job_id="7_1"), point("c", PointState.COMPLETED, job_id="7_2")]
+    )
     assert any("scancel 7_0" in line for line in lines)
 
 
 def test_a_study_that_moves_does_not() -> None:
     held, next_in_line = point("a", reason="JobHeldUser"), point("b", reason="Priority", job_id="7_1")
-    assert not stands_still([held, next_in_line]) and not stands_still([held, point("b", "running")])
+    assert not stands_still([held, next_in_line]) and not stands_still([held, point("b", PointState.RUNNING)])
     lines = queued_lines([held, next_in_line])
     assert lines[1].strip() == "scontrol release 7_0" and not any("stands still" in line for line in lines)
     assert queued_lines([next_in_line]) == [] and queued_lines([]) == []
-    assert not stands_still([point("c", "completed")])
+    assert not stands_still([point("c", PointState.COMPLETED)])

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.failures.kinds import HELD, STATES, Ending, Seen, by_slurm, by_words, classify, headline, root
+import study
+from study.config.schema import RetryConfig
+from study.failures.kinds import (
+    FAILURES,
+    HELD,
+    SLURM_WORDS,
+    AttemptState,
+    Ending,
+    Kind,
+    Seen,
+    by_slurm,
+    by_words,
+    classify,
+    headline,
+    root,
+)
+from train.spec.yamlfile import dump, read_mapping
 
 TERM, KILL, USR2, SEGV, ABRT = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR2, signal.SIGSEGV, signal.SIGABRT
 
@@ -164,7 +183,7 @@ def test_a_death_by_signal_is_named() -> None:
 
 
 def test_only_completed_is_success_to_slurm() -> None:
-    assert sorted(kind for kind in STATES if Ending(kind).code == 0) == ["completed", "paused"]
+    assert sorted(kind for kind in FAILURES if Ending(kind).code == 0) == ["completed", "paused"]
 
 
 @pytest.mark.parametrize(
@@ -189,9 +208,9 @@ def test_words_of_slurm(word: str, reason: str, kind: str | None) -> None:
 
 
 def test_a_rank_that_lost_its_peer_is_not_the_cause() -> None:
-    lost, cause = Ending("communication", 1), Ending("host_memory", None, 9)
-    assert root([lost, cause, Ending("code_error", 1)]) is cause
-    assert root([lost, Ending("unknown", 1)]) is lost
+    lost, cause = Ending(Kind.COMMUNICATION, 1), Ending(Kind.HOST_MEMORY, None, 9)
+    assert root([lost, cause, Ending(Kind.CODE_ERROR, 1)]) is cause
+    assert root([lost, Ending(Kind.UNKNOWN, 1)]) is lost
 
 
 @given(
@@ -209,7 +228,7 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause() -> None:
 )
 def test_whatever_was_left_has_a_kind_and_failure_is_never_success(seen: Seen) -> None:
     ending = classify(seen)
-    assert ending.kind in STATES
+    assert ending.kind in FAILURES
     if ending.code == 0:
         assert seen.returncode in (0, 3)
         assert seen.outcome is not None
@@ -218,3 +237,36 @@ def test_whatever_was_left_has_a_kind_and_failure_is_never_success(seen: Seen) -
 def test_the_exit_code_of_a_job_that_found_its_run_held_is_what_accounting_is_asked_for() -> None:
     """Jobs of earlier versions ended with it: it stays."""
     assert HELD == 76
+
+
+def test_the_table_has_every_kind_and_its_patterns_and_words_are_unambiguous() -> None:
+    assert list(FAILURES) == [kind for kind in Kind if kind]
+    assert all(bool(failure.rule) == bool(failure.help) == bool(failure.told_by) for failure in FAILURES.values())
+    ranks = [failure.precedence for failure in FAILURES.values() if failure.patterns]
+    assert sorted(ranks) == list(range(1, len(ranks) + 1)), "which pattern is looked for first is never left open"
+    words = [word for failure in FAILURES.values() for word in failure.slurm]
+    assert len(words) == len(set(words)) and all(by_slurm(word) == kind for word, kind in SLURM_WORDS.items())
+
+
+def test_the_configuration_has_a_rule_for_each_kind_that_something_may_follow_from() -> None:
+    default, ruled = RetryConfig(), {kind: failure for kind, failure in FAILURES.items() if failure.rule}
+    names = [field.name for field in fields(RetryConfig)]
+    assert names[: len(ruled)] == [str(kind) for kind in ruled], "help shows them first, in the table's order"
+    for kind, failure in ruled.items():
+        assert (getattr(default, kind), RetryConfig.__dataclass_fields__[kind].metadata["help"]) == (
+            failure.rule,
+            failure.help,
+        )
+    never = read_mapping(Path(study.__file__).parents[1] / "conf" / "retry" / "never.yaml")
+    assert set(never) == {str(kind) for kind, failure in ruled.items() if failure.rule != "stop"}
+    assert set(never.values()) == {"stop"}
+
+
+def test_kinds_are_their_words_on_disk_and_a_word_of_a_later_version_is_unknown() -> None:
+    assert (
+        json.dumps({Kind.HANG: [Kind.HANG, AttemptState.FAILED]}, indent=1)
+        == '{\n "hang": [\n  "hang",\n  "failed"\n ]\n}'
+    )
+    assert dump({"kind": str(Kind.HANG)}) == "kind: hang\n"
+    assert (f"{Kind.HANG:<6}|", str(Kind.HANG)) == ("hang  |", "hang")
+    assert (Kind("of a later version"), bool(Kind(""))) == (Kind.UNKNOWN, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,13 +11,14 @@ from hypothesis import strategies as st
 
 from study.config.schema import RetryConfig
 from study.executors.job_spec import Shape
-from study.failures.kinds import STATES
+from study.failures.kinds import FAILURES, Kind
 from study.failures.retry_policy import (
-    ACTIONS,
+    Action,
     Change,
     Counters,
     End,
     Rule,
+    Rules,
     adapt,
     change,
     count,
@@ -30,7 +32,13 @@ from study.failures.retry_policy import (
 from study.records import ledger
 
 RULES = RetryConfig().rules()
-NEVER = RetryConfig(preempted="stop", time_limit="stop", hang="stop").rules()
+
+
+def policy(**said: Any) -> Rules:
+    return RetryConfig(**said).rules()
+
+
+NEVER = policy(preempted="stop", time_limit="stop", hang="stop")
 
 
 @dataclass(frozen=True)
@@ -39,14 +47,14 @@ class Seen:
 
     key: str = "k"
     state: str = "failed"
-    kind: str = "hang"
+    kind: Kind = Kind.HANG
     batch: str | None = "b"
     attempt: int | None = 1
     nodes: tuple[str, ...] = ("n1",)
 
 
 def had(*kinds: str) -> list[End]:
-    return [End("k", "b", number, kind) for number, kind in enumerate(kinds, 1)]
+    return [End("k", "b", number, Kind(kind)) for number, kind in enumerate(kinds, 1)]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +87,7 @@ def had(*kinds: str) -> list[End]:
     ],
 )
 def test_verdict(kind: str, before: list[str], action: str) -> None:
-    assert verdict(kind, had(*before), RULES).action == action
+    assert verdict(Kind(kind), had(*before), RULES).action == action
 
 
 @pytest.mark.parametrize(
@@ -105,63 +113,63 @@ def test_verdict(kind: str, before: list[str], action: str) -> None:
 def test_failures_count_while_the_run_gets_no_further(
     kind: str, before: list[tuple[str, int]], saved: int, action: str
 ) -> None:
-    ends = [End("k", "b", number, of, saved=tokens) for number, (of, tokens) in enumerate(before, 1)]
-    assert verdict(kind, ends, RULES, saved).action == action
+    ends = [End("k", "b", number, Kind(of), saved=tokens) for number, (of, tokens) in enumerate(before, 1)]
+    assert verdict(Kind(kind), ends, RULES, saved).action == action
 
 
 def test_on_one_machine_elsewhere_and_more_are_as_it_is() -> None:
     here = RULES.here()
-    assert [verdict(kind, [], here).action for kind in ("hang", "host_memory", "killed", "code_error")] == [
+    assert [verdict(Kind(kind), [], here).action for kind in ("hang", "host_memory", "killed", "code_error")] == [
         "again",
         "again",
         "again",
         "stop",
     ]
-    assert verdict("hang", had(*["hang"] * 3), here).action == "stop"
+    assert verdict(Kind.HANG, had(*["hang"] * 3), here).action == "stop"
 
 
 def test_every_kind_has_a_rule_or_is_never_tried_again() -> None:
-    good = {"completed", "paused", "cancelled"}
-    assert set(STATES) - good == set(RULES.kinds)
-    assert all(rule.action in ACTIONS for rule in RULES.kinds.values())
+    good = {Kind.NONE, Kind.COMPLETED, Kind.PAUSED, Kind.CANCELLED}
+    assert set(Kind) - good == set(RULES.kinds)
+    assert all(rule.action in list(Action) for rule in RULES.kinds.values())
 
 
 def test_a_stop_says_which_key_would_change_it() -> None:
-    assert "retry.hang" in verdict("hang", had(*["hang"] * 3), RULES).why
-    assert "retry.failures" in verdict("killed", had(*["hang"] * 6), RULES).why
-    assert "retry.code_error" in verdict("code_error", [], RULES).why
+    assert "retry.hang" in verdict(Kind.HANG, had(*["hang"] * 3), RULES).why
+    assert "retry.failures" in verdict(Kind.KILLED, had(*["hang"] * 6), RULES).why
+    assert "retry.code_error" in verdict(Kind.CODE_ERROR, [], RULES).why
 
 
 @pytest.mark.parametrize("text", ["again", "again x", "maybe 3", "stop 3", "", "again 3 4", "again -1"])
 def test_a_rule_that_is_none_is_refused_by_its_key(text: str) -> None:
     with pytest.raises(ValueError, match=r"retry\.hang="):
-        RetryConfig(hang=text)
-    assert parse_rule("retry.hang", "elsewhere 3") == Rule("elsewhere", 3)
+        policy(hang=text)
+    assert parse_rule("retry.hang", "elsewhere 3") == Rule(Action.ELSEWHERE, 3)
 
 
 def test_counters_are_three() -> None:
-    ends = had("preempted", "time_limit", "time_limit", "hang", "killed", "interrupted")
+    ends = had(Kind.PREEMPTED, Kind.TIME_LIMIT, Kind.TIME_LIMIT, Kind.HANG, Kind.KILLED, Kind.INTERRUPTED)
     assert count(ends) == Counters(preemptions=1, time_limits=2, failures=2)
 
 
 @pytest.mark.parametrize(
     ("ends", "states", "left_out"),
     [
-        ([End("k", "b", 1, "hang", ("n1",), 0.0)], {}, []),
-        ([End("k", "b", 1, "hang", ("n1",), 0.0)], {"n1": "idle"}, []),
+        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0)], {}, []),
+        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0)], {"n1": "idle"}, []),
         # a node's own state is enough, but only of one that was blamed
-        ([End("k", "b", 1, "node_failure", ("n1",), 0.0)], {"n1": "down*", "n2": "down"}, ["n1"]),
-        ([End("k", "b", 1, "hang", ("n1",), 0.0), End("k", "b", 2, "hang", ("n1", "n2"), 0.0)], {}, ["n1"]),
+        ([End("k", "b", 1, Kind.NODE_FAILURE, ("n1",), 0.0)], {"n1": "down*", "n2": "down"}, ["n1"]),
+        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0), End("k", "b", 2, Kind.HANG, ("n1", "n2"), 0.0)], {}, ["n1"]),
         # the same attempt twice is one attempt
-        ([End("k", "b", 1, "hang", ("n1",), 0.0), End("k", "b", 1, "node_failure", ("n1",), 0.0)], {}, []),
+        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0), End("k", "b", 1, Kind.NODE_FAILURE, ("n1",), 0.0)], {}, []),
         # errors of the code are not the node's
-        ([End("k", "b", n, "code_error", ("n1",), 0.0) for n in range(9)], {}, []),
-        ([End("k", "b", n, "preempted", ("n1",), 0.0) for n in range(9)], {}, []),
+        ([End("k", "b", n, Kind.CODE_ERROR, ("n1",), 0.0) for n in range(9)], {}, []),
+        ([End("k", "b", n, Kind.PREEMPTED, ("n1",), 0.0) for n in range(9)], {}, []),
         # old evidence counts no more
-        ([End("k", "b", n, "hang", ("n1",), -3600.0 * 25) for n in range(9)], {"n1": "down"}, []),
+        ([End("k", "b", n, Kind.HANG, ("n1",), -3600.0 * 25) for n in range(9)], {"n1": "down"}, []),
         # at most so many, the best evidence first
         (
-            [End("k", "b", n, "hang", tuple(f"n{i}" for i in range(n, 9)), 0.0) for n in range(9)],
+            [End("k", "b", n, Kind.HANG, tuple(f"n{i}" for i in range(n, 9)), 0.0) for n in range(9)],
             {},
             ["n5", "n6", "n7", "n8"],
         ),
@@ -189,19 +197,22 @@ def test_a_change_is_made_to_what_is_asked() -> None:
 
 
 def test_memory_stays_once_it_was_found_too_small() -> None:
-    short = [End("k", "b", 1, "host_memory", memory_gb=4.0, action="more")]
+    short = [End("k", "b", 1, Kind.HOST_MEMORY, memory_gb=4.0, action=Action.MORE)]
     assert change(short, (), RULES) == Change((), 6.0)
-    assert change([*short, End("k", "c", 2, "time_limit", action="again")], (), RULES).memory_gb == 6.0
-    twice = [*short, End("k", "c", 2, "host_memory", memory_gb=6.0, action="more")]
+    assert change([*short, End("k", "c", 2, Kind.TIME_LIMIT, action=Action.AGAIN)], (), RULES).memory_gb == 6.0
+    twice = [*short, End("k", "c", 2, Kind.HOST_MEMORY, memory_gb=6.0, action=Action.MORE)]
     assert change(twice, (), RULES).memory_gb == 9.0
     assert change([replace(short[0], memory_gb=None)], (), RULES).memory_gb is None
+
+
+ELSEWHERE = ("node_failure", "elsewhere")
 
 
 @pytest.mark.parametrize(
     ("seen", "known", "found"),
     [
         (Seen(), [], [("hang", "elsewhere")]),
-        (Seen(state="time_limit", kind="time_limit"), [], [("time_limit", "again")]),
+        (Seen(state="time_limit", kind=Kind.TIME_LIMIT), [], [("time_limit", "again")]),
         (Seen(state="unknown"), [], []),
         (Seen(state="running"), [], []),
         (Seen(state="queued"), [], []),
@@ -209,13 +220,17 @@ def test_memory_stays_once_it_was_found_too_small() -> None:
         (Seen(state="waiting", batch=None), [], []),
         (Seen(batch=None), [], []),
         # written down already
-        (Seen(), [End("k", "b", 1, "hang", action="elsewhere")], []),
-        (Seen(kind="code_error"), [End("k", "b", 1, "hang", action="elsewhere")], []),
+        (Seen(), [End("k", "b", 1, Kind.HANG, action=Action.ELSEWHERE)], []),
+        (Seen(kind=Kind.CODE_ERROR), [End("k", "b", 1, Kind.HANG, action=Action.ELSEWHERE)], []),
         # SLURM knows better what became of an attempt that only knew that it was killed
-        (Seen(kind="node_failure"), [End("k", "b", 1, "killed", action="again")], [("node_failure", "elsewhere")]),
-        (Seen(attempt=4), [End("k", "b", n, "hang") for n in (1, 2, 3)], [("hang", "stop")]),
+        (
+            Seen(kind=Kind.NODE_FAILURE),
+            [End("k", "b", 1, Kind.KILLED, action=Action.AGAIN)],
+            [("node_failure", "elsewhere")],
+        ),
+        (Seen(attempt=4), [End("k", "b", n, Kind.HANG) for n in (1, 2, 3)], [("hang", "stop")]),
         # a job that ended before its attempt began
-        (Seen(kind="killed", attempt=None), [], [("killed", "again")]),
+        (Seen(kind=Kind.KILLED, attempt=None), [], [("killed", "again")]),
     ],
 )
 def test_new_ends(seen: Seen, known: list[End], found: list[tuple[str, str]]) -> None:
@@ -237,12 +252,12 @@ def test_the_ledger_keeps_ends_until_somebody_asks_for_another_try() -> None:
     again = ledger.fold([event(), {"event": "retry", "time": 4.0, "keys": ["k"]}])
     assert not again.ends, "the counters begin anew"
     assert [end.kind for end in again.history] == ["killed"], "what is known of nodes stays"
-    end = End("k", "b", 3, "host_memory", ("n1", "n2"), 3.0, "more", "why", 4.0, 128)
+    end = End("k", "b", 3, Kind.HOST_MEMORY, ("n1", "n2"), 3.0, Action.MORE, "why", 4.0, 128)
     assert ledger.fold([{"event": "ended", "time": 3.0, **ledger.end_fields(end)}]).ends["k"] == (end,)
 
 
-@given(st.lists(st.tuples(st.sampled_from(sorted(STATES)), st.booleans()), max_size=300))
-def test_nothing_is_tried_again_for_ever(course: list[tuple[str, bool]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(sorted(FAILURES)), st.booleans()), max_size=300))
+def test_nothing_is_tried_again_for_ever(course: list[tuple[Kind, bool]]) -> None:
     ends: list[End] = []
     saved = 0
     for number, (kind, further) in enumerate(course):
@@ -255,4 +270,4 @@ def test_nothing_is_tried_again_for_ever(course: list[tuple[str, bool]]) -> None
     assert counters.failures <= RULES.failures * (1 + saved), "so many on each checkpoint, of which a run has a number"
     assert counters.preemptions <= RULES.kinds["preempted"].cap
     assert counters.time_limits <= RULES.kinds["time_limit"].cap
-    assert all(verdict(kind, ends, NEVER).action == "stop" for kind in ("preempted", "time_limit", "hang"))
+    assert all(verdict(kind, ends, NEVER).action == "stop" for kind in (Kind.PREEMPTED, Kind.TIME_LIMIT, Kind.HANG))

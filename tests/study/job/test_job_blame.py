@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from study.config.errors import from_system
-from study.failures.kinds import Ending
+from study.failures.kinds import Ending, Kind
 from study.job import attempt as attempts_module
 from study.job.attempt import Ran, Work, conclude, record
 from study.job.rank import Place
@@ -51,7 +51,7 @@ def failed(work: Work, said: dict[int, str], kinds: dict[int, Ending]) -> dict[s
 
 def test_the_headline_is_of_the_rank_that_died(tmp_path: Path) -> None:
     said = {0: CLOSED, 1: CLOSED, 2: "ValueError: row 7 holds no tokens"}
-    kinds = {1: Ending("communication", 1), 2: Ending("code_error", 1)}
+    kinds = {1: Ending(Kind.COMMUNICATION, 1), 2: Ending(Kind.CODE_ERROR, 1)}
     outcome = failed(work(tmp_path), said, kinds)
     assert outcome["headline"] == "rank 2: ValueError: row 7 holds no tokens"
     assert outcome["kind"] == "code_error" and "row 7" in str(outcome["error"]).splitlines()[1]
@@ -59,14 +59,14 @@ def test_the_headline_is_of_the_rank_that_died(tmp_path: Path) -> None:
 
 def test_the_headline_of_a_killed_rank_is_that_it_was_killed(tmp_path: Path) -> None:
     said = {0: CLOSED, 1: "UserWarning: something of an hour ago", 2: CLOSED}
-    killed = Ending("killed", None, 9, why="killed by signal 9 (SIGKILL)")
-    outcome = failed(work(tmp_path), said, {1: killed, 2: Ending("communication", 1)})
+    killed = Ending(Kind.KILLED, None, 9, why="killed by signal 9 (SIGKILL)")
+    outcome = failed(work(tmp_path), said, {1: killed, 2: Ending(Kind.COMMUNICATION, 1)})
     assert outcome["headline"] == "rank 1: killed by signal 9 (SIGKILL)" and outcome["kind"] == "killed"
 
 
 def test_the_first_rank_that_died_is_its_own_headline(tmp_path: Path) -> None:
     said = {0: "ValueError: rank nought", 1: CLOSED, 2: CLOSED}
-    outcome = failed(work(tmp_path), said, {1: Ending("communication", 1), 2: Ending("communication", 1)})
+    outcome = failed(work(tmp_path), said, {1: Ending(Kind.COMMUNICATION, 1), 2: Ending(Kind.COMMUNICATION, 1)})
     assert outcome["headline"] == "ValueError: rank nought"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from study.failures.retry_policy import End
+from study.failures.kinds import Kind
+from study.failures.retry_policy import Action, End
 from study.reconcile import dispatch
 from study.reconcile.services import Services
 from study.reconcile.step import step as take_step
@@ -16,7 +17,7 @@ from study.records import ledger
 from study.records.ledger import Batch, end_fields
 from study.records.settings import load_submission
 from study.status.observer import Observer
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.watch.follow import Controller
 from tests.study.support.studies import FULL, make_study, run_to_end, states
 
@@ -60,7 +61,10 @@ def test_a_disk_that_the_policy_tries_again_or_a_person_has_cleared_stops_nothin
         observer.refresh()
         known, count = observer.known.current, len(slots.started)
         controller.step(
-            [PointStatus(first, state, kind=kind, batch=known[first]), PointStatus(second, "pending")],
+            [
+                PointStatus(first, PointState(state), kind=Kind(kind), batch=known[first]),
+                PointStatus(second, PointState.PENDING),
+            ],
             True,
             said.append,
         )
@@ -81,7 +85,7 @@ def test_nothing_waiting_is_submitted_before_a_point_that_found_its_disk_full_is
     first, second = keys.values()
     ledger.append(study, "intent", name="s.a", executor="slurm", keys=[first], resources={}, code=None)
     ledger.append(study, "submitted", name="s.a", job_id="7")
-    end = End(first, "s.a", 1, "disk_full", (), 1.0, "stop", "no space left", None, 0)
+    end = End(first, "s.a", 1, Kind.DISK_FULL, (), 1.0, Action.STOP, "no space left", None, 0)
     ledger.append(study, "ended", **end_fields(end))
     ledger.append(study, "waiting", keys=[second], resources={}, code=None, parallel=None)
     asked: list[str] = []

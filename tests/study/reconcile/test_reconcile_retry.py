@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from study.executors.slurm import query
 from study.executors.slurm.query import Answer
 from study.failures import kinds
-from study.failures.kinds import Ending
-from study.failures.retry_policy import End
+from study.failures.kinds import Ending, Kind
+from study.failures.retry_policy import Action, End
 from study.job import __main__
 from study.job.attempt import Work
 from study.job.ending import account_for_restart, after
@@ -31,7 +31,7 @@ from study.reconcile.step import step
 from study.reconcile.triggers import LocalEnds, Look
 from study.records import ledger
 from study.status.observer import Observer
-from study.status.states import NEVER_BEGAN, PointStatus
+from study.status.states import NEVER_BEGAN, PointState, PointStatus
 from study.storage.files import RunLock, locked
 from study.storage.layout import StudyFolder
 from tests.study.support.studies import make_study
@@ -220,7 +220,7 @@ def test_what_is_malformed_for_sacct_is_so_for_squeue(text: str) -> None:
 
 
 def test_certain_needs_squeue() -> None:
-    said = PointStatus("k", "failed", "SLURM says NODE_FAIL", kind="node_failure")
+    said = PointStatus("k", PointState.FAILED, "SLURM says NODE_FAIL", kind=Kind.NODE_FAILURE)
     written = replace(said, why="")
     assert certain([said, written], query.View()) == [said, written]
     assert certain([said, written], query.View(complete=False)) == [written]
@@ -252,9 +252,9 @@ def test_a_job_sees_to_its_own_end(
 ) -> None:
     study, (key,) = submitted(tmp_path, **resources)
     study.looked.touch()
-    attempt(study, key, ended={"state": Ending(kind).state, "kind": kind})
+    attempt(study, key, ended={"state": Ending(Kind(kind)).state, "kind": kind})
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
-    after(work(study, key), 1, Ending(kind), {"nodes": ["n1"], "memory_gb": 2.0}, services(scheduler))
+    after(work(study, key), 1, Ending(Kind(kind)), {"nodes": ["n1"], "memory_gb": 2.0}, services(scheduler))
     assert scheduler.did("requeue") == ([("scontrol", "requeue", "7_0")] if requeues else [])
     state = ledger.read(study)
     assert (key in state.waiting) == waits
@@ -301,7 +301,7 @@ def test_what_was_decided_and_not_done_is_done_by_the_next_look(tmp_path: Path) 
     """A job was killed between writing down that it goes on and asking SLURM for it."""
     study, (key,) = submitted(tmp_path)
     attempt(study, key, ended={"state": "failed", "kind": "hang"})
-    end = End(key, "b", 1, "hang", ("n1",), time.time(), "elsewhere", "why")
+    end = End(key, "b", 1, Kind.HANG, ("n1",), time.time(), Action.ELSEWHERE, "why")
     ledger.append(study, "ended", **ledger.end_fields(end))
     scheduler = Scheduler(sacct=sacct("7_0|FAILED|137:0|n1|b"))
     follow_up(study, scheduler)
@@ -315,7 +315,7 @@ def test_a_job_that_may_not_requeue_itself_is_submitted_again(tmp_path: Path) ->
         study.looked.touch()
         attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
         scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), scontrol=scontrol)
-        after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, services(scheduler))
+        after(work(study, key), 1, Ending(Kind.TIME_LIMIT), {"nodes": ["n1"]}, services(scheduler))
         assert key in ledger.read(study).waiting
         assert len(events(study, "ended")) == 1
 
@@ -343,7 +343,7 @@ def test_an_end_that_somebody_follows_up_meanwhile_is_not_followed_up_twice(tmp_
         ledger.append(study, "submitted", name="next", job_id="8")
 
     scheduler = Meanwhile(act=submit)
-    after(work(study, key), 1, Ending("hang"), {"nodes": ["n1"]}, services(scheduler))
+    after(work(study, key), 1, Ending(Kind.HANG), {"nodes": ["n1"]}, services(scheduler))
     known = ledger.read(study)
     assert (known.current, known.waiting, scheduler.did("sbatch")) == ({key: "next"}, {}, [])
     assert len(events(study, "ended")) == 1, "it was seen to the end"
@@ -354,7 +354,7 @@ def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) 
     study.looked.touch()
     ledger.append(study, "retry", keys=[key])
     scheduler = Scheduler()
-    after(work(study, key), 1, Ending("time_limit"), {}, services(scheduler))
+    after(work(study, key), 1, Ending(Kind.TIME_LIMIT), {}, services(scheduler))
     assert not events(study, "ended")
     assert not scheduler.did("requeue")
 
@@ -374,11 +374,11 @@ def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_don
         return locked(path, timeout)
 
     monkeypatch.setattr("study.reconcile.failures.locked", noted)
-    after(work(study, mine), 1, Ending("completed"), {}, services(scheduler))
+    after(work(study, mine), 1, Ending(Kind.COMPLETED), {}, services(scheduler))
     assert waits[0] > 1, "somebody may submit just then, who does not look"
     assert [(e["key"], e["kind"]) for e in events(study, "ended")] == [(other, "node_failure")]
     asked = len(scheduler.asked)
-    after(work(study, mine), 1, Ending("completed"), {}, services(scheduler))
+    after(work(study, mine), 1, Ending(Kind.COMPLETED), {}, services(scheduler))
     assert len(scheduler.asked) == asked, "what waits has jobs that look"
 
 
@@ -386,7 +386,7 @@ def test_nothing_of_what_follows_can_fail_a_job(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
     study.study.write_text("retry: {hang: maybe}\n")
     said: list[str] = []
-    after(work(study, key), 1, Ending("hang"), {}, services(Scheduler(), said))
+    after(work(study, key), 1, Ending(Kind.HANG), {}, services(Scheduler(), said))
     assert "retry.hang" in said[-1]
 
 
@@ -442,7 +442,7 @@ def test_a_job_says_what_follows_from_its_end(tmp_path: Path) -> None:
     attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
     said: list[str] = []
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
-    after(work(study, key), 1, Ending("time_limit"), {"nodes": ["n1"]}, services(scheduler, said))
+    after(work(study, key), 1, Ending(Kind.TIME_LIMIT), {"nodes": ["n1"]}, services(scheduler, said))
     (end,) = events(study, "ended")
     assert said == [f"{key}: {end['why']}", f"{key}: job 7_0 is requeued"]
 
@@ -462,12 +462,12 @@ def test_how_long_a_node_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "looks"),
     [
-        (PointStatus("k", "failed", kind="hang"), True),
-        (PointStatus("k", "time_limit", kind="time_limit"), True),
-        (PointStatus("k", "interrupted", NEVER_BEGAN), True),
-        (PointStatus("k", "interrupted"), False),
-        (PointStatus("k", "running", kind="hang"), False),
-        (PointStatus("k", "completed"), False),
+        (PointStatus("k", PointState.FAILED, kind=Kind.HANG), True),
+        (PointStatus("k", PointState.TIME_LIMIT, kind=Kind.TIME_LIMIT), True),
+        (PointStatus("k", PointState.INTERRUPTED, NEVER_BEGAN), True),
+        (PointStatus("k", PointState.INTERRUPTED), False),
+        (PointStatus("k", PointState.RUNNING, kind=Kind.HANG), False),
+        (PointStatus("k", PointState.COMPLETED), False),
     ],
 )
 def test_only_a_bad_end_or_a_job_that_never_began_is_followed_up_in_passing(
@@ -481,7 +481,7 @@ def test_only_a_bad_end_or_a_job_that_never_began_is_followed_up_in_passing(
         raise ValueError("the disk is away")
 
     monkeypatch.setattr(failures, "record", fails)
-    statuses = [PointStatus("other", "queued"), status]
+    statuses = [PointStatus("other", PointState.QUEUED), status]
     assert step(study, Services(say=said.append), Look(Observer(study), statuses)).statuses is statuses
     assert len(followed) == looks and said == ["the disk is away"] * looks
 
@@ -495,20 +495,21 @@ def test_what_followed_is_looked_at_anew(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(failures, "record", follows)
     observer = Observer(study, lambda ids: query.View())
-    look = Look(observer, [PointStatus(key, "failed", kind="hang")])
+    look = Look(observer, [PointStatus(key, PointState.FAILED, kind=Kind.HANG)])
     assert [s.state for s in step(study, services(Scheduler()), look).statuses] == ["cancelled"]
 
 
 def test_where_nothing_of_ours_ended_badly_nothing_is_tried_again_here(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
     known = ledger.read(study)
-    told = PointStatus(key, "failed", kind="hang", batch="b")
-    for status in (told, replace(told, kind=""), replace(told, state="running"), replace(told, batch=None)):
+    told = PointStatus(key, PointState.FAILED, kind=Kind.HANG, batch="b")
+    runs = replace(told, state=PointState.RUNNING)
+    for status in (told, replace(told, kind=Kind.NONE), runs, replace(told, batch=None)):
         assert step(study, services(Scheduler()), LocalEnds(known, [status])).again == []
     assert ledger.read(study) == known, "a job sees to its own end"
 
 
 def test_ends_are_said_once_for_each_reason() -> None:
-    ends = [End(f"k{n}", "b", 1, "hang", (), 0.0, "again", "one") for n in range(5)]
+    ends = [End(f"k{n}", "b", 1, Kind.HANG, (), 0.0, Action.AGAIN, "one") for n in range(5)]
     assert failures._said(ends[:3]) == ["k0 k1 k2: one"]
     assert failures._said([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]

@@ -10,7 +10,8 @@ import pytest
 
 from study.config.schema import RetryConfig
 from study.executors.job_spec import Shape
-from study.failures.retry_policy import End
+from study.failures.kinds import Kind
+from study.failures.retry_policy import End, Rules
 from study.search import retry, view
 from study.search.state import Search, ended, started
 from study.search.trial_queue import Office
@@ -21,12 +22,16 @@ from tests.study.support.searches import make_search, run_worker, search_setting
 ONE = {"trials": 1, "scheduler": "random"}
 
 
+def policy(**said: Any) -> Rules:
+    return RetryConfig(**said).rules()
+
+
 def ends(*kinds: str, saved: int = 0) -> list[End]:
-    return [End("k", "", number, kind, saved=saved) for number, kind in enumerate(kinds)]
+    return [End("k", "", number, Kind(kind), saved=saved) for number, kind in enumerate(kinds)]
 
 
 @pytest.mark.parametrize(
-    ("kind", "before", "policy", "how"),
+    ("kind", "before", "rules", "how"),
     [
         ("killed", [], {}, "lost"),
         ("killed", ["killed", "killed"], {}, "failed"),  # retry.killed is `again 2`
@@ -45,21 +50,20 @@ def ends(*kinds: str, saved: int = 0) -> list[End]:
         ("host_memory", [], {}, "lost"),
     ],
 )
-def test_the_policy_is_the_studys(kind: str, before: list[str], policy: dict[str, Any], how: str) -> None:
-    rules = RetryConfig(**policy).rules()
-    assert retry.follows(kind, ends(*before), rules).how == how
+def test_the_policy_is_the_studys(kind: str, before: list[str], rules: dict[str, Any], how: str) -> None:
+    assert retry.follows(Kind(kind), ends(*before), policy(**rules)).how == how
 
 
 def test_failures_count_while_the_run_gets_no_further() -> None:
     rules, row = RetryConfig().rules(), ends("killed", "killed", saved=100)
-    assert retry.follows("killed", row, rules, saved=100).how == "failed"
-    assert retry.follows("killed", row, rules, saved=200).how == "lost"
+    assert retry.follows(Kind.KILLED, row, rules, saved=100).how == "failed"
+    assert retry.follows(Kind.KILLED, row, rules, saved=200).how == "lost"
 
 
 def test_a_full_disk_stops_the_search_and_not_one_trial_after_the_other() -> None:
-    then = retry.follows("disk_full", [], RetryConfig().rules())
+    then = retry.follows(Kind.DISK_FULL, [], RetryConfig().rules())
     assert (then.how, then.stops) == ("lost", True)
-    assert not retry.follows("disk_full", [], RetryConfig(disk_full="again 3").rules()).stops
+    assert not retry.follows(Kind.DISK_FULL, [], policy(disk_full="again 3")).stops
 
 
 @pytest.mark.parametrize(
@@ -114,9 +118,9 @@ def test_a_crash_is_tried_again_where_the_policy_says_so(tmp_path: Path) -> None
 
 
 def test_a_unit_that_is_a_job_asks_for_more_memory_each_time_that_its_trial_was_short_of_it() -> None:
-    rules, shape = RetryConfig(host_memory="more 3", memory_factor=2.0).rules(), Shape(mem_gb=8.0)
+    rules, shape = policy(host_memory="more 3", memory_factor=2.0), Shape(mem_gb=8.0)
     assert [unit_jobs.with_more_memory(shape, rules, times).mem_gb for times in range(3)] == [8.0, 16.0, 32.0]
-    assert unit_jobs.with_more_memory(shape, RetryConfig(host_memory="again 3").rules(), 2) == shape
+    assert unit_jobs.with_more_memory(shape, policy(host_memory="again 3"), 2) == shape
     search = Search(search_settings(**ONE))
     unit = search.decide()
     assert unit is not None

@@ -15,7 +15,7 @@ from study.executors.slurm.query import Answer
 from study.records import ledger
 from study.status import budget, cost
 from study.status.observer import observe
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 from tests.study.support.studies import make_study
 
@@ -53,7 +53,7 @@ def attempt(made: StudyFolder, where: tuple[str, int, str], begin: float, second
 
 
 def seen(**states: str) -> list[PointStatus]:
-    return [PointStatus(key=key, state=state, batch="s.b") for key, state in states.items()]
+    return [PointStatus(key=key, state=PointState(state), batch="s.b") for key, state in states.items()]
 
 
 def test_every_run_of_a_requeued_job_counts_and_no_other_studys(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_quick_adds_earlier_attempts_to_what_the_status_knows(tmp_path: Path) ->
     made = study(tmp_path / "s")
     attempt(made, ("a", 1, "7_0"), 0, 600, "failed")
     attempt(made, ("a", 2, "7_0"), 1200, 3000, "completed")
-    status = PointStatus(key="a", state="completed", batch="s.b", attempt=2, seconds=3000.0)
+    status = PointStatus(key="a", state=PointState.COMPLETED, batch="s.b", attempt=2, seconds=3000.0)
     one = cost.quick(made, {}, [status])
     assert one.used == pytest.approx(2 * 3600 / 3600)
     assert one.lost == pytest.approx(2 * 600 / 3600)

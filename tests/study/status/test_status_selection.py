@@ -10,14 +10,14 @@ import pytest
 
 from study.records.point import Point
 from study.status.selection import by_key, choose, parse_states, selected
-from study.status.states import STATES, PointStatus
+from study.status.states import PointState, PointStatus
 from train.spec.config import RunConfig
 
 STATUSES = [
-    PointStatus("aa1", "completed"),
-    PointStatus("ab2", "failed"),
-    PointStatus("b3", "failed"),
-    PointStatus("c4", "running"),
+    PointStatus("aa1", PointState.COMPLETED),
+    PointStatus("ab2", PointState.FAILED),
+    PointStatus("b3", PointState.FAILED),
+    PointStatus("c4", PointState.RUNNING),
 ]
 POINTS = {s.key: Point(s.key, replace(RunConfig(), seed=n)) for n, s in enumerate(STATUSES)}
 
@@ -29,7 +29,7 @@ def keys(default: str = "all", **given: Any) -> list[str]:
 
 def test_states_are_a_list_and_all_is_every_one() -> None:
     assert parse_states("failed, running,") == {"failed", "running"}
-    assert parse_states("failed,all") == frozenset(STATES)
+    assert parse_states("failed,all") == frozenset(PointState)
     with pytest.raises(ValueError, match=r"--state 'done' is not a state: choose among .*completed.*, or all"):
         parse_states("failed,done")
 
@@ -40,7 +40,7 @@ def test_the_beginning_of_a_key_names_one_point_or_says_why_not() -> None:
         by_key(STATUSES, "a")
     with pytest.raises(ValueError, match=r"no point begins with 'z': the keys are aa1, ab2, b3, c4$"):
         by_key(STATUSES, "z")
-    many = [PointStatus(f"k{n}", "pending") for n in range(7)]
+    many = [PointStatus(f"k{n}", PointState.PENDING) for n in range(7)]
     with pytest.raises(ValueError, match=r"the keys are k0, k1, k2, k3, k4, …$"):
         by_key(many, "z")
     with pytest.raises(ValueError, match=r"the keys are k0, k1, k2, k3, k4$"):

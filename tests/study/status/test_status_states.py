@@ -5,7 +5,7 @@ import pytest
 from study.executors.slurm.query import Job
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
-from study.status.states import ENDED, STATES, Evidence, judge
+from study.status.states import ENDED, Evidence, PointState, judge
 
 SLURM = Batch("b", "slurm", ("k",), 0.0, job_id="7")
 LOCAL = Batch("b", "local", ("k",), 0.0, job_id="local")
@@ -133,4 +133,4 @@ def test_an_ending_that_no_version_knows_is_unknown() -> None:
 
 
 def test_states_are_known_words() -> None:
-    assert set(STATES) >= ENDED
+    assert set(PointState) >= ENDED

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from study.config.tracking_uri import DEFAULT, artifact_root, identity, resolve, shown, ui_command
 from study.records.point import Point
-from study.status.states import ENDED, STATES
+from study.status.states import ENDED, PointState
 from study.storage.secrets import redactor
 from study.tracking.facts import Facts
 from study.tracking.follow import Rhythm
@@ -29,7 +29,7 @@ PLAIN = redactor({})
 
 
 def test_every_state_has_a_status() -> None:
-    assert set(STATUS) == set(STATES)
+    assert set(STATUS) == set(PointState)
     assert {STATUS[s] for s in ENDED} == {"FINISHED", "FAILED", "KILLED"}
 
 
