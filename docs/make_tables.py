@@ -47,7 +47,20 @@ def failures() -> str:
     return table("kind", "what it is", "told by", "follows (`retry.KIND`)", rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"failures": failures, "samplers": samplers, "schedulers": schedulers}
+def laws() -> str:
+    """Return the laws that `form=` takes."""
+    from analysis.laws.registry import FORMS
+
+    rows = ((f"`{name}`", f"`{form.text}`", getattr(form, "reference", "")) for name, form in FORMS.items())
+    return table("form", "law", "source", rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "failures": failures,
+    "laws": laws,
+    "samplers": samplers,
+    "schedulers": schedulers,
+}
 
 
 def table(*cells: str | Iterable[tuple[str, ...]]) -> str:

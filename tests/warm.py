@@ -106,14 +106,17 @@ def fresh(module: str, *words: str, cwd: Path, env: Mapping[str, str]) -> subpro
 
 
 class Warm:
-    """A process that has imported `modules` and forks itself on request; it ends with this one, and ends its forks."""
+    """A process that has imported `modules` and forks itself on request; it ends with this one, and ends its forks.
 
-    def __init__(self, modules: Iterable[str], environment: Mapping[str, str]) -> None:
+    home: the folder that it starts in and imports from, the repository or a copy of it.
+    """
+
+    def __init__(self, modules: Iterable[str], environment: Mapping[str, str], home: Path = REPOSITORY) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *modules],
-                cwd=REPOSITORY,
+                cwd=home,
                 env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
