@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from analysis.approaches.valley_options import Choices
 from analysis.estimation import observations
 from analysis.inference import refusals
 from analysis.inference.fit_law import fit_law
-from analysis.inputs.dataset import Rows, rows
+from analysis.inputs.dataset import Rows
 from analysis.laws import registry
 from analysis.text import numbers
-from analysis.values.blocks import Interval, PowerLaw
+from analysis.values.blocks import Interval, PowerLaw, Valley
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SURFACE = "3 surface"
 FEWEST_SIZES, FEWEST_MINIMA = 3, 3
+COLUMNS = ["approach", "a", "a_low", "a_high", "b", "params", "tokens", "tokens_per_param", "points", "reason"]
 
 
 def side_by_side(
@@ -35,6 +37,7 @@ def side_by_side(
     seed: int = 0,
     law: LawFit | None = None,
     choices: Choices = valleys.DEFAULT,
+    judged: Sequence[Valley] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Return one row an approach: a, its interval, b, N*, D*, tokens per parameter at `budget` [FLOPs], points, reason.
@@ -44,7 +47,8 @@ def side_by_side(
     :func:`analysis.inference.fit_law.fit_law` for approach 3 (form, loss, delta, fix, tie, ...); `law` is its fit
     where there is one already, whose figures then stand in the table as they stand elsewhere. An approach that is not
     possible, or whose exponent the runs do not identify, has NaN and the reason: approach 2 rests on the budgets whose
-    valley has a minimum (see :mod:`analysis.approaches.valleys`; `choices` are theirs), three of them at least.
+    valley has a minimum (see :mod:`analysis.approaches.valleys`; `choices` are theirs, and `judged` the valleys
+    where they are fitted already), three of them at least.
     `attrs["disagreement"]` is the largest ratio of N* between approaches.
 
     Examples
@@ -58,80 +62,60 @@ def side_by_side(
     """
     import pandas as pd
 
-    table = runs if isinstance(runs, Rows) else _rows(runs)
+    table = observations.rows_of(runs)
     at = float(table.flops.max()) if budget is None else float(budget)
     curves = (runs if "run" in _names(runs) else table) if checkpoints is None else checkpoints
-    form = options.get("form", "chinchilla") if law is None else law.form
-    own = registry.named(form).name
-    third = SURFACE if own == "chinchilla" else f"3 {own}"
+    if judged is None:
+        judged = valleys.fit(table, resamples=0, seed=0, choices=choices).block.valleys
+    asked = {"resamples": resamples, "seed": seed, **options}
     calls: dict[str, Callable[[], dict[str, Any]]] = {
         "1 envelope": lambda: _envelope(curves, at, resamples, seed, False),
         "1 hull": lambda: _envelope(curves, at, resamples, seed, True),
-        **{f"2 {name}": _isoflop_call(table, name, at, choices) for name in isoflop.METHODS},
-        third: lambda: _law(table, at, law, {"resamples": resamples, "seed": seed, **options, "form": form}),
+        **{f"2 {name}": partial(_isoflop, table, name, at, judged) for name in isoflop.METHODS},
     }
-    lines = []
-    for name, call in calls.items():
-        try:
-            lines.append({"approach": name, **call(), "reason": ""})
-        except ValueError as error:
-            lines.append({"approach": name, "reason": str(error)})
-    columns = ["approach", "a", "a_low", "a_high", "b", "params", "tokens", "tokens_per_param", "points", "reason"]
-    out = pd.DataFrame(lines).reindex(columns=columns).set_index("approach")
+    lines = [_line(name, call) for name, call in calls.items()]
+    out = pd.DataFrame([*lines, law_line(table, at, law, asked)]).reindex(columns=COLUMNS).set_index("approach")
     sizes = out["params"].dropna()
     out.attrs["budget"] = at
     out.attrs["disagreement"] = float(sizes.max() / sizes.min()) if len(sizes) > 1 else None
     return out
 
 
+def law_line(table: Rows, budget: float, law: LawFit | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line of approach 3 by one law: `law`, or what `options` of fit_law make of the rows."""
+    form = options.get("form", "chinchilla") if law is None else law.form
+    own = registry.named(form).name
+    name = SURFACE if own == "chinchilla" else f"3 {own}"
+    return _line(name, partial(_law, table, budget, law, {**options, "form": form}))
+
+
+def _line(approach: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return an approach's line of the table; where it is not possible the reason alone."""
+    try:
+        return {"approach": approach, **call(), "reason": ""}
+    except ValueError as error:
+        return {"approach": approach, "reason": str(error)}
+
+
 def _names(runs: Any) -> tuple[str, ...]:
     return () if isinstance(runs, Rows) else tuple(str(name) for name in runs)
 
 
-def _rows(runs: Any) -> Rows:
-    """Return the finite rows of a table with their budgets and sizes."""
-    columns = {name: observations.column(runs, name) for name in ("params", "tokens", "flops", "loss")}
-    good = np.all([np.isfinite(values) & (values > 0) for values in columns.values()], axis=0)
-    further = {
-        str(name): values[good]
-        for name in runs
-        if name not in (*columns, "flops_budget")
-        and (values := observations.optional_column(runs, name)) is not None
-        and values.shape == good.shape
-    }
-    nominal = observations.optional_column(runs, "flops_budget")
-    run = observations.group_column(runs, "run")
-    size = observations.group_column(runs, "size_group")
-    return rows(
-        tuple(f"row{i + 1}" for i in np.flatnonzero(good)),
-        **{name: values[good] for name, values in columns.items()},
-        nominal=None if nominal is None else nominal[good],
-        size=None if size is None else size[good],
-        run=None if run is None else run[good],
-        extra=further,
-    )
+def _isoflop(table: Rows, method: str, budget: float, judged: Sequence[Valley]) -> dict[str, Any]:
+    """Return approach 2 by an interpolation, over the budgets whose valley has a minimum."""
+    found = isoflop.optima(_with_minimum(table, judged), method)
+    good = int(found["params_opt"].notna().sum())
+    if good < FEWEST_MINIMA:
+        raise ValueError(
+            f"{numbers.counted(good, 'budget')} with a best size inside the sizes swept: two fix any power law, "
+            "and three are needed to see whether it holds"
+        )
+    size, tokens = (isoflop.exponents(found, name) for name in ("params_opt", "tokens_opt"))
+    return _from_laws(size, tokens, budget)
 
 
-def _isoflop_call(
-    table: Rows, method: str, budget: float, choices: Choices = valleys.DEFAULT
-) -> Callable[[], dict[str, Any]]:
-    def call() -> dict[str, Any]:
-        found = isoflop.optima(_with_minimum(table, choices), method)
-        good = int(found["params_opt"].notna().sum())
-        if good < FEWEST_MINIMA:
-            raise ValueError(
-                f"{numbers.counted(good, 'budget')} with a best size inside the sizes swept: two fix any power law, "
-                "and three are needed to see whether it holds"
-            )
-        size, tokens = (isoflop.exponents(found, name) for name in ("params_opt", "tokens_opt"))
-        return _from_laws(size, tokens, budget)
-
-    return call
-
-
-def _with_minimum(table: Rows, choices: Choices = valleys.DEFAULT) -> Rows:
+def _with_minimum(table: Rows, judged: Sequence[Valley]) -> Rows:
     """Return the rows of budgets whose valley has a minimum; ValueError says why the others are left out."""
-    judged = valleys.fit(table, resamples=0, seed=0, choices=choices).block.valleys
     good = [v.flops_budget for v in judged if v.status == "minimum"]
     left = [f"{v.flops_budget:.3g} {v.status}" for v in judged if v.status != "minimum"]
     if len(good) < FEWEST_MINIMA:

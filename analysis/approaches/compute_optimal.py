@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.approaches import loss_laws
-from analysis.approaches import optimum as plans
 from analysis.approaches.cost import Cost, cost
 from analysis.approaches.loss_laws import Closed, Law
+from analysis.approaches.optimum import training_only
+from analysis.approaches.power_laws import exp_interval
 from analysis.inference import resampling
 from analysis.inputs.dataset import Array, Rows
 from analysis.values.blocks import Interval
@@ -29,7 +30,7 @@ PATH_DRAWS = 100
 
 def optimum(constants: Array, price: Cost, budget: float, sizes: Interval) -> tuple[Array, Array, Array]:
     """Return ln N*, ln D* and loss (R,) of surfaces (R, 5) at this budget [FLOPs]; NaN where there is no optimum."""
-    found = plans.training_only(constants, price, budget, sizes)
+    found = training_only(constants, price, budget, sizes)
     return found.log_params, found.log_tokens, found.loss
 
 
@@ -60,7 +61,7 @@ def priced(fit: LawFit, rows: Rows) -> tuple[Law, Cost, Interval]:
 
 def by_law(law: Law, price: Cost, budget: float, sizes: Interval) -> Proposal | None:
     """Return the proposal of any law, first row the point and then the draws; None where it has no best size."""
-    found = plans.training_only(law, price, budget, sizes)
+    found = training_only(law, price, budget, sizes)
     every = np.stack((found.log_params, found.log_tokens, found.loss))
     return proposal_of(every[:, 0], every[:, 1:]) if np.isfinite(every[:, 0]).all() else None
 
@@ -74,13 +75,9 @@ def proposal_of(best: Array, drawn: Array, losses: Array | None = None) -> Propo
         tokens_per_param=float(np.exp(tokens - size)),
         loss=float(loss) if np.isfinite(loss) else None,
         intervals={
-            "params": _exp(resampling.interval(drawn[0], size)),
-            "tokens": _exp(resampling.interval(drawn[1], tokens)),
-            "tokens_per_param": _exp(resampling.interval(drawn[1] - drawn[0], tokens - size)),
+            "params": exp_interval(resampling.interval(drawn[0], size)),
+            "tokens": exp_interval(resampling.interval(drawn[1], tokens)),
+            "tokens_per_param": exp_interval(resampling.interval(drawn[1] - drawn[0], tokens - size)),
             "loss": resampling.interval(drawn[2] if losses is None else losses, loss),
         },
     )
-
-
-def _exp(interval: Interval | None) -> Interval | None:
-    return None if interval is None else (float(np.exp(interval[0])), float(np.exp(interval[1])))

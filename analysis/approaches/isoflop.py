@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.approaches import power_laws
 from analysis.estimation import observations, ties
-from analysis.inputs.dataset import SAME_BUDGET, Rows, clusters
 from analysis.text import numbers
 from analysis.values.blocks import PowerLaw
 
@@ -87,8 +87,6 @@ def exponents(found: Any, y: str = "params_opt", confidence: float = 0.95) -> Po
     >>> 0.3 < law.exponent < 0.7, law.points
     (True, 5)
     """
-    import statsmodels.api as sm
-
     flops, values = observations.column(found, "flops"), observations.column(found, y)
     good = np.isfinite(values) & (values > 0) & np.isfinite(flops)
     if good.sum() < 2:
@@ -98,37 +96,19 @@ def exponents(found: Any, y: str = "params_opt", confidence: float = 0.95) -> Po
             "widen the sizes of each budget"
         )
     reference = float(np.exp(np.log(flops[good]).mean()))
-    result = sm.OLS(np.log(values[good]), sm.add_constant(np.log(flops[good] / reference))).fit()
-    df = int(good.sum()) - 2
-    ends = result.conf_int(1.0 - confidence) if df > 0 else None
-    return PowerLaw(
-        coefficient=float(np.exp(result.params[0])),
-        exponent=float(result.params[1]),
-        reference_flops=reference,
-        coefficient_interval=None if ends is None else (float(np.exp(ends[0][0])), float(np.exp(ends[0][1]))),
-        exponent_interval=None if ends is None else (float(ends[1][0]), float(ends[1][1])),
-        bse=float(result.bse[1]) if df > 0 else None,
-        points=int(good.sum()),
-        df_resid=df,
-    )
+    x, logs = np.log(flops[good] / reference), np.log(values[good])
+    return power_laws.regression(reference, x, logs, power_laws.students(confidence))
 
 
 def _budgets(runs: Any) -> list[_Budget]:
-    columns = [observations.column(runs, name) for name in ("params", "tokens", "flops", "loss")]
-    good = np.all([np.isfinite(c) & (c > 0) for c in columns], axis=0)
-    params, tokens, flops, loss = (c[good] for c in columns)
-    if isinstance(runs, Rows):
-        group = runs.budget[good]
-    else:
-        nominal = observations.optional_column(runs, "flops_budget")
-        asked = flops if nominal is None else np.where(np.isfinite(nominal[good]), nominal[good], flops)
-        group = clusters(asked, SAME_BUDGET)
+    table = observations.rows_of(runs)
     out = []
-    for number in range(int(group.max()) + 1):
-        rows = np.flatnonzero(group == number)
-        rows = rows[np.argsort(params[rows], kind="stable")]
-        exact = float(np.exp(np.log(flops[rows]).mean()))
-        out.append(_Budget(exact, np.log(params[rows]), np.log(tokens[rows]), np.log(loss[rows])))
+    for number in range(len(table.labels)):
+        rows = np.flatnonzero(table.budget == number)
+        rows = rows[np.argsort(table.params[rows], kind="stable")]
+        exact = float(np.exp(np.log(table.flops[rows]).mean()))
+        params, tokens, loss = (np.log(values[rows]) for values in (table.params, table.tokens, table.loss))
+        out.append(_Budget(exact, params, tokens, loss))
     return sorted(out, key=lambda b: b.flops)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.inputs.dataset import SAME_SIZE, Rows, clusters
+from analysis.inputs.dataset import SAME_SIZE, Rows, clusters, rows
 from analysis.laws.base import Form
 
 Array = NDArray[np.float64]
@@ -131,3 +131,29 @@ def group_column(runs: Any, name: str) -> Index | None:
         return None
     _, numbers = np.unique(np.asarray(runs[name]).astype(str), return_inverse=True)
     return numbers.astype(np.int64)
+
+
+def rows_of(runs: Any) -> Rows:
+    """Return the positive rows of a table with their budgets and sizes; Rows as they are."""
+    if isinstance(runs, Rows):
+        return runs
+    columns = {name: column(runs, name) for name in ("params", "tokens", "flops", "loss")}
+    good = np.all([np.isfinite(values) & (values > 0) for values in columns.values()], axis=0)
+    further = {
+        str(name): values[good]
+        for name in runs
+        if name not in (*columns, "flops_budget")
+        and (values := optional_column(runs, name)) is not None
+        and values.shape == good.shape
+    }
+    nominal = optional_column(runs, "flops_budget")
+    run = group_column(runs, "run")
+    size = group_column(runs, "size_group")
+    return rows(
+        tuple(f"row{i + 1}" for i in np.flatnonzero(good)),
+        **{name: values[good] for name, values in columns.items()},
+        nominal=None if nominal is None else nominal[good],
+        size=None if size is None else size[good],
+        run=None if run is None else run[good],
+        extra=further,
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.approaches import loss_laws, valleys
+from analysis.approaches import loss_laws, power_laws
 from analysis.approaches.compute_optimal import PATH_DRAWS, by_law, optimum, proposal_of
 from analysis.approaches.cost import Cost, cost
 from analysis.approaches.frontier import FrontierFit
@@ -57,7 +57,7 @@ def by_valleys(fit: ValleyFit, frontier: FrontierFit | Block, law: Law | None, b
     for name, draws in (("params", fit.draw_params), ("tokens", fit.draw_tokens)):
         power = laws[name]
         ratio = np.log(budget / power.reference_flops)
-        intercepts, slopes = valleys.lines(fit.flops, power.reference_flops, draws)
+        intercepts, slopes = power_laws.lines(fit.flops, power.reference_flops, draws)
         best.append(np.log(power.coefficient) + power.exponent * ratio)
         drawn.append(intercepts + slopes * ratio)
     loss, losses = np.nan, np.empty(0)

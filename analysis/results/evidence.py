@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.approaches import valley_options
 from analysis.approaches.parametric import columns_of, options_of
-from analysis.values.blocks import Block, PowerLaw
+from analysis.values.blocks import Block, PowerLaw, Valley
 from analysis.values.json_values import to_json
 from analysis.values.study_result import Choice, ProfileCurve
 
@@ -76,33 +75,34 @@ def no_curves(frame: pd.DataFrame) -> str:
 
 
 def approaches(
-    frame: pd.DataFrame, rows: Rows, budget: float, asked: Mapping[str, Any], fits: Mapping[str, LawFit | None]
+    frame: pd.DataFrame,
+    rows: Rows,
+    budget: float,
+    asked: Mapping[str, Any],
+    fits: Mapping[str, LawFit | None],
+    *,
+    judged: Sequence[Valley] | None = None,
 ) -> list[dict[str, Any]]:
     """Return what each approach and way of interpolating says for a budget, a row each.
 
     `fits` are approach 3's by form, as they were fitted: their rows say what the rest of fit.json says. Other options
-    of the command (loss, delta, fix, tie, cluster, interval) are theirs already.
+    of the command (loss, delta, fix, tie, cluster, interval) are theirs already. `judged` are the
+    study's valleys, where they are fitted already.
     """
     import pandas as pd
 
-    from analysis.approaches.comparison import side_by_side
+    from analysis.approaches.comparison import COLUMNS, law_line, side_by_side
     from analysis.inputs.frame import checkpoints
 
     curves = checkpoints(frame)
     one = curves.run is None or len(set(curves.run.tolist())) == len(curves)
     few = {"resamples": min(200, int(asked["resamples"]))}
-    lines = [
-        side_by_side(
-            rows,
-            budget,
-            checkpoints=None if one else curves,
-            law=law,
-            choices=valley_options.of(asked),
-            **(options_of(form, asked) | few),
-        )
-        for form, law in fits.items()
-    ]
-    found = pd.concat([lines[0], *(table.iloc[-1:] for table in lines[1:])])
+    (form, law), *others = fits.items()
+    found = side_by_side(
+        rows, budget, checkpoints=None if one else curves, law=law, judged=judged, **(options_of(form, asked) | few)
+    )
+    more = [law_line(rows, budget, law, options_of(form, asked) | few) for form, law in others]
+    found = pd.concat([found, *(pd.DataFrame([line]).reindex(columns=COLUMNS).set_index("approach") for line in more)])
     if one:
         found.loc[["1 envelope", "1 hull"], "reason"] = no_curves(frame)
     # Approach 1 reads runs on their way: what it says is biased by that, and other approaches by other things.

@@ -137,7 +137,11 @@ class Parts:
         fits: dict[str, LawFit | None] = {"chinchilla": self.law}
         if self.other is not None:
             fits[self.asked["form"]] = self.other_fit
-        return {"approaches": evidence.approaches(self.frame, self.rows, self.budget, self.asked, fits)}
+        return {
+            "approaches": evidence.approaches(
+                self.frame, self.rows, self.budget, self.asked, fits, judged=self.valleys.block.valleys
+            )
+        }
 
     def _top(self, law: Block | None, envelope: Block | None, valleys: Valleys) -> Block:
         """Return the block that stands for the fit: the law asked for, or the one approach asked for."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from analysis.approaches import valleys
+from analysis.approaches import power_laws
+from analysis.approaches.parabola import parabola
 from analysis.inference import resampling, scatter
 from analysis.inference.scatter import Scatter
 from analysis.inputs.dataset import Array
@@ -29,7 +30,7 @@ def interval(seed: int, noise: Array, between: float) -> tuple[float, float]:
     """Return the interval of the exponent of N*."""
     best, drawn = minima(seed, noise, between)
     wide = scatter.allowed(scatter.scatters(X, best, drawn), best, drawn, np.random.default_rng(seed))
-    slopes = valleys.lines(np.exp(X), float(np.exp(X.mean())), wide[..., 0])[1]
+    slopes = power_laws.lines(np.exp(X), float(np.exp(X.mean())), wide[..., 0])[1]
     return resampling.interval(slopes, float(np.polyfit(X, best[:, 0], 1)[0])) or (np.nan, np.nan)
 
 
@@ -48,7 +49,7 @@ def test_the_interval_is_students() -> None:
     assert found.df == pytest.approx(4.0, rel=1e-3)
     many = np.repeat(drawn, 40, axis=0)
     wide = scatter.allowed((found, found), best, many, np.random.default_rng(0))
-    law = valleys.power_law(1.0, X, best[:, 0], wide[..., 0])
+    law = power_laws.power_law(1.0, X, best[:, 0], wide[..., 0])
     low, high = law.exponent_interval or (np.nan, np.nan)
     assert law.bse is not None
     assert (high - low) / 2 == pytest.approx(t.ppf(0.975, 4) * law.bse, rel=0.05)
@@ -70,7 +71,7 @@ def test_errors_are_shares_of_the_loss_at_every_budget() -> None:
     for seed in range(20):
         table = studies.isoflop(seed, noise=0.003, law=law, budgets=tuple(np.geomspace(1e12, 1e17, 6)))
         rows = studies.as_rows(table)
-        parabolas = [valleys.parabola(rows, rows.budget == g) for g in range(6)]
+        parabolas = [parabola(rows, rows.budget == g) for g in range(6)]
         spreads.append([p.relative.std() for p in parabolas])
         assert parabolas[0].loss.mean() > 2.0 * parabolas[-1].loss.mean()
     share = np.mean(spreads, axis=0)

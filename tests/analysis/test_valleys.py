@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import fit
-from analysis.approaches import valley_options, valleys
+from analysis.approaches import power_laws, valley_options, valleys
 from analysis.approaches.valley_options import Choices
 from analysis.inputs.rows import from_csv
 from analysis.values.blocks import Valleys
@@ -182,7 +182,9 @@ def test_nanochat_exponents_need_exact_budgets_and_do_not_sum_to_one(column: str
         part = table[table["counting"] == counting]
         flops = np.log(part[column].to_numpy(dtype=float))
         found = [
-            valleys.power_law(1e18, flops, np.log(part[name].to_numpy(dtype=float)), np.empty((0, len(part)))).exponent
+            power_laws.power_law(
+                1e18, flops, np.log(part[name].to_numpy(dtype=float)), np.empty((0, len(part)))
+            ).exponent
             for name in ("params_opt", "tokens_opt")
         ]
         assert (found == pytest.approx(expected, abs=6e-4)) is exact

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.approaches import comparison, isoflop
+from analysis.approaches import comparison, isoflop, valleys
 from analysis.approaches.comparison import side_by_side
-from analysis.estimation import multistart, objectives
+from analysis.estimation import multistart, objectives, observations
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.inputs.dataset import Rows
@@ -55,7 +55,7 @@ def test_rows_of_a_table_are_the_finite_positive_ones() -> None:
     table = study().assign(name="x", lr=1e-3, flops_budget=1.0, vector=0.5)
     table.loc[3, "loss"], table.loc[5, "tokens"], table.loc[7, "params"] = np.nan, 0.0, -1.0
     table.loc[9, "flops"] = np.inf
-    found = comparison._rows(table.assign(run=[f"g{i % 3}" for i in range(20)]))
+    found = observations.rows_of(table.assign(run=[f"g{i % 3}" for i in range(20)]))
     kept = [i for i in range(20) if i not in (3, 5, 7, 9)]
     assert found.keys == tuple(f"row{i + 1}" for i in kept)
     np.testing.assert_array_equal(found.params, table["params"].to_numpy()[kept])
@@ -65,48 +65,56 @@ def test_rows_of_a_table_are_the_finite_positive_ones() -> None:
     assert found.run is not None
     assert found.run.tolist() == [i % 3 for i in kept]
     assert found.labels.tolist() == [1.0], "the nominal budgets group the rows"
-    plain = comparison._rows({name: study()[name] for name in ("params", "tokens", "flops", "loss")})
+    plain = observations.rows_of({name: study()[name] for name in ("params", "tokens", "flops", "loss")})
     assert plain.run is None
     np.testing.assert_allclose(plain.labels, BUDGETS)
-    sized = comparison._rows(study().assign(size_group=np.arange(20) % 4))
+    sized = observations.rows_of(study().assign(size_group=np.arange(20) % 4))
     assert sized.size.tolist() == [i % 4 for i in range(20)]
     with pytest.raises(ValueError, match="'loss'"):
-        comparison._rows(study().drop(columns="loss"))
+        observations.rows_of(study().drop(columns="loss"))
 
 
 def held(table: pd.DataFrame) -> Rows:
-    return comparison._rows(table)
+    return observations.rows_of(table)
+
+
+def with_minimum(rows: Rows) -> Rows:
+    return comparison._with_minimum(rows, valleys.fit(rows, resamples=0, seed=0).block.valleys)
+
+
+def interpolated(rows: Rows, method: str) -> dict[str, Any]:
+    return comparison._isoflop(rows, method, 1e21, valleys.fit(rows, resamples=0, seed=0).block.valleys)
 
 
 def test_parabolas_rest_on_three_budgets_with_a_minimum() -> None:
     flat = study(ratios=(0.1, 0.2, 0.4, 0.8, 1.6))
     good = study()
     mixed = pd.concat([good[good["flops"] != 1e18], flat[flat["flops"] == 1e18]], ignore_index=True)
-    kept = comparison._with_minimum(held(mixed))
+    kept = with_minimum(held(mixed))
     assert sorted(set(np.round(np.log10(kept.flops)).tolist())) == [17, 19, 20]
     assert len(kept) == 15
     two = pd.concat([good[good["flops"] > 5e18], flat[flat["flops"] < 5e18]], ignore_index=True)
     with pytest.raises(
         ValueError, match=r"2 budgets with a best size inside the sizes swept \(1e\+17 edge, 1e\+18 edge\)"
     ):
-        comparison._with_minimum(held(two))
+        with_minimum(held(two))
     many = studies.isoflop(0, law=LAW, budgets=(1e15, 1e16, 1e17, 1e18, 1e19), ratios=(0.1, 0.2, 0.4, 0.8, 1.6))
     with pytest.raises(ValueError, match=r"0 budgets .*\(1e\+15 edge, 1e\+16 edge, 1e\+17 edge, 1e\+18 edge, \.\.\.\)"):
-        comparison._with_minimum(held(many))
+        with_minimum(held(many))
     four = many[many["flops"] < 1e19]
     with pytest.raises(ValueError, match=r"1e\+18 edge\): three are needed"):
-        comparison._with_minimum(held(four))
+        with_minimum(held(four))
     with pytest.raises(ValueError, match="1 budget with a best size inside the sizes swept: three"):
-        comparison._with_minimum(held(good[good["flops"] == 1e18]))
+        with_minimum(held(good[good["flops"] == 1e18]))
 
 
 def test_interpolations_are_those_of_isoflop() -> None:
-    found = comparison._isoflop_call(held(study()), "akima", 1e21)()
+    found = interpolated(held(study()), "akima")
     optima = isoflop.optima(held(study()), "akima")
     size, tokens = isoflop.exponents(optima), isoflop.exponents(optima, "tokens_opt")
     assert (found["a"], found["b"], found["points"]) == (size.exponent, tokens.exponent, 4)
     assert (found["a_low"], found["a_high"]) == size.exponent_interval
-    three = comparison._isoflop_call(held(study(BUDGETS[1:])), "parabola", 1e21)()
+    three = interpolated(held(study(BUDGETS[1:])), "parabola")
     assert three["points"] == 3
 
 
@@ -118,9 +126,9 @@ def test_an_interpolation_that_finds_fewer_minima_than_parabolas_says_so(monkeyp
 
     monkeypatch.setattr(isoflop, "optima", fewer)
     with pytest.raises(ValueError, match="2 budgets with a best size inside the sizes swept: two fix any power law"):
-        comparison._isoflop_call(held(study()), "akima", 1e21)()
+        interpolated(held(study()), "akima")
     with_five = held(study((1e16, *BUDGETS)))
-    assert comparison._isoflop_call(with_five, "akima", 1e21)()["points"] == 3
+    assert interpolated(with_five, "akima")["points"] == 3
 
 
 def test_the_law_is_read_at_the_budget_and_needs_runs_and_sizes() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from analysis.approaches import comparison, envelope, parametric
 from analysis.approaches.surface import FEWEST, Surface
+from analysis.estimation import observations
 from analysis.inputs import frame, rows
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.results import evidence
@@ -120,7 +121,7 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Any) -> None:
 
 
 def surface_of(table: pd.DataFrame, **asked: Any) -> Any:
-    return parametric.surface(comparison._rows(table), {**PLAIN, **asked})
+    return parametric.surface(observations.rows_of(table), {**PLAIN, **asked})
 
 
 def test_a_surface_needs_six_runs_of_three_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +250,12 @@ def test_approaches_of_several_forms_stand_once(tmp_path: Any, monkeypatch: pyte
         reasons = ["", "none", "", ""]
         return pd.DataFrame({"a": np.float64(len(asked)), "reason": reasons}, pd.Index(names, name="approach"))
 
+    def alone(held: Any, budget: float, law: Any, options: Any) -> dict[str, Any]:
+        asked.append((len(held), budget, None, law, options["form"], options["loss"]))
+        return {"approach": f"3 {options['form']}", "a": float(len(asked)), "reason": ""}
+
     monkeypatch.setattr(comparison, "side_by_side", beside)
+    monkeypatch.setattr(comparison, "law_line", alone)
     table = tidy(studies.isoflop(0), tmp_path)
     fits: Any = {"chinchilla": "first", "kaplan": "second", "farseer": None}
     found = evidence.approaches(table, frame.used(table), 1e21, PLAIN, fits)

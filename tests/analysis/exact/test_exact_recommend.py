@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.approaches import compute_optimal, valleys
+from analysis.approaches import compute_optimal, power_laws
 from analysis.approaches.cost import Cost, cost
 from analysis.approaches.frontier import FrontierFit
 from analysis.approaches.loss_laws import Closed, Fitted
@@ -151,7 +151,7 @@ def test_valleys_propose_by_their_exponents() -> None:
     assert found.loss == pytest.approx(value)
     assert found.intervals["loss"] == resampling.interval(losses, value)
     lines = {
-        name: valleys.lines(FLOPS, 1e18, d)
+        name: power_laws.lines(FLOPS, 1e18, d)
         for name, d in (("params", given.draw_params), ("tokens", given.draw_tokens))
     }
     drawn = {name: c + s * np.log(100) for name, (c, s) in lines.items()}

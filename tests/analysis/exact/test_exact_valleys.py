@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.approaches import valley_options, valleys
+from analysis.approaches import power_laws, valley_findings, valley_options, valleys
+from analysis.approaches.parabola import Parabola, noise_of, parabola, status_of, vertex
 from analysis.inference import resampling
 from analysis.inputs.dataset import Rows, rows
 from analysis.values.blocks import PowerLaw, Valley
@@ -26,9 +27,9 @@ def table(*budgets: tuple[float, Any, Any]) -> Rows:
     return rows(keys, params=params, tokens=flops / 6 / params, flops=flops, loss=loss, nominal=flops)
 
 
-def one(x: Any, loss: Any, flops: float = 6e14) -> valleys.Parabola:
+def one(x: Any, loss: Any, flops: float = 6e14) -> Parabola:
     held = table((flops, x, loss))
-    return valleys.parabola(held, np.ones(len(held), dtype=bool))
+    return parabola(held, np.ones(len(held), dtype=bool))
 
 
 def bowl(bottom: float, x: Any = X, curve: float = 0.1, floor: float = 3.0) -> np.ndarray:
@@ -50,7 +51,7 @@ def test_a_parabola_is_polyfits() -> None:
     assert found.flops == pytest.approx(6e14)
     assert found.keys == ("r0", "r1", "r2", "r3", "r4")
     exact = replace(table((6e14, X, loss)), flops=6e14 * np.array([1.0, 1.1, 1.0, 1.0, 1.0]), labels=np.array([7.0]))
-    again = valleys.parabola(exact, np.ones(5, dtype=bool))
+    again = parabola(exact, np.ones(5, dtype=bool))
     assert again.flops_budget == 7.0
     assert again.flops == pytest.approx(6e14 * 1.1**0.2)
 
@@ -94,7 +95,7 @@ def test_sizes_beyond_the_window_are_left_out_where_four_are_left() -> None:
 )
 def test_verdicts_at_their_limits(loss: Any, noise: float, status: str, words: str) -> None:
     p = one(X, loss)
-    found, reason = valleys._status(p, noise / float(p.loss.mean()))
+    found, reason = status_of(p, noise / float(p.loss.mean()))
     assert found == status
     assert words in reason
     assert bool(reason) == (status != "minimum")
@@ -110,14 +111,14 @@ def test_a_vertex_by_hand() -> None:
         (3.0, -1.0 * (low - 3.9), 0.5): low - 3.9, (3.0, -1.0 * (low - 4.1), 0.5): np.nan,
         (3.0, -0.4, -0.5): np.nan, (3.0, 0.2, 0.0): np.nan,
     }  # fmt: skip
-    found = valleys._vertex(p, np.array(list(cases)))
+    found = vertex(p, np.array(list(cases)))
     for (coefficients, at), line in zip(cases.items(), found, strict=True):
         if np.isnan(at):
             assert np.isnan(line).all()
             continue
         c0, c1, c2 = coefficients
         assert line == pytest.approx([at + p.center, np.polyval(tokens, at), c0 + c1 * at + c2 * at**2])
-    assert valleys._vertex(p, np.array([[3.0, -0.4, 0.5]])).shape == (3,)
+    assert vertex(p, np.array([[3.0, -0.4, 0.5]])).shape == (3,)
 
 
 def test_noise_is_pooled_over_budgets() -> None:
@@ -129,11 +130,11 @@ def test_noise_is_pooled_over_budgets() -> None:
     third = one(np.linspace(-1, 1, 8), 3.0 + 0.02 * generator.normal(size=8))
     total = (first.relative**2).sum() + (second.relative**2).sum() + (third.relative**2).sum()
     np.testing.assert_allclose(first.relative, first.residual / first.loss.mean())
-    assert valleys._noise([first, second, third]) == pytest.approx(np.sqrt(total / (2 + 0 + 5)))
-    assert valleys._noise([second]) == 0.0
-    assert valleys._noise([]) == 0.0
+    assert noise_of([first, second, third]) == pytest.approx(np.sqrt(total / (2 + 0 + 5)))
+    assert noise_of([second]) == 0.0
+    assert noise_of([]) == 0.0
     thin = replace(first, keys=("a", "b"))
-    assert valleys._noise([third, thin]) == pytest.approx(
+    assert noise_of([third, thin]) == pytest.approx(
         np.sqrt(((third.relative**2).sum() + (first.relative**2).sum()) / 5)
     )
 
@@ -216,7 +217,7 @@ def test_draws_are_parabolas_through_drawn_losses() -> None:
     held = table(*three(), (6e17, X, 6 - bowl(0.0)))
     found = valleys.fit(held, resamples=60, seed=4)
     assert found.draw_loss.shape == found.draw_params.shape == (60, 3)
-    parabolas = [valleys.parabola(held, held.budget == g) for g in range(4)]
+    parabolas = [parabola(held, held.budget == g) for g in range(4)]
     residuals = np.concatenate([p.relative for p in parabolas])
     once = resampling.redrawn(residuals, 20 - 12, 60, 4)
     both = (once, once * resampling.student_scales(20 - 12, 60, 4)[:, None])
@@ -272,18 +273,18 @@ def test_lines_leave_out_what_is_missing() -> None:
     draws[1, 2] = np.nan
     draws[3, 1:] = np.nan
     draws[4] = np.nan
-    intercepts, slopes = valleys.lines(flops, 1e17, draws)
+    intercepts, slopes = power_laws.lines(flops, 1e17, draws)
     want = np.polyfit(x[[0, 1, 3]], draws[1, [0, 1, 3]], 1)
     assert slopes[:3] == pytest.approx([0.5, want[0], 0.0])
     assert intercepts[:3] == pytest.approx([2.0, want[1], 5.0])
     assert np.isnan(slopes[3:]).all()
     assert np.isnan(intercepts[3:]).all()
-    two = valleys.lines(flops, 1e17, np.array([[1.0, np.nan, np.nan, 4.0]]))
+    two = power_laws.lines(flops, 1e17, np.array([[1.0, np.nan, np.nan, 4.0]]))
     assert two[1][0] == pytest.approx(3.0 / np.log(1e4))
 
 
 def test_a_power_law_of_two_points_has_no_standard_error() -> None:
-    law = valleys.power_law(1e17, np.log([1e16, 1e18]), np.array([1.0, 2.0]), np.empty((0, 2)))
+    law = power_laws.power_law(1e17, np.log([1e16, 1e18]), np.array([1.0, 2.0]), np.empty((0, 2)))
     assert (law.bse, law.df_resid, law.points) == (None, 0, 2)
     assert law.exponent == pytest.approx(1 / np.log(100))
     assert law.coefficient == pytest.approx(np.exp(1.5))
@@ -305,8 +306,8 @@ def valley(status: str = "minimum", budget: float = 1e15, at: float = 0.0, point
 
 def test_places_among_the_sizes() -> None:
     for at in (-1.0, -0.3, 0.0, 0.7, 1.0):
-        assert valleys._place(valley(at=at)) == pytest.approx(at)
-        assert valleys._offset(valley(at=at)) == pytest.approx(abs(at))
+        assert valley_findings._place(valley(at=at)) == pytest.approx(at)
+        assert valley_findings._offset(valley(at=at)) == pytest.approx(abs(at))
 
 
 @pytest.mark.parametrize(
@@ -321,25 +322,25 @@ def test_places_among_the_sizes() -> None:
 )
 def test_budgets_without_a_minimum_are_findings(status: str, code: str, advice: str) -> None:
     three_ = [valley(status, b) for b in (1e15, 2e15, 3e15)]
-    found = valleys._checks(three_)
+    found = valley_findings.of_budgets(three_)
     assert [(c.code, c.message, c.advice, c.level) for c in found] == [
         (code, f"budget {b} FLOPs is left out: why {status}", advice, "warning") for b in ("1e+15", "2e+15", "3e+15")
     ]
-    (four,) = valleys._checks([*three_, valley(status, 4e15)])
+    (four,) = valley_findings.of_budgets([*three_, valley(status, 4e15)])
     assert four.message == f"4 budgets are left out (1e+15, 2e+15, 3e+15, ... FLOPs); the first: why {status}"
     assert (four.code, four.advice) == (code, advice)
 
 
 def test_few_minima_and_minima_near_an_edge_are_findings() -> None:
-    assert valleys._checks([]) == []
-    assert [c.message for c in valleys._checks([valley()])] == ["only 1 budget with a minimum"]
-    (two,) = valleys._checks([valley(), valley()])
+    assert valley_findings.of_budgets([]) == []
+    assert [c.message for c in valley_findings.of_budgets([valley()])] == ["only 1 budget with a minimum"]
+    (two,) = valley_findings.of_budgets([valley(), valley()])
     assert (two.code, two.message) == ("few_valleys", "only 2 budgets with a minimum")
     assert two.advice == "run more budgets; exponents of two points have no check"
-    assert [c.code for c in valleys._checks([valley()] * 3)] == ["few_valleys"]
-    assert valleys._checks([valley()] * 5) == []
+    assert [c.code for c in valley_findings.of_budgets([valley()] * 3)] == ["few_valleys"]
+    assert valley_findings.of_budgets([valley()] * 5) == []
     off_center = [valley(at=0.71), valley(budget=2e15, at=-0.71), valley(budget=3e15, at=0.69)]
-    (off,) = valleys._checks([*off_center, valley(), valley()])
+    (off,) = valley_findings.of_budgets([*off_center, valley(), valley()])
     assert off.code == "off_center"
     assert off.message == "the minimum lies near the edge of the sizes at 1e+15, 2e+15 FLOPs"
     assert off.advice == "centre the sizes on the minimum: off-centre parabolas are biased"
@@ -360,22 +361,22 @@ def test_few_minima_and_minima_near_an_edge_are_findings() -> None:
     ],
 )
 def test_a_drifting_grid(places: tuple[float, ...], side: str) -> None:
-    found = valleys._drift([valley(at=at) for at in places])
+    found = valley_findings._drift([valley(at=at) for at in places])
     assert len(found) == bool(side)
     for check in found:
         assert check.code == "drifting_grid"
         assert f"the minimum moves towards the {side} sizes swept: the grids drift" in check.message
         assert "tilts the exponents" in check.advice
-        assert valleys._checks([valley(at=at) for at in places])[1:] == found, "but for how few they are"
+        assert valley_findings.of_budgets([valley(at=at) for at in places])[1:] == found, "but for how few they are"
 
 
 def test_runs_outside_the_window_are_counted() -> None:
     held = table((6e13, [0.0], [3.0]), (6e14, X, bowl(0.0)), (6e15, [0.0, 1.0], [3.0, 2.9]))
-    assert valleys._far(held, [valley(points=5), valley(points=2)]) == []
-    (found,) = valleys._far(held, [valley(points=4), valley(points=1)])
+    assert valley_findings.outside_window(held, [valley(points=5), valley(points=2)]) == []
+    (found,) = valley_findings.outside_window(held, [valley(points=4), valley(points=1)])
     assert found.message == "parabolas leave out 2 runs of other sizes than 8 times around the best of the budget"
     assert (found.code, found.level, found.advice) == ("outside_window", "note", "the surface rests on these runs too")
-    (single,) = valleys._far(held, [valley(points=4), valley(points=2)])
+    (single,) = valley_findings.outside_window(held, [valley(points=4), valley(points=2)])
     assert "leave out 1 run of" in single.message
 
 
@@ -383,12 +384,12 @@ def test_draws_without_a_minimum_are_a_finding() -> None:
     best = np.stack((5 + 0.5 * LINE, LINE, LINE), axis=1)
     drawn = best + np.random.default_rng(0).normal(size=(1000, 4, 3))
     flops = np.exp(LINE)
-    assert valleys._resampled(flops, drawn, ()) == []
-    assert valleys._resampled(flops, drawn[:0], ()) == []
+    assert valley_findings.of_draws(flops, drawn, ()) == []
+    assert valley_findings.of_draws(flops, drawn[:0], ()) == []
     drawn[:10, 1] = np.nan
-    assert valleys._resampled(flops, drawn, ()) == [], "one in a hundred is none too many"
+    assert valley_findings.of_draws(flops, drawn, ()) == [], "one in a hundred is none too many"
     drawn[:11, 1], drawn[:30, 3] = np.nan, np.nan
-    (found,) = valleys._resampled(flops, drawn, ())
+    (found,) = valley_findings.of_draws(flops, drawn, ())
     assert found.code == "undefined_draws"
     assert found.message == "resampled valleys without a minimum: 1.1 % at 1e+16 FLOPs, 3.0 % at 1e+18 FLOPs"
     assert "5 % are reached" in found.advice
@@ -398,8 +399,8 @@ def test_an_exponent_without_an_interval_is_not_identified() -> None:
     bare = PowerLaw(1.0, 0.5, 1.0, None, None, None, 3, 1)
     assert not valleys._identified(bare, "a").identified
     assert valleys._identified(replace(bare, exponent_interval=(0.4, 0.6)), "a").identified
-    assert valleys._exp(None) is None
-    assert valleys._exp((0.0, 1.0)) == pytest.approx((1.0, np.e))
+    assert power_laws.exp_interval(None) is None
+    assert power_laws.exp_interval((0.0, 1.0)) == pytest.approx((1.0, np.e))
 
 
 def test_findings_of_a_fit_stand_together() -> None:

@@ -1,0 +1,115 @@
+"""Findings about isoFLOP valleys: budgets without a minimum, minima at the edge, drifting grids, lost draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from analysis.approaches.parabola import Parabola
+from analysis.approaches.valley_options import WINDOW
+from analysis.inference import scatter
+from analysis.inference.scatter import Scatter
+from analysis.inputs.dataset import Array, Rows
+from analysis.text import numbers
+from analysis.values.blocks import Check, Valley
+
+MANY_UNDEFINED = 0.01
+"""A larger share of draws without a minimum than this is a finding."""
+
+
+def of_budgets(valleys: Sequence[Valley]) -> list[Check]:
+    """Return a finding for every budget without a minimum, and for minima that lean on the edge of their sizes."""
+    advice = {
+        "edge": "add sizes beyond that edge at this budget",
+        "inverted": "widen the range of sizes at this budget, or repeat with more seeds",
+        "flat": "widen the range of sizes at this budget, or repeat with more seeds",
+        "negative": "add sizes at this budget around its lowest losses",
+        "too_few": "add sizes at this budget; five over a factor of 16 are a good valley",
+    }
+    codes = {
+        "edge": "edge_minimum", "inverted": "inverted_parabola", "flat": "flat_parabola",
+        "negative": "negative_parabola", "too_few": "few_points",
+    }  # fmt: skip
+    out = []
+    for status, code in codes.items():
+        bad = [v for v in valleys if v.status == status]
+        if len(bad) > 3:
+            labels = ", ".join(f"{v.flops_budget:.3g}" for v in bad[:3])
+            text = f"{len(bad)} budgets are left out ({labels}, ... FLOPs); the first: {bad[0].reason}"
+            out.append(Check(code, text, advice[status]))
+        else:
+            texts = [f"budget {v.flops_budget:.3g} FLOPs is left out: {v.reason}" for v in bad]
+            out += [Check(code, text, advice[status]) for text in texts]
+    minima = [v for v in valleys if v.status == "minimum"]
+    out += scatter.few(len(minima))
+    off = [v for v in minima if _offset(v) > 0.7]
+    if off:
+        labels = ", ".join(f"{v.flops_budget:.3g}" for v in off)
+        text = f"the minimum lies near the edge of the sizes at {labels} FLOPs"
+        out.append(Check("off_center", text, "centre the sizes on the minimum: off-centre parabolas are biased"))
+    return [*out, *_drift(minima)]
+
+
+def outside_window(rows: Rows, valleys: Sequence[Valley], window: float = WINDOW) -> list[Check]:
+    """Return a finding about the runs of budgets with a parabola that are too far from its best size to be in it."""
+    counts = np.bincount(rows.budget)
+    left = int(counts[counts >= 2].sum()) - sum(v.points for v in valleys)
+    if not left:
+        return []
+    text = f"{numbers.counted(left, 'run')} of other sizes than {window:g} times around the best of the budget"
+    return [Check("outside_window", f"parabolas leave out {text}", "the surface rests on these runs too", "note")]
+
+
+def flat_kept(minima: Sequence[Parabola], noise: float) -> list[Check]:
+    """Return the valleys that count though they are flat."""
+    labels = [f"{p.flops_budget:.3g}" for p in minima if p.is_flat(noise)]
+    if not labels:
+        return []
+    named = ", ".join(labels[:4]) + (", ..." if len(labels) > 4 else "")
+    text = (
+        f"{numbers.counted(len(labels), 'valley')} within twice the noise of {100 * noise:.2g} % kept ({named} FLOPs)"
+    )
+    return [
+        Check("flat_kept", text, "where such a minimum lies is the noise's choice: flat_valleys=drop leaves it out")
+    ]
+
+
+def of_draws(flops: Array, drawn: Array, found: Sequence[Scatter]) -> list[Check]:
+    """Return findings about draws without a minimum, and about minima that scatter by more than their noise."""
+    if not len(drawn):
+        return []
+    out, lost = [], np.isnan(drawn[..., 0]).mean(axis=0)
+    bad = lost > MANY_UNDEFINED
+    if bad.any():
+        shares = ", ".join(f"{numbers.percent(s)} at {c:.3g} FLOPs" for s, c in zip(lost[bad], flops[bad], strict=True))
+        advice = "there is no interval where 5 % are reached: widen the sizes of these budgets or add seeds"
+        out.append(Check("undefined_draws", f"resampled valleys without a minimum: {shares}", advice))
+    if found:
+        out += scatter.beyond(found[0])
+    return out
+
+
+def _drift(minima: Sequence[Valley]) -> list[Check]:
+    """Return a finding where the minimum wanders through the sizes as the budget grows: that tilts exponents."""
+    places = [_place(v) for v in minima]
+    steps = np.diff(places)
+    if len(places) < 3 or abs(places[-1] - places[0]) < 0.5 or not ((steps > 0).all() or (steps < 0).all()):
+        return []
+    side = "largest" if places[-1] > places[0] else "smallest"
+    text = f"from budget to budget the minimum moves towards the {side} sizes swept: the grids drift"
+    return [
+        Check("drifting_grid", text, "shift the sizes with the budget as N* grows: a drifting grid tilts the exponents")
+    ]
+
+
+def _offset(valley: Valley) -> float:
+    """Return how far the minimum is from the middle of the sizes, as a share of half their range."""
+    return abs(_place(valley))
+
+
+def _place(valley: Valley) -> float:
+    """Return where the minimum lies among the sizes in ln N: -1 at the smallest, 1 at the largest."""
+    assert valley.params_opt is not None
+    low, high = np.log(valley.params_range)
+    return float((np.log(valley.params_opt) - 0.5 * (low + high)) / (0.5 * (high - low)))
