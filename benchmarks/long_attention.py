@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from train.model.attention.masks import blocks
+from train.model.attention.masks import block_mask
 from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
@@ -58,7 +58,7 @@ def mask_line(length: int, window: int, documents: Tensor) -> str:
     started = time.perf_counter()
     with Largest() as seen:
         for one in (window, None):
-            blocks(length, length, one, documents, documents.device)
+            block_mask(length, length, one, documents, documents.device)
     if documents.device.type == "cuda":
         torch.cuda.synchronize()
     return (

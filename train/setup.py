@@ -178,9 +178,9 @@ def _fill(config: RunConfig) -> Fill:
     place = config.model.init_from
     if place is None:
         return lambda module: initialise(module, config.seed)
-    from train.hub.start import start_from
+    from train.hub.start import load_initial_weights
 
-    return lambda module: start_from(module, Path(place))
+    return lambda module: load_initial_weights(module, Path(place))
 
 
 def _filler(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: torch.device) -> Filler:

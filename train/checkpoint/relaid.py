@@ -1,8 +1,8 @@
 """Tensors whose shards are runs of numbers in rows of another length, as torch's checkpoints take them.
 
 A checkpoint holds every tensor in the weight's own shape, so that it is read on any mesh. Sharding may store a weight's
-numbers, and with them the moments, in rows of another length (train.spec.cut.laid_out); what a rank has of those is
-some regions of the whole tensor, and this says which.
+numbers, and with them the moments, in rows of another length (train.spec.cut.stored_shape); what a rank has of
+those is some regions of the whole tensor, and this says which.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from train.model.regions import parts_of
-from train.spec.cut import Shape
+from train.spec.counts import Shape
 
 
 class Relaid(Tensor):

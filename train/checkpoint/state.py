@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from train.checkpoint.relaid import relaid, stored_of
 from train.model.names import plain_name
-from train.spec.cut import Shape
+from train.spec.counts import Shape
 
 Optimizers = Sequence[torch.optim.Optimizer]
 State = dict[str, Tensor]

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else WRONG
     try:
         command, given = arguments[0], _given(arguments)
-        from train.hub.convert import export, take_in
+        from train.hub.convert import export, import_model
 
         if command == "export":
             step = given.get("step")
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
             of = None if step is None else int(step)
             print(export(Path(given["run"]), Path(given["out"]), given.get("dtype", "bfloat16"), of))
         else:
-            print(take_in(Path(given["source"]), Path(given["out"])))
+            print(import_model(Path(given["source"]), Path(given["out"])))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG

@@ -44,17 +44,17 @@ def export(run: Path, out: Path, dtype: str = "bfloat16", step: int | None = Non
     manifest = read_manifest(corpus)
     described = architecture.to_hub(model, data.vocab_size, data.sequence_length, manifest.separator_token, dtype)
     found = _checkpoint(run, step)
-    with _made(out) as made:
-        size = write_shards(made, _converted(found, model, data.vocab_size, DTYPES[dtype]))
-        (made / "config.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    with _new_folder(out) as target:
+        size = write_shards(target, _converted(found, model, data.vocab_size, DTYPES[dtype]))
+        (target / "config.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
         file = manifest.tokenizer.file
         content = None if file is None else (corpus / file).read_text("utf-8")
-        write_tokenizer(made, content, manifest.separator_token, data.sequence_length)
+        write_tokenizer(target, content, manifest.separator_token, data.sequence_length)
     kind = described["architectures"][0]
     return f"{out}: {kind}, {size / 2**20:,.1f} MiB in {dtype}, step {found.progress['step']} of {run}"
 
 
-def take_in(source: Path, out: Path) -> str:
+def import_model(source: Path, out: Path) -> str:
     """Write a Hugging Face folder as initial weights: tensors by our names, and config.yaml to start runs with.
 
     Raises ValueError where we have no key for what the model is, or `out` exists.
@@ -67,18 +67,18 @@ def take_in(source: Path, out: Path) -> str:
     length = int(config.get("max_position_embeddings") or 2048)
     resolve_model(model, length)
     shards, vocab_size = Shards(source), int(config["vocab_size"])
-    with _made(out) as made:
-        write_shards(made, _ours(shards, model, vocab_size))
+    with _new_folder(out) as target:
+        write_shards(target, _ours(shards, model, vocab_size))
         tokenizer = source / TOKENIZER
         sections: dict[str, dict[str, Any]] = {
             "model": {**_given(model), "init_from": str(out.absolute())},
             "data": {"vocab_size": vocab_size, "sequence_length": length},
         }
         if tokenizer.exists():
-            shutil.copyfile(tokenizer, made / TOKENIZER)
+            shutil.copyfile(tokenizer, target / TOKENIZER)
             separator_of(tokenizer.read_text("utf-8"), vocab_size)
             sections["data"] |= {"tokenizer": "bpe", "tokenizer_from": str((out / TOKENIZER).absolute())}
-        (made / "config.yaml").write_text(dump(sections), "utf-8")
+        (target / "config.yaml").write_text(dump(sections), "utf-8")
     return f"{out}: start a run from it with the model and data sections of {out / 'config.yaml'}"
 
 
@@ -117,14 +117,14 @@ def _ours(shards: Shards, model: ModelConfig, vocab_size: int) -> Iterator[tuple
 
 
 @contextmanager
-def _made(out: Path) -> Iterator[Path]:
+def _new_folder(out: Path) -> Iterator[Path]:
     """Yield a folder that becomes `out` when all went well and is removed when not."""
     if out.exists():
         raise ValueError(f"out={out} exists: name a folder that does not")
-    made = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    made.mkdir(parents=True)
+    target = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    target.mkdir(parents=True)
     try:
-        yield made
-        made.rename(out)
+        yield target
+        target.rename(out)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)

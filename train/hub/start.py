@@ -17,7 +17,7 @@ SHAPE = ("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tie
 """Keys of a model without which its weights are another's, also where every tensor that is asked for is there."""
 
 
-def start_from(module: Transformer, place: Path) -> None:
+def load_initial_weights(module: Transformer, place: Path) -> None:
     """Fill a module's weights from a folder that `train.hub import` made, whatever the layout over ranks.
 
     Raises ValueError that names the key which says another model, or the weight which is missing or has another shape.

@@ -11,9 +11,8 @@ import hashlib
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from train.model.params import ParamSpec
 from train.model.regions import parts_of
 from train.model.transformer import Transformer
 
@@ -21,22 +20,18 @@ BLOCK = 1 << 22
 """Most values of one block (one row at least): 16 MiB of fp32."""
 
 
+@torch.no_grad()
 def initialise(model: Transformer, seed: int) -> None:
-    """Fill the weights, or this rank's parts of them, from `seed`: normal matrices, norms of 1."""
-    fill(((name, weight, model.specs[name]) for name, weight in model.named_parameters()), seed)
-
-
-def fill(named: Iterable[tuple[str, nn.Parameter, ParamSpec]], seed: int) -> None:
-    """Fill weights by name and spec; of a DTensor the part that belongs to this rank."""
-    with torch.no_grad():
-        for name, weight, spec in named:
-            for region, part in parts_of(weight, spec.shape):
-                if part.numel() == 0:
-                    continue
-                if spec.init_std is None:
-                    part.fill_(1.0)
-                else:
-                    part.copy_(draw(name, spec.shape, region, seed).mul_(spec.init_std))
+    """Fill the weights, or this rank's parts of them, from `seed`: as `ParamSpec.init_std` says of each."""
+    for name, weight in model.named_parameters():
+        spec = model.specs[name]
+        for region, part in parts_of(weight, spec.shape):
+            if part.numel() == 0:
+                continue
+            if spec.init_std is None:
+                part.fill_(1.0)
+            else:
+                part.copy_(draw(name, spec.shape, region, seed).mul_(spec.init_std))
 
 
 def draw(name: str, shape: Iterable[int], region: tuple[slice, ...], seed: int) -> Tensor:

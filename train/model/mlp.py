@@ -22,7 +22,7 @@ class MLP(nn.Module):
 
     `gate_up` is (2, hidden, width), gate first: a tensor-parallel rank holds the same hidden channels of both, and FSDP
     cuts what such a rank has along these, too. FSDP alone stores the same numbers in rows that its ranks can share
-    evenly (train.spec.cut.laid_out).
+    evenly (train.spec.cut.stored_shape).
     """
 
     def __init__(self, config: ModelConfig) -> None:

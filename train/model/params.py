@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from train.spec.cut import Shape
+from train.spec.counts import Shape
 
 Kind: TypeAlias = Literal["embedding", "head", "matrix", "norm"]
 """embedding: an input embedding that is only looked up. head: the output head, also where it is the embedding. matrix:
@@ -40,7 +40,7 @@ class ParamSpec:
 
     shape: of the whole weight. init_std: standard deviation of its initial values, None: all are 1. tp_dim: the axis
     that tensor parallelism cuts, None: every rank holds it whole. fsdp_dim: the axis that FSDP cuts where the weight
-    keeps its shape (see train.spec.cut.laid_out). muon_split: rows of the matrices that alternate within it, each of
+    keeps its shape (see train.spec.cut). muon_split: rows of the matrices that alternate within it, each of
     which Muon makes orthogonal by itself; None for one. hub: None where Hugging Face's models have no such weight, and
     a model with it is not exported. layer: number of its block, None outside of blocks; set by `Transformer`.
     """

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from kernels.core.dtensor import is_dtensor, local
-from train.spec.cut import Box, Shape, boxes
+from train.spec.counts import Shape
+from train.spec.cut import Region, regions_of_run
 
 
-def regions_of(weight: Tensor, whole: Shape) -> list[Box]:
+def regions_of(weight: Tensor, whole: Shape) -> list[Region]:
     """Return the regions of the whole weight that this rank holds, in the order in which their numbers lie here.
 
-    One, unless sharding stores the numbers in rows of another length (train.spec.cut.laid_out): a run of those may
+    One, unless sharding stores the numbers in rows of another length (train.spec.cut): a run of those may
     begin and end within a row of the weight.
     """
     if not is_dtensor(weight):
@@ -27,10 +28,10 @@ def regions_of(weight: Tensor, whole: Shape) -> list[Box]:
     rows, columns = weight.shape
     assert sizes[1] == columns or not sizes[0], "rows are cut, not columns"
     first = min(starts[0], rows) * columns
-    return list(boxes(whole, first, first + sizes[0] * columns))
+    return list(regions_of_run(whole, first, first + sizes[0] * columns))
 
 
-def parts_of(weight: Tensor, whole: Shape) -> Iterator[tuple[Box, Tensor]]:
+def parts_of(weight: Tensor, whole: Shape) -> Iterator[tuple[Region, Tensor]]:
     """Yield the regions of the whole weight that this rank holds, each with its numbers here, shaped as the region."""
     part = local(weight)
     regions = regions_of(weight, whole)

@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.core.dtensor import local
 from train.optim.sharded import Exchange, part_of, shard_axis, take_gradient, whole
 from train.spec.config import OptimConfig
-from train.spec.cut import Shape
+from train.spec.counts import Shape
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

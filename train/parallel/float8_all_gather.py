@@ -43,15 +43,15 @@ def gather_in_fp8(module: Transformer, group: dist.ProcessGroup, dtype: torch.dt
             weight, shape = getattr(layer, name), module.specs[f"{names[layer]}.{name}"].shape
             shard = weight._local_tensor
             columns = shape[-1] if tuple(weight.shape) != shape else shard.shape[-1]  # tensor parallelism may cut them
-            ways.append(Way(product, shard, columns))
+            ways.append(Float8Shard(product, shard, columns))
     if ways:
-        sizes = _Sizes([way.shard for way in ways], group, dtype)
+        sizes = _LargestMagnitudes([way.shard for way in ways], group, dtype)
         for way, size, factor in zip(ways, sizes.largest, sizes.factors, strict=True):
             way.start(size, factor)
         module.register_forward_pre_hook(sizes.find, prepend=True)  # before FSDP2's own, which starts to gather
 
 
-class _Sizes:
+class _LargestMagnitudes:
     """The largest magnitude of every weight, (weights,) fp32 on the device, and the factors that come of them."""
 
     def __init__(self, shards: Sequence[Tensor], group: dist.ProcessGroup, dtype: torch.dtype) -> None:
@@ -79,7 +79,7 @@ class _Sizes:
             self.factors.copy_(scale_of(found, FORWARD))
 
 
-class Way:
+class Float8Shard:
     """One weight's way from shards to its product."""
 
     def __init__(self, product: Received, shard: Tensor, columns: int) -> None:
@@ -117,10 +117,10 @@ class Way:
         """Give what came to the product; return, the first time, what stands for the weight."""
         values = parts[0].view(FORWARD).view(-1)[: size.numel()]
         self._product.values = values.view(-1, self._columns)
-        return None if out is not None else (_Stand(dtype, parts[0].device), [])
+        return None if out is not None else (_Placeholder(dtype, parts[0].device), [])
 
 
-class _Stand:
+class _Placeholder:
     """What FSDP2 takes for the gathered weight: shaped by it, a tensor that gets gradients and has no memory."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:

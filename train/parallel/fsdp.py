@@ -22,13 +22,13 @@ from train.parallel.mesh import Mesh
 from train.parallel.model_part import Stage
 from train.precision.policy import formats
 from train.spec.config import RunConfig
-from train.spec.cut import laid_out
+from train.spec.cut import stored_shape
 
 
 def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
     """Cut a module's weights over the ranks; on the meta device, so that no rank ever holds them whole."""
     view = _view(mesh)
-    placements = _lay_out(module, mesh.axes.fsdp)
+    placements = _store_evenly(module, mesh.axes.fsdp)
     how: dict[str, Any] = {
         "mesh": view,
         "mp_policy": _precision(config),
@@ -87,7 +87,7 @@ def _precision(config: RunConfig) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=chosen.compute, reduce_dtype=chosen.reduce, cast_forward_inputs=False)
 
 
-def _lay_out(module: Transformer, ranks: int) -> dict[nn.Parameter, Shard]:
+def _store_evenly(module: Transformer, ranks: int) -> dict[nn.Parameter, Shard]:
     """Store the numbers of every weight in rows that the ranks can share evenly; return where each is to be cut.
 
     FSDP2 cuts no axis but the first unevenly. What tensor parallelism has cut keeps its shape: its hidden channels are
@@ -96,7 +96,7 @@ def _lay_out(module: Transformer, ranks: int) -> dict[nn.Parameter, Shard]:
     placements = {}
     for name, weight in list(module.named_parameters()):
         spec = module.specs[name]
-        shape = laid_out(spec.shape, ranks)
+        shape = stored_shape(spec.shape, ranks)
         if shape == spec.shape or isinstance(weight, DTensor):
             placements[weight] = Shard(spec.fsdp_dim)
         else:

@@ -48,9 +48,9 @@ def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.dev
     for data parallelism; FSDP2 cuts empty weights, so that no rank ever holds a whole model.
     """
     if mesh.axes.tp > 1:
-        from train.parallel.tensor import cut
+        from train.parallel.tensor import shard
 
-        cut(module, mesh, config.parallel.async_tp)
+        shard(module, mesh, config.parallel.async_tp)
     if mesh.axes.cp > 1:
         from train.parallel.context import share_sequences
 

@@ -92,7 +92,7 @@ class Pipeline:
         """
         self._divisor = valid.double() / scale
         self._losses = []
-        size, wanted = self._cut(len(batch))
+        size, wanted = self._micro_batches(len(batch))
         together = self._parallel.pp_micro_batches or wanted
         start = 0
         for count in even_parts(wanted, together):
@@ -100,10 +100,10 @@ class Pipeline:
             start += count * size
             self._pass(chunk, size, micro_batches(self._parallel, count))
         for stage in self._stages:
-            _lay_out(stage.module)
+            _make_contiguous(stage.module)
             stage.finish()
         self._sum_tied()
-        return torch.stack(self._losses).sum() / valid if self._losses else self._nothing()
+        return torch.stack(self._losses).sum() / valid if self._losses else self._zero()
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
@@ -113,7 +113,7 @@ class Pipeline:
         Micro-batches pass the stages one after the other in one order that all ranks keep, so that no two wait for
         each other; with several stages a rank that is slower than the training schedule, and as right.
         """
-        size, count = self._cut(len(batch))
+        size, count = self._micro_batches(len(batch))
         padded, found = batch.padded(size * count), []
         for i in range(count):
             micro = padded.part(i * size, (i + 1) * size)
@@ -128,7 +128,7 @@ class Pipeline:
                 else:
                     dist.send(out.contiguous(), self._peer(number + 1), group=self._group)
         if not self._stages[0].module.each:
-            return torch.stack(found).sum() if found else self._nothing()
+            return torch.stack(found).sum() if found else self._zero()
         tokens = torch.zeros(batch.inputs.shape, dtype=torch.float32, device=self._device)
         return torch.cat(found)[: len(batch)] if found else tokens
 
@@ -149,8 +149,8 @@ class Pipeline:
             self._schedules = {key: self._make(chunk.part(0, size), count)}  # one set of buffers at a time
         schedule = self._schedules[key]
         first = (chunk.inputs,) if self._numbers[0] == 0 else ()
-        about = {"targets": chunk.targets, "positions": chunk.positions, **_documents(chunk)}
-        kwargs = {name: value for name, value in about.items() if value is not None}
+        given = {"targets": chunk.targets, "positions": chunk.positions, **_documents(chunk)}
+        kwargs = {name: value for name, value in given.items() if value is not None}
         target = chunk.targets if self.last else None
         schedule.step(*first, target=target, return_outputs=False, **kwargs)
 
@@ -182,7 +182,7 @@ class Pipeline:
         self._losses.append(loss.detach())
         return loss * (self._stages[-1].loss_factor / self._divisor)
 
-    def _cut(self, sequences: int) -> tuple[int, int]:
+    def _micro_batches(self, sequences: int) -> tuple[int, int]:
         """Return size and number of the micro-batches of a batch; fewer, larger ones would leave stages idle."""
         given = self._parallel.micro_batch_sequences
         size = given or max(1, min(self._micro, sequences // self._count))
@@ -193,7 +193,7 @@ class Pipeline:
         sequences, length = micro.inputs.shape
         return sequences, length // self._mesh.axes.tp, self._width
 
-    def _nothing(self) -> Tensor:
+    def _zero(self) -> Tensor:
         return torch.zeros((), dtype=torch.float64, device=self._device)
 
     def _peer(self, stage: int) -> int:
@@ -222,7 +222,7 @@ class _Stage(PipelineStage):
             return super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
-def _lay_out(module: nn.Module) -> None:
+def _make_contiguous(module: nn.Module) -> None:
     """Give gradients the memory layout of their weights.
 
     A split backward pass leaves them as its products came, some as transposed views, where autograd would have copied

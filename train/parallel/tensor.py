@@ -26,7 +26,7 @@ from train.parallel.collectives import gather, scatter
 from train.parallel.mesh import Mesh
 
 
-def cut(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
+def shard(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
     """Cut a module on the meta device over the ranks of tp, and make it gather and scatter as it runs.
 
     With `overlap` compiled blocks cut their matrix products into pieces that run while others are on their way

@@ -1,10 +1,13 @@
-"""Exact parameter and FLOP counts of the decoder. A number carries its meaning: each kind of N has its own name."""
+"""The decoder's weights, and its exact parameter and FLOP counts: each kind of N has its own name."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from train.spec.config import ModelConfig
+
+Shape = tuple[int, ...]
 
 FLOP_RULE = "6*matmul+attention"
 """Name of the rule by which FLOPs are counted, recorded beside every count."""
@@ -54,18 +57,69 @@ def window_of(model: ModelConfig, layer: int) -> int | None:
     return model.window
 
 
+@dataclass(frozen=True)
+class Weight:
+    """A weight's shape and the axes that it is cut along, as its train.model.params.ParamSpec says, without torch.
+
+    tp_dim: by tensor parallelism, None: each rank holds it whole. fsdp_dim: by FSDP within tensor parallelism.
+    """
+
+    shape: Shape
+    tp_dim: int | None = None
+    fsdp_dim: int = 0
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+    def on_tensor_rank(self, tp: int) -> Shape:
+        """Return the shape of what one of `tp` tensor-parallel ranks has."""
+        axis = self.tp_dim
+        if axis is None:
+            return self.shape
+        return (*self.shape[:axis], -(-self.shape[axis] // tp), *self.shape[axis + 1 :])
+
+
+def block_weights(model: ModelConfig) -> dict[str, Weight]:
+    """Return one block's weights by their names in the block."""
+    width, hidden, size = model.width, mlp_width(model), head_dim(model)
+    norm, head_norm = Weight((width,)), Weight((size,))
+    head_norms = {"attention.query_norm.weight": head_norm, "attention.key_norm.weight": head_norm}
+    return {
+        "attention_norm.weight": norm,
+        "attention.qkv": Weight((width + 2 * kv_heads(model) * size, width), tp_dim=0),
+        "attention.out": Weight((width, width), tp_dim=1),
+        **(head_norms if model.qk_norm else {}),
+        "mlp_norm.weight": norm,
+        "mlp.gate_up": Weight((2, hidden, width), tp_dim=1, fsdp_dim=1),
+        "mlp.down": Weight((width, hidden), tp_dim=1),
+    }
+
+
+def end_weights(model: ModelConfig, vocab_size: int, first: bool = True, last: bool = True) -> dict[str, Weight]:
+    """Return the weights beside the blocks, in the part of a model that has its first or last layer."""
+    matrix = Weight((vocab_size, model.width), tp_dim=0)
+    found: dict[str, Weight] = {}
+    if first or (last and model.tied_embeddings):
+        found["embedding.weight"] = matrix
+    if last:
+        found["norm.weight"] = Weight((model.width,))
+        if not model.tied_embeddings:
+            found["output.weight"] = matrix
+    return found
+
+
 def params(model: ModelConfig, vocab_size: int) -> Params:
     """Return the parameter counts of a model with this vocabulary [tokens]."""
-    attention = 2 * model.width * model.width + 2 * model.width * kv_heads(model) * head_dim(model)
-    mlp = 3 * model.width * mlp_width(model)
-    matrices = model.layers * (attention + mlp)
-    norms = model.layers * (2 * model.width + (2 * head_dim(model) if model.qk_norm else 0)) + model.width
+    block, ends = block_weights(model).values(), end_weights(model, vocab_size).values()
+    matrices = model.layers * sum(weight.numbers for weight in block if len(weight.shape) > 1)
+    total = model.layers * sum(weight.numbers for weight in block) + sum(weight.numbers for weight in ends)
     embedding = vocab_size * model.width
-    head = 0 if model.tied_embeddings else embedding
     return Params(
-        total=embedding + head + matrices + norms,
+        total=total,
         embedding=embedding,
-        non_embedding=matrices + norms,
+        non_embedding=total - embedding * (1 if model.tied_embeddings else 2),
         matmul=matrices + embedding,
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from train.spec import cut, optimizers
 from train.spec.config import ModelConfig, RunConfig
+from train.spec.counts import Weight, block_weights, end_weights
 from train.spec.mesh import Axes
 from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
 
@@ -63,8 +64,8 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
 def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
     """Return what the fullest of those that share a pipeline rank's part holds: weights and gradients, and moments."""
     layers, block, ends = _part(config, axes, rank)
-    hidden = layers * cut.fullest([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp)
-    total = layers * cut.fullest(block, axes.fsdp, axes.tp) + cut.fullest(ends, axes.fsdp, axes.tp)
+    hidden = layers * cut.largest_shards([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp)
+    total = layers * cut.largest_shards(block, axes.fsdp, axes.tp) + cut.largest_shards(ends, axes.fsdp, axes.tp)
     moments = optimizers.moments(config.optim.name, hidden, total)
     copy = 0 if config.precision.name == "fp32" else 2
     return total * (8 + copy), moments * (2 if config.precision.optimizer_state == "bf16" else 4)
@@ -86,17 +87,17 @@ def _gathered(config: RunConfig, axes: Axes) -> int:
 def _together(config: RunConfig, axes: Axes, rank: int) -> int:
     """Return how many of a pipeline rank's weights are gathered at a time, in numbers of one shard."""
     layers, block, ends = _part(config, axes, rank)
-    one = cut.fullest(block, axes.fsdp, axes.tp)
-    each = [cut.held(weight, axes.fsdp, axes.tp) for weight in ends]
+    one = cut.largest_shards(block, axes.fsdp, axes.tp)
+    each = [cut.largest_shard(weight, axes.fsdp, axes.tp) for weight in ends]
     whole = layers * one + sum(each)
     return min(whole, 2 * one + max(each, default=0)) if config.parallel.zero == 3 else whole
 
 
-def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, list[cut.Weight], list[cut.Weight]]:
+def _part(config: RunConfig, axes: Axes, rank: int) -> tuple[int, list[Weight], list[Weight]]:
     """Return how many blocks a pipeline rank has, a block's weights and those beside blocks."""
     layers, first, last = share_of(config, axes.pp, rank)
-    ends = cut.end_weights(config.model, config.data.vocab_size, first, last)
-    return layers, list(cut.block_weights(config.model).values()), list(ends.values())
+    ends = end_weights(config.model, config.data.vocab_size, first, last)
+    return layers, list(block_weights(config.model).values()), list(ends.values())
 
 
 def _activations(config: RunConfig, axes: Axes, device: str) -> int:

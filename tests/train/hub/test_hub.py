@@ -16,9 +16,9 @@ from train.checkpoint.save import Saver
 from train.checkpoint.state import collect
 from train.hub import architecture, weights
 from train.hub.__main__ import main
-from train.hub.convert import export, take_in
+from train.hub.convert import export, import_model
 from train.hub.shards import INDEX, Shards, write_shards
-from train.hub.start import start_from
+from train.hub.start import load_initial_weights
 from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig, RunConfig, key
@@ -95,12 +95,12 @@ def test_what_was_exported_comes_back_bit_for_bit(tmp_path: Path, name: str) -> 
     model = made(MODELS[name][1])
     write_hub(model, tmp_path / "hub", limit=20_000)
     assert (tmp_path / "hub" / INDEX).exists()  # in several files
-    take_in(tmp_path / "hub", tmp_path / "back")
+    import_model(tmp_path / "hub", tmp_path / "back")
     sections = read_mapping(tmp_path / "back" / "config.yaml")
     config = resolve_model(read(ModelConfig, sections["model"], "model"), LENGTH)
     assert replace(config, init_from=None, init_std=None) == replace(model.config, init_std=None)
     again = Transformer(config, sections["data"]["vocab_size"], LENGTH)
-    start_from(again, tmp_path / "back")
+    load_initial_weights(again, tmp_path / "back")
     for (name_, a), (_, b) in zip(again.named_parameters(), model.named_parameters(), strict=True):
         assert torch.equal(a, b), name_
 
@@ -212,7 +212,7 @@ def test_what_cannot_be_imported_is_refused(changes: dict[str, Any], words: str)
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     write_hub(made({}), tmp_path / "hub")
-    take_in(tmp_path / "hub", tmp_path / "back")
+    import_model(tmp_path / "hub", tmp_path / "back")
 
     def other(vocabulary: int = VOCABULARY, **changes: Any) -> Transformer:
         return Transformer(resolve_model(replace(BASE, **changes), LENGTH), vocabulary, LENGTH)
@@ -220,9 +220,9 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     for name, value in (("kv_heads", 4), ("layers", 2), ("head_dim", 4), ("tied_embeddings", True)):
         # Fewer layers, other heads and a tied embedding find all of their tensors, of the right shapes.
         with pytest.raises(ValueError, match=rf"model\.{name}={value} but the weights .* are those of {name}="):
-            start_from(other(**{name: value}), tmp_path / "back")
+            load_initial_weights(other(**{name: value}), tmp_path / "back")
     with pytest.raises(ValueError, match=r"embedding\.weight has shape \(64, 32\), the config wants \(80, 32\)"):
-        start_from(other(80), tmp_path / "back")
+        load_initial_weights(other(80), tmp_path / "back")
     with pytest.raises(ValueError, match="has no tensor 'nothing'"):
         Shards(tmp_path / "back").read("nothing")
 

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from benchmarks.long_attention import Largest
 from train.model.attention import masks
-from train.model.attention.masks import BLOCK, blocks, dense, make_masks, mask_of
+from train.model.attention.masks import BLOCK, block_mask, dense_mask, make_masks, mask_of
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 def largest(length: int, **changes: Any) -> int:
     documents = torch.arange(length)[None] // 100
     with Largest() as seen:
-        blocks(length, length, **{"window": None, "documents": documents, "device": CPU, **changes})
+        block_mask(length, length, **{"window": None, "documents": documents, "device": CPU, **changes})
     return int(seen.size)
 
 
@@ -53,8 +53,8 @@ def test_block_masks_are_the_written_out_ones(
         documents = (torch.rand(2, keys, generator=generator) < 0.01).long().cumsum(1)
     elif kind == "any order":
         documents = torch.randint(0, 3, (2, -(-keys // 90)), generator=generator).repeat_interleave(90, 1)[:, :keys]
-    written = dense(queries, keys, window, documents, CPU)
-    made = blocks(queries, keys, window, documents, CPU)
+    written = dense_mask(queries, keys, window, documents, CPU)
+    made = block_mask(queries, keys, window, documents, CPU)
     rows, columns = -(-queries // BLOCK), -(-keys // BLOCK)
     padded = torch.zeros(len(written), rows * BLOCK, columns * BLOCK, dtype=torch.bool)
     padded[:, :queries, :keys] = written[:, 0]
@@ -105,7 +105,7 @@ def test_a_gpu_has_one_block_mask_a_window_also_for_changed_scores(
         calls += 1
         return "made"
 
-    monkeypatch.setattr(masks, "blocks", counted)
+    monkeypatch.setattr(masks, "block_mask", counted)
     made = make_masks([(16, 16)], [window] * 12, None, torch.device("cuda"), plain)
     assert calls == wanted
     assert mask_of(made[window], 16, 16) == ("made" if wanted else None)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.train.model.reference import reference_logits
-from train.model.attention.masks import blocks, dense
+from train.model.attention.masks import block_mask, dense_mask
 from train.model.attention.sdpa import Rule, attend
 from train.model.init import initialise
 from train.model.transformer import Transformer
@@ -142,10 +142,10 @@ def test_flex_attention_is_told_the_same(queries: int, window: int | None, cap: 
 
     q, k, v = torch.randn(2, 4, queries, 8), torch.randn(2, 2, LENGTH, 8), torch.randn(2, 2, LENGTH, 8)
     rule = Rule(cap, heads)
-    mask = blocks(queries, LENGTH, window, DOCUMENTS, torch.device("cpu"))
+    mask = block_mask(queries, LENGTH, window, DOCUMENTS, torch.device("cpu"))
     with torch.no_grad():
         flexed = flex_attention(q, k, v, score_mod=score_mod(q, k, rule), block_mask=mask, enable_gqa=True)
-        written = dense(queries, LENGTH, window, DOCUMENTS, torch.device("cpu"))
+        written = dense_mask(queries, LENGTH, window, DOCUMENTS, torch.device("cpu"))
         wanted = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), written, rule)
     assert isinstance(flexed, Tensor)
     torch.testing.assert_close(flexed.transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)

@@ -52,7 +52,7 @@ def sharded(model: Transformer, tp: int = 1, dp_shard: int = 1) -> Iterator[tupl
     with pretended(tp * dp_shard) as world, torch.device("meta"):
         mesh: Mesh = make_mesh(parallel, world, torch.device("cpu"))
         if tp > 1:
-            tensor.cut(model, mesh)
+            tensor.shard(model, mesh)
         if dp_shard > 1:
             fsdp.shard(model, config, mesh)
         for name, weight in model.named_parameters():

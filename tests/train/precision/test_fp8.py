@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from kernels.float8.api import cast_fp8
-from train.parallel.float8_all_gather import Way
+from train.parallel.float8_all_gather import Float8Shard
 from train.precision.float8 import BACKWARD, FORWARD, Received, convert, narrowed, rowwise, tensorwise
 from train.precision.product import Product
 from train.spec.config import PrecisionConfig
@@ -128,7 +128,7 @@ def test_shards_of_different_sizes_are_sent_alike_and_come_as_one_weight(rows: t
     policy, mesh = MixedPrecisionPolicy(param_dtype=torch.bfloat16), SimpleNamespace(size=lambda: len(rows))
     product, sent = Received(), []
     for shard in torch.split(whole, list(rows)):
-        way = Way(product, shard, 16)
+        way = Float8Shard(product, shard, 16)
         way.start(largest, torch.ones(()))
         (part,), size = shard.fsdp_pre_all_gather(mesh, whole.shape, whole.stride(), nn.Identity(), policy)  # type: ignore[attr-defined]
         assert part.dtype is torch.uint8 and part.shape == (rows[0], 16)

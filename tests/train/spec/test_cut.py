@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from benchmarks.shard_evenness import CONF, PRESETS, config_of, measured
 from train.model.transformer import Part, Transformer
-from train.spec import cut
 from train.spec.config import ModelConfig, ParallelConfig
-from train.spec.cut import Weight
+from train.spec.counts import Weight, block_weights, end_weights, params
+from train.spec.cut import largest_shard, largest_shards, regions_of_run
 from train.spec.decoder import resolve_model
 from train.spec.footprint import footprint
 from train.spec.mesh import Axes, check
@@ -32,15 +32,15 @@ def model_of(preset: str) -> ModelConfig:
 @pytest.mark.parametrize("vocabulary", [257, 50_304, 128_256])
 def test_no_rank_holds_more_than_a_twentieth_above_its_share(preset: str, vocabulary: int) -> None:
     model = model_of(preset)
-    block, ends = cut.block_weights(model), cut.end_weights(model, vocabulary)
+    block, ends = block_weights(model), end_weights(model, vocabulary)
     for ranks in RANKS:
-        most = model.layers * cut.fullest(block.values(), ranks) + cut.fullest(ends.values(), ranks)
-        fair = model.layers * cut.fair(block.values(), ranks) + cut.fair(ends.values(), ranks)
+        most = model.layers * largest_shards(block.values(), ranks) + largest_shards(ends.values(), ranks)
+        fair = params(model, vocabulary).total / ranks
         assert 1.0 <= most / fair <= 1.05, ranks
         # Nor of any one matrix: what is gathered of it is its shares, rounded up.
         for name, weight in {**block, **ends}.items():
             if len(weight.shape) > 1:
-                assert cut.held(weight, ranks) * ranks <= 1.05 * math.prod(weight.shape), (ranks, name)
+                assert largest_shard(weight, ranks) * ranks <= 1.05 * weight.numbers, (ranks, name)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_shapes_and_cuts_are_those_of_the_model(preset: str, tied: bool) -> None
         named = {
             f"blocks.{i}.{name}": weight
             for i in range(part.start, part.stop)
-            for name, weight in cut.block_weights(model).items()
+            for name, weight in block_weights(model).items()
         }
-        named |= cut.end_weights(model, 300, part.first, part.last)
+        named |= end_weights(model, 300, part.first, part.last)
         assert {name: Weight(spec.shape, spec.tp_dim, spec.fsdp_dim) for name, spec in made.specs.items()} == named
         assert {name: tuple(weight.shape) for name, weight in made.named_parameters()} == {
             name: weight.shape for name, weight in named.items()
@@ -80,7 +80,7 @@ def test_regions_of_a_run_are_its_numbers_in_order(shape: list[int], data: st.Da
     start = data.draw(st.integers(0, size))
     stop = data.draw(st.integers(start, size))
     numbers = torch.arange(size).view(shape)
-    found = [numbers[region].flatten() for region in cut.boxes(tuple(shape), start, stop)]
+    found = [numbers[region].flatten() for region in regions_of_run(tuple(shape), start, stop)]
     assert torch.cat([numbers.new_empty(0), *found]).tolist() == list(range(start, stop))
     assert len(found) <= 2 * len(shape) - 1
 
@@ -100,7 +100,7 @@ def test_gathered_weights_are_planned_with_their_padding(zero: int, times: float
 def test_the_fullest_rank_of_a_pipeline_is_planned() -> None:
     config = replace(config_of("8b", 4, 50_304), parallel=ParallelConfig(dp_replicate=1, pp=4, dp_shard=1))
     head = 50_304 * 4096
-    block = sum(math.prod(weight.shape) for weight in cut.block_weights(config.model).values())
+    block = sum(weight.numbers for weight in block_weights(config.model).values())
     assert layers_of(config) == (9, 8, 8, 7)
     assert footprint(config, Axes(pp=4), "cuda").states == 16 * (9 * block + head), "the first, with the embedding"
 

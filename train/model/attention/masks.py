@@ -37,7 +37,7 @@ def make_masks(
     whether scores are but scaled products (train.model.attention.sdpa.Rule); where they are not, CUDA wants a mask in
     any case.
     """
-    make = blocks if device.type == "cuda" else dense
+    make = block_mask if device.type == "cuda" else dense_mask
     every = device.type == "cuda" and not plain
 
     def mask(queries: int, keys: int, window: int | None) -> Mask:
@@ -60,7 +60,7 @@ def mask_of(masks: Masks, queries: int, keys: int) -> Mask:
     return masks[queries, keys]
 
 
-def dense(queries: int, keys: int, window: int | None, documents: Tensor | None, device: torch.device) -> Tensor:
+def dense_mask(queries: int, keys: int, window: int | None, documents: Tensor | None, device: torch.device) -> Tensor:
     """Return the mask written out: bool (batch or 1, 1, queries, keys)."""
     at = torch.arange(keys, device=device)
     distance = at[keys - queries :, None] - at
@@ -73,7 +73,7 @@ def dense(queries: int, keys: int, window: int | None, documents: Tensor | None,
     return (seen & same)[:, None]
 
 
-def blocks(queries: int, keys: int, window: int | None, documents: Tensor | None, device: torch.device) -> Any:
+def block_mask(queries: int, keys: int, window: int | None, documents: Tensor | None, device: torch.device) -> Any:
     """Return the mask as FlexAttention's BlockMask: which blocks need work, and which of them no mask within.
 
     A block is left out only where none of its queries sees any of its keys, by position or by the range of its

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from train.model.alibi import slopes
-from train.model.attention.masks import Mask, dense
+from train.model.attention.masks import Mask, dense_mask
 from train.spec.config import ModelConfig
 from train.spec.counts import head_dim
 
@@ -122,7 +122,7 @@ _has_flash._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _seen(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
     assert mask is None or isinstance(mask, Tensor)
-    return dense(q.shape[2], k.shape[2], None, None, q.device) if mask is None else mask
+    return dense_mask(q.shape[2], k.shape[2], None, None, q.device) if mask is None else mask
 
 
 def _bias(q: Tensor, k: Tensor, rule: Rule) -> Tensor:
