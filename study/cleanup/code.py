@@ -91,9 +91,9 @@ def _needs(folder: StudyFolder, known: ledger.Ledger, now: float, late: bool) ->
     for batch in known.batches.values():
         if batch.resources.get("code") != "frozen" or batch.code is None:
             continue
-        its = [key for key in batch.keys if known.current.get(key) == batch.name]
+        its = [] if batch.of_search else [key for key in batch.keys if known.current.get(key) == batch.name]
         open_ = any(not _is_over(folder, known, key, now) for key in its)
-        if late or open_ or (not batch.keys and _goes_on(folder)):
+        if late or open_ or (batch.of_search and _goes_on(folder)):
             yield batch.code
 
 

@@ -20,7 +20,7 @@ from study.reconcile.last_job import is_over
 from study.reconcile.services import Services
 from study.reconcile.two_phase import Request, send
 from study.records import ledger
-from study.records.ledger import Ledger, Waiting
+from study.records.ledger import UNIT, Ledger, Waiting
 from study.records.settings import reference
 from study.status import budget
 from study.storage.files import write_json
@@ -45,6 +45,11 @@ class Part:
     throttle: int
     dependency: str | None = None
     array: bool = True
+
+    @property
+    def of_search(self) -> bool:
+        """Whether its keys are units of a search."""
+        return UNIT in self.asked.resources
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def _submit_what_fits(
     if not state.waiting:
         return 0
     if full := _disk_was_full(folder, state):
-        return _all_wait(folder, services, full, len(state.waiting), sparing)
+        return _all_wait(folder, services, full, state, sparing)
     seen = site.look(services.runner, folder.limits, services.clock())
     if "command not found" in seen.problem and not sparing:
         raise ValueError(
@@ -147,7 +152,7 @@ def _submit_what_fits(
         )
     if seen.problem:
         why = f"the scheduler gave no answer ({seen.problem})"
-        return _all_wait(folder, services, why, len(state.waiting), sparing)
+        return _all_wait(folder, services, why, state, sparing)
     gone = {key for key, job in after.items() if not dependencies.lives(job, seen.queue.alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
     over = settled(folder, state, seen)
@@ -170,22 +175,22 @@ def _submit_what_fits(
         _cancel_late(folder, [key for part in decided.parts for key in part.keys], services)
     if singles:
         services.say(
-            f"submitted {counted(out, 'point')} as {counted(singles, 'single job')}: SLURM takes no arrays here"
+            f"submitted {counted(out, _noun(state))} as {counted(singles, 'single job')}: SLURM takes no arrays here"
         )
     left = len(state.waiting) - out
     _note(folder, services, why, left)
     if left and out:
-        services.say(f"{_waits(left)} ({why}): any later command and the jobs themselves submit them")
+        services.say(f"{_waits(state, left)} ({why}): any later command and the jobs themselves submit them")
     elif left and not sparing:
-        services.say(f"{_waits(left)}: {why}")
+        services.say(f"{_waits(state, left)}: {why}")
     return out
 
 
-def _all_wait(folder: StudyFolder, services: Services, why: str, waiting: int, sparing: bool) -> int:
+def _all_wait(folder: StudyFolder, services: Services, why: str, state: Ledger, sparing: bool) -> int:
     """Write down why nothing goes out, and say it where a person asked; return 0."""
-    _note(folder, services, why, waiting)
+    _note(folder, services, why, len(state.waiting))
     if not sparing:
-        services.say(f"{_waits(waiting)}: {why}")
+        services.say(f"{_waits(state, len(state.waiting))}: {why}")
     return 0
 
 
@@ -219,15 +224,22 @@ def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool)
 
     shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
     jobs = shape.jobs(len(part.keys)) if part.array else None
-    request = Request(sbatch.batch_name(folder.name), shape, jobs, part.keys, part.asked.code, part.throttle)
+    module, also = ("study.workers.worker", {UNIT: True}) if part.of_search else ("study.job", {})
+    name = sbatch.batch_name(folder.name)
+    request = Request(name, shape, jobs, part.keys, part.asked.code, part.throttle, module, also)
     sent = send(folder, request, services, patient=patient)
     if part.array and not sent.full:
-        services.say(f"submitted {counted(len(part.keys), 'point')} as job array {sent.job_id} ({request.name})")
+        count = counted(len(part.keys), "unit" if part.of_search else "point")
+        services.say(f"submitted {count} as job array {sent.job_id} ({request.name})")
     return sent.full
 
 
-def _waits(count: int) -> str:
-    return f"{counted(count, 'point')} wait{'s' * (count == 1)}"
+def _noun(state: Ledger) -> str:
+    return "unit" if any(UNIT in asked.resources for asked in state.waiting.values()) else "point"
+
+
+def _waits(state: Ledger, count: int) -> str:
+    return f"{counted(count, _noun(state))} wait{'s' * (count == 1)}"
 
 
 def _note(folder: StudyFolder, services: Services, why: str, waiting: int) -> None:

@@ -13,7 +13,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from study.reconcile.services import Services
-from study.reconcile.triggers import AttemptEnd, JobEnd, LocalEnds, Look, Neighbours, Resolve, Submit, Trigger
+from study.reconcile.triggers import (
+    AttemptEnd,
+    JobEnd,
+    LocalEnds,
+    Look,
+    LostUnits,
+    Neighbours,
+    Resolve,
+    Submit,
+    Trigger,
+    UnitEnd,
+    Units,
+    Workers,
+)
 from study.records import ledger
 from study.records.ledger import Ledger
 from study.storage.files import locked, read_json
@@ -27,6 +40,8 @@ SUBMITTER_SECONDS = 120.0
 """How long a command waits for another process that submits."""
 NEIGHBOURS_SECONDS = 30.0
 """How long a job that looks after others waits for one that submits: nobody may come after it."""
+SEARCH_SECONDS = 60.0
+"""How long whoever advances a search waits for another process that submits."""
 LOOK_SECONDS = 10.0
 """How often commands that look at a study ask for room, all of them together."""
 
@@ -51,26 +66,16 @@ def step(study: StudyFolder, services: Services, trigger: Trigger) -> Stepped:
     is only said.
     """
     match trigger:
-        case Submit() | Resolve():
-            return Stepped(_as_asked(study, services, trigger))
         case Look():
             return _after_look(study, services, trigger)
-        case Neighbours():
-            from study.executors.slurm import query
-            from study.status.observer import Observer
-
-            observer = Observer(study, lambda ids: query.look(ids, services.runner))
-            observer.refresh()
-            return Stepped(_record_and_submit(study, services, observer, observer.statuses(), NEIGHBOURS_SECONDS) or 0)
-        case AttemptEnd(failed):
-            from study.reconcile import failures
-
-            recorded = failures.record_own(study, services, failed)
-            return Stepped(_at_end(study, services, {failed.key}) if recorded else 0)
-        case JobEnd(keys):
-            return Stepped(_at_end(study, services, keys))
         case LocalEnds():
             return Stepped(again=_local_ends(study, services, trigger))
+        case Neighbours() | AttemptEnd() | JobEnd():
+            return Stepped(_by_a_job(study, services, trigger))
+        case Units() | UnitEnd() | LostUnits() | Workers():
+            return Stepped(_of_search(study, services, trigger))
+        case Submit() | Resolve():
+            return Stepped(_as_asked(study, services, trigger))
 
 
 def _as_asked(study: StudyFolder, services: Services, asked: Submit | Resolve) -> int:
@@ -148,6 +153,23 @@ def _submit(study: StudyFolder, services: Services, *, sparing: bool = False) ->
         return None
 
 
+def _by_a_job(study: StudyFolder, services: Services, trigger: Neighbours | AttemptEnd | JobEnd) -> int:
+    """Do what a job does as it ends; return how many points went out."""
+    if isinstance(trigger, JobEnd):
+        return _at_end(study, services, trigger.keys)
+    if isinstance(trigger, AttemptEnd):
+        from study.reconcile import failures
+
+        again = failures.record_own(study, services, trigger.failed)
+        return _at_end(study, services, {trigger.failed.key}) if again else 0
+    from study.executors.slurm import query
+    from study.status.observer import Observer
+
+    observer = Observer(study, lambda ids: query.look(ids, services.runner))
+    observer.refresh()
+    return _record_and_submit(study, services, observer, observer.statuses(), NEIGHBOURS_SECONDS) or 0
+
+
 def _at_end(study: StudyFolder, services: Services, ended: Collection[str]) -> int:
     """Submit what waits, as a job of these points that ends: jobs do it once in a while, and the last ones always."""
     state = ledger.read(study)
@@ -200,3 +222,38 @@ def _local_ends(study: StudyFolder, services: Services, trigger: LocalEnds) -> S
     from study.reconcile import failures
 
     return failures.record_local(study, services, trigger.known, trigger.statuses)
+
+
+def _of_search(study: StudyFolder, services: Services, trigger: Units | UnitEnd | LostUnits | Workers) -> int:
+    """Advance a search whose trials are jobs; return how many of them went out."""
+    from study.reconcile import units
+
+    def submit() -> int:
+        with locked(study.submitting, SEARCH_SECONDS):
+            return units.submit_units(study, services)
+
+    match trigger:
+        case Workers(count, cluster):
+            from study.reconcile.search_workers import submit_workers
+
+            with locked(study.submitting, SUBMITTER_SECONDS):
+                return submit_workers(study, services, cluster, count)
+        case LostUnits():
+            if units.any_claimed(study):
+                with locked(study.submitting, SEARCH_SECONDS):
+                    units.give_up_all(study, services)
+            return 0
+        case Units():
+            return submit()
+        case UnitEnd():
+            out = submit()
+            if out or not units.is_last(study):
+                return out
+            from study.reconcile.last_job import as_the_last
+
+            # SLURM still counts jobs that end together with it, and itself.
+            return as_the_last(study, services, partial(units.is_last, study), submit, is_final=_is_refused)
+
+
+def _is_refused(error: ValueError) -> bool:
+    return getattr(error, "ambiguous", True) is False

@@ -79,4 +79,27 @@ class LocalEnds:
     left_behind: Sequence[str] = ()
 
 
-Trigger = Submit | Resolve | Look | Neighbours | AttemptEnd | JobEnd | LocalEnds
+@dataclass(frozen=True)
+class Units:
+    """A search whose units are jobs of their own: those that it hands out now are submitted."""
+
+
+@dataclass(frozen=True)
+class UnitEnd:
+    """A job whose unit is over is about to end, and may be the last one of its search."""
+
+
+@dataclass(frozen=True)
+class LostUnits:
+    """Workers advance a search that may have had jobs of one unit: they would wait for those that are gone."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """A person wants so many workers for a search: those that are missing are submitted."""
+
+    count: int
+    cluster: ClusterConfig
+
+
+Trigger = Submit | Resolve | Look | Neighbours | AttemptEnd | JobEnd | LocalEnds | Units | UnitEnd | LostUnits | Workers

@@ -19,6 +19,8 @@ from study.storage.layout import StudyFolder
 Event = Mapping[str, Any]
 
 
+UNIT = "unit"
+"""In what a job is given: it advances one unit of a search. An earlier version wrote the point's key there."""
 JOB_ID = re.compile(r"[0-9A-Za-z][\w.-]*")
 """What is handed to SLURM's commands as a job: never what they would take for an option."""
 
@@ -47,6 +49,11 @@ class Batch:
     def ambiguous(self) -> bool:
         """Whether it was meant to be submitted and nobody wrote down whether it was."""
         return self.job_id is None and self.abandoned is None
+
+    @property
+    def of_search(self) -> bool:
+        """Whether its jobs are a search's: workers, which have no keys, or units, whose keys name no points."""
+        return not self.keys or UNIT in self.resources
 
     @property
     def pack(self) -> int:

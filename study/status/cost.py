@@ -252,7 +252,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
             continue
         shape = Shape.read(batch.resources)
         each = shape.hours * _devices(batch, None).count(unit)
-        asked += shape.jobs(len(batch.keys)) * each
+        asked += 0.0 if batch.of_search else shape.jobs(len(batch.keys)) * each
         live = alive.get(name)
         if live:
             reserved += len({i // batch.pack for i, key in enumerate(batch.keys) if key in live}) * each
@@ -260,11 +260,11 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
 
 
 def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tuple[float, float]:
-    """Return the same of a search's workers, whose batches name no points: of those that have run, and of the alive."""
+    """Return the same of a search's jobs, whose batches name no points: of those that have run, and of the alive."""
     each = {
         batch.job_id: Shape.read(batch.resources).hours * _devices(batch, None).count(unit)
         for batch in known.batches.values()
-        if batch.executor == "slurm" and not batch.keys and batch.job_id is not None
+        if batch.executor == "slurm" and batch.of_search and batch.job_id is not None
     }
     asked = {one.job_id for one in charges}
     alive = {one.job_id for one in charges if not one.over}

@@ -118,7 +118,7 @@ def _places(state: ledger.Ledger) -> dict[str, str]:
     """Return SLURM's name of the current job of every key that has one."""
     places: dict[str, str] = {}
     for batch in state.batches.values():
-        if batch.executor == "slurm" and batch.job_id is not None:
+        if batch.executor == "slurm" and batch.job_id is not None and not batch.of_search:
             places |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
     return places
 

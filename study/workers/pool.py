@@ -29,8 +29,9 @@ from study.planning.ranks import tasks
 from study.process import code_snapshot as frozen_code
 from study.process.children import job_environment, python, spawn
 from study.reconcile.services import Services
-from study.reconcile.step import SUBMITTER_SECONDS
-from study.reconcile.two_phase import Request, resolve_unclear, send
+from study.reconcile.step import SUBMITTER_SECONDS, step
+from study.reconcile.triggers import LostUnits, Units, Workers
+from study.reconcile.units import choose_code, withdraw
 from study.records import ledger, outcomes
 from study.records.corpus import corpus_of
 from study.records.point import Point
@@ -42,18 +43,16 @@ from study.search.from_overrides import WORKERS, check_first_rung, enqueued, set
 from study.search.settings import Settings, load, refuse_another, save, with_rungs_of
 from study.search.trial_point import frozen
 from study.search.trial_queue import Office
-from study.status import budget
 from study.storage import locks
 from study.storage.files import locked, write_atomic
 from study.storage.layout import StudyFolder
-from study.text import counted
 from study.watch.follow import INTERRUPTED, Stop
 from study.watch.sync_process import SyncProcess
 from study.workers import unit_jobs, waiting
-from study.workers.unit_jobs import MODULE
 from sweeps.space import Condition, Domain
 from train.spec.config import RunConfig
 
+MODULE = "study.workers.worker"
 TICK_SECONDS = 0.25
 LINE_SECONDS = 10.0
 DRIVER_SECONDS = 1.0
@@ -133,7 +132,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
     every worker ended and work is left, or no trial was trained to the end.
     """
     with suppress(TimeoutError):  # whoever looks at the search does it as well
-        unit_jobs.give_up_gone(folder)
+        step(folder, Services(), LostUnits())
     office = Office.of(folder)
     version = frozen_code.take(folder, mode)
     copy = frozen_code.source(folder, mode, version.id)
@@ -200,6 +199,7 @@ def cancel(folder: StudyFolder) -> str:
     if office.search.over and not office.search.stopped:
         return f"{folder.name}: the search is over, there is nothing to stop; jobs that still wait end as they start"
     office.say("stopped")
+    withdraw(folder)
     known = ledger.read(folder)
     ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
     if ids:
@@ -261,81 +261,16 @@ def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings
     with locked(folder.submitting, SUBMITTER_SECONDS):
         _begin(folder, config, wanted)
         if config.search.shape == "jobs":
-            unit_jobs.choose_code(folder, config.cluster.code)
-            print(f"submitted {unit_jobs.advance_held(folder, Services())} jobs")
-        else:
-            _submit(folder, config.cluster, count)
+            choose_code(folder, config.cluster.code)
+    if config.search.shape == "jobs":
+        print(f"submitted {step(folder, Services(), Units()).submitted} jobs")
+    else:
+        step(folder, Services(), Workers(count, config.cluster))
     _say_next(folder)
-
-
-def _submit(folder: StudyFolder, cluster: ClusterConfig, count: int) -> None:
-    """Submit as many workers as are missing, as one array; safe to be killed and repeated, as any submission.
-
-    For the submit lock's holder.
-    """
-    from study.executors.slurm import sbatch
-
-    services = Services()
-    resolve_unclear(folder, services)
-    unit_jobs.give_up(Office.of(folder), services)  # units that were jobs of their own, and would wait for these
-    missing = count - _living(folder)
-    if missing <= 0:
-        print(f"{count} workers are queued or running already.")
-        return
-    shape = Shape.of(cluster)
-    if shape.pack > 1:
-        raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
-    purse = budget.purse(folder, services.runner)
-    short = purse.take(shape, missing) if purse is not None else ""
-    if short:
-        raise ValueError(f"{missing} workers: {short}")
-    version = frozen_code.take(folder, shape.code)
-    there = room.site(services.runner, folder.limits, services.clock())
-    arrays = sbatch.array_limit(there.allowed.controller.max_array)
-    print(_send(folder, shape, version.id, missing, services, arrays=arrays > 0))
-
-
-def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Services, *, arrays: bool) -> str:
-    """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
-
-    Raises ValueError where one is refused; what went out before is said then too.
-    """
-    from study.executors.slurm import sbatch
-
-    names: list[str] = []
-    try:
-        for _ in range(1 if arrays else count):
-            name = sbatch.batch_name(folder.name)
-            request = Request(name, shape, count if arrays else None, code=code, module=MODULE)
-            sent = send(folder, request, services)
-            if sent.full:
-                raise ValueError(sent.full)
-            names.append(f"{sent.job_id} ({name})")
-    except ValueError as error:
-        if not names:
-            raise
-        raise ValueError(
-            f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; they work on "
-            "without the others, and the same command submits these later"
-        ) from error
-    jobs = "job array" if arrays else "jobs"
-    return f"submitted {counted(count, 'worker')} as {jobs} {', '.join(names)}"
 
 
 def _say_next(folder: StudyFolder) -> None:
     print(f"Submitted; the workers need this process no more. Next:\n  python -m study status {reference(folder)}")
-
-
-def _living(folder: StudyFolder) -> int:
-    """Return how many workers of earlier submissions are queued or running; ValueError where SLURM does not say."""
-    known = ledger.read(folder)
-    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
-    if not ids:
-        return 0
-    seen = query.look(ids)
-    if not seen.queue_complete:
-        raise ValueError(f"SLURM does not say which workers run ({'; '.join(seen.problems)}): try again later")
-    return sum(job.state in ("queued", "running") for job in seen.jobs.values())
 
 
 def _spawn(folder: StudyFolder, name: str, copy: Path | None) -> subprocess.Popen[bytes]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from study.executors.slurm import query
 from study.records import ledger
+from study.records.ledger import UNIT
 from study.records.settings import reference
 from study.search.trial_queue import JOB, Office
 from study.status.observer import Look
-from study.status.overview import bad_ends, next_action, queued_lines, refused_lines
+from study.status.overview import bad_ends, next_action, queued_lines, refused_lines, waiting_lines
 from study.status.states import PointState, PointStatus, refused
+from study.storage.files import read_json
 from study.storage.layout import StudyFolder
-from study.workers.unit_jobs import UNIT
 
 
 def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
@@ -21,7 +22,7 @@ def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStat
     known = [b for b in ledger.read(folder).batches.values() if b.executor == "slurm" and b.abandoned is None]
     if any(UNIT in batch.resources for batch in known):
         wanted = {claim.worker.removeprefix(JOB) for claim in Office.of(folder).search.claims.values()}
-        known = [batch for batch in known if UNIT not in batch.resources or batch.name in wanted]
+        known = [b for b in known if UNIT not in b.resources or wanted.intersection([b.name, *b.keys])]
     ids = sorted({str(batch.job_id) for batch in known if batch.job_id})
     jobs = look(ids).jobs if ids else {}
     return [
@@ -42,4 +43,11 @@ def refusal(folder: StudyFolder) -> list[str]:
 
 def lines(folder: StudyFolder, look: Look = query.look) -> list[str]:
     """Return what keeps the search's jobs waiting, or from being taken, for good, with what helps; nothing else."""
-    return [*queued_lines(waiting_jobs(folder, look)), *refusal(folder)]
+    return [*queued_lines(waiting_jobs(folder, look)), *waiting_lines(_units_without_a_job(folder)), *refusal(folder)]
+
+
+def _units_without_a_job(folder: StudyFolder) -> list[PointStatus]:
+    """Return the units that wait to be submitted, as statuses with why there was no room."""
+    units = [key for key, asked in ledger.read(folder).waiting.items() if UNIT in asked.resources]
+    why = str((read_json(folder.feed) or {}).get("why") or "") if units else ""
+    return [PointStatus(key=unit, state=PointState.WAITING, why=why) for unit in units]

@@ -26,6 +26,7 @@ from study.planning.ranks import local_world
 from study.process.children import Signals
 from study.records import checkpoints, ledger
 from study.records.attempts import latest_attempt
+from study.records.ledger import UNIT
 from study.records.point import find_point
 from study.search import pins
 from study.search.leases import Lease
@@ -36,7 +37,6 @@ from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
 from study.workers import unit_jobs
 from study.workers.rank_sync import Crew
-from study.workers.unit_jobs import UNIT
 
 IDLE_SECONDS = 2.0
 
@@ -133,8 +133,9 @@ def follow(worker: Worker) -> int:
 def one(worker: Worker) -> int:
     """Advance the unit that this job was submitted for, then see to it that the next ones are submitted."""
     office = worker.office
-    found = [c for c in office.search.claims.values() if c.worker == f"{JOB}{worker.batch.name}"]
-    if not found:
+    unit = _unit(worker)
+    found = [c for c in office.search.claims.values() if c.worker == f"{JOB}{unit}"]
+    if unit is None or not found:
         print(f"{worker.batch.name}: nothing to do: its unit was given up, or it is over", file=sys.stderr)
         return NOT_WANTED
     claim = found[0]
@@ -151,6 +152,15 @@ def one(worker: Worker) -> int:
     advance.run()
     unit_jobs.advance_at_end(office.folder)
     return advance.code
+
+
+def _unit(worker: Worker) -> str | None:
+    """Return the unit of this job; None where it belongs to another batch by now, this one having been given up."""
+    keys, name = worker.batch.keys, worker.batch.name
+    if not keys:  # an earlier version submitted each as a batch that has its name
+        return name
+    unit = keys[int(os.environ.get("SLURM_ARRAY_TASK_ID") or 0)]
+    return unit if ledger.read(worker.office.folder).current.get(unit) == name else None
 
 
 class Advance:

@@ -124,5 +124,6 @@ def test_a_job_for_each_unit_and_the_jobs_submit_the_next(lab: Lab) -> None:
     assert len(search.trials) == 4
     assert units >= 4 + 2
     assert len(_notes(lab, "units")) == units
-    assert len(lab.job_ids("units")) == units
+    submitted = [key for event in lab.ledger("units") if event["event"] == "intent" for key in event["keys"]]
+    assert len(submitted) == units == len(set(submitted)), "a job each, those that go out together as one array"
     assert "over: 4/4 trials" in ranked.study("status", "units")

@@ -16,10 +16,10 @@ from study.cleanup import code
 from study.executors.job_spec import Shape
 from study.executors.slurm import sbatch
 from study.process import code_snapshot, code_version
+from study.reconcile import units
 from study.records import ledger
 from study.storage.files import locked, write_json
 from study.storage.layout import StudyFolder
-from study.workers import unit_jobs
 
 SOURCES = {"study/__init__.py": "", "study/a.py": "one = 1\n", "train/b.py": "two = 2\n", "conf/c.yaml": "three: 3\n"}
 SHAPE = replace(Shape(), code="frozen").record()
@@ -212,14 +212,14 @@ def test_a_job_tells_by_the_sources_whether_it_runs_what_was_recorded(
 
 def test_units_of_a_search_run_what_its_command_froze(checkout: Path, folder: StudyFolder) -> None:
     frozen_shape = replace(Shape(), code="frozen")
-    unit_jobs.choose_code(folder, "frozen")
-    first = unit_jobs._code(folder, frozen_shape)
+    units.choose_code(folder, "frozen")
+    first = units._code(folder, frozen_shape)
     (checkout / "train" / "b.py").write_text("two = 3\n")
-    assert unit_jobs._code(folder, frozen_shape) == first, "whoever submits a unit, and whenever"
+    assert units._code(folder, frozen_shape) == first, "whoever submits a unit, and whenever"
     now = code_version.current().id
-    assert unit_jobs._code(folder, Shape()) == now != first
-    unit_jobs.choose_code(folder, "frozen")
-    assert unit_jobs._code(folder, frozen_shape) == now
+    assert units._code(folder, Shape()) == now != first
+    units.choose_code(folder, "frozen")
+    assert units._code(folder, frozen_shape) == now
     assert [event["event"] for event in ledger.read_events(folder.ledger)] == ["code", "code"]
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from study.config.schema import RetryConfig
 from study.executors.job_spec import Shape
+from study.executors.slurm.query import View
 from study.failures.kinds import Kind
 from study.failures.retry_policy import End, Rules
+from study.reconcile import units
 from study.search import retry, view
 from study.search.state import Search, ended, started
 from study.search.trial_queue import Office
 from study.storage.layout import StudyFolder
-from study.workers import unit_jobs
 from tests.study.support.searches import make_search, run_worker, search_settings
 
 ONE = {"trials": 1, "scheduler": "random"}
@@ -76,7 +77,7 @@ def test_a_full_disk_stops_the_search_and_not_one_trial_after_the_other() -> Non
 )  # fmt: skip
 def test_a_jobs_end_is_of_the_kind_that_slurm_says(word: str, kind: str) -> None:
     assert retry.by_job(word) == kind
-    assert unit_jobs._kind(None, object()) == "node_failure"  # type: ignore[arg-type]
+    assert units._kind("u", None, View()) == "node_failure"
 
 
 @pytest.mark.parametrize(("rule", "losses"), [("elsewhere 5", 5), ("elsewhere 1", 1), ("stop", 0)])
@@ -119,8 +120,8 @@ def test_a_crash_is_tried_again_where_the_policy_says_so(tmp_path: Path) -> None
 
 def test_a_unit_that_is_a_job_asks_for_more_memory_each_time_that_its_trial_was_short_of_it() -> None:
     rules, shape = policy(host_memory="more 3", memory_factor=2.0), Shape(mem_gb=8.0)
-    assert [unit_jobs.with_more_memory(shape, rules, times).mem_gb for times in range(3)] == [8.0, 16.0, 32.0]
-    assert unit_jobs.with_more_memory(shape, policy(host_memory="again 3"), 2) == shape
+    assert [units.with_more_memory(shape, rules, times).mem_gb for times in range(3)] == [8.0, 16.0, 32.0]
+    assert units.with_more_memory(shape, policy(host_memory="again 3"), 2) == shape
     search = Search(search_settings(**ONE))
     unit = search.decide()
     assert unit is not None

@@ -9,6 +9,9 @@ from study.config.schema import ClusterConfig
 from study.executors.slurm import site
 from study.executors.slurm.limits import Controller, Room
 from study.executors.slurm.nodes import Site
+from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Workers
 from study.records import ledger
 from study.search.trial_queue import Office
 from study.sweep.__main__ import main
@@ -44,7 +47,7 @@ def test_a_refused_worker_does_not_hide_those_that_were_submitted(
     tools(tmp_path / "bin", 2, words, monkeypatch)
     study = make_search(tmp_path / "s")
     with pytest.raises(ValueError, match="2 of 4 workers were submitted, as jobs 1 ") as refused:
-        pool._submit(study, SLURM, 4)
+        step(study, Services(), Workers(4, SLURM))
     batches = list(ledger.read(study).batches.values())
     assert [(b.job_id, b.abandoned is not None) for b in batches] == [("1", False), ("2", False), (None, True)]
     assert all(word in str(refused.value) for word in (words, f"1 ({batches[0].name})", f"2 ({batches[1].name})"))

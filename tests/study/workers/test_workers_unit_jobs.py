@@ -2,25 +2,31 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from study.executors.slurm.query import Answer, Job, View
+from study.reconcile import units
 from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import LostUnits, Units
 from study.records import ledger
+from study.records.ledger import UNIT, Ledger
 from study.search.state import Claim
-from study.search.trial_queue import JOB, Office
+from study.search.trial_queue import Office
 from study.storage.layout import StudyFolder
-from study.workers import pool, unit_jobs
+from study.workers import pool, unit_jobs, waiting
 from tests.study.support.searches import environment, make_search
 
 FULL = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed"
-BATCH = ledger.Batch("s.1", "slurm", (), 0.0, job_id="7")
+BATCH = ledger.Batch("s.1", "slurm", ("u",), 0.0, job_id="7")
+EARLIER = ledger.Batch("u", "slurm", (), 0.0, resources={UNIT: "key"}, job_id="7", array=False)
 
 
 @dataclass
@@ -32,6 +38,7 @@ class Cluster:
     scripts: list[str] = field(default_factory=list)
     before: Callable[[], None] = lambda: None
     refuse: str = ""
+    most: int = 100
 
     def __call__(self, command: Sequence[str]) -> Answer:
         if command[0] == "sbatch":
@@ -39,16 +46,21 @@ class Cluster:
             if self.refuse:
                 return Answer(1, "", self.refuse)
             text = Path(command[1]).read_text()
-            job = str(100 + len(self.states))
+            job = str(100 + len(self.scripts))
             self.scripts.append(text)
-            self.states[job] = "PENDING"
             self.names[job] = Path(command[1]).stem
+            found = re.search(r"--array=0-(\d+)", text)
+            self.states |= {f"{job}_{index}": "PENDING" for index in range(int(found[1]) + 1 if found else 1)}
             return Answer(0, f"Submitted batch job {job}\n")
+        if command[:3] == ["scontrol", "show", "config"]:
+            return Answer(0, f"MaxArraySize = 1001\nMaxJobCount = {self.most + 1}\n")
         live = {j: s for j, s in self.states.items() if s in ("PENDING", "RUNNING")}
         if command[0] == "squeue":
-            return Answer(0, "".join(f"{j}|N/A|{s}|None|{self.names[j]}\n" for j, s in live.items()))
+            rows = ((*j.split("_"), s, self.names[j.split("_")[0]]) for j, s in live.items())
+            return Answer(0, "".join(f"{job}|{index}|{s}|None|{name}\n" for job, index, s, name in rows))
         if command[0] == "sacct":
-            return Answer(0, "".join(f"{j}|{s}|0:0|n1|{self.names[j]}\n" for j, s in self.states.items()))
+            rows = ((j, s, self.names[j.split("_")[0]]) for j, s in self.states.items())
+            return Answer(0, "".join(f"{job}|{s}|0:0|n1|{name}\n" for job, s, name in rows))
         return Answer(0, "")
 
 
@@ -58,7 +70,11 @@ class World:
     cluster: Cluster = field(default_factory=Cluster)
 
     def advance(self) -> int:
-        return unit_jobs.advance(self.study, Services(runner=self.cluster, sleep=lambda _: None, say=lambda _: None))
+        return step(self.study, self.services(), Units()).submitted
+
+    def services(self, said: list[str] | None = None) -> Services:
+        say: Callable[[str], None] = said.append if said is not None else lambda _: None
+        return Services(runner=self.cluster, sleep=lambda _: None, say=say)
 
     def claims(self) -> list[Claim]:
         return list(Office.of(self.study).search.claims.values())
@@ -68,9 +84,9 @@ class World:
         assert office.tell(office.search.claims[number], how, value=value)
 
     def state(self, claim: Claim, state: str) -> None:
-        job = ledger.read(self.study).batches[claim.worker.removeprefix(JOB)].job_id
-        assert job is not None
-        self.cluster.states[job] = state
+        unit, known = units.name_of(claim), ledger.read(self.study)
+        batch = known.batches[known.current[unit]]
+        self.cluster.states[batch.job(batch.task(unit))] = state
 
 
 @pytest.fixture
@@ -83,20 +99,23 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.parametrize(
     ("batch", "seen", "said"),
     [
-        (None, View(), "before it submitted"),
-        (ledger.Batch("s.1", "slurm", (), 0.0, abandoned="x"), View(), "not submitted: x"),
-        (ledger.Batch("s.1", "slurm", (), 0.0), View(), None),
+        (None, View(), "before it queued"),
+        (replace(BATCH, job_id=None, abandoned="x"), View(), "not submitted: x"),
+        (replace(BATCH, job_id=None), View(), None),
         (BATCH, View({"7_0": Job("queued", "PENDING")}), None),
         (BATCH, View({"7_0": Job("running", "RUNNING")}), None),
         (BATCH, View({"7_0": Job("unknown", "ODD")}), None),
-        (BATCH, View({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
+        (BATCH, View({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7_0"),
+        (EARLIER, View({"7": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
+        (EARLIER, View({"7": Job("running", "RUNNING")}), None),
         (BATCH, View({"7_0": Job("completed", "COMPLETED")}), "COMPLETED of job 7"),
         (BATCH, View(), "no such job"),
         (BATCH, View(complete=False, queue_complete=False), None),
     ],
 )
 def test_a_unit_is_given_up_on_evidence_only(batch: ledger.Batch | None, seen: View, said: str | None) -> None:
-    found = unit_jobs.gone(batch, seen)
+    known = Ledger() if batch is None else Ledger({batch.name: batch}, dict.fromkeys(batch.keys, batch.name))
+    found = units.gone(known, "u", seen)
     assert found is None if said is None else said in str(found)
 
 
@@ -105,10 +124,8 @@ def test_as_many_jobs_as_may_run_each_for_one_unit(world: World) -> None:
     assert [claim.unit.trial for claim in world.claims()] == [0, 1, 2]
     assert world.advance() == 0
     assert all("--cpus-per-task=3" in text and "study.workers.worker" in text for text in world.cluster.scripts)
-    batches = ledger.read(world.study).batches
-    assert [batches[c.worker.removeprefix(JOB)].resources[unit_jobs.UNIT] for c in world.claims()] == [
-        c.key for c in world.claims()
-    ]
+    (batch,) = ledger.read(world.study).batches.values()
+    assert batch.keys == tuple(map(units.name_of, world.claims())), "one array"
     world.tell(world.claims()[0].number, "reached", 1.0)
     assert world.advance() == 1
     assert [claim.unit.trial for claim in world.claims()] == [1, 2, 3]
@@ -155,17 +172,66 @@ def test_a_submitter_that_is_killed_leaves_nothing_twice_and_nothing_lost(world:
     world.advance()
     claims = world.claims()
     assert [claim.unit.trial for claim in claims] == [0, 1, 2]
-    live = {name for job, name in world.cluster.names.items() if world.cluster.states[job] == "PENDING"}
-    assert live == {claim.worker.removeprefix(JOB) for claim in claims}
+    known = ledger.read(world.study)
+    (batch,) = {known.current[units.name_of(claim)] for claim in claims}
+    assert set(world.cluster.names.values()) == {batch}
+    assert len(world.cluster.states) == 3
 
 
 def test_a_full_scheduler_costs_nothing_and_the_unit_comes_again(world: World) -> None:
     world.cluster.refuse = FULL
     assert world.advance() == 0
-    search = Office.of(world.study).search
-    assert (search.spent, search.lost_units, search.claims) == (0.0, 0, {})
+    search, known = Office.of(world.study).search, ledger.read(world.study)
+    assert search.lost_units == 0
+    assert list(known.waiting) == [units.name_of(claim) for claim in search.claims.values()]
     world.cluster.refuse = ""
     assert world.advance() == 3
+    assert Office.of(world.study).search.spent == search.spent
+
+
+def test_units_obey_the_limits_of_the_site_as_points_do(world: World) -> None:
+    world.cluster.most = 2
+    said: list[str] = []
+    assert step(world.study, world.services(said), Units()).submitted == 2
+    assert said[0].startswith("submitted 2 units as job array 100 (s.")
+    assert "1 unit waits (MaxJobCount of the cluster is 2, and 2 are used)" in said[1]
+    assert [text.partition(" (")[0] for text in said[2:]] == [
+        f"trial {n} to {claim.unit.until:,} tokens: job 100_{n}" for n, claim in enumerate(world.claims()[:2])
+    ]
+    assert len(world.claims()) == 3
+    assert (
+        waiting.lines(world.study, lambda ids: View())[0] == "1 waits: MaxJobCount of the cluster is 2, and 2 are used"
+    )
+    world.tell(world.claims()[0].number, "reached", 1.0)
+    world.cluster.states["100_0"] = "COMPLETED"
+    assert world.advance() == 1
+    assert len(world.cluster.scripts) == 2
+
+
+def test_units_that_wait_are_withdrawn_where_the_search_is_stopped_or_workers_take_over(world: World) -> None:
+    world.cluster.refuse = FULL
+    world.advance()
+    step(world.study, world.services(), LostUnits())
+    assert (world.claims(), dict(ledger.read(world.study).waiting)) == ([], {})
+    world.advance()
+    assert len(ledger.read(world.study).waiting) == 3
+    pool.cancel(world.study)
+    assert not ledger.read(world.study).waiting
+    world.cluster.refuse = ""
+    assert world.advance() == 0
+    assert (world.claims(), Office.of(world.study).search.lost_units) == ([], 0)
+
+
+def test_a_submission_that_was_given_up_and_arrives_late_does_not_run_its_unit_twice(world: World) -> None:
+    world.advance()
+    claim = world.claims()[0]
+    unit = units.name_of(claim)
+    ledger.append(world.study, "waiting", keys=[unit], resources={UNIT: True})
+    ledger.append(world.study, "intent", name="s.late", executor="slurm", keys=[unit], resources={UNIT: True})
+    ledger.append(world.study, "submitted", name="s.late", job_id="9")
+    late = next(iter(ledger.read(world.study).batches))
+    done = _run(world, claim, name=late)
+    assert done.returncode == 77, done.stderr
 
 
 def test_of_jobs_that_end_together_and_fill_the_scheduler_the_last_tries_until_they_have_left(world: World) -> None:
@@ -192,7 +258,7 @@ def test_workers_that_take_over_from_jobs_do_not_wait_for_those_that_are_gone(wo
     first, second, third = world.claims()
     world.state(first, "NODE_FAIL")
     world.state(second, "RUNNING")
-    unit_jobs.give_up_gone(world.study, Services(runner=world.cluster, sleep=lambda _: None, say=lambda _: None))
+    step(world.study, world.services(), LostUnits())
     assert [claim.number for claim in world.claims()] == [second.number, third.number]
 
 
@@ -232,9 +298,15 @@ def test_a_search_is_cancelled_while_a_lease_is_being_renewed(world: World) -> N
     assert Office.of(world.study).search.stopped
 
 
-def _run(world: World, claim: Claim) -> subprocess.CompletedProcess[str]:
-    name = claim.worker.removeprefix(JOB)
+def _run(world: World, claim: Claim, name: str = "") -> subprocess.CompletedProcess[str]:
+    batches = ledger.read(world.study).batches.values()
+    unit = units.name_of(claim)
+    batch = next(batch for batch in batches if unit in batch.keys and name in ("", batch.name))
+    index = str(batch.task(unit))
     return subprocess.run(
-        [sys.executable, "-m", "study.workers.worker", str(world.study.path), "--name", name],
-        env={**environment(), "PATH": os.devnull}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "study.workers.worker", str(world.study.path), "--name", batch.name],
+        env={**environment(), "PATH": os.devnull, "SLURM_ARRAY_TASK_ID": index},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

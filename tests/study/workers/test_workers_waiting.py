@@ -14,11 +14,13 @@ from study.__main__ import main
 from study.config.schema import ClusterConfig
 from study.executors.slurm.query import Job, View
 from study.reconcile.services import Services
+from study.reconcile.step import step
+from study.reconcile.triggers import Units, Workers
 from study.records import ledger
 from study.search.trial_queue import Office
 from study.status.observer import Look
 from study.storage.layout import StudyFolder
-from study.workers import pool, unit_jobs, waiting
+from study.workers import pool, waiting
 from tests.study.support.searches import make_search
 
 
@@ -115,7 +117,7 @@ def test_status_says_that_slurm_refuses_the_workers_until_it_takes_them(
     folder, cluster = make_search(sbatch.parent / "s"), ClusterConfig(executor="slurm", **asked)
     sbatch.write_text(words)
     with pytest.raises(ValueError, match="sbatch failed"):
-        pool._submit(folder, cluster, 4)
+        step(folder, Services(), Workers(4, cluster))
     assert main(["status", str(folder.path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     told = words.splitlines()[0]
@@ -124,7 +126,7 @@ def test_status_says_that_slurm_refuses_the_workers_until_it_takes_them(
     main(["status", str(folder.path), "--json"])
     assert key in json.loads(capsys.readouterr().out)["refused"]
     sbatch.write_text("")
-    pool._submit(folder, ClusterConfig(executor="slurm"), 4)
+    step(folder, Services(), Workers(4, ClusterConfig(executor="slurm")))
     main(["status", str(folder.path)])
     assert "refused" not in capsys.readouterr().out
 
@@ -135,8 +137,9 @@ def test_status_says_that_slurm_refuses_a_units_job_and_does_not_try_it_again(
     folder = make_search(tmp_path / "s", shape="jobs", workers=2)
     folder.study.write_text("cluster: {executor: slurm, partition: none}\ntracking: {enabled: false}\n")
     sbatch.write_text(PARTITION)
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/bash\n")
     with pytest.raises(ValueError, match=r"cluster\.partition=none"):
-        unit_jobs.advance(folder, Services(say=lambda _: None))
+        step(folder, Services(say=lambda _: None), Units())
     capsys.readouterr()
     for _ in range(2):
         main(["status", str(folder.path)])
@@ -144,4 +147,4 @@ def test_status_says_that_slurm_refuses_a_units_job_and_does_not_try_it_again(
         assert "refused by SLURM" in shown.out and "cluster.partition=none" in shown.out and not shown.err
     assert len(ledger.read(folder).batches) == 1
     sbatch.write_text("")
-    assert unit_jobs.advance(folder, Services(say=lambda _: None)) == 2
+    assert step(folder, Services(say=lambda _: None), Units()).submitted == 2

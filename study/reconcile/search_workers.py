@@ -1,0 +1,78 @@
+"""Submitting the workers of a search, each of which advances one trial after the other."""
+
+from __future__ import annotations
+
+from study.config.schema import ClusterConfig
+from study.executors.job_spec import Shape
+from study.executors.slurm import query
+from study.executors.slurm import site as room
+from study.process import code_snapshot
+from study.reconcile import units
+from study.reconcile.services import Services
+from study.reconcile.two_phase import Request, send
+from study.records import ledger
+from study.status import budget
+from study.storage.layout import StudyFolder
+from study.text import counted
+
+
+def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConfig, count: int) -> int:
+    """Submit as many workers as are missing, as one array; return how many those were. For the submit lock's holder."""
+    from study.executors.slurm import sbatch
+
+    units.give_up_all(folder, services)  # that were jobs of their own, and would wait for these
+    missing = count - _living(folder, services)
+    if missing <= 0:
+        services.say(f"{count} workers are queued or running already.")
+        return 0
+    shape = Shape.of(cluster)
+    if shape.pack > 1:
+        raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
+    purse = budget.purse(folder, services.runner)
+    short = purse.take(shape, missing) if purse is not None else ""
+    if short:
+        raise ValueError(f"{missing} workers: {short}")
+    version = code_snapshot.take(folder, shape.code)
+    there = room.site(services.runner, folder.limits, services.clock())
+    arrays = sbatch.array_limit(there.allowed.controller.max_array)
+    services.say(_send(folder, shape, version.id, missing, services, arrays=arrays > 0))
+    return missing
+
+
+def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Services, *, arrays: bool) -> str:
+    """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
+
+    Raises ValueError where one is refused; what went out before is said then too.
+    """
+    from study.executors.slurm import sbatch
+
+    names: list[str] = []
+    try:
+        for _ in range(1 if arrays else count):
+            name = sbatch.batch_name(folder.name)
+            request = Request(name, shape, count if arrays else None, code=code, module="study.workers.worker")
+            sent = send(folder, request, services)
+            if sent.full:
+                raise ValueError(sent.full)
+            names.append(f"{sent.job_id} ({name})")
+    except ValueError as error:
+        if not names:
+            raise
+        raise ValueError(
+            f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; they work on "
+            "without the others, and the same command submits these later"
+        ) from error
+    jobs = "job array" if arrays else "jobs"
+    return f"submitted {counted(count, 'worker')} as {jobs} {', '.join(names)}"
+
+
+def _living(folder: StudyFolder, services: Services) -> int:
+    """Return how many workers of earlier submissions are queued or running; ValueError where SLURM does not say."""
+    known = ledger.read(folder)
+    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
+    if not ids:
+        return 0
+    seen = query.look(ids, services.runner)
+    if not seen.queue_complete:
+        raise ValueError(f"SLURM does not say which workers run ({'; '.join(seen.problems)}): try again later")
+    return sum(job.state in ("queued", "running") for job in seen.jobs.values())

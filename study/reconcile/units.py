@@ -1,0 +1,239 @@
+"""Searches whose units are jobs of their own: what the search hands out waits in the ledger's queue as points do.
+
+A unit is claimed before it is queued; its name in the ledger is the worker's name in the search's log. Killed in
+between, the next step finds a claim that is not in the ledger, and the search hands the unit out again. Whether a job
+lives is for SLURM to say; one that arrives after its unit was given up finds it so and ends.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from study.config.schema import ClusterConfig
+from study.executors.job_spec import Shape
+from study.executors.slurm import query
+from study.failures.kinds import Kind
+from study.failures.retry_policy import Action, Rules
+from study.process import code_snapshot
+from study.reconcile.dispatch import dispatch
+from study.reconcile.services import Services
+from study.reconcile.two_phase import resolve_unclear
+from study.records import ledger
+from study.records.ledger import UNIT, Ledger
+from study.records.points import load_points
+from study.records.settings import load_submission
+from study.search import pins
+from study.search.retry import GONE, by_job
+from study.search.state import Claim
+from study.search.trial_queue import JOB, Office
+from study.status import budget
+from study.status.cost import attempts
+from study.storage.files import read_json
+from study.storage.layout import StudyFolder
+
+
+def submit_units(folder: StudyFolder, services: Services) -> int:
+    """Queue the units that the search hands out now, as many as may run at once, and submit what fits; return how many.
+
+    Gives up first the units whose jobs are gone. For the submit lock's holder. Raises ValueError where SLURM refuses
+    or gives no answer, or a unit is over the study's budget.
+    """
+    unclear = resolve_unclear(folder, services)
+    office = Office.of(folder)
+    give_up(office, services)
+    while len(_claimed(office)) < office.settings.workers and not unclear:
+        claim = office.claim(f"{JOB}{_name(folder)}", lease=False)
+        if claim is None:
+            break
+        _queue(office, claim, services)
+    submitted = _dispatch(office, services)
+    if office.search.over:
+        pins.release_all(folder, office.search)
+    return submitted
+
+
+def _dispatch(office: Office, services: Services) -> int:
+    """Submit what fits, and say which job each unit became; return how many went out."""
+    before = ledger.read(office.folder).current
+    try:
+        return dispatch(office.folder, services)
+    finally:
+        known = ledger.read(office.folder)
+        for claim in office.search.claims.values():
+            batch = known.batch(unit := name_of(claim))
+            if batch is not None and batch.job_id is not None and unit not in before:
+                what = f"trial {claim.unit.trial} to {claim.unit.until:,} tokens"
+                services.say(f"{what}: job {batch.job(batch.task(unit))} ({batch.name})")
+
+
+def name_of(claim: Claim) -> str:
+    """Return a unit's name in the ledger."""
+    return claim.worker.removeprefix(JOB)
+
+
+def choose_code(folder: StudyFolder, mode: str) -> None:
+    """Write down, where the code is frozen, that later units run it as it is now, whoever submits them."""
+    if mode == "frozen":
+        version = code_snapshot.take(folder, mode)
+        if ledger.read(folder).code != version.id:
+            ledger.append(folder, "code", code=version.id)
+
+
+def is_last(folder: StudyFolder) -> bool:
+    """Whether there is work left and no job in which a unit is advanced: none that was confirmed."""
+    office, known = Office.of(folder), ledger.read(folder)
+    search = office.search
+    units = [name_of(claim) for claim in _claimed(office)]
+    batches = (_batch(known, unit) for unit in units)
+    if search.stopped or any(batch is not None and batch.job_id is not None for batch in batches):
+        return False
+    return bool(units) or not search.over
+
+
+def withdraw(folder: StudyFolder) -> None:
+    """Take the units that wait out of the queue: the search is stopped, or workers advance it from now on."""
+    known = ledger.read(folder)
+    waiting = [key for key, asked in known.waiting.items() if UNIT in asked.resources]
+    if waiting:
+        ledger.append(folder, "cancelled", keys=waiting)
+
+
+def give_up(office: Office, services: Services) -> None:
+    """End the claims whose job SLURM knows to be gone, or which never became one. For the submit lock's holder."""
+    office.refresh()
+    claims = _claimed(office)
+    if not claims:
+        return
+    known = ledger.read(office.folder)
+    of = {claim.number: _batch(known, name_of(claim)) for claim in claims}
+    ids = sorted({batch.job_id for batch in of.values() if batch is not None and batch.job_id is not None})
+    seen = query.look(ids, services.runner) if ids else query.View()
+    with office.transaction():
+        for claim in claims:
+            if office.search.is_current(claim.number, claim.unit.trial):
+                unit, batch = name_of(claim), of[claim.number]
+                why = gone(known, unit, seen)
+                if why is not None:
+                    began, ended = _lasted(office.folder, claim)
+                    kind = _kind(unit, batch, seen)
+                    office.lose(claim, why, ended - began, begun=began > 0.0, kind=kind)
+
+
+def gone(known: Ledger, unit: str, seen: query.View) -> str | None:
+    """Return why a unit neither waits nor runs; None where it does, or where nobody can tell. Pure."""
+    if unit in known.waiting:
+        return None
+    batch = _batch(known, unit)
+    refused = known.refused.get(unit) or (batch.abandoned if batch is not None else None)
+    if refused is not None:
+        return f"its job was not submitted: {refused}"
+    if batch is None:
+        return "it was taken out of the queue" if unit in known.cancelled else "its submitter ended before it queued it"
+    return _over(_job(unit, batch), seen) if batch.job_id is not None else None
+
+
+def _over(name: str, seen: query.View) -> str | None:
+    job = seen.jobs.get(name)
+    if job is None:
+        return "SLURM knows no such job" if seen.queue_complete else None
+    return None if job.state in ("queued", "running", "unknown") else f"SLURM says {job.word} of job {name}"
+
+
+def _batch(known: Ledger, unit: str) -> ledger.Batch | None:
+    """Return the batch of a unit; an earlier version submitted each as one that has its name."""
+    return known.batch(unit) or known.batches.get(unit)
+
+
+def _job(unit: str, batch: ledger.Batch) -> str:
+    return batch.job(batch.task(unit) if batch.keys else 0)
+
+
+def _kind(unit: str, batch: ledger.Batch | None, seen: query.View) -> Kind:
+    """Return the kind of end of a unit that is gone."""
+    job = None if batch is None or batch.job_id is None else seen.jobs.get(_job(unit, batch))
+    return by_job(job.word) if job is not None else GONE
+
+
+def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Services) -> Shape:
+    """Return what a point's job asks for: as the cluster section says, sized from the point where that says so."""
+    if not cluster.auto:
+        return Shape.of(cluster)
+    from study.executors.slurm.site import site
+    from study.planning import sizing
+
+    there = site(services.runner, folder.limits, services.clock())
+    (sized,) = sizing.allot(folder, [load_points(folder)[key]], cluster, there)
+    return sized.shape
+
+
+def with_more_memory(shape: Shape, rules: Rules, times: int) -> Shape:
+    """Return what a job asks for after its trial was short of memory so many times, where the policy is `more`."""
+    rule = rules.kinds.get(Kind.HOST_MEMORY)
+    if not times or rule is None or rule.action != Action.MORE or shape.mem_gb is None:
+        return shape
+    return replace(shape, mem_gb=round(shape.mem_gb * rules.memory_factor**times, 3))
+
+
+def _queue(office: Office, claim: Claim, services: Services) -> None:
+    """Write down what the job of a claim asks for; ValueError where it cannot be, or the budget is spent."""
+    folder = office.folder
+    try:
+        told = load_submission(folder)
+        shape = shape_of(folder, claim.key, told.cluster, services)
+        shape = with_more_memory(shape, told.retry.rules(), office.search.trials[claim.unit.trial].short_of_memory)
+        if short := _short(folder, shape, services):
+            raise ValueError(short)
+    except ValueError as error:
+        with office.transaction():
+            office.lose(claim, str(error), 0.0, begun=False)
+        raise
+    resources = {**shape.record(), UNIT: True}
+    ledger.append(folder, "waiting", keys=[name_of(claim)], resources=resources, code=_code(folder, shape))
+
+
+def _short(folder: StudyFolder, shape: Shape, services: Services) -> str:
+    """Return why the budget does not bear one more job beside the units that wait; "" where it does."""
+    purse = budget.purse(folder, services.runner)
+    if purse is None:
+        return ""
+    for asked in ledger.read(folder).waiting.values():
+        purse.take(Shape.read(asked.resources), 1)
+    return purse.take(shape, 1)
+
+
+def _code(folder: StudyFolder, shape: Shape) -> str:
+    """Return the version of the code that a unit runs: as it is now, or as it was frozen by the search's command."""
+    chosen = ledger.read(folder).code if shape.code == "frozen" else None
+    return chosen or code_snapshot.take(folder, shape.code).id
+
+
+def _lasted(folder: StudyFolder, claim: Claim) -> tuple[float, float]:
+    """Return when a claim's attempts began, and when the last of them ended or said its last; zeros: none began."""
+    run = folder.run(claim.key)
+    told = {path.parent.name: read_json(path) or {} for path in run.attempts.glob("*/job.json")}
+    numbers = {int(name) for name, job in told.items() if job.get("unit") == claim.number and name.isdigit()}
+    mine = [one for one in attempts(folder, [claim.key], time.time()) if one.number in numbers]
+    return min((one.started for one in mine), default=0.0), max((one.ended for one in mine), default=0.0)
+
+
+def any_claimed(folder: StudyFolder) -> bool:
+    """Whether units are claimed for jobs of their own."""
+    return bool(_claimed(Office.of(folder)))
+
+
+def give_up_all(folder: StudyFolder, services: Services) -> None:
+    """Give up the units that wait, or whose jobs are gone, where workers advance the search now."""
+    resolve_unclear(folder, services)
+    withdraw(folder)
+    give_up(Office.of(folder), services)
+
+
+def _claimed(office: Office) -> list[Claim]:
+    return [claim for claim in office.search.claims.values() if claim.worker.startswith(JOB)]
+
+
+def _name(folder: StudyFolder) -> str:
+    from study.executors.slurm.sbatch import batch_name
+
+    return batch_name(folder.name)
