@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Protocol, TypeVar
 
 from study.failures.kinds import FAILURES, Counts, Kind
@@ -28,6 +29,8 @@ class Action(StrEnum):
     """Somebody has to look."""
 
 
+TOLD = "told to stop"
+TAKEN = "another attempt still has the run"
 ENDED_BADLY = frozenset({"failed", "interrupted", "time_limit"})
 """States of points that something may follow from."""
 BAD_NODES = ("down", "drain", "fail", "error", "unknown", "not_responding", "reboot")
@@ -87,10 +90,19 @@ class End:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do about an end, and why in words."""
+    """What to do about an end, and why in words.
+
+    stops_all: every other run would meet it next, so that nothing more is started rather than this one given up.
+    """
 
     action: Action
     why: str
+    stops_all: bool = False
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether this point, or trial, is not tried again by itself, and the others go on."""
+        return self.action == Action.STOP and not self.stops_all
 
 
 @dataclass(frozen=True)
@@ -195,17 +207,35 @@ def verdict(kind: Kind, ends: Sequence[End], rules: Rules, saved: int = 0) -> Ve
     count all, and so does what is answered with more memory, for that grows each time.
     """
     rule = rules.kinds.get(kind, Rule(Action.STOP))
+    stop = partial(Verdict, Action.STOP, stops_all=kind in FAILURES and FAILURES[kind].every_run)
     if rule.action == Action.STOP:
-        return Verdict(Action.STOP, f"retry.{kind} is stop" if kind in rules.kinds else f"{kind} is never tried again")
+        return stop(f"retry.{kind} is stop" if kind in rules.kinds else f"{kind} is never tried again")
     row = in_a_row(ends, saved)
     before = sum(end.kind == kind for end in (row if is_failure(kind) and rule.action != Action.MORE else ends))
     if before >= rule.cap:
-        return Verdict(Action.STOP, f"tried again {before} times after {kind}: that is the cap (retry.{kind})")
+        return stop(f"tried again {before} times after {kind}: that is the cap (retry.{kind})")
     failures = count(row).failures
     if is_failure(kind) and failures >= rules.failures:
-        return Verdict(Action.STOP, f"tried again after {failures} failures: that is the cap (retry.failures)")
+        return stop(f"tried again after {failures} failures: that is the cap (retry.failures)")
     words = {Action.AGAIN: "as it is", Action.MORE: "with more memory"}.get(rule.action, rule.action)
     return Verdict(rule.action, f"{kind}: tried again {words}, {before + 1} of {rule.cap}")
+
+
+def unit_verdict(kind: Kind, ends: Sequence[End], rules: Rules, saved: int = 0) -> Verdict:
+    """Return what to do about an end of this kind of a search's unit whose run had these ends before.
+
+    The rules are those of points. A unit that is tried again is handed out again, to whoever asks next: `elsewhere`
+    means `again` here, and so does `more`, but where each unit is a job of its own, which then asks for more memory
+    (study.reconcile.units). Being told to stop is the worker's end, not the trial's.
+    """
+    if not is_counted(kind):
+        return Verdict(Action.AGAIN, TAKEN if kind == Kind.HELD else TOLD)
+    return verdict(kind, ends, rules.here(), saved)
+
+
+def is_counted(kind: Kind) -> bool:
+    """Whether a search counts an end: not where its worker was told to stop, or found the run taken."""
+    return bool(kind) and FAILURES[kind].counts != Counts.NOTHING
 
 
 def evidence(ends: Iterable[End], states: Mapping[str, str], rules: Rules, now: float) -> dict[str, str]:

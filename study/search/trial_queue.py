@@ -11,13 +11,14 @@ from typing import Self
 from study.config.compose import check
 from study.config.schema import StudyConfig
 from study.failures.kinds import Kind
+from study.failures.retry_policy import Verdict, unit_verdict
 from study.records.checkpoints import reached
 from study.records.point import Point
 from study.records.points import append_points
 from study.records.settings import load_submission
 from study.search.event_log import EventLog, Record
 from study.search.leases import BEATS, lease_time, renew, server_clock
-from study.search.retry import GONE, Follows, follows
+from study.search.retry import GONE
 from study.search.settings import Settings, load
 from study.search.state import Claim, Search, ended, reported, started
 from study.search.trial_point import frozen
@@ -151,10 +152,11 @@ class Office:
             if self.search.stopped != (event == "stopped"):
                 self._append({"event": event, "time": round(time.time(), 3), **({"why": why} if why else {})})
 
-    def follows(self, claim: Claim, kind: Kind) -> Follows:
+    def verdict(self, claim: Claim, kind: Kind) -> Verdict:
         """Return what the study's policy says of an end of this kind of a claim's unit."""
         rules = load_submission(self.folder).retry.rules()
-        return follows(kind, self.search.trials[claim.unit.trial].ends, rules, reached(self.folder.run(claim.key)))
+        ends = self.search.trials[claim.unit.trial].ends
+        return unit_verdict(kind, ends, rules, reached(self.folder.run(claim.key)))
 
     def placed(self, unit: Unit) -> tuple[str, Point | None, float]:
         """Return the key of a unit's point, the point itself where it is new, and what a token costs it [FLOPs]."""
@@ -217,9 +219,9 @@ class Office:
         if not begun:
             self._append({**ended(claim, "lost", why, time.time(), seconds=seconds), "unbegun": True})
             return
-        then = self.follows(claim, kind)
-        said = f"{then.why}, the last time: {why}" if then.how == "failed" else why
-        self._append({**ended(claim, then.how, said, time.time(), seconds=seconds), **self._bad(claim, kind)})
+        then = self.verdict(claim, kind)
+        how, said = ("failed", f"{then.why}, the last time: {why}") if then.gives_up else ("lost", why)
+        self._append({**ended(claim, how, said, time.time(), seconds=seconds), **self._bad(claim, kind)})
 
     def _bad(self, claim: Claim, kind: Kind) -> Record:
         """Return what a record says of a bad end besides: its kind, and how far the run has got [tokens]."""

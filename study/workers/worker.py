@@ -19,6 +19,7 @@ from pathlib import Path
 
 from analysis.inputs import recorded
 from study.failures.kinds import DIVERGED, HELD, INTERRUPTED, Kind
+from study.failures.retry_policy import TOLD
 from study.job.__main__ import NOT_WANTED, join, lead
 from study.job.attempt import Work
 from study.job.rank import Place, find_place
@@ -30,7 +31,6 @@ from study.records.ledger import UNIT
 from study.records.point import find_point
 from study.search import pins
 from study.search.leases import Lease
-from study.search.retry import TOLD
 from study.search.state import Claim
 from study.search.trial_queue import JOB, Office
 from study.storage.files import read_json
@@ -257,9 +257,12 @@ def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> Ending:
         return Ending("lost", "the device time set aside for it was used up")
     kind = Kind.NO_OUTCOME if code == 0 else Kind.HELD if code == HELD else _kind(run) or Kind.UNKNOWN
     said = "it ended without a validation loss" if code == 0 else f"exit code {code} ({kind})"
-    then = worker.office.follows(claim, Kind.INTERRUPTED if code == INTERRUPTED and kind == Kind.UNKNOWN else kind)
-    why = f"{said}: {then.why}" if then.how == "failed" else then.why
-    return Ending(then.how, why, kind=Kind.NONE if then.why == TOLD or then.stops else kind, stops=then.stops)
+    then = worker.office.verdict(claim, Kind.INTERRUPTED if code == INTERRUPTED and kind == Kind.UNKNOWN else kind)
+    if then.gives_up:
+        return Ending("failed", f"{said}: {then.why}", kind=kind)
+    if then.stops_all:
+        return Ending("lost", f"{kind}: {then.why}", stops=True)
+    return Ending("lost", then.why, kind=Kind.NONE if then.why == TOLD else kind)
 
 
 def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:

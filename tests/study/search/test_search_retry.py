@@ -12,7 +12,7 @@ from study.config.schema import RetryConfig
 from study.executors.job_spec import Shape
 from study.executors.slurm.query import View
 from study.failures.kinds import Kind
-from study.failures.retry_policy import End, Rules
+from study.failures.retry_policy import End, Rules, unit_verdict
 from study.reconcile import units
 from study.search import retry, view
 from study.search.state import Search, ended, started
@@ -52,19 +52,19 @@ def ends(*kinds: str, saved: int = 0) -> list[End]:
     ],
 )
 def test_the_policy_is_the_studys(kind: str, before: list[str], rules: dict[str, Any], how: str) -> None:
-    assert retry.follows(Kind(kind), ends(*before), policy(**rules)).how == how
+    assert unit_verdict(Kind(kind), ends(*before), policy(**rules)).gives_up == (how == "failed")
 
 
 def test_failures_count_while_the_run_gets_no_further() -> None:
     rules, row = RetryConfig().rules(), ends("killed", "killed", saved=100)
-    assert retry.follows(Kind.KILLED, row, rules, saved=100).how == "failed"
-    assert retry.follows(Kind.KILLED, row, rules, saved=200).how == "lost"
+    assert unit_verdict(Kind.KILLED, row, rules, saved=100).gives_up
+    assert not unit_verdict(Kind.KILLED, row, rules, saved=200).gives_up
 
 
 def test_a_full_disk_stops_the_search_and_not_one_trial_after_the_other() -> None:
-    then = retry.follows(Kind.DISK_FULL, [], RetryConfig().rules())
-    assert (then.how, then.stops) == ("lost", True)
-    assert not retry.follows(Kind.DISK_FULL, [], policy(disk_full="again 3")).stops
+    then = unit_verdict(Kind.DISK_FULL, [], RetryConfig().rules())
+    assert (then.gives_up, then.stops_all) == (False, True)
+    assert not unit_verdict(Kind.DISK_FULL, [], policy(disk_full="again 3")).stops_all
 
 
 @pytest.mark.parametrize(
