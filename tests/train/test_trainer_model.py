@@ -60,7 +60,7 @@ def test_attention_is_its_formula(kv_heads: int, qk_norm: bool) -> None:
             if norm is not None:
                 norm.weight.normal_(1.0, 0.3)
         x = torch.randn(2, 6, 32)
-        ours = layer(x, model.turns, {(6, 6): None})
+        ours = layer(x, model.rope, {(6, 6): None})
         for sequence in range(2):
             wanted = plain_attention(layer, x[sequence].double(), config)
             torch.testing.assert_close(ours[sequence].double(), wanted, rtol=1e-5, atol=1e-6)

@@ -107,9 +107,9 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.width, config.norm_eps, same_tensor("post_attention_layernorm.weight"))
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, turns: Tensor | None, masks: Masks) -> Tensor:
-        """Return the residual stream (batch, length, width) after this block; see `Attention` for turns and masks."""
-        x, normed = self.mlp_norm.after(self.attention(self.attention_norm(x), turns, masks), x)
+    def forward(self, x: Tensor, rope: Tensor | None, masks: Masks) -> Tensor:
+        """Return the residual stream (batch, length, width) after this block; see `Attention` for rope and masks."""
+        x, normed = self.mlp_norm.after(self.attention(self.attention_norm(x), rope, masks), x)
         after: Tensor = x + self.mlp(normed)
         return after
 
@@ -140,7 +140,7 @@ class Transformer(nn.Module):
                 self.specs[name] = replace(self.specs[name], layer=int(number))
         # No buffer: wrappers would send it to other ranks, which have the same numbers.
         self.output_scale = mup.output_scale(config)
-        self.turns = rotations(config, length)
+        self.rope = rotations(config, length)
         self.each = False
         """Whether the last part returns each token's loss instead of their sum; for evaluation, without gradients."""
         self.pieces: Callable[[int], Iterable[Sizes]] = lambda length: ((length, length),)
@@ -175,15 +175,15 @@ class Transformer(nn.Module):
         length = x.shape[1] if targets is None else targets.shape[1]
         if self.part.first:
             x = self._embedding(x)
-        turns = self.turns
-        if turns is not None:
-            turns = turns[:length] if positions is None else turns[positions]
-            turns = turns if x.device.type == "cpu" else torch.view_as_real(turns)
+        rope = self.rope
+        if rope is not None:
+            rope = rope[:length] if positions is None else rope[positions]
+            rope = rope if x.device.type == "cpu" else torch.view_as_real(rope)
         windows = {name: window_of(self.config, int(name)) for name in self.blocks}
         plain = rule_of(self.config).plain
         masks = make_masks(self.pieces(length), windows.values(), documents, x.device, plain)
         for name, block in self.blocks.items():
-            x = block(x, turns, masks[windows[name]])
+            x = block(x, rope, masks[windows[name]])
         if self.norm is None or self.output is None:
             return x
         x = self.norm(x)
@@ -198,4 +198,4 @@ class Transformer(nn.Module):
     def materialise(self, device: torch.device) -> None:
         """Give a module made on the meta device memory on `device`, and its rotations; weights are left undefined."""
         self.to_empty(device=device)
-        self.turns = None if self.turns is None else self.turns.to(device)
+        self.rope = None if self.rope is None else self.rope.to(device)

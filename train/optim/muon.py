@@ -1,9 +1,9 @@
 """Muon: momentum, made orthogonal by Newton-Schulz iterations, for hidden matrices (Jordan et al. 2024).
 
-A weight may hold several matrices: those along leading axes, and blocks of rows (queries, keys and values in one);
-each is made orthogonal by itself. Shards are brought together first, so that every layout takes the same step: where
-a weight is cut along its first axis only (FSDP2), each rank works on its share of the matrices (`Exchange`); where
-it is cut otherwise (tensor parallelism), every rank gathers it.
+A weight may hold several matrices, along leading axes or as rows in turn (`ParamSpec.muon_split`); each is made
+orthogonal by itself. Shards are gathered first, so that every layout takes the same step. Where a weight is sharded
+along its first axis only (FSDP2), each rank gathers and works on some of the weights (`Exchange`); where it is sharded
+otherwise (tensor parallelism), every rank gathers all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.core.dtensor import local
-from train.optim.sharded import Exchange, part_of, shard_axis, take_gradient, whole
+from train.optim.sharded import Exchange, full_tensor, local_part, shard_axis, take_gradient
 from train.spec.config import OptimConfig
 from train.spec.counts import Shape
 
@@ -94,7 +94,9 @@ def _orthogonal(
 ) -> list[Tensor]:
     """Return this rank's part of every weight's scaled orthogonal update; `shape` is that of each whole weight."""
     if axis is None:
-        return [part_of(_whole_direction(whole(u, w), shape, group), w) for w, u in zip(weights, updates, strict=True)]
+        gathered = (full_tensor(update, weight) for update, weight in zip(updates, weights, strict=True))
+        directions = (_whole_direction(full, shape, group) for full in gathered)
+        return [local_part(full, weight) for full, weight in zip(directions, weights, strict=True)]
     exchange = Exchange(cast("list[DTensor]", weights), axis)
     full = exchange.gather(updates)
     return exchange.scatter(None if full is None else _whole_direction(full, shape, group), updates[0])

@@ -1,4 +1,4 @@
-"""Weights that may be shards: their gradients, a whole tensor from the parts, and a rank's part of a whole one."""
+"""Weights that may be DTensors: their gradients, the full tensor of local parts, and the local part of a full one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def take_gradient(weight: Tensor) -> Tensor:
-    """Return this rank's part of a weight's gradient and let go of it: its memory is free when the caller is done."""
+    """Return this rank's part of a weight's gradient and set `weight.grad` to None: its memory is freed early."""
     gradient = weight.grad
     assert gradient is not None
     weight.grad = None
     return local(gradient)
 
 
-def whole(part: Tensor, like: Tensor) -> Tensor:
+def full_tensor(part: Tensor, like: Tensor) -> Tensor:
     """Return the whole tensor of which `part` is this rank's part, laid out as `like` is; every rank gets it."""
     if not is_dtensor(like):
         return part
@@ -35,7 +35,7 @@ def whole(part: Tensor, like: Tensor) -> Tensor:
     return made.full_tensor()
 
 
-def part_of(full: Tensor, like: Tensor) -> Tensor:
+def local_part(full: Tensor, like: Tensor) -> Tensor:
     """Return this rank's part of a whole tensor, cut as `like` is."""
     if not is_dtensor(like):
         return full
@@ -67,10 +67,10 @@ def shard_axis(tensor: Tensor) -> int | None:
 
 
 class Exchange:
-    """Whole matrices for one rank each: every rank sends its shards to the owners and gets its parts back.
+    """All-to-all that gives each rank one whole matrix of several sharded ones, and back.
 
-    For at most as many weights as the mesh axis has ranks; rank i owns the i-th. Costs each rank its own shards sent
-    twice, where gathering every weight on every rank would cost the whole of them, and each matrix is worked on once.
+    For at most as many weights as the mesh axis has ranks; rank i owns the i-th. Each rank sends its own shards twice,
+    where an all-gather on every rank would send whole matrices, and each matrix is worked on once.
     """
 
     def __init__(self, weights: list[DTensor], axis: int) -> None:

@@ -1,7 +1,6 @@
 """Data parallelism with the whole model on every rank: torch's DistributedDataParallel.
 
-Gradients are summed over ranks in buckets while the backward pass still computes earlier ones; one message of all
-gradients after it, which is as simple and was used here before, leaves the network idle during the pass.
+Gradients are all-reduced in buckets while the backward pass still computes those of earlier layers.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device) -> Stage:
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
         gradient_as_bucket_view=True,
-        # Else buckets are put together anew after the first step of a process, sums over more than two ranks are taken
-        # in another order from then on, and a run that was resumed is not bit for bit the one that was not. Torch warns
-        # once a process that no weight went unused; it offers no way to ask for the one without the other.
+        # Without it torch rebuilds the buckets after a process's first step. Sums over more than two ranks are then
+        # taken in another order, and a resumed run would not be the uninterrupted one bit for bit. Its price is a
+        # warning, once a process, that no weight was unused.
         find_unused_parameters=True,
     )
     wrapped.register_comm_hook(group, _summed)

@@ -1,14 +1,12 @@
-"""Sharded weights gathered in fp8: half the bytes of bf16, and nothing to narrow after they have come.
+"""FSDP2's all-gather in fp8: half the bytes of bf16, and no cast after it.
 
-FSDP2 asks a shard that knows how (`fsdp_pre_all_gather`, `fsdp_post_all_gather`) what is to be sent and what is to be
-made of what came, and looks for these just before the first pass. They are set on the shards as they are, so that
-weights stay plain numbers for the optimizer, checkpoints and statistics.
+FSDP2 calls two hooks of a shard, `fsdp_pre_all_gather` and `fsdp_post_all_gather`, which it looks for before the first
+pass. They are set on the shards themselves, which stay plain tensors for the optimizer, checkpoints and statistics.
 
-All parts of a weight are narrowed by one factor, that of the whole weight. Before every pass through the model each
-rank finds the largest magnitude of each of its shards, and one message gives the largest over the ranks of all weights.
-That is one pass over the shards more than once a step would cost, and no update, restart or rollback can leave a factor
-behind. Magnitudes and numbers are first rounded to the format that weights are gathered in otherwise, so products get
-the same bits as without `precision.fp8_gather`.
+A weight has one scale for all of its shards. Before every pass each rank finds the largest magnitude of each shard, and
+one all-reduce gives those of the whole weights. Once a step would do and cost less, but a scale that is kept can be out
+of date after an update, a restart or a rollback. Numbers are first rounded to the format of the usual all-gather, so
+products get the same bits as without `precision.fp8_gather`.
 """
 
 from __future__ import annotations
@@ -30,12 +28,11 @@ from train.precision.float8 import FORWARD, Received, products
 
 
 def gather_in_fp8(module: Transformer, group: dist.ProcessGroup, dtype: torch.dtype) -> None:
-    """Let the weights whose product is `Received` travel in fp8 over the ranks of `group`.
+    """Gather the weights whose product is `Received` in fp8 over the ranks of `group`, the others in `dtype`.
 
-    For a module that FSDP2 has cut, whose weights are on the device, before its first pass; `dtype` is the format in
-    which it gathers the others.
+    To be called after FSDP2 has sharded the module and its weights are on the device, before the first pass.
     """
-    ways, names = [], {layer: name for name, layer in module.named_modules()}
+    shards, names = [], {layer: name for name, layer in module.named_modules()}
     for layer, name in products(module):
         product = layer.linear[name]  # type: ignore[index]
         if isinstance(product, Received):
@@ -43,16 +40,16 @@ def gather_in_fp8(module: Transformer, group: dist.ProcessGroup, dtype: torch.dt
             weight, shape = getattr(layer, name), module.specs[f"{names[layer]}.{name}"].shape
             shard = weight._local_tensor
             columns = shape[-1] if tuple(weight.shape) != shape else shard.shape[-1]  # tensor parallelism may cut them
-            ways.append(Float8Shard(product, shard, columns))
-    if ways:
-        sizes = _LargestMagnitudes([way.shard for way in ways], group, dtype)
-        for way, size, factor in zip(ways, sizes.largest, sizes.factors, strict=True):
-            way.start(size, factor)
+            shards.append(Float8Shard(product, shard, columns))
+    if shards:
+        sizes = _LargestMagnitudes([one.shard for one in shards], group, dtype)
+        for one, size, factor in zip(shards, sizes.largest, sizes.factors, strict=True):
+            one.start(size, factor)
         module.register_forward_pre_hook(sizes.find, prepend=True)  # before FSDP2's own, which starts to gather
 
 
 class _LargestMagnitudes:
-    """The largest magnitude of every weight, (weights,) fp32 on the device, and the factors that come of them."""
+    """The largest magnitude and the scale of every weight, both (weights,) fp32 on the device."""
 
     def __init__(self, shards: Sequence[Tensor], group: dist.ProcessGroup, dtype: torch.dtype) -> None:
         self._shards = shards
@@ -64,7 +61,7 @@ class _LargestMagnitudes:
 
     @torch.no_grad()
     def find(self, *_: Any) -> None:
-        """Look at the shards as they are now, with all ranks of the group."""
+        """Find them for the shards as they are now; all ranks of the group take part."""
         filled = [shard for shard in self._shards if shard.numel()]  # the last ranks may have no rows
         norms = iter(torch._foreach_norm(filled, torch.inf) if filled else ())
         nothing = self._shards[0].new_zeros(())
@@ -72,15 +69,14 @@ class _LargestMagnitudes:
         found = torch.stack(every).to(self._dtype).float()
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
         found.clamp_(min=LEAST)
-        # A backward pass that is still to come, of a pass with the same weights, may have kept the factors: they are
-        # the same numbers.
+        # A backward pass that is still to come may have saved the scales; its weights, and so they, are the same.
         with _unsafe_preserve_version_counter((self.largest, self.factors)):
             self.largest.copy_(found)
             self.factors.copy_(scale_of(found, FORWARD))
 
 
 class Float8Shard:
-    """One weight's way from shards to its product."""
+    """FSDP2's hooks for the shard of one weight."""
 
     def __init__(self, product: Received, shard: Tensor, columns: int) -> None:
         self.shard = shard
@@ -88,7 +84,7 @@ class Float8Shard:
         self._product = product
 
     def start(self, largest: Tensor, factor: Tensor) -> None:
-        """Take the places of the weight's largest magnitude and factor, and let FSDP2 find this."""
+        """Keep where the weight's largest magnitude and scale are found, and set the hooks."""
         self._largest = largest
         self._product.factor = factor
         self.shard.fsdp_pre_all_gather = self.send  # type: ignore[attr-defined]
@@ -102,7 +98,7 @@ class Float8Shard:
         module: nn.Module,
         mp_policy: MixedPrecisionPolicy,
     ) -> tuple[tuple[Tensor, ...], torch.Size]:
-        """Return this rank's part as bytes, padded as FSDP2 pads shards, and what `receive` needs to know."""
+        """Return this rank's shard in fp8 as bytes, padded as FSDP2 pads, and the size that `receive` is given."""
         shard = self.shard if mp_policy.param_dtype is None else self.shard.to(mp_policy.param_dtype)
         values = cast_fp8(shard.reshape(-1, shard.shape[-1]), dtype=FORWARD, by="tensor", largest=self._largest).values
         part = values.view(torch.uint8).view(shard.shape)
@@ -114,14 +110,14 @@ class Float8Shard:
     def receive(
         self, parts: tuple[Tensor, ...], size: torch.Size, dtype: torch.dtype, *, out: Tensor | None = None
     ) -> tuple[Any, list[Tensor]] | None:
-        """Give what came to the product; return, the first time, what stands for the weight."""
+        """Hand the gathered bytes to the product; the first time return a placeholder for the weight."""
         values = parts[0].view(FORWARD).view(-1)[: size.numel()]
         self._product.values = values.view(-1, self._columns)
         return None if out is not None else (_Placeholder(dtype, parts[0].device), [])
 
 
 class _Placeholder:
-    """What FSDP2 takes for the gathered weight: shaped by it, a tensor that gets gradients and has no memory."""
+    """What FSDP2 takes for the gathered weight: it becomes a tensor that gets gradients and has no memory."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype

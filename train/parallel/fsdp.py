@@ -1,10 +1,12 @@
 """Sharded data parallelism: torch's FSDP2, with copies of the shards where dp_replicate asks for them (HSDP).
 
-What each rank keeps, in the words of ZeRO (Rajbhandari et al. 2020): moments are always cut over the ranks (1); with
-`zero` 2 gradients as well, summed over ranks after each micro-batch; with 3 also the weights, which each block gathers
-for its forward and again for its backward pass. With 1 and 2 weights stay gathered from the first micro-batch to the
-update, with 1 gradients stay whole until the last micro-batch: more memory, fewer messages. Copies add up their shards
-of the gradients once a step; where sums over ranks are in bf16, after each summing, as micro-batches add up in fp32.
+`parallel.zero` is a stage of ZeRO (Rajbhandari et al. 2020). 1: moments are sharded; gradients stay whole until the
+last micro-batch. 2: gradients are sharded, too, by a reduce-scatter after each micro-batch. With both, weights stay
+gathered from the first micro-batch to the update. 3: weights are sharded, too; each block gathers them for its forward
+and again for its backward pass. A lower stage takes more memory and sends fewer messages.
+
+Copies (dp_replicate) all-reduce their shards of the gradients once a step. Where gradients are reduced in bf16 they do
+so after each micro-batch, so that micro-batches add up in fp32.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from train.spec.cut import stored_shape
 
 
 def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
-    """Cut a module's weights over the ranks; on the meta device, so that no rank ever holds them whole."""
+    """Shard a module's weights over the ranks; on the meta device, so that no rank ever holds them whole."""
     view = _view(mesh)
     placements = _store_evenly(module, mesh.axes.fsdp)
     how: dict[str, Any] = {
@@ -53,7 +55,7 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
             # Losses are shares of the global mean already, so gradients are summed, not averaged.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
-    # FSDP2 keeps what copies have not added up yet in the format of the sums, where many micro-batches would be lost.
+    # FSDP2 keeps what copies have not added up yet in the reduce format: in bf16 many micro-batches would be lost.
     late = mesh.axes.dp_replicate > 1 and formats(config.precision).reduce is torch.float32
     return Stage(module, module, _last_micro(module, config.parallel.zero, late))
 
@@ -71,7 +73,7 @@ def _last_micro(module: FSDPModule, zero: int, copies_late: bool) -> Any:
 
 
 def _offloads(config: RunConfig, view: DeviceMesh) -> bool:
-    """Whether shards lie apart from where they are used; on a CPU they do already, and torch refuses to move them."""
+    """Whether shards wait in the CPU's memory; a run on a CPU has them there, and torch refuses to move them."""
     return config.memory.offload == "parameters" and view.device_type != "cpu"
 
 
@@ -88,10 +90,10 @@ def _precision(config: RunConfig) -> MixedPrecisionPolicy:
 
 
 def _store_evenly(module: Transformer, ranks: int) -> dict[nn.Parameter, Shard]:
-    """Store the numbers of every weight in rows that the ranks can share evenly; return where each is to be cut.
+    """Store every weight in rows that the ranks can share evenly (train.spec.cut); return its placement.
 
-    FSDP2 cuts no axis but the first unevenly. What tensor parallelism has cut keeps its shape: its hidden channels are
-    not one run of a whole weight's numbers (train.spec.mesh refuses those that cannot be shared equally).
+    FSDP2 shards only the first axis unevenly. A weight that tensor parallelism has sharded keeps its shape, as its part
+    is not one run of the whole weight's numbers; train.spec.mesh refuses sizes that cannot be shared equally.
     """
     placements = {}
     for name, weight in list(module.named_parameters()):

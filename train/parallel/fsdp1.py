@@ -1,11 +1,11 @@
 """Sharded data parallelism by torch's first FSDP, kept to compare: flat parameters, one for each block.
 
-It averages gradients over ranks, where losses here are shares of a sum: the loss is multiplied by their number.
+FSDP1 averages gradients over ranks and losses here are shares of a sum, so the loss is multiplied by the ranks' number.
 
-Copies (dp_replicate above 1) add up their gradients after every micro-batch, where FSDP2's do so once a step
-(train.parallel.fsdp). That message alone cannot be put off: `no_sync` also leaves gradients whole on every rank until
-the last micro-batch, which is the memory that sharding is there to save, and torch takes no communication hook for
-hybrid strategies. A comparison over several micro-batches has that difference in it.
+Copies (dp_replicate above 1) all-reduce their gradients after every micro-batch, FSDP2's once a step. FSDP1 cannot put
+off that message alone: `no_sync` also keeps whole gradients until the last micro-batch, the memory that sharding is
+there to save, and torch takes no communication hook for hybrid strategies. Comparisons over several micro-batches
+include this difference.
 """
 
 from __future__ import annotations

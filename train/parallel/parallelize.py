@@ -44,8 +44,8 @@ def parts(config: RunConfig, mesh: Mesh) -> tuple[Part, ...]:
 def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> Stage:
     """Return the stage of one module on the meta device.
 
-    Weights are cut first (tensor), then blocks changed as they run (context, fp8, checkpointing, compile), then wrapped
-    for data parallelism; FSDP2 cuts empty weights, so that no rank ever holds a whole model.
+    In this order: tensor parallelism shards weights; context parallelism, fp8, checkpointing and compile change how
+    blocks run; data parallelism wraps. FSDP2 shards weights on the meta device, so no rank ever holds a whole model.
     """
     if mesh.axes.tp > 1:
         from train.parallel.tensor import shard

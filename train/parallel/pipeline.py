@@ -110,8 +110,8 @@ class Pipeline:
         """Return what the model makes of a batch: its summed loss [nats], an fp64 scalar, or where the modules' `each`
         is set each token's, (sequences, length) fp32. On ranks without the last stage zeros of the same shape.
 
-        Micro-batches pass the stages one after the other in one order that all ranks keep, so that no two wait for
-        each other; with several stages a rank that is slower than the training schedule, and as right.
+        All ranks pass micro-batches through the stages in one order, so that no two wait for each other. With several
+        stages a rank this is slower than the training schedule.
         """
         size, count = self._micro_batches(len(batch))
         padded, found = batch.padded(size * count), []
@@ -225,8 +225,8 @@ class _Stage(PipelineStage):
 def _make_contiguous(module: nn.Module) -> None:
     """Give gradients the memory layout of their weights.
 
-    A split backward pass leaves them as its products came, some as transposed views, where autograd would have copied
-    them; fused optimizers and messages go by memory and would take every value for another one's.
+    A split backward pass leaves some of them as transposed views, where autograd would have copied them. Fused
+    optimizers and collectives read memory in order, and would mix up the values.
     """
     for weight in module.parameters():
         if weight.grad is not None and weight.grad.stride() != weight.stride():

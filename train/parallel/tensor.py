@@ -1,12 +1,12 @@
 """Tensor parallelism with sequence parallelism (Korthikanti et al. 2022) and a vocabulary cut over ranks.
 
-Each rank holds whole key/value heads with their queries, a share of the hidden channels and a share of the vocabulary.
-The residual stream and the norms are cut along the sequence. Before attention, MLP and head the parts of the sequence
-are gathered; after attention and MLP, whose outputs are sums over ranks, and after the embedding, of whose rows each
-rank has some, a reduce-scatter both sums and cuts. Gathers become reduce-scatters in the backward pass and the reverse.
+Each rank holds some key/value heads with their queries, some hidden channels and some rows of the vocabulary
+(`ParamSpec.tp_dim`). The residual stream is sharded along the sequence: an all-gather before attention, MLP and head
+gives them the whole sequence, and a reduce-scatter after embedding, attention and MLP sums their outputs over ranks and
+shards them again. In the backward pass each becomes the other.
 
-Weights are DTensors, so that sharding for data parallelism, checkpoints and the gradient norm know what is where; the
-arithmetic is on their local parts (kernels.core.dtensor.local).
+Weights are DTensors, so that FSDP, checkpoints and the gradient norm know what is where; the arithmetic is on their
+local parts (kernels.core.dtensor.local).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from train.parallel.mesh import Mesh
 
 
 def shard(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
-    """Cut a module on the meta device over the ranks of tp, and make it gather and scatter as it runs.
+    """Shard a module on the meta device over the ranks of tp, and set the hooks that gather and scatter.
 
-    With `overlap` compiled blocks cut their matrix products into pieces that run while others are on their way
-    (asynchronous tensor parallelism, Wang et al. 2024): Inductor does it where it finds a gather before a product or a
-    reduce-scatter after one, over memory that the devices map from each other.
+    overlap: asynchronous tensor parallelism (Wang et al. 2024). Where Inductor finds an all-gather before a matrix
+    product, or a reduce-scatter after one, it splits the product into pieces that run while others are sent, over
+    symmetric memory.
     """
     assert mesh.weights is not None
     view, group = mesh.weights["tp"], mesh.group("tp")
@@ -57,10 +57,9 @@ def shard(module: Transformer, mesh: Mesh, overlap: bool = False) -> None:
 
 
 def finish(module: nn.Module, mesh: Mesh) -> None:
-    """Sum the gradients of weights that every rank of tp holds whole, once a step and in one message.
+    """All-reduce the gradients of weights that every rank of tp holds whole (norms), once a step and in one message.
 
-    Each rank used them on its part of the sequence or its heads, so until now it has a part of the sum, which
-    accumulates over micro-batches and is summed over data-parallel ranks like any gradient.
+    Each rank applies them to its part of the sequence, or to its heads, and so has a part of their gradients.
     """
     parts = [_local_gradient(w) for w in module.parameters() if w.grad is not None and _whole_on_tp(w)]
     if not parts:

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from tests.train.optim.test_optim_rules import MODEL, SPECS, weights
 from kernels.core.dtensor import local
 from train.optim import make_optimizer
-from train.optim.sharded import whole
+from train.optim.sharded import local_part
 from train.spec.config import OptimConfig
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -67,8 +67,7 @@ for algorithm in ("adamw", "muon", "sgd"):
                 if step == 2:
                     full = full * float("nan")
                 if isinstance(weight, DTensor):
-                    from train.optim.sharded import part_of
-                    part = part_of(full, weight).contiguous()
+                    part = local_part(full, weight).contiguous()
                     weight.grad = DTensor.from_local(part, weight.device_mesh, weight.placements, run_check=False,
                                                      shape=weight.shape, stride=weight.stride())
                 else:

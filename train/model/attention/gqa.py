@@ -62,10 +62,10 @@ class Attention(nn.Module):
         self.across: Callable[[Attend, Tensor, Tensor, Tensor], Tensor] | None = None
         """How attention runs where the sequence is cut over ranks; set by train.parallel.context."""
 
-    def forward(self, x: Tensor, turns: Tensor | None, masks: Masks) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor | None, masks: Masks) -> Tensor:
         """Return attention's output for x (batch, length, width).
 
-        turns: as train.model.rope.rotations gives, None: positions are not in queries and keys. masks: by the sizes of
+        rope: as train.model.rope.rotations gives, None: positions are not in queries and keys. masks: by the sizes of
         the pieces that attention runs on, see train.model.attention.masks.
         """
         batch, length, width = x.shape
@@ -75,7 +75,7 @@ class Attention(nn.Module):
         norms, eps = None, 0.0
         if self.query_norm is not None and self.key_norm is not None:
             norms, eps = (local(self.query_norm.weight), local(self.key_norm.weight)), self.query_norm.eps
-        q, k, v = split_heads(joint, turns, norms, eps)
+        q, k, v = split_heads(joint, rope, norms, eps)
         if self.query_scale != 1.0:
             q = q * self.query_scale
 

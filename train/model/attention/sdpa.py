@@ -61,7 +61,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, rule: Rule = PLAI
     if q.device.type == "cuda" and (mask is not None or not rule.plain):
         mixed = _flex(q, k, v, mask, rule)
     elif rule.softcap:
-        mixed = _written_out(q, k, v, mask, rule)
+        mixed = _eager(q, k, v, mask, rule)
     elif rule.alibi_heads:
         bias = _bias(q, k, rule).masked_fill(~_seen(q, k, mask), float("-inf")).to(q.dtype)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=grouped)
@@ -133,7 +133,7 @@ def _bias(q: Tensor, k: Tensor, rule: Rule) -> Tensor:
     return -slopes(rule.alibi_heads, rule.first_head, q.shape[1], q.device)[:, None, None] * distance
 
 
-def _written_out(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
+def _eager(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
     """Return attention by its formula, scores as a whole in fp32."""
     times = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
