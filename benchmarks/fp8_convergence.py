@@ -17,13 +17,12 @@ import torch
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.ours import fill
 from benchmarks.peers.rows import SHAPES
+from train.build import device_of
 from train.runtime.distributed import World
-from train.setup import build, device_of
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.resolve import resolve
-from train.state import TrainState
-from train.step import step
+from train.trainer import Trainer
 
 FORMATS = {
     "fp32": {"name": "fp32"},
@@ -59,11 +58,10 @@ def losses(shape: str, run: str, steps: int, sequences: int, root: Path) -> list
     torch._dynamo.reset()
     device = device_of(config, World())
     torch.manual_seed(config.seed)
-    setup = build(config, root, World(), device, fill=fill)
+    trainer = Trainer(config, root, World(), device, fill=fill)
     torch.manual_seed(config.seed)
-    fill(setup.model)
-    progress = TrainState()
-    return [float(loss) for loss in torch.stack([step(setup, progress).loss for _ in range(steps)]).tolist()]
+    fill(trainer.model.whole)
+    return [float(loss) for loss in torch.stack([trainer.train_step()[0] for _ in range(steps)]).tolist()]
 
 
 def main() -> None:

@@ -29,7 +29,6 @@ from benchmarks.fake_corpus import write_corpus
 from train.data.batch import even_parts
 from train.runtime.distributed import World
 from train.runtime.malloc import keep_freed_memory
-from train.setup import Setup, build
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -42,8 +41,7 @@ from train.spec.config import (
 )
 from train.spec.counts import flops_per_token, head_dim, kv_heads, mlp_width
 from train.spec.resolve import resolve
-from train.state import TrainState
-from train.step import step
+from train.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,10 @@ class Row:
     tokens_per_second: float
 
 
-def products(setup: Setup, sequences: int) -> Callable[[], None]:
+def products(trainer: Trainer, sequences: int) -> Callable[[], None]:
     """Return a function that does one step's matrix products, and nothing else."""
-    config, length = setup.config, setup.config.data.sequence_length
-    micro = max(even_parts(sequences, setup.micro))
+    config, length = trainer.config, trainer.config.data.sequence_length
+    micro = max(even_parts(sequences, trainer.model.micro))
     tokens, model = micro * length, config.model
     width, hidden, dim = model.width, mlp_width(model), head_dim(model)
     heads, groups = width // dim, kv_heads(model)
@@ -130,12 +128,11 @@ def measure(width: int, layers: int, sequences: int, *, micro: int | None, secon
             runtime=RuntimeConfig(device="cpu", data_root=str(data)),
         )
     )
-    setup = build(config, data, World(), torch.device("cpu"))
-    progress = TrainState()
-    only = products(setup, sequences)
+    trainer = Trainer(config, data, World(), torch.device("cpu"))
+    only = products(trainer, sequences)
 
     def whole() -> Tensor:
-        return step(setup, progress)[0]
+        return trainer.train_step()[0]
 
     for warm in (whole, only, whole):
         warm()
@@ -153,7 +150,7 @@ def measure(width: int, layers: int, sequences: int, *, micro: int | None, secon
         width=width,
         layers=layers,
         sequences=sequences,
-        micro=max(even_parts(sequences, setup.micro)),
+        micro=max(even_parts(sequences, trainer.model.micro)),
         step_ms=1e3 * step_s,
         matmul_ms=1e3 * matmul_s,
         ratio=matmul_s / step_s,

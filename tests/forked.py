@@ -35,7 +35,7 @@ LOADED = (
     "tests.train.faults",
     "train.runtime.distributed",
     "train.checkpoint.manager",
-    "train.setup",
+    "train.trainer",
 )
 """What every trainer imports once it runs."""
 

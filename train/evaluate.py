@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,34 +12,37 @@ from train.data.batch import Batch
 from train.data.validation import ValidationSet
 from train.metrics.validation import Validation
 from train.parallel.context import cut_batch
-from train.setup import Setup
+from train.parallel.parallel_model import ParallelModel
 from train.spec.labels import IGNORED
 
 
-def evaluate(setup: Setup, interrupted: Callable[[], bool]) -> Validation | None:
+def evaluate(
+    model: ParallelModel, data: ValidationSet, ranges: int, interrupted: Callable[[], bool]
+) -> Validation | None:
     """Return the losses over the validation set, or None when interrupted.
 
-    `interrupted` is asked before every micro-batch and must answer the same on every rank. Every rank takes part in as
-    many micro-batches as the one with most: those that run out of sequences go on with empty ones.
+    ranges: of positions, each with a loss of its own. `interrupted` is asked before every micro-batch and must answer
+    the same on every rank. Every rank takes part in as many micro-batches as the one with most: those that run out of
+    sequences go on with empty ones.
     """
-    data, mesh = setup.validation, setup.mesh
-    starts = range_starts(setup.config.eval.by_position, setup.config.data.sequence_length)
+    mesh, device = model.mesh, model.device
+    starts = range_starts(ranges, data.rows.inputs.shape[1])
     share, most = mesh.share(len(data.rows)), mesh.most(len(data.rows))
     batch = cut_batch(Batch.of_rows(data.rows.part(slice(share.start, share.stop))).padded(most), mesh)
     source = torch.zeros(most, dtype=torch.int64)
     source[: len(share)] = torch.from_numpy(data.source[share.start : share.stop])
     cells = len(data.names) * len(starts)
-    totals = torch.zeros(2, cells, dtype=torch.float64, device=setup.device)
-    at_once = setup.micro * (1 if setup.pipeline is None else setup.config.parallel.pp)
-    with torch.no_grad(), _each_token(setup):
+    totals = torch.zeros(2, cells, dtype=torch.float64, device=device)
+    at_once = model.micro * mesh.axes.pp
+    with model.each_token():
         for first in range(0, most, at_once):
             if interrupted():
                 return None
             here = slice(first, min(first + at_once, most))
             part = batch.part(here.start, here.stop)
-            cell = _cells(part, source[here], starts).to(setup.device)
-            part = part.to(setup.device)
-            totals[0].index_add_(0, cell, _losses(setup, part).double().flatten())
+            cell = _cells(part, source[here], starts).to(device)
+            part = part.to(device)
+            totals[0].index_add_(0, cell, model.forward(part).double().flatten())
             totals[1].index_add_(0, cell, (part.targets != IGNORED).double().flatten())
     sums = torch.stack([mesh.sum_losses_(totals[0].clone()), mesh.sum_tokens_(totals[1].clone())]).cpu()
     return _described(sums.view(2, len(data.names), len(starts)), data, starts)
@@ -49,28 +51,6 @@ def evaluate(setup: Setup, interrupted: Callable[[], bool]) -> Validation | None
 def range_starts(ranges: int, length: int) -> list[int]:
     """Return where ranges of positions begin, each as long as all before it together: 0, …, length/4, length/2."""
     return sorted({0, *(length >> n for n in range(1, ranges))})
-
-
-@contextmanager
-def _each_token(setup: Setup) -> Iterator[None]:
-    """Make the model return each token's loss instead of their sum."""
-    for module in setup.modules:
-        module.each = True
-    try:
-        yield
-    finally:
-        for module in setup.modules:
-            module.each = False
-
-
-def _losses(setup: Setup, batch: Batch) -> Tensor:
-    """Return the loss of each token here, (sequences, length); zeros where another rank has them."""
-    if setup.pipeline is not None:
-        return setup.pipeline.evaluate(batch)
-    (stage,) = setup.stages
-    with setup.autocast:
-        losses: Tensor = stage.call(batch.inputs, batch.targets, batch.positions, batch.documents)
-    return losses
 
 
 def _cells(batch: Batch, source: Tensor, starts: list[int]) -> Tensor:

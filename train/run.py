@@ -25,7 +25,7 @@ from train.spec.frozen_run import begun, load
 from train.spec.mesh import axes, check, copies
 
 if TYPE_CHECKING:
-    from train.loop import Loop
+    from train.trainer import Trainer
 
 REACHED, FAILED, DIVERGED, INTERRUPTED = 0, 1, 3, 75
 
@@ -43,14 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
         ended = _ended(options.config.parent / "outcome.json")
         if ended is not None:
             return ended
-        loop = _prepared(load(options.config), options.config.parent, flag, started)
+        trainer = _prepared(load(options.config), options.config.parent, flag, started)
     except ValueError as error:  # what a user can put right; anything later is a traceback
         print(f"error: {error}", file=sys.stderr)
         return _failed()
     except Exception:
         traceback.print_exc()
         return _failed()
-    return _train(loop, options.until)
+    return _train(trainer, options.until)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,17 +79,17 @@ def _ended(path: Path) -> int | None:
     return DIVERGED if outcome["state"] == "diverged" else REACHED
 
 
-def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -> Loop:
-    """Return the run's loop, restored from its newest checkpoint."""
+def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -> Trainer:
+    """Return the run's trainer, restored from its newest checkpoint."""
     check_writable(folder, "metrics.jsonl")
     check_writable(folder / "checkpoints")
     import torch
 
-    from train.loop import Loop
+    from train.build import device_of
     from train.runtime import distributed
     from train.runtime.determinism import make_deterministic
     from train.runtime.malloc import keep_freed_memory
-    from train.setup import build, device_of
+    from train.trainer import Trainer
 
     torch.set_num_threads(config.runtime.threads)
     keep_freed_memory()
@@ -107,28 +107,28 @@ def _prepared(config: RunConfig, folder: Path, flag: StopFlag, started: float) -
         make_deterministic(device)
     elif config.health.probe_steps and device.type == "cuda":
         raise ValueError("health.probe_steps compares bits: on a GPU set runtime.deterministic=true")
-    loop = Loop(build(config, folder, world, device), flag, started)
-    loop.restore()
-    return loop
+    trainer = Trainer(config, folder, world, device, flag=flag, started=started)
+    trainer.restore()
+    return trainer
 
 
-def _train(loop: Loop, until: int | None) -> int:
+def _train(trainer: Trainer, until: int | None) -> int:
     """Train and return the exit code."""
     from train.checkpoint.save import SaveError
-    from train.loop import End
     from train.runtime import distributed
     from train.runtime.console import say
     from train.runtime.pause import further
+    from train.trainer import End
 
-    budget = loop.setup.config.budget.tokens
+    budget = trainer.config.budget.tokens
     assert budget is not None
     try:
         goes_on: int | None = budget if until is None else until
         pauses = 0
         while goes_on is not None:
-            end, goes_on, pauses = loop.run(goes_on), None, pauses + 1
-            if end is End.REACHED and loop.progress.tokens < budget:
-                goes_on = further(pauses, loop.progress.tokens, loop.setup.world, loop.flag)
+            end, goes_on, pauses = trainer.fit(goes_on), None, pauses + 1
+            if end is End.REACHED and trainer.state.tokens < budget:
+                goes_on = further(pauses, trainer.state.tokens, trainer.world, trainer.flag)
     except SaveError as error:
         print(f"error: the run's state could not be saved: {error}", file=sys.stderr)
         return _failed()
@@ -136,11 +136,11 @@ def _train(loop: Loop, until: int | None) -> int:
         traceback.print_exc()
         return _failed()
     finally:
-        loop.close()
-    distributed.leave(loop.setup.world)
-    if end is End.INTERRUPTED and loop.setup.world.writes:
-        by = loop.flag.received.name if loop.flag.received else "a signal to another rank"
-        say(f"stopped by {by} at step {loop.progress.step}, checkpoint saved")
+        trainer.close()
+    distributed.leave(trainer.world)
+    if end is End.INTERRUPTED and trainer.world.writes:
+        by = trainer.flag.received.name if trainer.flag.received else "a signal to another rank"
+        say(f"stopped by {by} at step {trainer.state.step}, checkpoint saved")
     return {End.REACHED: REACHED, End.DIVERGED: DIVERGED, End.INTERRUPTED: INTERRUPTED}[end]
 
 

@@ -30,6 +30,14 @@ class TrainState:
         default_factory=lambda: {"train": 0.0, "validation": 0.0, "checkpoint": 0.0, "total": 0.0}
     )
 
+    def evaluation_due(self, until: int, budget: int, count: int) -> bool:
+        """Say whether a validation is due here: at one of `count` marks, or where the run stops at `until` tokens.
+
+        Where a search pauses a run, it compares losses: they are measured there.
+        """
+        paused = self.evaluated < self.tokens >= until
+        return paused or evaluation_due(self.evaluated, self.tokens, budget, count)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers as a checkpoint keeps them."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""One row through this trainer: its own set-up and step, over a prepared corpus of random tokens.
+"""One row through this trainer: its own model and step, over a prepared corpus of random tokens.
 
 Run under torchrun; rank 0 writes the row's figures. Weights are drawn on the device: seeded weights that are the same
 in every layout are drawn on the CPU, minutes for billions of them, and tell nothing here.
@@ -20,13 +20,12 @@ from torch import nn
 from benchmarks.fake_corpus import write_corpus
 from benchmarks.peers.rows import SHAPES, Row, find
 from kernels.core.dtensor import local
+from train.build import device_of
 from train.runtime import distributed
-from train.setup import Setup, build, device_of
 from train.spec.config import RunConfig
 from train.spec.from_mapping import read
 from train.spec.resolve import resolve
-from train.state import TrainState
-from train.step import step
+from train.trainer import Trainer
 
 
 def config_of(row: Row, data_root: Path, device: str) -> RunConfig:
@@ -74,24 +73,24 @@ def fill(module: Any) -> None:
             nn.init.ones_(part) if std is None else part.normal_(0.0, std)
 
 
-def measure(setup: Setup, row: Row) -> dict[str, float]:
+def measure(trainer: Trainer, row: Row) -> dict[str, float]:
     """Return the row's figures from its steps after the warm-up."""
-    progress, began = TrainState(), time.perf_counter()
+    began = time.perf_counter()
     first = 0.0
     for number in range(row.steps):
         if number == row.warmup:
-            _wait(setup.device)
+            _wait(trainer.device)
             first, began = time.perf_counter() - began, time.perf_counter()
-        taken = step(setup, progress)
-    _wait(setup.device)
+        loss, norm = trainer.train_step()
+    _wait(trainer.device)
     seconds = (time.perf_counter() - began) / (row.steps - row.warmup)
     return {
         "step_seconds": seconds,
         **row.figures(seconds),
-        **_memory(setup),
+        **_memory(trainer),
         "warmup_seconds": first,
-        "loss": float(taken.loss),
-        "grad_norm": float(taken.norm),
+        "loss": float(loss),
+        "grad_norm": float(norm),
     }
 
 
@@ -100,24 +99,23 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _memory(setup: Setup) -> dict[str, float]:
-    if setup.device.type != "cuda":
+def _memory(trainer: Trainer) -> dict[str, float]:
+    if trainer.device.type != "cuda":
         return {"gib": 0.0, "gib_allocated": 0.0}
-    used = [torch.cuda.max_memory_reserved(setup.device), torch.cuda.max_memory_allocated(setup.device)]
-    most = [max(each) for each in zip(*setup.world.gather(used), strict=True)]
+    used = [torch.cuda.max_memory_reserved(trainer.device), torch.cuda.max_memory_allocated(trainer.device)]
+    most = [max(each) for each in zip(*trainer.world.gather(used), strict=True)]
     return {"gib": most[0] / 2**30, "gib_allocated": most[1] / 2**30}
 
 
-def profiled(setup: Setup, path: Path) -> None:
+def profiled(trainer: Trainer, path: Path) -> None:
     """Write which kernels take the time of two further steps, and where the device waits, for rank 0."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    progress = TrainState()
     with torch.profiler.profile(activities=activities) as profile:
         for _ in range(2):
-            step(setup, progress)
-        _wait(setup.device)
-    if setup.world.rank == 0:
-        by = "self_cuda_time_total" if setup.device.type == "cuda" else "self_cpu_time_total"
+            trainer.train_step()
+        _wait(trainer.device)
+    if trainer.world.rank == 0:
+        by = "self_cuda_time_total" if trainer.device.type == "cuda" else "self_cpu_time_total"
         table = profile.key_averages().table(sort_by=by, row_limit=60, max_name_column_width=90)
         path.write_text(f"{table}\n{_waits(profile)}\n")
 
@@ -155,13 +153,13 @@ def main() -> None:
         torch.cuda.set_device(device)
     distributed.join(world, device)
     world.gather(str(root))  # nobody reads before it is written
-    setup = build(config, options.data, world, device, fill=fill)
-    figures = measure(setup, row)
+    trainer = Trainer(config, options.data, world, device, fill=fill)
+    figures = measure(trainer, row)
     if world.rank == 0:
         Path(os.environ["PEERS_RESULT"]).write_text(json.dumps(figures))
     if options.profile is not None:
         options.profile.mkdir(parents=True, exist_ok=True)
-        profiled(setup, options.profile / f"{row.name[:80]}.txt")
+        profiled(trainer, options.profile / f"{row.name[:80]}.txt")
     distributed.leave(world)
 
 

@@ -18,10 +18,8 @@ from typing import Any
 import torch
 
 from kernels.core.dtensor import local
-from train import loop, run
-from train import step as steps
-from train.setup import Setup
-from train.state import TrainState
+from train import run
+from train.trainer import Trainer
 
 ROOM = 4000
 """Bytes that a file can have on a full disk here: metrics fit, shards do not."""
@@ -38,19 +36,18 @@ def fault_that_waits() -> None:
 
 def inject(kind: str, wanted: range, rank: int, folder: Path) -> None:
     """Make the rank's steps number `wanted` go wrong in the run of this folder."""
-    accumulate, take_step = steps.accumulate, steps.step
-    looping: Any = loop
+    forward_backward, train_step = Trainer.forward_backward, Trainer.train_step
 
-    def faulty_accumulate(setup: Setup, *rest: Any, **named: Any) -> Any:
-        loss = accumulate(setup, *rest, **named)
+    def faulty_backward(trainer: Trainer, *rest: Any, **named: Any) -> Any:
+        loss = forward_backward(trainer, *rest, **named)
         if kind == "nan" and now[0] in wanted:
-            for _, weight in setup.named_parameters():
+            for _, weight in trainer.model.named_parameters():
                 assert weight.grad is not None
                 local(weight.grad).fill_(torch.nan)
         return loss
 
-    def faulty_step(setup: Setup, progress: TrainState, **named: Any) -> Any:
-        now[0] = progress.step + 1
+    def faulty_step(trainer: Trainer, *rest: Any, **named: Any) -> Any:
+        now[0] = trainer.state.step + 1
         if kind == "hang" and now[0] in wanted:
             fault_that_waits()
         while kind == "brake" and now[0] in wanted and (folder / BRAKE).exists():
@@ -58,11 +55,12 @@ def inject(kind: str, wanted: range, rank: int, folder: Path) -> None:
         if kind == "full":
             room = ROOM if now[0] in wanted else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-        return take_step(setup, progress, **named)
+        return train_step(trainer, *rest, **named)
 
     now = [0]
     if int(os.environ.get("RANK", "0")) == rank:
-        steps.accumulate, looping.step = faulty_accumulate, faulty_step
+        patched: Any = Trainer
+        patched.forward_backward, patched.train_step = faulty_backward, faulty_step
 
 
 def main() -> int:

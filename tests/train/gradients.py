@@ -9,9 +9,8 @@ import torch
 
 from train.runtime import distributed
 from train.runtime.distributed import World
-from train.setup import build
 from train.spec import frozen_run
-from train.step import accumulate, take
+from train.trainer import Trainer
 
 COUNTS = (1, 7)
 """Sequences of a batch: one of two ranks has none, or they have unlike numbers."""
@@ -21,9 +20,9 @@ def save_gradients(config: Path, out: Path, world: World) -> None:
     """Write loss and gradients of a batch of each of COUNTS sequences."""
     found = {}
     for sequences in COUNTS:
-        setup = build(frozen_run.load(config), Path(), world, torch.device("cpu"))
-        loss = accumulate(setup, take(setup, 5, sequences))
-        grads = {name: weight.grad for name, weight in setup.model.named_parameters()}
+        trainer = Trainer(frozen_run.load(config), Path(), world, torch.device("cpu"))
+        loss = trainer.mesh.sum_losses_(trainer.forward_backward(trainer.data.loader.batch(5, sequences)))
+        grads = {name: weight.grad for name, weight in trainer.model.whole.named_parameters()}
         found[sequences] = {"loss": loss, "grads": grads}
     if world.writes:
         torch.save(found, out)

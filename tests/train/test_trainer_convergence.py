@@ -11,10 +11,7 @@ import torch
 from benchmarks.convergence import Point, curve, recorded, table
 from benchmarks.convergence_text import invented
 from train.data.corpus.prepare import prepare
-from train.loop import End, Loop
 from train.runtime.distributed import World
-from train.runtime.signals import StopFlag
-from train.setup import build
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -26,6 +23,7 @@ from train.spec.config import (
     RuntimeConfig,
 )
 from train.spec.resolve import resolve
+from train.trainer import End, Trainer
 
 RECORDED = {
     "plain": (ModelConfig(width=48, layers=2, head_dim=12), "concatenate", 1.379),
@@ -82,10 +80,11 @@ def test_a_preset_converges_to_its_recorded_loss(tmp_path: Path, name: str) -> N
     )
     folder = tmp_path / "run"
     folder.mkdir()
-    loop = Loop(build(config, folder, World(), torch.device("cpu")), StopFlag(), 0.0)
-    assert loop.run(120 * 16 * 64) is End.REACHED
-    loop.close()
-    assert loop.progress.validation_loss == pytest.approx(wanted, abs=0.02)
+    trainer = Trainer(config, folder, World(), torch.device("cpu"))
+    trainer.restore()
+    assert trainer.fit(120 * 16 * 64) is End.REACHED
+    trainer.close()
+    assert trainer.state.validation_loss == pytest.approx(wanted, abs=0.02)
 
 
 def test_a_curve_is_read_from_a_killed_run_and_compared_with_a_written_one(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ import yaml
 from torch import Tensor
 
 from tests.train.runs import LIMIT_SECONDS, REPOSITORY, finish, read_outcome, records, start, with_runtime, write_config
-from train import run, step
+from train import run
 from train.runtime.signals import StopFlag
 from train.spec import frozen_run
 from train.spec.config import RunConfig
 from train.spec.counts import FLOP_RULE, flops_per_token, params
+from train.trainer import Trainer
 
 Main = Callable[[Path, int], str]
 
@@ -105,13 +106,13 @@ def test_divergence_is_an_outcome(tmp_path: Path, tiny: RunConfig, main: Main) -
 def test_a_last_step_without_a_finite_loss_ends_a_run_as_any_other(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, accumulate, seen = tmp_path / "run", step.accumulate, []
+    folder, true, seen = tmp_path / "run", Trainer.forward_backward, []
 
     def no_number_at_last(*arguments: Any) -> Tensor:
-        seen.append(accumulate(*arguments))
+        seen.append(true(*arguments))
         return seen[-1] if len(seen) < 30 else seen[-1] * math.nan
 
-    monkeypatch.setattr(step, "accumulate", no_number_at_last)
+    monkeypatch.setattr(Trainer, "forward_backward", no_number_at_last)
     main(write_config(folder, tiny), 0)
     outcome = read_outcome(folder)
     assert (outcome["state"], outcome["step"]) == ("completed", 30)

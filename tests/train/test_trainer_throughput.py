@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.train.runs import read_outcome, records, with_runtime, write_config
-from train import evaluate, loop, run
-from train import step as steps
+from train import evaluate, run
+from train import trainer as training
 from train.checkpoint.manager import CheckpointManager
 from train.metrics.deferred import Late
 from train.metrics.profiler import communication, covered, memory_told, starts
@@ -103,7 +103,7 @@ def test_on_a_device_that_runs_behind_every_step_has_its_own_time(
 
     def step(*positional: Any, **named: Any) -> Any:
         device.work(1.0, launch)
-        return steps.step(*positional, **named)
+        return train_step(*positional, **named)
 
     def evaluated(*positional: Any, **named: Any) -> Any:
         device.work(20.0, 0.5)
@@ -116,9 +116,10 @@ def test_on_a_device_that_runs_behind_every_step_has_its_own_time(
 
     saved = CheckpointManager.save
     monkeypatch.setattr(CheckpointManager, "save", save)
-    for name, stands_in in (("step", step), ("evaluate", evaluated)):
-        monkeypatch.setattr(loop, name, stands_in)
-    monkeypatch.setattr(loop, "Late", lambda _: Late(CPU, lambda: SimulatedMark(device)))
+    train_step = training.Trainer.train_step
+    monkeypatch.setattr(training.Trainer, "train_step", step)
+    monkeypatch.setattr(training, "evaluate", evaluated)
+    monkeypatch.setattr(training, "Late", lambda _: Late(CPU, lambda: SimulatedMark(device)))
     monkeypatch.setattr(StopFlag, "install", lambda self: None)
     config = write_config(tmp_path / "run", with_runtime(tiny, checkpoint_keep_steps=4, log_steps=3))
     assert run.main(["--config", str(config)]) == 0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,7 +19,6 @@ from train.checkpoint.rng import random_states, set_random_states
 from train.checkpoint.save import SaveError, Saver
 from train.checkpoint.state import collect
 from train.health.monitor import remembered
-from train.precision.notes import NAMES as PRECISION
 from train.runtime.console import say
 from train.runtime.distributed import World
 from train.spec.config import RunConfig
@@ -38,6 +37,18 @@ UNSAVED_SECONDS, UNSAVED_INTERVALS = 300.0, 3
 
 _INHERITED = ("model", "data")
 """Sections that a branch shares with its parent: they say what the weights and the data are."""
+_PRECISION = ("scaler", "fp8")
+"""Parts whose state a branch of the same precision goes on from."""
+
+
+class Stateful(Protocol):
+    """A part of a run with a state of its own beside tensors."""
+
+    def state_dict(self) -> Any:
+        """Return the state as JSON takes it, the same on every rank."""
+
+    def load_state_dict(self, state: Any, /) -> None:
+        """Go on from a state; None: of a checkpoint that has none of this part."""
 
 
 class CheckpointManager:
@@ -53,11 +64,18 @@ class CheckpointManager:
         modules: Sequence[nn.Module],
         optimizer: torch.optim.Optimizer,
         identity: Mapping[str, Any],
+        state: TrainState,
+        parts: Mapping[str, Stateful],
     ) -> None:
-        """`folder` is the run's; `identity` says what a checkpoint belongs to (train.checkpoint.identity)."""
+        """`folder` is the run's; `identity` says what a checkpoint belongs to (train.checkpoint.identity).
+
+        state, parts: where the run stands and what else has a state, by its name in a checkpoint; both are set anew
+        where the run goes to one.
+        """
         self._folder, self._root = folder, folder / "checkpoints"
         self._config, self._world, self._device = config, world, device
         self._modules, self._optimizer, self._identity = modules, optimizer, identity
+        self._state, self._parts = state, parts
         retention = Retention(config.runtime.checkpoint_keep, config.runtime.checkpoint_keep_steps)
         self._saver = Saver(self._root, world.rank, world.size, retention=retention)
         self._at = time.perf_counter()
@@ -69,13 +87,14 @@ class CheckpointManager:
         """What is called before weights change: copies of them that are being saved are made first."""
         return self._saver.before_update
 
-    def due(self, state: TrainState) -> bool:
+    def due(self) -> bool:
         """Say whether the clock of the writing rank, or a step whose checkpoint stays, asks for one here."""
-        if not self._world.writes or state.step == self._saved[0]:
+        step = self._state.step
+        if not self._world.writes or step == self._saved[0]:
             return False
         self._give_up()
         every = self._config.runtime.checkpoint_keep_steps
-        if every and state.step and state.step % every == 0:
+        if every and step and step % every == 0:
             return True
         if self._saver.busy:
             return False
@@ -92,33 +111,26 @@ class CheckpointManager:
         if given_up(unsaved, self._config.runtime.checkpoint_seconds):
             raise SaveError(f"no checkpoint could be saved for {unsaved:.0f} s: {why}")
 
-    def there(self, state: TrainState) -> bool:
+    def there(self) -> bool:
         """Say whether this very state is saved, once nothing is being written; every rank says the same."""
-        if self._saved != (state.step, state.evaluated):
+        if self._saved != (self._state.step, self._state.evaluated):
             return False
         self._saver.settle()
         return self._saver.failure is None
 
-    def save(
-        self,
-        state: TrainState,
-        notes: Notes,
-        *,
-        keep: int | None = None,
-        wait: bool = True,
-        obstacle: Exception | None = None,
-    ) -> None:
+    def save(self, *, keep: int | None = None, wait: bool = True, obstacle: Exception | None = None) -> None:
         """Save a checkpoint of this step. With `wait` it is whole when this returns, or SaveError is raised.
 
         obstacle: why this rank already knows that it must not be saved; told as the failure of the save.
         """
+        state = self._state
         tensors = collect(self._modules, [self._optimizer])
         random = random_states(self._device)
         tensors |= {f"random.{self._world.rank}.{name}": value for name, value in random.items()}
         manifest = {
             "progress": state.state_dict(),
             "identity": self._identity,
-            "notes": dict(notes),
+            "notes": {name: part.state_dict() for name, part in self._parts.items()},
             "code": os.environ.get(CODE_VERSION),
         }
         retention = None if keep is None else replace(self._saver.retention, newest=keep)
@@ -131,8 +143,8 @@ class CheckpointManager:
         """Wait until nothing is being written, whatever became of it."""
         self._saver.settle()
 
-    def restore(self) -> tuple[TrainState, Notes] | None:
-        """Go to the run's newest whole checkpoint, else to the one it branches from; None: it starts from scratch.
+    def restore(self) -> bool:
+        """Go to the run's newest whole checkpoint, else to the one it branches from; False: it starts from scratch.
 
         ValueError where that checkpoint belongs to another config.
         """
@@ -145,14 +157,14 @@ class CheckpointManager:
         if found is None:
             return self._branch()
         check_identity(found, self._identity)
-        progress, notes = self._load(found)
-        self._saved = (progress.step, progress.evaluated)
+        reached, notes = self._load(found)
+        self._saved = (reached.step, reached.evaluated)
         if writes:
-            say(f"resumed from {found.folder.name} at {progress.tokens:,} tokens")
-        return progress, notes
+            say(f"resumed from {found.folder.name} at {reached.tokens:,} tokens")
+        return self._stand_at(reached, notes)
 
-    def back_to(self, before: int) -> tuple[TrainState, Notes] | None:
-        """Go to the newest checkpoint of a step before `before`; None: there is none.
+    def back_to(self, before: int) -> bool:
+        """Go to the newest checkpoint of a step before `before`; False: there is none.
 
         Later ones are removed, but for those that stay for good: these are marked as of a path that was abandoned.
         A branch that has none of its own goes back to where it began.
@@ -161,14 +173,13 @@ class CheckpointManager:
         own = self._newest(self._root, before)
         found = self._origin(before) if own is None else own
         if found is None:
-            return None
+            return False
         if self._world.writes:
             first = int(found.progress["step"]) + (own is not None)
             abandon_from(self._root, first, self._saver.retention)
         self._world.gather(None)  # nobody saves before they are gone
-        progress, notes = self._load(found) if own is not None else self._begin(found)
         self._saved = (-1, -1)  # the next one differs from it: batches are skipped
-        return progress, notes
+        return self._stand_at(*(self._load(found) if own is not None else self._begin(found)))
 
     def _origin(self, before: int) -> Checkpoint | None:
         """Return the checkpoint that this run branched from if it is there and of a step before `before`."""
@@ -179,19 +190,26 @@ class CheckpointManager:
             return None
         return None if found is None or int(found.progress["step"]) >= before else found
 
-    def _branch(self) -> tuple[TrainState, Notes] | None:
+    def _stand_at(self, reached: TrainState, notes: Notes) -> bool:
+        """Set state and parts to what a checkpoint says; the tensors have been read."""
+        self._state.load_state_dict(reached.state_dict())
+        for name, part in self._parts.items():
+            part.load_state_dict(notes.get(name))
+        return True
+
+    def _branch(self) -> bool:
         config, schedule = self._config, self._config.schedule
         if schedule.parent is None:
-            return None
+            return False
         found = self._parent(schedule.parent)
         _check_parent(found, self._identity, config)
-        progress, notes = self._begin(found)
+        began, notes = self._begin(found)
         assert config.budget.tokens is not None
         if not _same_plan(found, config):
-            check_branch(schedule, progress.tokens, config.budget.tokens)
+            check_branch(schedule, began.tokens, config.budget.tokens)
         if self._world.writes:
-            say(f"branches from {found.folder} at {progress.tokens:,} tokens")
-        return progress, notes
+            say(f"branches from {found.folder} at {began.tokens:,} tokens")
+        return self._stand_at(began, notes)
 
     def _begin(self, found: Checkpoint) -> tuple[TrainState, Notes]:
         """Go to the parent's checkpoint as to the beginning of this run; return its progress and what it inherits."""
@@ -207,7 +225,7 @@ class CheckpointManager:
         )
         inherited: dict[str, Any] = {}
         if found.identity["config"]["precision"] == self._identity["config"]["precision"]:
-            inherited = {name: notes.get(name) for name in PRECISION}
+            inherited = {name: notes.get(name) for name in _PRECISION}
         if _same_plan(found, self._config):
             inherited["monitor"] = remembered(notes.get("monitor", {}))
         return fresh, inherited

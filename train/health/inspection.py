@@ -8,10 +8,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from train.data.batch import Batch
 from train.health import layer_statistics, repeat_step, replica_hashes
 from train.health.layer_statistics import Size
 from train.health.shard_names import Part, held, part_of, state_of
 from train.optim.optimizer import Optimizer
+from train.parallel.parallel_model import ParallelModel
 from train.precision import underflow
 from train.precision.loss_scaler import LossScaler
 from train.spec.config import HealthConfig
@@ -81,6 +83,28 @@ class Inspection:
         """`scaler`: whose factor the loss is multiplied by, if it is."""
         self._config, self._ranks, self._named, self._optimizer = config, ranks, named, optimizer
         self._scaler = scaler
+
+    def before_step(
+        self,
+        step: int,
+        batch: Callable[[], Batch],
+        model: ParallelModel,
+        gradients: Callable[[Batch], Tensor],
+        record: Callable[[str, int, dict[str, float]], None],
+    ) -> None:
+        """Measure activations and repeat gradients where that is due at step number `step`, on its `batch`.
+
+        gradients: adds up those of a batch, as `probe` wants it.
+        """
+        activations, probe = self.wants_activations(step), self.wants_probe(step)
+        if not (activations or probe):
+            return
+        found = batch()
+        if activations:
+            first = found.part(0, min(model.micro, len(found))).to(model.device)
+            record("activations", step, self.activations(model.modules, lambda: model.forward(first)))
+        if probe:
+            self.probe(step, lambda: gradients(found))
 
     def watch(self, step: int) -> Watch | None:
         """Return what watches step number `step`, where its statistics are due."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from train.health import loss_spikes, nonfinite
 from train.health.loss_spikes import Action, Seen, Verdict
 from train.health.nonfinite import Skipped
+from train.metrics.recorder import Recorder
 from train.spec.config import RunConfig
 
 
@@ -49,7 +51,21 @@ class Monitor:
         """Return what a run's outcome says: skipped steps, spikes, rollbacks."""
         return {"skipped_steps": self.skipped.total, "spikes": self.spikes, "rollbacks": len(self.went_back)}
 
-    def state(self) -> dict[str, Any]:
+    def report(self, recorder: Recorder, step: int, tokens: int, judged: Judged) -> None:
+        """Record and say a spike; say a skipped step."""
+        verdict = judged.verdict
+        if verdict.spike is not None:
+            values = {"loss_z": verdict.loss_z, "grad_norm_z": verdict.norm_z, "spike_began": float(verdict.spike)}
+            recorder.event("spike", step, tokens, values)
+            recorder.say(
+                f"step {step}: loss spike since step {verdict.spike} (loss {verdict.loss_z:.1f}, gradient norm "
+                f"{verdict.norm_z:.1f} standard deviations up); docs/loss-spikes.md says what to look at"
+            )
+        if self.skipped.in_row:
+            what = "skipped" if self._config.optim.nonfinite == "skip" else "the run ends"
+            recorder.say(f"step {step}: loss or gradient norm is not finite: {what}")
+
+    def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON takes it."""
         return {
             "seen": self._seen.plain(),
@@ -59,8 +75,9 @@ class Monitor:
             "path": self.path,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Go on from `state`; an empty one is a run that has seen nothing."""
+        state = state or {}
         self._seen = Seen.of(state["seen"]) if state else Seen()
         self.skipped = Skipped(**state["skipped"]) if state else Skipped()
         self.spikes = state.get("spikes", 0)
@@ -68,6 +85,6 @@ class Monitor:
         self.path = state.get("path", 0)
 
 
-def remembered(state: dict[str, Any]) -> dict[str, Any]:
+def remembered(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a run that takes another's steps again: its measure of spikes, but no counts of its own."""
     return {"seen": state["seen"], "skipped": {}} if state else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,7 +17,8 @@ from train.state import TrainState
 FORMAT = 1
 
 
-def describe(
+def write(
+    folder: Path,
     config: RunConfig,
     reached: TrainState,
     state: str,
@@ -27,8 +27,8 @@ def describe(
     bytes_per_token: float,
     device: torch.device,
     world_size: int,
-) -> dict[str, Any]:
-    """Return the outcome of a run that ended `completed` or `diverged` (then without losses).
+) -> None:
+    """Write the outcome of a run, in one rename, that ended `completed` or `diverged` (then without losses).
 
     health: counts of what happened on the way (train.health.monitor). bytes_per_token: of the validation set.
     """
@@ -36,7 +36,7 @@ def describe(
     per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
     validation = reached.validation_loss if state == "completed" else None
     bits = None if validation is None else bits_per_byte(validation, bytes_per_token)
-    return {
+    described = {
         "format": FORMAT,
         "state": state,
         "step": reached.step,
@@ -62,8 +62,4 @@ def describe(
         "device": device.type,
         "world_size": world_size,
     }
-
-
-def write(path: Path, outcome: dict[str, Any]) -> None:
-    """Write the outcome in one rename."""
-    write_atomic(path, json.dumps(outcome, indent=1, allow_nan=False) + "\n")
+    write_atomic(folder / "outcome.json", json.dumps(described, indent=1, allow_nan=False) + "\n")

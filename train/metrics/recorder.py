@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,7 @@ class Recorder:
     def __init__(self, config: RunConfig, folder: Path, world: World, device: torch.device) -> None:
         self._config, self._path, self._world, self._device = config, folder / "metrics.jsonl", world, device
         self._file = MetricsFile(self._path) if world.writes else None
+        self._noted: int | None = None
         self._speed = Speed()
         self._per_token = flops_per_token(config.model, config.data.vocab_size, config.data.sequence_length)
         measure = config.runtime.measure_peak and world.writes
@@ -65,20 +66,24 @@ class Recorder:
         if self._file is not None:
             self._file.path = path
 
-    def recorded(self) -> int:
-        """Return the last step whose training is recorded on this path, as a checkpoint notes it; -1: none."""
+    def state_dict(self) -> int:
+        """Return the last step whose training is recorded on this path; -1: none."""
         return -1 if self._file is None else self._file.written.reached(self._file.path, "train")[0]
 
-    def miss(self, state: TrainState, noted: int | None) -> None:
+    def load_state_dict(self, state: int | None) -> None:
+        """Take in what was recorded when a checkpoint was saved, for `miss`; None: it does not say."""
+        self._noted = state
+
+    def miss(self, state: TrainState) -> None:
         """Say and record which records are lost that the checkpoint of `state` is beyond: no step writes them again.
 
-        A file loses its end where a disk does, or somebody cuts it: checkpoints are saved after their metrics. noted:
-        what `recorded` was then; None where the checkpoint does not say, and `runtime.log_steps` was what it is now.
+        A file loses its end where a disk does, or somebody cuts it: checkpoints are saved after their metrics. Where
+        the checkpoint does not say what was recorded, `runtime.log_steps` was what it is now.
         """
         if self._file is None or state.step == state.inherited_steps:
             return
         held, path, every = self._file.written, self._file.path, self._config.runtime.log_steps
-        due = state.step - state.step % every if noted is None else noted
+        due = state.step - state.step % every if self._noted is None else self._noted
         step, _ = held.reached(path, "train")
         _, evaluated = held.reached(path, "validation")
         lost = due > max(step, state.inherited_steps)
@@ -106,14 +111,24 @@ class Recorder:
                 self._file.sync()
         return int(self._world.gather(number)[0])
 
-    def train(self, stamp: Stamp, loss: float, norm: float, seconds: float, further: Mapping[str, float]) -> None:
-        """Record a step. loss in nats per token; `seconds` of training until now; further metrics by name."""
+    def train(
+        self, stamp: Stamp, loss: float, norm: float, others: Sequence[float], *, seconds: float, skipped: int
+    ) -> None:
+        """Record a step. loss in nats per token; others: the scalars that `stamp.further` names.
+
+        seconds: of training until now. skipped: how many steps were, until now.
+        """
         if self._file is None:
             return
         rate, per_step = self._speed.rate(stamp.tokens, seconds, stamp.step)
         values = {"loss": loss, "lr": stamp.lr, "grad_norm": norm, **rates(rate, self._per_token, self.devices)}
         values |= {f"seconds_{name}": took for name, took in stamp.times.seconds().items()}
-        values |= {"seconds_step": per_step, **peak_memory(self._device), **further}
+        values |= {
+            "seconds_step": per_step,
+            **peak_memory(self._device),
+            **dict(zip(stamp.further, others, strict=True)),
+        }
+        values |= {"skipped_steps": float(skipped)} if skipped else {}
         self.event("train", stamp.step, stamp.tokens, values)
         config = self._config
         if self._speed.print_due(stamp.tokens == config.budget.tokens):

@@ -69,7 +69,7 @@ def _change_blocks(module: Transformer, config: RunConfig) -> None:
     blocks = {int(name): block for name, block in module.blocks.items()}
     if config.precision.name == "fp8":
         convert(blocks, config.model.layers, config.precision)
-    if config.memory.checkpointing != "budget":  # which is filled while the run steps, see train.setup
+    if config.memory.checkpointing != "budget":  # which is filled while the run steps, see train.build
         every = modes(config.memory, config.model.layers)
         wrap(list(blocks.values()), [every[number] for number in blocks])
     compile_blocks(list(blocks.values()), config.compile)

@@ -62,11 +62,12 @@ class History:
         self.largest.copy_(self.past.amax(0))
         torch._foreach_zero_(self._seen)
 
-    def state(self) -> list[list[float]]:
+    def state_dict(self) -> list[list[float]]:
         """Return what a checkpoint needs, as JSON keeps it to the last bit; waits for the device."""
         found: list[list[float]] = self.past.tolist()
         return found
 
-    def load(self, state: Sequence[Sequence[float]]) -> None:
-        """Go on from a checkpoint's state."""
-        self._start(torch.tensor(state, dtype=torch.float32).reshape(self.past.shape))
+    def load_state_dict(self, state: Sequence[Sequence[float]] | None) -> None:
+        """Go on from a checkpoint's state; an empty one changes nothing."""
+        if state:
+            self._start(torch.tensor(state, dtype=torch.float32).reshape(self.past.shape))

@@ -7,7 +7,7 @@ overflow it is doubled. Nothing here waits for the device: the factor, the count
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -77,12 +77,15 @@ class LossScaler:
             return {}
         return {"loss_scale": self.scale, "loss_scale_smallest": self.smallest, "overflows": self.overflows}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs; empty where there is nothing to scale."""
-        return {name: getattr(self, name).clone() for name in _STATE} if self.enabled else {}
+    def state_dict(self) -> dict[str, float]:
+        """Return what a checkpoint needs, plain numbers, the same on every rank; empty where there is nothing to scale.
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from a checkpoint's state."""
-        for name in _STATE if self.enabled else ():
-            mine: Tensor = getattr(self, name)
-            setattr(self, name, state[name].to(mine).clone())
+        Waits for the device.
+        """
+        return {name: getattr(self, name).item() for name in _STATE} if self.enabled else {}
+
+    def load_state_dict(self, state: Mapping[str, float] | None) -> None:
+        """Go on from a checkpoint's state; an empty one, as of a run that did not scale, changes nothing."""
+        if self.enabled and state:
+            for name in _STATE:
+                setattr(self, name, torch.full_like(getattr(self, name), state[name]))

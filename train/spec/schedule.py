@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from train.spec.config import BatchConfig, ScheduleConfig
+from train.spec.config import BatchConfig, RunConfig, ScheduleConfig
 
 
 def factor(schedule: ScheduleConfig, tokens: int, horizon: int) -> float:
@@ -33,6 +33,12 @@ def factor(schedule: ScheduleConfig, tokens: int, horizon: int) -> float:
         share = min(1.0, (progress - start) / schedule.decay_fraction)  # rounding may go past 1, to rates below 0
         return 1.0 - (1.0 - final) * (share if schedule.decay_shape == "linear" else math.sqrt(share))
     return 1.0
+
+
+def learning_rate(config: RunConfig, tokens: int) -> float:
+    """Return the learning rate of the step that ends at `tokens`."""
+    assert config.optim.lr is not None and config.budget.tokens is not None, "the config is resolved"
+    return config.optim.lr * factor(config.schedule, tokens, config.budget.tokens)
 
 
 def batch_tokens(batch: BatchConfig, budget: int, tokens: int) -> int:

@@ -23,11 +23,9 @@ from train.health.replica_hashes import DesyncError
 from train.parallel.grad_norm import total_norm
 from train.runtime import distributed
 from train.runtime.distributed import World
-from train.setup import Setup, build
 from train.spec import frozen_run
 from train.spec.config import HealthConfig, ParallelConfig, RunConfig
-from train.state import TrainState
-from train.step import accumulate, accumulate_own, look, step, take
+from train.trainer import Trainer
 
 LAYOUTS = {
     "ddp": ParallelConfig(dp_replicate=4, micro_batch_sequences=1),
@@ -43,37 +41,38 @@ LAST = 3
 def found(config: RunConfig, world: World, inside: bool) -> dict[str, Any]:
     """Return the numbers of one layout; `inside`: those of `health` too."""
     cpu = torch.device("cpu")
-    setup = build(config, Path(), world, cpu)
-    result = evaluate(setup, lambda: False)
+    trainer = Trainer(config, Path(), world, cpu)
+    result = evaluate(trainer.model, trainer.data.validation, trainer.config.eval.by_position, lambda: False)
     assert result is not None
-    loss = accumulate(setup, take(setup, 40, 6))
-    norm = total_norm([weight for _, weight in setup.named_parameters()], setup.mesh)
-    seen = health(setup) if inside else {}
+    loss = trainer.mesh.sum_losses_(trainer.forward_backward(trainer.data.loader.batch(40, 6)))
+    norm = total_norm([weight for _, weight in trainer.model.named_parameters()], trainer.mesh)
+    seen = health(trainer) if inside else {}
     return {**asdict(result), "train": float(loss), "norm": float(norm), "health": seen}
 
 
-def health(setup: Setup) -> dict[str, Any]:
+def health(trainer: Trainer) -> dict[str, Any]:
     """Return statistics of a step, and what comparing copies and repeating gradients say, before and after a fault."""
-    world, wrong = setup.world, setup.world.rank == LAST
+    world, wrong = trainer.world, trainer.world.rank == LAST
     config = HealthConfig(statistics_steps=1, activations=True, desync_steps=1, probe_steps=1)
-    inspection = Inspection(config, world, setup.named_parameters, setup.optimizer)
-    batch, progress = take(setup, 0, 4), TrainState()
-    activations = inspection.activations(setup.modules, lambda: look(setup, batch))
+    inspection = Inspection(config, world, trainer.model.named_parameters, trainer.optimizer)
+    batch = trainer.data.loader.batch(0, 4)
+    first = batch.part(0, trainer.model.micro)
+    activations = inspection.activations(trainer.model.modules, lambda: trainer.model.forward(first))
     calls = [0]
 
     def flaky() -> torch.Tensor:
         calls[0] += 1
-        return accumulate_own(setup, batch) + (1e-6 if wrong and calls[0] == 2 else 0.0)
+        return trainer.forward_backward(batch) + (1e-6 if wrong and calls[0] == 2 else 0.0)
 
     probes = [
-        said(CorruptionError, lambda: inspection.probe(1, lambda: accumulate_own(setup, batch))),
+        said(CorruptionError, lambda: inspection.probe(1, lambda: trainer.forward_backward(batch))),
         said(CorruptionError, lambda: inspection.probe(1, flaky)),
     ]
     watch = inspection.watch(1)
-    step(setup, progress, observer=watch)
+    trainer.train_step(watch)
     assert watch is not None
     copies = [said(DesyncError, lambda: inspection.compare_copies(1))]
-    for name, weight in setup.named_parameters():
+    for name, weight in trainer.model.named_parameters():
         if wrong and name in ("embedding.weight", "norm.weight"):
             local(weight.detach()).view(-1)[:1] += 1e-3
     copies.append(said(DesyncError, lambda: inspection.compare_copies(1)))

@@ -19,14 +19,13 @@ from tests.train.runs import values, write_config
 from train import run
 from train.data.corpus.prepare import prepare
 from train.evaluate import evaluate, range_starts
-from train.loop import Loop
 from train.runtime.distributed import World
 from train.runtime.signals import StopFlag
-from train.setup import build
 from train.spec.config import BatchConfig, DataConfig, ModelConfig, RunConfig, SourceConfig
 from train.spec.labels import IGNORED
 from train.spec.manifest import read_manifest
 from train.spec.resolve import resolve
+from train.trainer import Trainer
 
 Found = dict[str, Any]
 Compared = list[tuple[Found, dict[str, Found]]]
@@ -78,10 +77,10 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny: RunConfig) -> RunConfi
 
 
 def test_losses_are_the_means_of_their_tokens(mixed: RunConfig, tmp_path: Path) -> None:
-    setup = build(mixed, tmp_path, World(), torch.device("cpu"))
-    result = evaluate(setup, lambda: False)
+    trainer = Trainer(mixed, tmp_path, World(), torch.device("cpu"))
+    result = evaluate(trainer.model, trainer.data.validation, trainer.config.eval.by_position, lambda: False)
     assert result is not None
-    rows = setup.validation.rows
+    rows = trainer.data.validation.rows
     assert (rows.targets == IGNORED).any()
     assert rows.positions is not None
     assert rows.documents is not None
@@ -89,10 +88,11 @@ def test_losses_are_the_means_of_their_tokens(mixed: RunConfig, tmp_path: Path) 
         torch.from_numpy, (rows.inputs, rows.targets, rows.positions, rows.documents)
     )
     with torch.no_grad():
-        logits = 5.0 * torch.tanh(setup.model(inputs, None, positions, documents) @ setup.model.head.t() / 5.0)
+        model = trainer.model.whole
+        logits = 5.0 * torch.tanh(model(inputs, None, positions, documents) @ model.head.t() / 5.0)
     losses = F.cross_entropy(logits.flatten(0, 1).double(), targets.flatten(), ignore_index=IGNORED, reduction="none")
     losses, valid = losses.view(10, LENGTH), targets != IGNORED
-    source = torch.tensor(setup.validation.source)
+    source = torch.tensor(trainer.data.validation.source)
     means = [float(losses[(source == n)[:, None] & valid].mean()) for n in (0, 1)]
     assert result.sources == pytest.approx({"a": means[0], "b": means[1]}, rel=1e-6)
     assert result.loss == pytest.approx(0.75 * means[0] + 0.25 * means[1], rel=1e-6)
@@ -115,12 +115,14 @@ def test_losses_are_the_means_of_their_tokens(mixed: RunConfig, tmp_path: Path) 
 
 
 def test_one_source_without_ranges_has_two_numbers(tiny: RunConfig, tmp_path: Path) -> None:
-    setup = build(tiny, tmp_path, World(), torch.device("cpu"))
-    result = evaluate(setup, lambda: False)
+    trainer = Trainer(tiny, tmp_path, World(), torch.device("cpu"))
+    result = evaluate(trainer.model, trainer.data.validation, trainer.config.eval.by_position, lambda: False)
     assert result is not None
     assert set(result.metrics()) == {"loss", "bits_per_byte"}
-    assert evaluate(setup, lambda: True) is None
-    loss = setup.model(*map(torch.from_numpy, (setup.validation.rows.inputs[:2], setup.validation.rows.targets[:2])))
+    assert evaluate(trainer.model, trainer.data.validation, trainer.config.eval.by_position, lambda: True) is None
+    rows = trainer.data.validation.rows
+    loss = trainer.model.whole(*map(torch.from_numpy, (rows.inputs[:2], rows.targets[:2])))
+
     assert loss.shape == ()  # afterwards the model sums again
 
 
@@ -133,12 +135,12 @@ def test_a_stop_within_a_validation_loses_nothing(
     assert run.main(["--config", str(whole)]) == run.REACHED
     asked = [0]
 
-    def stop_within_the_second(loop: Loop) -> bool:
+    def stop_within_the_second(trainer: Trainer) -> bool:
         asked[0] += 1
         return asked[0] == 4
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_asked_to_stop", stop_within_the_second)
+        patch.setattr(Trainer, "_asked_to_stop", stop_within_the_second)
         assert run.main(["--config", str(stopped)]) == run.INTERRUPTED
     recorded = [row[1] for row in values(stopped.parent) if row[0] == "validation"]
     assert recorded == [8], "that of step 15 has not been seen to its end"
@@ -207,4 +209,4 @@ def test_ranges_double(ranges: int, wanted: list[int]) -> None:
 def test_too_few_sequences_for_the_sources(mixed: RunConfig, tmp_path: Path) -> None:
     config = replace(mixed, eval=replace(mixed.eval, sequences=1))
     with pytest.raises(ValueError, match=r"eval\.sequences=1 is too few: each of the 2 sources"):
-        build(config, tmp_path, World(), torch.device("cpu"))
+        Trainer(config, tmp_path, World(), torch.device("cpu"))

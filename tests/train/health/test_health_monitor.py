@@ -91,47 +91,47 @@ def test_only_in_fp16_does_an_overflow_not_count_in_a_row() -> None:
         found.judge(1, 2.0, 1.0)
         found.judge(2, 2.5, math.inf)
         assert (found.skipped.total, found.skipped.in_row) == (1, in_row)
-        assert found.state()["seen"]["losses"] == (2.0,), "no measure of later ones"
+        assert found.state_dict()["seen"]["losses"] == (2.0,), "no measure of later ones"
         found.judge(3, 2.5, 1.0)
-        assert found.state()["seen"]["losses"] == (2.0, 2.5)
+        assert found.state_dict()["seen"]["losses"] == (2.0, 2.5)
 
 
 def test_a_new_run_has_seen_nothing_and_an_empty_state_is_one() -> None:
-    assert monitor().state() == EMPTY
+    assert monitor().state_dict() == EMPTY
     assert monitor().counts() == {"skipped_steps": 0, "spikes": 0, "rollbacks": 0}
     found = monitor()
     judged(found, [1, 3, 9, 9, NAN])
     found.path, found.went_back = 3, [(1, 2, 3)]
-    assert found.state() != EMPTY
-    found.load({})
-    assert found.state() == EMPTY
+    assert found.state_dict() != EMPTY
+    found.load_state_dict({})
+    assert found.state_dict() == EMPTY
 
 
 def test_it_goes_on_from_its_state_as_json() -> None:
     found = monitor("rollback")
     judged(found, [1, 3, NAN, 9, 9])
     found.path, found.went_back = 2, [(9, 5, 500), (12, 5, 500)]
-    state = found.state()
+    state = found.state_dict()
     assert (state["spikes"], state["path"], state["went_back"]) == (1, 2, [[9, 5, 500], [12, 5, 500]])
     again = monitor("rollback")
-    again.load(json.loads(json.dumps(state)))
-    assert again.state() == {**state, "seen": Seen.of(state["seen"]).plain()}
+    again.load_state_dict(json.loads(json.dumps(state)))
+    assert again.state_dict() == {**state, "seen": Seen.of(state["seen"]).plain()}
     assert (again.skipped, again.went_back) == (found.skipped, found.went_back)
     assert again.counts() == {"skipped_steps": 1, "spikes": 1, "rollbacks": 2}
     for step, loss in enumerate([2.0, 30.0, 30.0], start=6):
         assert again.judge(step, loss, 1.0) == found.judge(step, loss, 1.0)
     older = {name: state[name] for name in ("seen", "skipped")}  # as it was kept before there were the rest
-    again.load(older)
+    again.load_state_dict(older)
     assert (again.spikes, again.went_back, again.path) == (0, [], 0)
 
 
 def test_steps_that_are_taken_again_keep_the_measure_and_begin_to_count_anew() -> None:
     found = monitor()
     judged(found, [1, 3, NAN, 9])
-    kept = remembered(found.state())
-    assert kept == {"seen": found.state()["seen"], "skipped": {}}
+    kept = remembered(found.state_dict())
+    assert kept == {"seen": found.state_dict()["seen"], "skipped": {}}
     again = monitor()
-    again.load(kept)
+    again.load_state_dict(kept)
     assert (again.skipped, again.spikes) == (Skipped(), 0)
-    assert again.state()["seen"] == found.state()["seen"]
+    assert again.state_dict()["seen"] == found.state_dict()["seen"]
     assert remembered({}) == {}

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from analysis.inputs import recorded
 from tests.train.runs import read_outcome, records, values, with_runtime, write_config
-from train import branch, loop, provenance, run
-from train import step as stepping
+from train import branch, provenance, run
+from train import trainer as training
 from train.checkpoint.layout import newest, single
 from train.checkpoint.load import read_all
 from train.checkpoint.save import Saver
 from train.metrics.recorder import Recorder
 from train.parallel import grad_norm as norms
 from train.runtime.signals import StopFlag
-from train.setup import Setup
 from train.spec.config import BatchConfig, HealthConfig, ProfileConfig, RunConfig, SpikesConfig
 from train.spec.frozen_run import load
 from train.state import TrainState
-from train.step import Taken
+from train.trainer import Trainer
 
 Main = Callable[..., str]
 ROW_STEPS = 8  # rows of one step of the tiny run
@@ -61,7 +61,7 @@ def break_norm(monkeypatch: pytest.MonkeyPatch, at: set[int]) -> None:
         norm = true(*arguments)
         return norm * math.nan if calls[0] in at else norm
 
-    monkeypatch.setattr(stepping, "total_norm", broken)
+    monkeypatch.setattr(training, "total_norm", broken)
 
 
 def test_a_bad_gradient_costs_one_step_and_is_counted(
@@ -98,14 +98,14 @@ def test_bad_steps_in_a_row_are_divergence(
 
 def bad_rows(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
     """Make the loss of steps that begin at these rows a hundred times as high."""
-    true = vars(loop)["step"]
+    true = Trainer.train_step
 
-    def spiking(setup: Setup, progress: TrainState, **options: Any) -> Taken:
-        bad = first <= progress.sequences <= last
-        taken: Taken = true(setup, progress, **options)
-        return taken._replace(loss=taken.loss * 100) if bad else taken
+    def spiking(trainer: Trainer, *arguments: Any) -> tuple[Tensor, Tensor]:
+        bad = first <= trainer.state.sequences <= last
+        loss, norm = true(trainer, *arguments)
+        return (loss * 100 if bad else loss), norm
 
-    monkeypatch.setattr(loop, "step", spiking)
+    monkeypatch.setattr(Trainer, "train_step", spiking)
 
 
 def spiky(tiny: RunConfig, policy: str) -> RunConfig:
@@ -202,8 +202,8 @@ def test_killed_around_a_rollback_a_run_goes_on_as_if_it_had_not_been(
             raise Killed
         return number
 
-    def train(recorder: Recorder, stamp: Any, *arguments: Any) -> None:
-        true["train"](recorder, stamp, *arguments)
+    def train(recorder: Recorder, stamp: Any, *arguments: Any, **named: Any) -> None:
+        true["train"](recorder, stamp, *arguments, **named)
         if killed == "on the new path" and begun[0] and stamp.step == 12:
             raise Killed
 
@@ -299,14 +299,14 @@ def test_inspections_are_recorded_and_change_nothing(tmp_path: Path, tiny: RunCo
 def test_arithmetic_that_does_not_repeat_ends_the_run(
     tmp_path: Path, tiny: RunConfig, main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true, calls = stepping.accumulate_own, [0]
+    true, calls = Trainer.forward_backward, [0]
 
     def flaky(*arguments: Any) -> torch.Tensor:
         calls[0] += 1
         loss = true(*arguments)
         return loss * (1 + 1e-15 * calls[0])
 
-    monkeypatch.setattr(loop, "accumulate_own", flaky)
+    monkeypatch.setattr(Trainer, "forward_backward", flaky)
     config = replace(tiny, health=HealthConfig(probe_steps=7))
     out = main(write_config(tmp_path / "run", config), code=run.FAILED)
     assert "step 7 computed twice gave different bits (rank 0: loss)" in out
@@ -378,14 +378,13 @@ def test_random_numbers_go_on_where_they_stood_after_a_stop_and_after_a_rollback
     """What draws within a step, as dropout would, draws the same: weights are a function of the config."""
     monkeypatch.setattr("train.checkpoint.manager.Saver", partial(Saver, background=False))
     bad_rows(monkeypatch, 13 * ROW_STEPS, 15 * ROW_STEPS)
-    true, drawn = vars(loop)["step"], dict[int, list[float]]()
+    true, drawn = Trainer.train_step, dict[int, list[float]]()
 
-    def drawing(setup: Setup, progress: TrainState, **options: Any) -> Taken:
-        drawn.setdefault(progress.step + 1, []).append(torch.rand(()).item())
-        taken: Taken = true(setup, progress, **options)
-        return taken
+    def drawing(trainer: Trainer, *arguments: Any) -> tuple[Tensor, Tensor]:
+        drawn.setdefault(trainer.state.step + 1, []).append(torch.rand(()).item())
+        return true(trainer, *arguments)
 
-    monkeypatch.setattr(loop, "step", drawing)
+    monkeypatch.setattr(Trainer, "train_step", drawing)
     main(write_config(tmp_path / "whole", spiky_twice(tiny)))
     assert [len(drawn[step]) for step in (10, 11, 16, 17)] == [1, 2, 2, 1]
     assert all(len(set(each)) == 1 for each in drawn.values()), "a step that is taken again draws again what it drew"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,12 @@ from kernels.core.dtensor import local
 from tests.train.parallel.cells import COMPILE, MODEL, Cell, parallel
 from tests.train.parallel.ranks import config_of, meeting_place, met, whole_gradients
 from train import checkpoint
+from train.checkpoint.identity import identity_of
 from train.precision.float8 import Received, products
 from train.runtime import distributed
 from train.runtime.distributed import World
-from train.setup import Setup, build
 from train.spec.config import PrecisionConfig
-from train.state import TrainState
-from train.step import accumulate, step, take
+from train.trainer import Trainer
 
 STEPS = 2
 FP8 = PrecisionConfig(name="fp8")
@@ -64,63 +63,65 @@ class Spy(DefaultAllGather):
         return super().__call__(output_tensor, input_tensor, *rest, **named)
 
 
-def built(cell: Cell, fp8: bool, folder: Path, world: World, device: torch.device) -> Setup:
+def built(cell: Cell, fp8: bool, folder: Path, world: World, device: torch.device) -> Trainer:
     cell = replace(cell, precision=replace(cell.precision, fp8_gather=fp8))
-    return build(config_of(cell, folder, cell.parallel, device.type), folder, world, device)
+    return Trainer(config_of(cell, folder, cell.parallel, device.type), folder, world, device)
 
 
-def steps(setup: Setup, progress: TrainState) -> list[tuple[float, float]]:
-    return [(float(one.loss), float(one.norm)) for one in (step(setup, progress) for _ in range(STEPS))]
+def steps(trainer: Trainer) -> list[tuple[float, float]]:
+    return [(float(loss), float(norm)) for loss, norm in (trainer.train_step() for _ in range(STEPS))]
 
 
-def first(setup: Setup) -> tuple[dict[str, Tensor], list[tuple[str, float]]]:
-    """Return a setup's first gradients, and how each block gathered: format, and bytes over those of bf16."""
+def first(trainer: Trainer) -> tuple[dict[str, Tensor], list[tuple[str, float]]]:
+    """Return a trainer's first gradients, and how each block gathered: format, and bytes over those of bf16."""
     spies = {}
-    for name, block in setup.model.blocks.items():
+    for name, block in trainer.model.whole.blocks.items():
         assert isinstance(block, FSDPModule)
         spies[name] = Spy()
         block.set_custom_all_gather(spies[name])
-    accumulate(setup, take(setup, 0, 8))
+    trainer.forward_backward(trainer.data.loader.batch(0, 8))
     ways = []
-    for name, block in setup.model.blocks.items():
+    for name, block in trainer.model.whole.blocks.items():
         wide = 2 * sum(shard.numel() for shard in map(local, block.parameters()))
         ways += sorted({(str(dtype), count * dtype.itemsize / wide) for dtype, count in spies[name].sent})
-    return dict(whole_gradients(setup)), ways
+    return dict(whole_gradients(trainer)), ways
 
 
 def place(folder: Path, fp8: bool) -> Path:
     return folder / f"gathered-{fp8}"
 
 
-def saved(setup: Setup, progress: TrainState, root: Path) -> None:
-    saver = checkpoint.Saver(root, setup.world.rank, setup.world.size)
-    manifest = {"progress": asdict(progress), "identity": setup.identity}
-    saver.save(progress.step, checkpoint.collect(setup.modules, [setup.optimizer]), manifest)
+def saved(trainer: Trainer, root: Path) -> None:
+    saver = checkpoint.Saver(root, trainer.world.rank, trainer.world.size)
+    identity = identity_of(trainer.config, trainer.data.fingerprint)
+    manifest = {"progress": trainer.state.state_dict(), "identity": identity}
+    saver.save(trainer.state.step, checkpoint.collect(trainer.model.modules, [trainer.optimizer]), manifest)
     saver.wait()
     dist.barrier()
 
 
-def resumed(setup: Setup, root: Path) -> list[tuple[float, float]]:
+def resumed(trainer: Trainer, root: Path) -> list[tuple[float, float]]:
     """Return the steps after another's checkpoint, whose config differs in how weights are gathered."""
     with torch.no_grad():
-        for _, weight in setup.named_parameters():
+        for _, weight in trainer.model.named_parameters():
             weight.zero_()
-    found = checkpoint.newest(root, setup.world.rank, setup.world.size, setup.world.gather)
+    found = checkpoint.newest(root, trainer.world.rank, trainer.world.size, trainer.world.gather)
     assert found is not None
-    checkpoint.restore(found, setup.modules, [setup.optimizer])
-    return steps(setup, TrainState(**found.progress))
+    checkpoint.restore(found, trainer.model.modules, [trainer.optimizer])
+    trainer.state.load_state_dict(found.progress)
+    return steps(trainer)
 
 
 def compared(cell: Cell, folder: Path, world: World, device: torch.device, swap: bool) -> dict[str, Any]:
     found: dict[bool, Any] = {}
     for fp8 in (False, True):
-        setup, progress = built(cell, fp8, folder, world, device), TrainState()
-        gradients, ways = first(setup)
-        before = steps(setup, progress)
+        trainer = built(cell, fp8, folder, world, device)
+        gradients, ways = first(trainer)
+        before = steps(trainer)
         if swap:
-            saved(setup, progress, place(folder, fp8))
-        found[fp8] = gradients, before, steps(setup, progress), ways
-        received = [p for p in (one.linear[n] for one, n in products(setup.model)) if isinstance(p, Received)]  # type: ignore[index]
+            saved(trainer, place(folder, fp8))
+        found[fp8] = gradients, before, steps(trainer), ways
+        received = [p for p in (one.linear[n] for one, n in products(trainer.model.whole)) if isinstance(p, Received)]  # type: ignore[index]
         starts = [t.data_ptr() % 16 for p in received for t in (p.values, p.factor) if t is not None]
     wanted, ours = found[False], found[True]
     others = [resumed(built(cell, fp8, folder, world, device), place(folder, not fp8)) for fp8 in (False, True) if swap]
@@ -176,11 +177,11 @@ def history(folder: Path, world: World, device: torch.device) -> dict[str, list[
     """Return what this rank saw in a step scaled by its own tensors, and what it goes on with: the ranks' largest."""
     cell = CELLS[world.size][0]
     cell = replace(cell, precision=replace(cell.precision, fp8_history=2))
-    setup = build(config_of(cell, folder, cell.parallel, device.type), folder, world, device)
-    accumulate(setup, take(setup, 0, 8))
-    seen = setup.history.seen.tolist()
-    setup.history.update(torch.zeros((), device=device))
-    return {"seen": seen, "largest": setup.history.largest.tolist()}
+    trainer = Trainer(config_of(cell, folder, cell.parallel, device.type), folder, world, device)
+    trainer.forward_backward(trainer.data.loader.batch(0, 8))
+    seen = trainer.history.seen.tolist()
+    trainer.history.update(torch.zeros((), device=device))
+    return {"seen": seen, "largest": trainer.history.largest.tolist()}
 
 
 def main(folder: Path, out: Path, kind: str) -> None:

@@ -33,7 +33,6 @@ from train.data.dataset import TokenSequences
 from train.data.rows import Rows, masked
 from train.runtime import distributed
 from train.runtime.distributed import World
-from train.setup import Setup, build
 from train.spec.config import (
     BatchConfig,
     BudgetConfig,
@@ -46,8 +45,7 @@ from train.spec.config import (
 )
 from train.spec.labels import IGNORED
 from train.spec.resolve import resolve
-from train.state import TrainState
-from train.step import accumulate, step, take
+from train.trainer import Trainer
 
 
 class Documents:
@@ -116,36 +114,36 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
     )
 
 
-def course(setup: Setup, cell: Cell) -> Course:
-    """Return a setup's first gradients, then its steps."""
-    accumulate(setup, take(setup, 0, cell.sequences))
-    gradients = dict(whole_gradients(setup))
-    progress, losses, norms = TrainState(), [], []
+def course(trainer: Trainer, cell: Cell) -> Course:
+    """Return a trainer's first gradients, then its steps."""
+    trainer.forward_backward(trainer.data.loader.batch(0, cell.sequences))
+    gradients = dict(whole_gradients(trainer))
+    losses, norms = [], []
     for _ in range(cell.steps):
-        taken = step(setup, progress)
-        losses.append(float(taken.loss))
-        norms.append(float(taken.norm))
-    assert progress.tokens == setup.config.budget.tokens
+        loss, norm = trainer.train_step()
+        losses.append(float(loss))
+        norms.append(float(norm))
+    assert trainer.state.tokens == trainer.config.budget.tokens
     return Course(losses, norms, gradients)
 
 
-def whole_gradients(setup: Setup) -> Iterator[tuple[str, Tensor]]:
+def whole_gradients(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
     """Yield the gradient of every weight that this rank has a part of, put together, on the CPU."""
-    with summoned(setup):
-        for name, weight in setup.named_parameters():
+    with summoned(trainer):
+        for name, weight in trainer.model.named_parameters():
             grad = weight.grad
             assert grad is not None, name
             whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
-            shape = next(stage.module.specs[name].shape for stage in setup.stages if name in stage.module.specs)
+            shape = next(stage.module.specs[name].shape for stage in trainer.model.stages if name in stage.module.specs)
             yield name, whole.detach().cpu().clone().view(shape)
 
 
 @contextmanager
-def summoned(setup: Setup) -> Iterator[None]:
+def summoned(trainer: Trainer) -> Iterator[None]:
     """Put together what FSDP1 keeps flat, which has no other way of showing it."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    wrapped = setup.stages[0].call
+    wrapped = trainer.model.stages[0].call
     if not isinstance(wrapped, FullyShardedDataParallel):
         yield
         return
@@ -172,20 +170,20 @@ def reference(cell: Cell, data_root: Path, device: torch.device) -> Course:
     return course(built(cell, config, data_root, World(), device), cell)
 
 
-def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: torch.device) -> Setup:
+def built(cell: Cell, config: RunConfig, data_root: Path, world: World, device: torch.device) -> Trainer:
     rows = TokenSequences(data_root / f"fake-bpe{VOCABULARY}", "train", LENGTH, config.seed)
     data = Documents(rows) if cell.documents else rows
-    return build(config, data_root, world, device, data=Uneven(data) if cell.masked else data)
+    return Trainer(config, data_root, world, device, rows=Uneven(data) if cell.masked else data)
 
 
 def compare(cell: Cell, wanted: Course, data_root: Path, world: World, device: torch.device) -> dict[str, Any]:
     """Return the cell's worst errors on this rank, against the course of its reference."""
     began = time.perf_counter()
     alone = cell.parallel.dp_replicate == 1 and not sharing(cell.parallel)
-    setup = built(
+    trainer = built(
         cell, config_of(cell, data_root, cell.parallel, device.type), data_root, World() if alone else world, device
     )
-    found = course(setup, cell)
+    found = course(trainer, cell)
     errors = {
         name: float((grad.double() - wanted.gradients[name].double()).norm() / wanted.gradients[name].double().norm())
         for name, grad in found.gradients.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,12 @@ from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.pipelines import DEEP, splits
 from tests.train.parallel.ranks import apart, config_of, largest, meeting_place, met
 from train import checkpoint
-from train.precision import notes
+from train.checkpoint.identity import identity_of
 from train.runtime import distributed
 from train.runtime.distributed import World
-from train.setup import Setup, build
 from train.spec.config import ModelConfig, PrecisionConfig
 from train.spec.pipeline_layout import can_split
-from train.state import TrainState
-from train.step import step, take
+from train.trainer import Trainer
 
 BEFORE, AFTER = 3, 3
 # A tied embedding, which pipelines have twice; and a hidden width that four ranks cannot share evenly: FSDP2 stores
@@ -72,46 +70,51 @@ ALL_PAIRS = (
 PAIRS = tuple(pair for pair in ALL_PAIRS if can_split() or not any(splits(MESHES[name]) for name in pair[:2]))
 
 
-def built(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> Setup:
+def built(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> Trainer:
     (optimizer, precision), model = KINDS[about[0]], about[1]
     cell = Cell(name, MESHES[name], model, precision=precision)
     config = config_of(cell, folder, MESHES[name], "cpu")
     config = replace(config, optim=replace(config.optim, name=optimizer))
-    return build(config, folder, World() if name == "one" else world, torch.device("cpu"))
+    return Trainer(config, folder, World() if name == "one" else world, torch.device("cpu"))
 
 
-def steps(setup: Setup, progress: TrainState, count: int) -> list[tuple[float, float]]:
+def steps(trainer: Trainer, count: int) -> list[tuple[float, float]]:
     """Take steps; return their losses and gradient norms."""
-    taken = [step(setup, progress) for _ in range(count)]
-    return [(float(one.loss), float(one.norm)) for one in taken]
+    return [(float(loss), float(norm)) for loss, norm in (trainer.train_step() for _ in range(count))]
 
 
 def saved(name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> dict[str, Any]:
     """Train, save, train on; return what the steps after the save gave, and which sequences they took."""
-    setup, progress = built(name, about, folder, world), TrainState()
+    trainer = built(name, about, folder, world)
     # As after an overflow before the first step: then no number of the scaler's state is what it was made with.
-    setup.scaler.update(torch.ones(()))
-    steps(setup, progress, BEFORE)
-    root, noted = place(name, about, folder), carried(setup)
+    trainer.scaler.update(torch.ones(()))
+    steps(trainer, BEFORE)
+    identity = identity_of(trainer.config, trainer.data.fingerprint)
+    root, noted = place(name, about, folder), carried(trainer)
     if name != "one" or world.rank == 0:
-        saver = checkpoint.Saver(root, setup.world.rank, setup.world.size)
+        saver = checkpoint.Saver(root, trainer.world.rank, trainer.world.size)
         saver.save(
-            progress.step,
-            checkpoint.collect(setup.modules, [setup.optimizer]),
-            {"progress": asdict(progress), "identity": setup.identity, "notes": noted},
+            trainer.state.step,
+            checkpoint.collect(trainer.model.modules, [trainer.optimizer]),
+            {
+                "progress": trainer.state.state_dict(),
+                "identity": identity,
+                "notes": noted,
+            },
         )
-        first = [steps(setup, progress, 1)[0]]  # weights change while the thread still writes
+        first = [steps(trainer, 1)[0]]  # weights change while the thread still writes
         saver.wait()
     else:
-        first = [steps(setup, progress, 1)[0]]
+        first = [steps(trainer, 1)[0]]
     dist.barrier()
-    rest = first + steps(setup, progress, AFTER - 1)
-    after = carried(setup)
-    return {"steps": rest, "next": take(setup, progress.sequences, 8).inputs, "noted": noted, "after": after}
+    rest = first + steps(trainer, AFTER - 1)
+    after = carried(trainer)
+    following = trainer.data.loader.batch(trainer.state.sequences, 8).inputs
+    return {"steps": rest, "next": following, "noted": noted, "after": after}
 
 
-def carried(setup: Setup) -> dict[str, Any]:
-    return notes.noted(setup.scaler, setup.history)
+def carried(trainer: Trainer) -> dict[str, Any]:
+    return {"scaler": trainer.scaler.state_dict(), "fp8": trainer.history.state_dict()}
 
 
 def place(name: str, about: tuple[str, ModelConfig], folder: Path) -> Path:
@@ -119,20 +122,23 @@ def place(name: str, about: tuple[str, ModelConfig], folder: Path) -> Path:
 
 
 def resumed(source: str, name: str, about: tuple[str, ModelConfig], folder: Path, world: World) -> dict[str, Any]:
-    setup = built(name, about, folder, world)
+    trainer = built(name, about, folder, world)
     with torch.no_grad():
-        for _, weight in setup.named_parameters():
+        for _, weight in trainer.model.named_parameters():
             weight.zero_()
-    ours = setup.world
+    ours = trainer.world
     found = checkpoint.newest(place(source, about, folder), ours.rank, ours.size, ours.gather)
     assert found is not None
-    checkpoint.check_identity(found, setup.identity)
-    checkpoint.restore(found, setup.modules, [setup.optimizer])
-    notes.go_on(setup.scaler, setup.history, found.manifest["notes"])
-    noted, progress = carried(setup), TrainState(**found.progress)
-    rest = steps(setup, progress, AFTER)
-    after = carried(setup)
-    return {"steps": rest, "next": take(setup, progress.sequences, 8).inputs, "noted": noted, "after": after}
+    checkpoint.check_identity(found, identity_of(trainer.config, trainer.data.fingerprint))
+    checkpoint.restore(found, trainer.model.modules, [trainer.optimizer])
+    trainer.state.load_state_dict(found.progress)
+    trainer.scaler.load_state_dict(found.manifest["notes"]["scaler"])
+    trainer.history.load_state_dict(found.manifest["notes"]["fp8"])
+    noted = carried(trainer)
+    rest = steps(trainer, AFTER)
+    after = carried(trainer)
+    following = trainer.data.loader.batch(trainer.state.sequences, 8).inputs
+    return {"steps": rest, "next": following, "noted": noted, "after": after}
 
 
 def compared(pair: tuple[str, str, str], done: dict[Any, Any], folder: Path, world: World) -> dict[str, Any]:

@@ -24,10 +24,9 @@ from kernels.core.dtensor import local
 from tests.train.parallel import cells
 from tests.train.parallel.cells import Cell, parallel
 from tests.train.parallel.ranks import built, config_of
-from train.setup import Setup
 from train.spec.config import PrecisionConfig
 from train.spec.footprint import footprint
-from train.step import accumulate, take
+from train.trainer import Trainer
 
 RANKS, MICRO_BATCHES = 4, 3
 BLOCKS = cells.MODEL.layers
@@ -77,14 +76,14 @@ class Watched:
 
 
 @contextmanager
-def gathered(setup: Setup) -> Iterator[dict[int, Tensor]]:
+def gathered(trainer: Trainer) -> Iterator[dict[int, Tensor]]:
     """Collect the whole weights that layers compute with, as they do."""
     seen: dict[int, Tensor] = {}
 
     def note(layer: nn.Module, _: Any) -> None:
         seen.update({id(weight): weight for weight in layer.parameters() if not isinstance(weight, DTensor)})
 
-    hooks = [layer.register_forward_pre_hook(note) for layer in setup.model.modules()]
+    hooks = [layer.register_forward_pre_hook(note) for layer in trainer.model.whole.modules()]
     yield seen
     for hook in hooks:
         hook.remove()
@@ -95,11 +94,11 @@ def watched(zero: int, folder: Path, precision: PrecisionConfig = FP32, **axes: 
     layout = parallel(zero=zero, micro_batch_sequences=1, strategy="fsdp", **axes)
     cell = Cell("", layout, sequences=RANKS * 3, precision=precision)
     with pretended(RANKS) as world:
-        setup = built(cell, config_of(cell, folder, cell.parallel, "cpu"), folder, world, torch.device("cpu"))
-        named = dict(setup.named_parameters())
+        trainer = built(cell, config_of(cell, folder, cell.parallel, "cpu"), folder, world, torch.device("cpu"))
+        named = dict(trainer.model.named_parameters())
         found = Watched(Counter(), 0, sum(local(weight).nbytes for weight in named.values()))
-        with gathered(setup) as whole, Messages() as messages:
-            loss_layer = setup.model.output
+        with gathered(trainer) as whole, Messages() as messages:
+            loss_layer = trainer.model.whole.output
             assert loss_layer is not None
 
             def kept() -> Kept:
@@ -110,7 +109,7 @@ def watched(zero: int, folder: Path, precision: PrecisionConfig = FP32, **axes: 
                 )
 
             loss_layer.register_forward_hook(lambda *_: found.within.append(kept()))
-            (stage,) = setup.stages
+            (stage,) = trainer.model.stages
             true = stage.last_micro
 
             def between(last: bool) -> None:
@@ -119,16 +118,16 @@ def watched(zero: int, folder: Path, precision: PrecisionConfig = FP32, **axes: 
                 true(last)
 
             object.__setattr__(stage, "last_micro", between)
-            accumulate(setup, take(setup, 0, cell.sequences))
+            trainer.forward_backward(trainer.data.loader.batch(0, cell.sequences))
             found.after.append(kept())
         found.messages = messages.sent
-        setup.optimizer.step()
-        state = setup.optimizer.state
+        trainer.optimizer.step()
+        state = trainer.optimizer.state
         found.moments = sum(
             local(value).nbytes for weight in named.values() for key, value in state[weight].items() if key != "step"
         )
         if precision == FP32:
-            planned = footprint(setup.config, setup.mesh.axes, "cuda")
+            planned = footprint(trainer.config, trainer.mesh.axes, "cuda")
             assert planned.states == 2 * found.shards + found.moments, "weights, gradients and moments"
     return found
 
@@ -195,8 +194,8 @@ def test_copies_of_the_first_fsdp_add_up_after_each_micro_batch(zero: int, folde
     layout = parallel(zero=zero, micro_batch_sequences=1, strategy="fsdp1", dp_replicate=2, dp_shard=2)
     cell = Cell("", layout, sequences=RANKS * MICRO_BATCHES)
     with pretended(RANKS) as world:
-        setup = built(cell, config_of(cell, folder, cell.parallel, "cpu"), folder, world, torch.device("cpu"))
+        trainer = built(cell, config_of(cell, folder, cell.parallel, "cpu"), folder, world, torch.device("cpu"))
         with Messages() as messages:
-            accumulate(setup, take(setup, 0, cell.sequences))
+            trainer.forward_backward(trainer.data.loader.batch(0, cell.sequences))
     flat = BLOCKS + 1  # a flat weight for each block, and one for the rest
     assert messages.sent[SUM_SHARDS] == messages.sent[SUM_COPIES] == MICRO_BATCHES * flat

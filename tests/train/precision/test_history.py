@@ -19,10 +19,8 @@ from train.precision.history import History
 from train.precision.product import Product
 from train.runtime.distributed import World
 from train.runtime.signals import StopFlag
-from train.setup import Setup, build
 from train.spec.config import MemoryConfig, ModelConfig, PrecisionConfig, RunConfig
-from train.state import TrainState
-from train.step import step
+from train.trainer import Trainer
 
 CPU = torch.device("cpu")
 TAKEN, SKIPPED = torch.zeros(()), torch.ones(())
@@ -73,7 +71,7 @@ def test_the_largest_of_the_last_steps_is_the_factor_of_the_next() -> None:
 def test_all_three_products_are_narrowed_by_the_past_and_what_exceeds_it_saturates() -> None:
     layer = Layer()
     history = History([layer], CPU, steps=4)
-    history.load([[2.0, 3.0, 1.0], [0.5, 9.0, 0.25], [0.0] * 3, [0.0] * 3])
+    history.load_state_dict([[2.0, 3.0, 1.0], [0.5, 9.0, 0.25], [0.0] * 3, [0.0] * 3])
     x, weight, grad = tensors()
     x8, w8, g8 = (
         cast_fp8(t.detach(), dtype=dtype, by="tensor", largest=torch.tensor(largest))
@@ -94,13 +92,13 @@ def test_an_infinity_stays_one_and_leaves_no_trace() -> None:
     history = History([layer], CPU, steps=2)
     gradients(layer.product, *tensors())
     history.update(TAKEN)
-    kept = history.state()
+    kept = history.state_dict()
     x, weight, grad = tensors()
     grad[3, 4] = torch.inf
     _, _, broken = gradients(layer.product, x, weight, grad)
     assert not broken.isfinite().all()
     history.update(SKIPPED)
-    assert history.state() == kept and not history.seen.any()
+    assert history.state_dict() == kept and not history.seen.any()
     gradients(layer.product, x, weight, grad)
     history.update(TAKEN)  # a run may be told to go on
     assert torch.isfinite(history.largest).all()
@@ -125,7 +123,7 @@ def test_a_compiled_product_notes_what_it_sees_both_ways() -> None:
             with torch.no_grad():
                 run(x * 100, weight)
             history.update(TAKEN)
-            found.append((history.state(), y.tolist(), x.grad, weight.grad))
+            found.append((history.state_dict(), y.tolist(), x.grad, weight.grad))
     for ours, eager in zip(found[3:], found[:3], strict=True):
         assert ours[:2] == eager[:2]
         assert all(torch.equal(a, b) for a, b in zip(ours[2:], eager[2:], strict=True))  # type: ignore[arg-type]
@@ -137,23 +135,23 @@ def small(tiny: RunConfig) -> RunConfig:
     return replace(tiny, model=model, precision=PrecisionConfig(name="fp8", fp8_history=3))
 
 
-def built(config: RunConfig, folder: Path) -> Setup:
-    return build(config, folder, World(), CPU)
+def built(config: RunConfig, folder: Path) -> Trainer:
+    return Trainer(config, folder, World(), CPU)
 
 
-def losses(setup: Setup, progress: TrainState, steps: int) -> list[tuple[float, float]]:
-    return [(float(t.loss), float(t.norm)) for t in (step(setup, progress) for _ in range(steps))]
+def losses(trainer: Trainer, steps: int) -> list[tuple[float, float]]:
+    return [(float(loss), float(norm)) for loss, norm in (trainer.train_step() for _ in range(steps))]
 
 
 def test_recomputed_blocks_and_evaluations_change_nothing(small: RunConfig, tmp_path: Path) -> None:
     courses = []
     for memory in (MemoryConfig(), MemoryConfig(checkpointing="full"), MemoryConfig(checkpointing="selective")):
-        setup, progress = built(replace(small, memory=memory), tmp_path), TrainState()
-        found = losses(setup, progress, 2)
+        trainer = built(replace(small, memory=memory), tmp_path)
+        found = losses(trainer, 2)
         if memory.checkpointing == "full":
-            evaluate.evaluate(setup, lambda: False)
-        found += losses(setup, progress, 3)
-        courses.append((found, setup.history.state()))
+            evaluate.evaluate(trainer.model, trainer.data.validation, trainer.config.eval.by_position, lambda: False)
+        found += losses(trainer, 3)
+        courses.append((found, trainer.history.state_dict()))
     assert courses[0] == courses[1] == courses[2]
     assert len(courses[0][1]) == 3 and all(all(row) for row in courses[0][1])
 

@@ -1,0 +1,80 @@
+"""The model as this rank runs it: its stages, and how a batch goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from train.data.batch import Batch
+from train.memory.activation_budget import Filler
+from train.model.transformer import Transformer
+from train.parallel.mesh import Mesh
+from train.parallel.model_part import Stage
+from train.precision.policy import Formats
+
+if TYPE_CHECKING:
+    from train.parallel.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class ParallelModel:
+    """This rank's stages, one unless there is a pipeline, which runs them.
+
+    micro: most sequences of a micro-batch. formats: which number format is used where. filler: chooses in the first
+    steps what is kept for the backward pass.
+    """
+
+    stages: tuple[Stage, ...]
+    mesh: Mesh
+    device: torch.device
+    micro: int
+    formats: Formats
+    pipeline: Pipeline | None = None
+    filler: Filler | None = None
+
+    @property
+    def whole(self) -> Transformer:
+        """The model, where this rank holds it as one piece."""
+        assert len(self.stages) == 1
+        return self.stages[0].module
+
+    @property
+    def modules(self) -> tuple[Transformer, ...]:
+        """The parts of the model that this rank holds."""
+        return tuple(stage.module for stage in self.stages)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the weights of all stages here, or this rank's parts of them, by their names in the whole model."""
+        for stage in self.stages:
+            yield from stage.named_parameters()
+
+    @property
+    def autocast(self) -> torch.autocast:
+        """The context in which forward passes run: matrix products in the config's format."""
+        return self.formats.autocast(self.device.type)
+
+    @torch.no_grad()
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the summed loss [nats] of a batch on the device, an fp64 scalar; in `each_token` see there."""
+        if self.pipeline is not None:
+            return self.pipeline.evaluate(batch)
+        (stage,) = self.stages
+        with self.autocast:
+            loss: Tensor = stage.call(batch.inputs, batch.targets, batch.positions, batch.documents)
+        return loss
+
+    @contextmanager
+    def each_token(self) -> Iterator[None]:
+        """Let `forward` return each token's loss, (sequences, length) fp32; zeros where another rank has them."""
+        for module in self.modules:
+            module.each = True
+        try:
+            yield
+        finally:
+            for module in self.modules:
+                module.each = False
