@@ -20,7 +20,7 @@ from study.records import lineage
 from study.records.checkpoints import ABANDONED, MANIFEST, PIN, PREFIX
 from study.records.point import Point
 from study.records.points import load_points
-from study.storage.files import RunLock, locked, read_json
+from study.storage.files import RunLock, folder_size, locked, read_json
 from study.storage.layout import RunFolder, StudyFolder
 
 STAGING = ".staging-"
@@ -173,7 +173,7 @@ def prune(run: RunFolder, policy: Policy, fence: Fence, really: bool) -> Pruning
             return Pruning(key, skipped="an attempt is advancing it")
         found = stored(run)
         left = [place for place in run.checkpoints.glob(f"{STAGING}*") if not _foreign(place)]
-        size = sum(map(_size, left))
+        size = sum(map(folder_size, left))
         if really:
             for place in left:  # first: an earlier removal that was killed may have left a name that is needed
                 shutil.rmtree(place)
@@ -206,7 +206,7 @@ def _stored(folder: Path) -> Stored:
         step=int(folder.name.rpartition("-")[2]),
         tokens=tokens if isinstance(tokens, int) and tokens else -1,
         loss=float(loss) if isinstance(loss, int | float) else None,
-        bytes=_size(folder),
+        bytes=folder_size(folder),
         whole=readable and bool(about) and all(_is(folder, name, said) for name, said in (files or {}).items()),
         pinned=(folder / PIN).exists(),
         foreign=_foreign(folder) or ("" if (folder / MANIFEST).is_file() else f"no {MANIFEST} of ours"),
@@ -228,17 +228,6 @@ def _is(folder: Path, name: str, about: object) -> bool:
         return isinstance(about, dict) and Path(name).name == name and (folder / name).stat().st_size == about["bytes"]
     except (OSError, KeyError):
         return False
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += Path(parent, name).lstat().st_size
-            except OSError:
-                continue
-    return total
 
 
 def _named_folders(listed: Path) -> set[Path]:

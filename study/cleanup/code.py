@@ -10,7 +10,7 @@ from pathlib import Path
 from study.process.code_snapshot import SHELF, STAGING, is_ours, is_whole, remove_copy
 from study.process.code_version import MARKER
 from study.records import ledger
-from study.storage.files import locked
+from study.storage.files import folder_size, locked
 from study.storage.layout import StudyFolder
 
 GRACE_SECONDS = 3600.0
@@ -39,7 +39,7 @@ def copies(runs: Path, now: float) -> list[Copy]:
         named = not folder.name.startswith(STAGING) and is_whole(folder)
         if named and now - (folder / MARKER).stat().st_mtime < GRACE_SECONDS:
             why = why or "it was asked for a moment ago"
-        found.append(Copy(folder.name, folder, _size(folder), why))
+        found.append(Copy(folder.name, folder, folder_size(folder), why))
     return found
 
 
@@ -111,7 +111,3 @@ def _goes_on(folder: StudyFolder) -> bool:
     from study.search.trial_queue import Office
 
     return not Office.of(folder).search.over
-
-
-def _size(folder: Path) -> int:
-    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file())

@@ -9,13 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.executors.prepare_data import SCRATCH
+from study.executors.prepare_data import is_left
 from study.records.corpus import DATA
-from study.storage.files import has_ended
+from study.storage.files import folder_size, has_ended
 from train.spec.manifest import PREPARER, STAGING, lock_of
 
 _STAGED = re.compile(rf"\.(.+){re.escape(STAGING)}[0-9a-f]{{8}}")
-_SCRATCH = re.compile(rf"{re.escape(SCRATCH)}(.+)-(\d+)-[^-]+")
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ def _of(root: Path, really: bool) -> Iterator[Left]:
 
 def _is_scratch(place: Path) -> bool:
     """Whether this is what a command that is gone told the process that prepares data."""
-    named = _SCRATCH.fullmatch(place.name)
-    return named is not None and has_ended(*named.groups()) and {one.name for one in place.iterdir()} <= {DATA}
+    return is_left(place) and {one.name for one in place.iterdir()} <= {DATA}
 
 
 def _is_staging(place: Path) -> bool:
@@ -67,7 +65,7 @@ def _is_staging(place: Path) -> bool:
 
 
 def _taken(place: Path, really: bool) -> Left:
-    found = Left(place, sum(path.lstat().st_size for path in place.rglob("*") if path.is_file()))
+    found = Left(place, folder_size(place))
     if really:
         shutil.rmtree(place)
     return found

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from study.commands import add_json, add_study, emit
+from study.config.dotted import flat
 from study.records.points import load_points
 from study.records.settings import find_study, load_submission, reference
-from study.status.filters import flat
 from study.storage.files import last_lines
 from study.storage.layout import StudyFolder
 from study.tracking import server as dashboard

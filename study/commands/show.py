@@ -14,10 +14,11 @@ from study import text
 from study.cleanup import checkpoints
 from study.commands import add_json, add_point, add_study, emit
 from study.commands.gc import size
+from study.config.dotted import flat
 from study.records import lineage
 from study.records.point import Point
 from study.records.settings import find_study, load_section, load_submission, reference
-from study.status.filters import flat, said
+from study.status.filters import said
 from study.status.observer import Observer
 from study.status.selection import by_key, one_point
 from study.status.states import PointStatus

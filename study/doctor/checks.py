@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +17,9 @@ from typing import Any
 import study
 from study.executors.slurm import limits, nodes, query
 from study.executors.slurm import site as room
+from study.storage import mounts
 from study.storage.files import RunLock
+from study.tracking.server import why_no_answer
 
 NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cephfs", "fuse.juicefs", "wekafs", "9p", "smb3", "cifs")
 SECONDS = 5.0
@@ -124,7 +124,7 @@ def machine() -> Check:
 def file_system(folder: Path) -> Check:
     """Try out the folder of all studies: type, free space, atomic rename, an fsync's time, a lock between processes."""
     folder.mkdir(parents=True, exist_ok=True)
-    kind, free = mount_type(folder), shutil.disk_usage(folder).free
+    kind, free = mounts.file_system(folder), shutil.disk_usage(folder).free
     trial = folder / f".doctor.{os.getpid()}"
     try:
         trial.mkdir()
@@ -178,45 +178,18 @@ def tracking(uri: str) -> Check:
         return Check("tracking", "failed", str(error))
     found = {"store": shown(address)}
     if is_server(address):
-        said = reached(address)
+        said = why_no_answer(address)
         return Check("tracking", "failed" if said else "ok", said or f"{shown(address)} answers", found)
     database = sqlite_file(address)
     if database is None:
         return Check("tracking", "skipped", f"{shown(address)} is a database server: the first sync tries it", found)
-    kind = mount_type(database.parent)
+    kind = mounts.file_system(database.parent)
     if not os.access(database.parent, os.W_OK):
         return Check("tracking", "failed", f"{database.parent} cannot be written to", found)
     if kind in NETWORK:
         said = f"{database} lies on {kind}, where SQLite's locks may not hold: take a local disk or an MLflow server"
         return Check("tracking", "warning", said, found)
     return Check("tracking", "ok", f"{shown(address)} can be written to (only this machine writes it)", found)
-
-
-def reached(address: str) -> str:
-    """Return why a server does not answer its health page; "" where it does."""
-    try:
-        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=SECONDS) as answer:
-            return "" if answer.status == 200 else f"{address} answers {answer.status}"
-    except urllib.error.HTTPError as error:
-        return "" if error.code in (401, 403) else f"{address} answers {error.code}"
-    except (OSError, ValueError) as error:
-        return f"{address} does not answer: {error}"
-
-
-def mount_type(path: Path) -> str:
-    """Return the type of the file system that a folder lies on, as /proc/mounts says; "unknown" where it does not."""
-    place = str(path.absolute().resolve())
-    best, kind = "", "unknown"
-    try:
-        lines = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return kind
-    for line in lines:
-        words = line.split(" ")
-        point = words[1].replace("\\040", " ")
-        if len(point) >= len(best) and (place == point or place.startswith(point.rstrip("/") + "/")):
-            best, kind = point, words[2]
-    return kind
 
 
 def _nodes(site: nodes.Site) -> Check:

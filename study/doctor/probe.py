@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from study.doctor.checks import mount_type, reached
 from study.job.hang_watch import py_spy
 from study.job.rank import Place, find_place
 from study.job.rendezvous import rendezvous
 from study.process.children import job_environment
 from study.storage.files import RunLock, last_lines, read_json, write_json
+from study.storage.mounts import file_system
+from study.tracking.server import why_no_answer
 
 LETTER, LOCK, MEETING = "letter.json", "lock", "meeting.json"
 MEET_SECONDS, TORCH_SECONDS = 120.0, 240.0
@@ -51,12 +52,12 @@ def surroundings(folder: Path) -> dict[str, Any]:
         "host": socket.gethostname(),
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "python": sys.version.split()[0],
-        "type": mount_type(folder),
+        "type": file_system(folder),
         "sees_letter": letter is not None,
         "lock_held": not RunLock(folder / LOCK).acquire(),
         "scontrol": shutil.which("scontrol") is not None,
         "py_spy": py_spy() is not None,
-        "tracking": reached(tracking) if tracking else None,
+        "tracking": why_no_answer(tracking) if tracking else None,
         "time": time.time(),
     }
 

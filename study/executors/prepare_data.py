@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -31,6 +32,7 @@ Told twice it might be disturbed while it cleans up.
 Say = Callable[[str], None]
 SCRATCH = ".prepare-"
 """How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
+_SCRATCH = re.compile(rf"{re.escape(SCRATCH)}(.+)-(\d+)-[^-]+")
 LEFT_SECONDS = 7 * 86_400.0
 NOT_FOR_PREPARING = frozenset({
     "batch", "export-file", "get-user-env", "gid", "ignore-pbs", "kill-on-invalid-dep", "nodefile", "parsable", "uid",
@@ -115,19 +117,23 @@ def _scratch(root: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=root, prefix=prefix) as name:
         mine = Path(name)
         for other in root.glob(f"{SCRATCH}*"):
-            if other != mine and _is_left(other, mine):
+            if other != mine and (is_left(other) or _is_old(other, mine)):
                 shutil.rmtree(other, ignore_errors=True)
         yield mine
 
 
-def _is_left(other: Path, mine: Path) -> bool:
-    """Whether nobody prepares data with this folder any more: its process is dead, or it is older by a week."""
-    host, pid = [*other.name.removeprefix(SCRATCH).rsplit("-", 2), ""][:2]
+def is_left(scratch: Path) -> bool:
+    """Whether a folder is one that a command made here whose process, of this machine, is gone."""
+    named = _SCRATCH.fullmatch(scratch.name)
+    return named is not None and has_ended(*named.groups())
+
+
+def _is_old(other: Path, mine: Path) -> bool:
+    """Whether a folder is so much older than another one, by the clock of the file system, that nobody uses it."""
     try:
-        age = mine.stat().st_mtime - other.stat().st_mtime  # both by the clock of the file system
+        return mine.stat().st_mtime - other.stat().st_mtime > LEFT_SECONDS
     except OSError:
         return False
-    return has_ended(host, pid) or age > LEFT_SECONDS
 
 
 def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:

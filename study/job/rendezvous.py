@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from study.job.rank import FIRST_PORT, PORTS, Place, own_address
+from study.process.ports import is_free
 from study.storage.files import read_json, tail
 from study.storage.layout import AttemptFolder
 
@@ -88,7 +89,7 @@ def rendezvous(place: Place, address: str | None, again: int = 0) -> tuple[str, 
     """
     numbers = re.findall(r"\d+", place.job_id)
     start = sum(int(n) * factor for n, factor in zip(numbers, (17, 1), strict=False))
-    return address or own_address(), first_free(start + 7919 * place.restart + 101 * again, _is_free)
+    return address or own_address(), first_free(start + 7919 * place.restart + 101 * again, is_free)
 
 
 def first_free(start: int, is_free: Callable[[int], bool]) -> int:
@@ -98,12 +99,3 @@ def first_free(start: int, is_free: Callable[[int], bool]) -> int:
         if is_free(port):
             return port
     raise OSError(f"no free port between {FIRST_PORT} and {FIRST_PORT + PORTS} on {socket.gethostname()}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.inputs import recorded
+from study.config.dotted import flat
 from study.records.points import load_points
 from study.storage.files import read_json
 from study.storage.layout import StudyFolder
@@ -139,14 +140,6 @@ def table(curves: Iterable[Curve]) -> Exported:
     starts = sum(curve.starts for curve in every)
     lost = sum(c.lost for c in every) / starts if starts else 0.0
     return Exported(arrays, budget, left, startup, lost, branches)
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def _science(config: Any) -> dict[str, Any]:

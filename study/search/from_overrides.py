@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
+from study.config.dotted import flat
 from study.config.schema import StudyConfig
 from study.search.settings import Settings, described
 from sweeps.history import Setting
@@ -77,31 +78,23 @@ def _condition(key: str, tag: str, found: Mapping[str, Domain]) -> Condition:
 
 def enqueued(config: Mapping[str, Any], space: Space) -> dict[str, Setting]:
     """Return a point to be tried as a search keeps it; ValueError for a key or value that is not in the space."""
-    flat = dict(_flat(config))
-    for name, given in flat.items():
+    point = flat(config)
+    for name, given in point.items():
         if name not in space.domains:
             raise ValueError(f"{name}={given}: the search is not over it, only over {', '.join(space.domains)}")
         domain = space.domains[name]
         value = float(given) if isinstance(domain, Interval) and isinstance(given, int) else given
-        flat[name] = value
+        point[name] = value
         if not domain.holds(value):
             raise ValueError(f"{name}={value} is outside the search: it takes {domain.allowed()}")
         condition = (space.conditions or {}).get(name)
-        if condition is not None and flat.get(condition.on, condition.values[0]) not in condition.values:
-            raise ValueError(f"{name}={value} means nothing where {condition.on}={flat[condition.on]}: leave it out")
-        if condition is not None and condition.on not in flat:
+        if condition is not None and point.get(condition.on, condition.values[0]) not in condition.values:
+            raise ValueError(f"{name}={value} means nothing where {condition.on}={point[condition.on]}: leave it out")
+        if condition is not None and condition.on not in point:
             raise ValueError(f"{name}={value} also needs {condition.on}: give both")
-    if not flat:
+    if not point:
         raise ValueError(f"no point to try: give values of {', '.join(space.domains)}")
-    return flat
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return point
 
 
 def settings_of(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from study.config.dotted import flat
 from study.records.point import Point
 
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -63,17 +64,6 @@ def matching(points: Mapping[str, Point], conditions: Sequence[Condition]) -> se
     for condition in conditions:
         chosen &= _meeting(values, condition)
     return chosen
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested config as dotted keys: what YAML shows below a section becomes `section.key`."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
 
 
 def said(value: Any) -> str:

@@ -72,6 +72,16 @@ def _read(path: Path | str) -> str:
     return data.decode("utf-8")
 
 
+def folder_size(folder: Path) -> int:
+    """Return what a folder's files take, links not followed [bytes]; what goes away meanwhile counts nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(parent, name).lstat().st_size
+    return total
+
+
 def tail(path: Path, size: int = 8192) -> str:
     """Return the last `size` bytes of a text file, from the first whole line in them; "" where it is absent."""
     try:

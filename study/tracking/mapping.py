@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from study.config.dotted import flat
 from study.records.point import Point
 from study.search.labels import REPLACED
 from study.status.states import ENDED
@@ -64,7 +65,7 @@ def run_name(point: Point, redact: Redact) -> str:
 
 def params(config: Mapping[str, Any], redact: Redact) -> list[tuple[str, str]]:
     """Return the flattened config, ``("model.width", "64")``: what json.loads takes is JSON, the rest is text."""
-    return [(key, _cut(redact(_text(value)), PARAM_LENGTH)) for key, value in _flat(config, "")]
+    return [(key, _cut(redact(_text(value)), PARAM_LENGTH)) for key, value in flat(config).items()]
 
 
 def identity_tags(study_id: str, parent: str | None, key: str | None, user: str) -> dict[str, str]:
@@ -149,14 +150,6 @@ def _tags(tags: Mapping[str, str], redact: Redact) -> dict[str, str]:
     sha = tags.get("git_sha")
     named = {**tags, "mlflow.source.git.commit": sha} if sha else tags
     return {name: _cut(redact(value), TAG_LENGTH) for name, value in named.items() if value or name == "error"}
-
-
-def _flat(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, item in value.items():
-        if isinstance(item, Mapping) and item:
-            yield from _flat(item, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", item
 
 
 def _text(value: Any) -> str:

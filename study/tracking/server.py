@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study.process.children import spawn
+from study.process.ports import is_free
 from study.storage.files import last_lines
 
 HOST = "127.0.0.1"
@@ -45,14 +46,10 @@ class Server:
 
 def free_port(wanted: int | None) -> int:
     """Return the port asked for, or the first free one from 5000 on. Raises ValueError where there is none."""
-    for port in [wanted] if wanted is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except (OSError, OverflowError):
-                continue
-            return port
+    ports = [wanted] if wanted is not None else range(FIRST_PORT, FIRST_PORT + PORTS)
+    found = next((port for port in ports if is_free(port, HOST, reuse=True)), None)
+    if found is not None:
+        return found
     if wanted is not None:
         raise ValueError(f"--port {wanted} cannot be taken: leave it out, and a free one is found")
     raise ValueError(f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is free: give one with --port")
@@ -80,7 +77,7 @@ def serving(uri: str, port: int, log: Path, stopped: Callable[[], bool]) -> Iter
     address = f"http://{HOST}:{port}"
     try:
         limit = time.monotonic() + START_SECONDS
-        while not answers(address):
+        while why_no_answer(address):
             if process.poll() is not None or time.monotonic() > limit:
                 said = "; ".join(last_lines(log)[-2:]) or "it said nothing"
                 raise ValueError(f"the MLflow server did not start: {said} (all of it is in {log})")
@@ -105,13 +102,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def answers(address: str) -> bool:
-    """Return whether a tracking server is there."""
+def why_no_answer(address: str) -> str:
+    """Return why a tracking server does not answer its health page; "" where it does, if only to ask who we are."""
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+            return "" if answer.status == 200 else f"{address} answers {answer.status}"
+    except urllib.error.HTTPError as error:
+        return "" if error.code in (401, 403) else f"{address} answers {error.code}"
+    except (OSError, ValueError) as error:
+        return f"{address} does not answer: {error}"
 
 
 def set_tag(address: str, experiment: str, key: str, value: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from study.storage.mounts import file_system
+
 STALE_SECONDS = 600.0
 CACHE_KIB = 65_536
 LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
@@ -92,22 +94,7 @@ def _schema(path: Path, artifacts: str) -> None:
 
 def write_ahead_is_safe(path: Path) -> bool:
     """Return whether the file lies on a local file system: SQLite's write-ahead log shares memory between processes."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return file_system(mounts, path.absolute().resolve()) in LOCAL_FILE_SYSTEMS
-
-
-def file_system(mounts: str, path: Path) -> str:
-    """Return the type of the file system that holds the absolute path, by the text of `/proc/self/mountinfo`."""
-    best, kind = Path(), ""
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        point = Path(before.split(" ")[4].encode().decode("unicode_escape"))
-        if path.is_relative_to(point) and len(point.parts) >= len(best.parts):
-            best, kind = point, after.split(" ")[0]
-    return kind
+    return file_system(path) in LOCAL_FILE_SYSTEMS
 
 
 def _write_ahead(path: Path) -> None:

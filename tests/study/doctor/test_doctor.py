@@ -7,7 +7,7 @@ import yaml
 
 from study.commands.doctor import lines
 from study.config.schema import ClusterConfig
-from study.doctor.checks import Check, Slurm, ask, file_system, gpu_types, mount_type, tracking
+from study.doctor.checks import Check, Slurm, ask, file_system, gpu_types, tracking
 from study.doctor.site import document, name_of, settings
 from study.doctor.trial import Trial, judge
 from study.executors.slurm.nodes import Nodes, Site
@@ -83,7 +83,6 @@ def test_the_runs_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     check = file_system(tmp_path)
     assert check.found["locks"] is True
     assert list(tmp_path.iterdir()) == []
-    assert mount_type(Path("/proc/self")) == "proc"
 
 
 def test_tracking_that_is_away_or_no_address(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ else:
 @contextmanager
 def strangers(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[list[int]]:
     """Take the first `count` ports that are probed, between the probe and the use: real sockets that listen."""
-    probe, sockets, ports = rendezvous._is_free, list[socket.socket](), list[int]()
+    probe, sockets, ports = rendezvous.is_free, list[socket.socket](), list[int]()
 
     def taken_after(port: int) -> bool:
         if not probe(port):
@@ -70,7 +70,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[list[int]
             ports.append(port)
         return True
 
-    monkeypatch.setattr(rendezvous, "_is_free", taken_after)
+    monkeypatch.setattr(rendezvous, "is_free", taken_after)
     yield ports
     for one in sockets:
         one.close()

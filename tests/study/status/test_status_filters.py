@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from study.config.dotted import flat
 from study.records.point import Point
-from study.status.filters import Condition, flat, matching, parse, said
+from study.status.filters import Condition, matching, parse, said
 from train.spec.config import BudgetConfig, ModelConfig, RunConfig
 
 

@@ -23,7 +23,6 @@ from study.tracking.mapping import (
     study_card,
 )
 from study.tracking.shipping import _chunks
-from study.tracking.sqlite import file_system
 
 PLAIN = redactor({})
 
@@ -181,29 +180,6 @@ def test_other_addresses_are_refused_with_what_is_allowed(uri: str) -> None:
     with pytest.raises(ValueError, match="sqlite:///") as error:
         resolve(uri, Path("/x"))
     assert "hunter22" not in str(error.value)
-
-
-MOUNTS = """\
-22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-30 22 0:40 / /home rw,nosuid shared:3 - nfs4 server:/home rw,vers=4.2
-31 30 0:41 / /home/me/my\\040disk rw - xfs /dev/sdb rw
-32 22 0:50 / /tmp rw - tmpfs tmpfs rw
-33 22 0:51 / /tmp rw - lustre mds:/tmp rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/work/mlflow.db", "ext4"),
-        ("/home/me/mlflow.db", "nfs4"),
-        ("/home/me/my disk/mlflow.db", "xfs"),
-        ("/homestead/x", "ext4"),
-        ("/tmp/x", "lustre"),
-    ],
-)
-def test_the_file_system_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
-    assert file_system(MOUNTS, Path(path)) == kind
 
 
 def test_rhythm_is_quick_when_busy_light_when_idle_and_patient_when_the_store_is_away() -> None:
