@@ -16,6 +16,7 @@ import pytest
 
 from study.job import __main__, attempt, rendezvous
 from study.process.children import Signals, wait_together
+from study.process.ports import is_free
 from study.records import ledger
 from study.storage.layout import StudyFolder
 from tests.study.job.test_job_ranks import of_three_ranks
@@ -57,7 +58,7 @@ else:
 @contextmanager
 def strangers(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[list[int]]:
     """Take the first `count` ports that are probed, between the probe and the use: real sockets that listen."""
-    probe, sockets, ports = rendezvous.is_free, list[socket.socket](), list[int]()
+    probe, sockets, ports = is_free, list[socket.socket](), list[int]()
 
     def taken_after(port: int) -> bool:
         if not probe(port):
