@@ -1,5 +1,6 @@
 # make study   set up, then data -> sweep -> fit -> report on this machine
 # make test    set up, then every test, the ones on a real SLURM included
+# make quick   the tests that start no process, in less than a minute
 # make kernels the analysis' tests under other BLAS kernels and numbers of threads, as on other machines
 # make check   ruff, mypy --strict, import-linter
 # make mutants small changes of the pure parts: which of them does no test notice? (on all cores but one)
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint con
 COUNT := awk '/^(Collecting|Processing|Requirement)/ {n++; if (n % 10 == 0) {printf "\r   %d packages found", n; fflush()}} \
   /^Installing collected/ {printf "\r   installing %d packages, a minute or so", n; fflush()} END {print ""}'
 
-.PHONY: study test kernels check mutants slurm lock clean help
+.PHONY: study test quick kernels check mutants slurm lock clean help
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -40,6 +41,9 @@ test kernels: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/ready-dev
 	@$(BIN)/python -m tests.slurm.install
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20
+
+quick: .venv/ready-dev
+	$(BIN)/python -m pytest -m quick --numprocesses 2 --dist worksteal
 
 # KERNEL:THREADS; what the tests compare with is the same under all of them, the published anchors included.
 KERNELS ?= Haswell:1 Prescott:2 Zen:2

@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import quick
 from tests.slurm.cluster import ThrowawayCluster
 from tests.slurm.install import unavailable
 
@@ -46,13 +47,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in an order drawn with this seed")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order tests such that none that takes long begins last, when it would have the machine to itself.
 
     Each xdist worker begins with a run of the list. The first one's starts with the tests on SLURM, which mostly wait;
     the others' start with the files that cost most, the longest first, shared out such that all have as much to do. All
-    go on with quick ones, which idle workers take away.
+    go on with quick ones, which idle workers take away. Before `-m quick` chooses, tests that are get the marker.
     """
+    if "quick" in config.option.markexpr:
+        known = quick.recorded()
+        for item in items:
+            if quick.is_quick(item, known):
+                item.add_marker("quick")
+        config.pluginmanager.register(quick)
+        quick.watch_processes(forbidden=True)
     seed = config.getoption("shuffle")
     if seed is not None:
         random.Random(seed).shuffle(items)
@@ -65,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     on_slurm = [item for item in items if item.get_closest_marker("slurm")]
     on_slurm.sort(key=lambda item: "time_limit" not in item.name)
     rest = [item for item in items if not item.get_closest_marker("slurm")]
-    quick = [item for item in rest if item.path not in costs]
+    short = [item for item in rest if item.path not in costs]
     files = sorted({item.path for item in rest} & costs.keys(), key=lambda path: (-costs[path], path))
     others = max(1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - 1)
     shares: list[list[Path]] = [[] for _ in range(others)]
@@ -75,8 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for number, share in enumerate([[], *shares]):
         first = on_slurm if number == 0 else [item for path in share for item in rest if item.path == path]
         room = max(0, (len(items) - len(ordered)) // (others + 1 - number) - len(first))
-        ordered, quick = [*ordered, *first, *quick[:room]], quick[room:]
-    items[:] = [*ordered, *quick]
+        ordered, short = [*ordered, *first, *short[:room]], short[room:]
+    items[:] = [*ordered, *short]
 
 
 @pytest.hookimpl(tryfirst=True)

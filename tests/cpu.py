@@ -2,7 +2,8 @@
 
 Those of the processes that a test starts count as well, as far as they are waited for or still run as descendants when
 it ends. `python -m tests.cpu FILE …` lists what is in such files by test and by folder; with `--record` it notes the
-files that cost most in tests/durations.json, which says in what order they begin.
+files that cost most in tests/durations.json, which says in what order they begin, and in tests/not_quick.json the tests
+that start a process or cost more than a tenth of a second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests import quick
+
 RECORD = Path(__file__).with_name("durations.json")
 LONG = 10.0
 """What a file costs that is noted [s]."""
@@ -26,6 +29,12 @@ LONG = 10.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu", type=Path, metavar="FILE", help="append what each test costs to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("cpu") is not None:
+        config.pluginmanager.register(quick)
+        quick.watch_processes()
 
 
 def used() -> tuple[float, float]:
@@ -46,7 +55,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     if file is not None:
         own, children = (round(after - begun, 3) for begun, after in zip(before, used(), strict=True))
         with Path(file).open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"test": item.nodeid, "self": own, "children": children}) + "\n")
+            row = {"test": item.nodeid, "self": own, "children": children, "starts": bool(quick.Running.started)}
+            lines.write(json.dumps(row) + "\n")
     return result
 
 
@@ -56,6 +66,17 @@ def totals(rows: Iterable[dict[str, Any]], key: Callable[[str], str]) -> dict[st
     for row in rows:
         found[key(row["test"])] += row["self"] + row["children"]
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def note_not_quick(rows: Iterable[dict[str, Any]]) -> None:
+    """Bring tests/not_quick.json up to date for the tests that were measured."""
+    measured = {quick.function_of(row["test"]) for row in rows}
+    found = {
+        quick.function_of(row["test"])
+        for row in rows
+        if row["starts"] or row["children"] > 0 or row["self"] > quick.MOST_SECONDS
+    }
+    quick.RECORD.write_text(json.dumps(sorted(quick.recorded() - measured | found), indent=1) + "\n", "utf-8")
 
 
 def folder(test: str) -> str:
@@ -76,6 +97,7 @@ def main() -> None:
         files = totals(rows, lambda test: test.partition("::")[0])
         long = {name: round(seconds) for name, seconds in files.items() if seconds >= LONG}
         RECORD.write_text(json.dumps(long, indent=1) + "\n", "utf-8")
+        note_not_quick(rows)
 
 
 if __name__ == "__main__":
