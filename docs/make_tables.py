@@ -55,9 +55,20 @@ def laws() -> str:
     return table("form", "law", "source", rows)
 
 
+def layers() -> str:
+    """Return the folders of each package as import-linter holds them apart, the highest first."""
+    import tomllib
+
+    settings = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = [one for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+    drawn = [f"{one['containers'][0]}\n" + "".join(f"  {row}\n" for row in one["layers"]) for one in contracts]
+    return "```text\n" + "\n".join(drawn) + "```\n"
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "failures": failures,
     "laws": laws,
+    "layers": layers,
     "samplers": samplers,
     "schedulers": schedulers,
 }

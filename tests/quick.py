@@ -67,7 +67,8 @@ def starts_processes(found: object) -> bool:
             names = set(_names(function.__code__))
             if names & CALLS:
                 return True
-            used = (inspect.unwrap(function.__globals__.get(name)) for name in names)
+            found_by_name = (function.__globals__.get(name) for name in names)
+            used = (inspect.unwrap(one) if callable(one) else one for one in found_by_name)
             waiting += [thing for thing in used if isinstance(thing, ModuleType) or _of_tests(thing)]
     return False
 
