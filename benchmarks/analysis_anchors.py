@@ -23,7 +23,7 @@ import pandas as pd
 
 from analysis.approaches import isoflop, optimum, settings
 from analysis.approaches.cost import Cost
-from analysis.estimation import multistart
+from analysis.estimation import fit_problem, multistart
 from analysis.inference import resampling
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
@@ -124,7 +124,7 @@ def muennighoff(data: Path) -> Iterator[Anchor]:
     p = published.problem
     theta = p.form.internal(np.array([[*(fixed[n] for n in p.form.names[:5]), 15.387756, 5.309743]]), p.centres)
     value = np.exp(p.form.log_value(theta, p.x)[0])
-    residual = multistart.residuals(p, theta)[0]
+    residual = fit_problem.residuals(p, theta)[0]
     yield Anchor(
         name,
         "objective at the published constants",
@@ -323,7 +323,7 @@ def multi_power(data: Path) -> Iterator[Anchor]:
         losses = np.concatenate([given[s][2] for s in fitted])
         fit = fit_law({"observation": np.arange(len(losses)) + 1.0, "loss": losses}, law, resamples=0, starts=4)
         theta = law.internal(np.array([constants]), np.zeros(1))
-        residual = multistart.residuals(fit.problem, theta)
+        residual = fit_problem.residuals(fit.problem, theta)
         limit = float(fit.problem.loss.summed(residual, None)[0][0])
         yield Anchor(
             f"multi-power {millions}M",

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inference import resampling
 from analysis.laws.sum_of_powers import SURFACE
 
@@ -40,7 +40,7 @@ def points(path: Path) -> tuple[str, pd.DataFrame]:
     return "made up", pd.DataFrame({"params": params, "tokens": tokens, "loss": value})
 
 
-def reference(p: multistart.Problem, weights: Any, starts: Any) -> tuple[float, float]:
+def reference(p: fit_problem.Problem, weights: Any, starts: Any) -> tuple[float, float]:
     """Return the best objective and the share of starts that reach it, by SciPy on uncentred logs."""
     n, d = (x + c for x, c in zip(p.x, p.centres, strict=True))
 
@@ -73,7 +73,7 @@ def main() -> None:
     given = dict(argument.split("=", 1) for argument in sys.argv[1:])
     name, frame = points(Path(given.get("points", POINTS)))
     columns = [frame[c].to_numpy(dtype=float) for c in ("params", "tokens")]
-    p = multistart.problem(SURFACE, columns, frame["loss"].to_numpy(dtype=float), objectives.Huber(DELTA))
+    p = fit_problem.problem(SURFACE, columns, frame["loss"].to_numpy(dtype=float), objectives.Huber(DELTA))
     once, once_cpu, best = timed(lambda: multistart.fit_point(p), 9)
     weights = resampling.cluster_weights(np.arange(p.y.size), RESAMPLES, 0)
     one, one_cpu, drawn = timed(lambda: multistart.fit_many(p, best, weights=weights), 5)

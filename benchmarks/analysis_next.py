@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.estimation import multistart
+from analysis.estimation import fit_problem
 from analysis.estimation.objectives import Huber
 from analysis.laws.registry import FORMS
 from analysis.planning import posterior
@@ -132,8 +132,8 @@ def random(task: Task, budget: float, seed: int) -> NDArray[np.int64]:
     return np.array(rows)
 
 
-def _problem(task: Task, rows: NDArray[np.int64]) -> multistart.Problem:
-    return multistart.problem(FORMS[task.form], [c[rows] for c in task.columns], task.loss[rows], Huber())
+def _problem(task: Task, rows: NDArray[np.int64]) -> fit_problem.Problem:
+    return fit_problem.problem(FORMS[task.form], [c[rows] for c in task.columns], task.loss[rows], Huber())
 
 
 @dataclass(frozen=True)

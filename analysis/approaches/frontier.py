@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.approaches.valleys import ValleyFit
-from analysis.estimation import multistart, objectives, ties
+from analysis.estimation import fit_problem, multistart, objectives, ties
 from analysis.inference import error_draws, resampling, scatter
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.sum_of_powers import FRONTIER, FRONTIER_NO_FLOOR, SumOfPowers
@@ -58,7 +58,7 @@ def fit(rows: Rows, found: ValleyFit) -> FrontierFit | Frontier:
         )
     form = FRONTIER if len(points) >= 4 else FRONTIER_NO_FLOOR
     reference = float(np.exp(np.log(flops).mean()))
-    problem = multistart.problem(form, (flops / reference,), loss, objectives.Squared())
+    problem = fit_problem.problem(form, (flops / reference,), loss, objectives.Squared())
     point = multistart.fit_point(problem)
     draws = _padded(form, _draws(problem, point, _scattered(problem, point, drawn)))
     constants = _padded(form, point.constants[None])[0]
@@ -78,9 +78,9 @@ def fit(rows: Rows, found: ValleyFit) -> FrontierFit | Frontier:
     return FrontierFit(_judged(block, draws, float(loss.min())), constants, draws)
 
 
-def _scattered(problem: multistart.Problem, point: multistart.PointFit, drawn: Array) -> Array:
+def _scattered(problem: fit_problem.Problem, point: multistart.PointFit, drawn: Array) -> Array:
     """Return draws (R, m) of the minima's loss with what they scatter around the frontier by beyond their noise."""
-    rest = multistart.residuals(problem, point.theta[None])[0]
+    rest = fit_problem.residuals(problem, point.theta[None])[0]
     df = len(rest) - len(point.theta)
     if df < 1 or not len(drawn):
         return drawn
@@ -93,7 +93,7 @@ def _scattered(problem: multistart.Problem, point: multistart.PointFit, drawn: A
     )
 
 
-def _draws(problem: multistart.Problem, point: multistart.PointFit, drawn: Array) -> Array:
+def _draws(problem: fit_problem.Problem, point: multistart.PointFit, drawn: Array) -> Array:
     """Return the constants (R, p) for drawn minima (R, m); a minimum that a draw lacks has no weight there."""
     if not len(drawn):
         return np.empty((0, len(point.theta)))

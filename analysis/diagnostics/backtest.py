@@ -11,7 +11,7 @@ import numpy as np
 from analysis.approaches import compute_optimal, frontier, valleys
 from analysis.approaches.cost import cost
 from analysis.approaches.valley_options import Choices
-from analysis.estimation import multistart, objectives, ties
+from analysis.estimation import fit_problem, multistart, objectives, ties
 from analysis.inputs.dataset import Array, Rows
 from analysis.laws.base import Form
 from analysis.laws.registry import FORMS
@@ -80,16 +80,16 @@ class _Law:
     fix: Mapping[str, float]
     tie: Mapping[str, str]
 
-    def fitted(self, rows: Rows) -> tuple[multistart.Problem, multistart.PointFit] | None:
+    def fitted(self, rows: Rows) -> tuple[fit_problem.Problem, multistart.PointFit] | None:
         """Return the problem and its fit; None where the rows are too few for the constants that are free."""
         columns = [rows.column(name) for name in self.form.inputs]
         target = rows.column(self.form.target)
-        problem = multistart.problem(self.form, columns, target, self.loss, fix=self.fix, tie=self.tie)
+        problem = fit_problem.problem(self.form, columns, target, self.loss, fix=self.fix, tie=self.tie)
         matrix = problem.constraint.matrix
         free = len(self.form.names) if matrix is None else matrix.shape[1]
         return (problem, multistart.fit_point(problem)) if len(rows) > free else None
 
-    def predicted(self, problem: multistart.Problem, point: multistart.PointFit, rows: Rows) -> Array:
+    def predicted(self, problem: fit_problem.Problem, point: multistart.PointFit, rows: Rows) -> Array:
         """Return the target (n,) of a fit at other rows."""
         x = np.log(np.stack([rows.column(name) for name in self.form.inputs])) - problem.centres[:, None]
         return np.asarray(np.exp(self.form.log_value(point.theta[None], x)[0]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.text import numbers
 from analysis.values.blocks import Check
@@ -74,7 +74,7 @@ def corrected(frame: pd.DataFrame) -> pd.DataFrame:
             "(mid_schedule=exclude)"
         )
     good = used(frame)
-    p = multistart.problem(SURFACE, (good.params, good.tokens), good.loss, objectives.Huber())
+    p = fit_problem.problem(SURFACE, (good.params, good.tokens), good.loss, objectives.Huber())
     theta = multistart.fit_point(p).theta
     x = np.log(frame.loc[mid, ["params", "tokens"]].to_numpy(dtype=float).T) - p.centres[:, None]
     above = np.log(frame.loc[mid, "loss"].to_numpy(dtype=float)) - SURFACE.log_value(theta[None], x)[0]

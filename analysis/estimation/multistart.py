@@ -1,67 +1,33 @@
 """The batched engine: many starts, resamples or fixed constants are solved at once, as rows of one array.
 
-Objective of a row, always summed: sum_i w_i rho(ln f(x_i; theta) - ln loss_i). Projected grid over the exponents (the
-other constants are linear: solved for), then batched BFGS. Resampling enters as weights, so no data are copied. Fixed
-and tied constants are linear equations in `theta`: what is searched is the space that they leave, z.
-
-Many laws can have one objective: between two rows that pull to both sides, Huber's loss and L1 are level. Of these the
-one with the least sum of squared residuals is taken: point fits and resamples minimise the objective plus TIE times
-that sum, so small that it decides only among equals (the objective given back is without it), and Newton's steps end
-each search. So the answer does not depend on rounding: neither on the machine nor on the order of the rows.
+Projected grid over the exponents (the other constants are linear: solved for), then batched BFGS, and Newton's steps at
+the end. The objective given back is without what decides among equals (see analysis.estimation.fit_problem).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.estimation import newton, ties
-from analysis.estimation.constraints import FREE, Constraint, constraint
-from analysis.estimation.objectives import Huber, Linear, Loss, Squared
+from analysis.estimation.constraints import Constraint
+from analysis.estimation.fit_problem import Problem, curvature, decided, evaluate, hessian
 from analysis.estimation.optimizer import Array, Evaluate, Index, Minimum, minimise
-from analysis.laws.base import Form
 from analysis.values.blocks import Basin, Optimizer
 
-__all__ = ["Huber", "Loss", "Minimum", "PointFit", "Problem", "Squared"]
-
-CHUNK, CELLS = 250, 4_000_000
-"""Resamples that are solved at once: as many as this, and so few that resamples x rows stay below this."""
+CHUNK, CELLS, CACHED = 250, 4_000_000, 400_000
+"""Resamples that are solved at once; of more cells, resamples x rows, as many as a processor's cache holds."""
 STARTS, START_ROWS = 8, 5_000
 RESAMPLE_TOLERANCE = 1e-6
 LEVEL = 1e-7
 """A row whose gradient, over its largest possible one, is above this has not arrived."""
-NEAR = 1e-5
-"""Step of the central differences, in logs and exponents."""
 RIVAL, RIVALS = 0.02, 4
-TIE = 1e-3
-"""Pull of the sum of squares beside the objective's own largest, at a residual as large as the target's whole range."""
 EQUAL = ties.EQUAL
 """Minima whose objectives differ by less than this share are equal."""
 METHOD = "projected grid over the exponents, then batched BFGS with analytic gradients"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is fitted: logs `x` (k, n) less their `centres` (k,), ln target `y` (n,), form, loss, constraint.
-
-    With `plain`, residuals are differences of the values instead of their logs'.
-    """
-
-    form: Form
-    x: Array
-    centres: Array
-    y: Array
-    loss: Loss
-    constraint: Constraint = FREE
-    plain: bool = False
-    tie: float = 0.0
-
-    def expanded(self, z: Array) -> Array:
-        """Return theta (R, p) of the searched z (R, q)."""
-        return self.constraint.expand(z)
 
 
 @dataclass(frozen=True)
@@ -77,69 +43,6 @@ class PointFit:
     metric: Array
     evidence: Optimizer
     minima: Minimum | None = None
-
-
-def problem(
-    form: Form,
-    columns: Sequence[Array],
-    losses: Array,
-    loss: Loss,
-    *,
-    fix: Mapping[str, float] | None = None,
-    tie: Mapping[str, str] | None = None,
-    plain: bool = False,
-) -> Problem:
-    """Return the problem of fitting `form` to positive `columns` (in the order of form.inputs) and target values.
-
-    `fix` holds constants at values and `tie` at other constants, by name. Raises ValueError where these make no sense.
-    """
-    logs = np.log(np.stack([np.asarray(c, dtype=np.float64) for c in columns]))
-    centres = form.centre(logs)
-    y = np.log(np.asarray(losses, dtype=np.float64))
-    plain = plain or isinstance(loss, Linear)
-    return Problem(form, logs - centres[:, None], centres, y, loss, constraint(form, centres, fix, tie), plain)
-
-
-def decided(p: Problem) -> Problem:
-    """Return the problem in which least squares decide among laws of equal objectives; its weight is of the data alone.
-
-    Only losses that rise in straight lines need it; it moves no minimum that is one by more than its weight does.
-    """
-    if not p.loss.straight:
-        return p
-    target = np.exp(p.y) if p.plain else p.y
-    return replace(p, tie=TIE * p.loss.scale / max(float(np.ptp(target)), 1e-12))
-
-
-def evaluate(
-    p: Problem, z: Array, weights: Array | None = None, y: Array | None = None, held: Constraint | None = None
-) -> tuple[Array, Array]:
-    """Return the summed objective (R,) and its gradient by z (R, q); where it overflows, infinity and no gradient."""
-    held = p.constraint if held is None else held
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        log_value, pull = p.form.log_value_and_pull(held.expand(z), p.x)
-        total, psi = _summed(p, log_value, p.y if y is None else y, weights)
-        gradient = held.pull(pull(psi))
-    bad = ~(np.isfinite(total) & np.isfinite(gradient).all(axis=1))
-    total[bad], gradient[bad] = np.inf, 0.0
-    return total, gradient
-
-
-def _summed(p: Problem, log_value: Array, y: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Return the objective (R,) and its derivative by ln predicted (R, n)."""
-    value = np.exp(log_value) if p.plain else None
-    residual = log_value - y if value is None else value - np.exp(y)
-    total, psi = p.loss.summed(residual, weights)
-    if p.tie:
-        held = residual if weights is None else residual * weights
-        total, psi = total + 0.5 * p.tie * (residual * held).sum(axis=1), psi + p.tie * held
-    return total, psi if value is None else psi * value
-
-
-def residuals(p: Problem, theta: Array, y: Array | None = None) -> Array:
-    """Return observed less predicted (R, n), of logs unless the problem is plain: errors to be added to a fit."""
-    log_value, target = p.form.log_value(theta, p.x), p.y if y is None else y
-    return np.exp(target) - np.exp(log_value) if p.plain else target - log_value
 
 
 def starts_of(p: Problem, count: int = STARTS) -> Array:
@@ -202,58 +105,6 @@ def solve(
 
     found = minimise(restrict, z, metric, tolerance * p.loss.scale * total)
     return replace(found, theta=held.expand(found.theta))
-
-
-def curvature(
-    p: Problem, z: Array, weights: Array | None = None, y: Array | None = None, held: Constraint | None = None
-) -> Array:
-    """Return the inverse (R, q, q) of the Gauss-Newton Hessian of the objective at z, each residual by its own pull."""
-    held = p.constraint if held is None else held
-    theta, target = held.expand(z), p.y if y is None else y
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        slopes = p.form.jacobian(theta, p.x)
-        log_value = p.form.log_value(theta, p.x)
-        _, psi = _summed(p, log_value, target, weights)
-        gap = log_value - target
-        pull = np.where(np.abs(gap) > 1e-12, psi / np.where(np.abs(gap) > 1e-12, gap, 1.0), 0.0)
-    slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
-    slopes, pull = np.nan_to_num(slopes, posinf=0.0, neginf=0.0), np.nan_to_num(np.abs(pull), posinf=0.0)
-    hessian = np.einsum("rnp,rn,rnq->rpq", slopes, np.maximum(pull, 1e-3 * pull.max(axis=1, keepdims=True)), slopes)
-    size = np.sqrt(np.maximum(np.einsum("rpp->rp", hessian), 1e-30))
-    size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True, initial=0.0))
-    scaled = hessian / (size[:, :, None] * size[:, None, :]) + 1e-6 * np.eye(z.shape[1])
-    return np.asarray(np.linalg.inv(scaled) / (size[:, :, None] * size[:, None, :]))
-
-
-def hessian(p: Problem, z: Array, weights: Array | None = None, y: Array | None = None) -> Array:
-    """Return the second derivatives (R, q, q) of the objective by z (R, q).
-
-    Exact in the residuals, so that the corners of Huber's loss are where they are; what the law itself bends is the
-    central difference of its gradient at given pulls.
-    """
-    held, target = p.constraint, p.y if y is None else y
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        theta = held.expand(z)
-        log_value = p.form.log_value(theta, p.x)
-        _, psi = _summed(p, log_value, target, weights)
-        value = np.exp(log_value) if p.plain else np.ones_like(log_value)
-        residual = value - np.exp(target) if p.plain else log_value - target
-        own, mixed = p.loss.bend(residual, weights)
-        own = own + p.tie * (np.ones_like(residual) if weights is None else weights)
-        own = own * value**2 + (psi if p.plain else 0.0)
-        slopes = p.form.jacobian(theta, p.x)
-        slopes = np.stack([held.pull(slopes[:, i]) for i in range(slopes.shape[1])], axis=1)
-        out = np.einsum("rnp,rn,rnq->rpq", slopes, own, slopes)
-        if mixed is not None:
-            pulled = np.einsum("rnp,rn->rp", slopes, mixed * value)
-            out -= pulled[:, :, None] * pulled[:, None, :]
-        for k in range(z.shape[1]):
-            step = NEAR * np.eye(z.shape[1])[k]
-            ends = [
-                held.pull(p.form.log_value_and_pull(held.expand(z + side * step), p.x)[1](psi)) for side in (1.0, -1.0)
-            ]
-            out[:, :, k] += (ends[0] - ends[1]) / (2.0 * NEAR)
-    return np.asarray(np.nan_to_num(0.5 * (out + out.transpose(0, 2, 1)), posinf=0.0, neginf=0.0))
 
 
 def settled(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
@@ -365,7 +216,7 @@ def fit_many(
     given = weights if weights is not None else y
     assert given is not None, "fit_many needs weights or y"
 
-    size = max(1, min(CHUNK, CELLS // p.y.size))
+    size = CHUNK if CHUNK * p.y.size <= CELLS else max(1, CACHED // p.y.size)
 
     def chunk(begin: int) -> Minimum:
         rows = slice(begin, min(begin + size, len(given)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation.multistart import PointFit, Problem, residuals
+from analysis.estimation.fit_problem import Problem, residuals
+from analysis.estimation.multistart import PointFit
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import multistart, objectives, observations
+from analysis.estimation import fit_problem, multistart, objectives, observations
 from analysis.inference import covariance, resampling
 from analysis.laws.base import Form
 from analysis.laws.registry import named
@@ -66,7 +66,7 @@ def coverage(
     x = observations.inputs(runs, law)
     data = observations.read({**dict(zip(law.inputs, x, strict=True)), law.target: np.ones(x.shape[1])}, law)
     truth = np.array([[constants[name] for name in law.names]])
-    base = multistart.problem(law, list(x), np.ones(x.shape[1]), loss or objectives.Huber())
+    base = fit_problem.problem(law, list(x), np.ones(x.shape[1]), loss or objectives.Huber())
     exact = law.log_value(law.internal(truth, base.centres), base.x)[0]
     true = float(_quantity(law, truth, quantity)[0])
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
@@ -83,7 +83,7 @@ def coverage(
 
 
 def _interval(
-    p: multistart.Problem,
+    p: fit_problem.Problem,
     point: multistart.PointFit,
     data: observations.Observations,
     *,
@@ -105,7 +105,7 @@ def _interval(
 
 
 def _normal(
-    p: multistart.Problem,
+    p: fit_problem.Problem,
     point: multistart.PointFit,
     data: observations.Observations,
     *,

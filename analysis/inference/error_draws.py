@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inference.resampling import squared_scales
 from analysis.inputs.dataset import Array, Index
 
@@ -31,7 +31,7 @@ RAREST = 1e-3
 class Around:
     """A fit around which errors are drawn; `order` (n,) sorts its rows, so that no draw depends on a file's order."""
 
-    problem: multistart.Problem
+    problem: fit_problem.Problem
     point: multistart.PointFit
     order: Index
     seed: int = 0
@@ -56,7 +56,7 @@ class Around:
     @cached_property
     def residual(self) -> Array:
         """Observed less fitted (n,) in `order`, less the location that the objective gives them."""
-        residual = multistart.residuals(self.problem, self.point.theta[None])[:, self.order]
+        residual = fit_problem.residuals(self.problem, self.point.theta[None])[:, self.order]
         return np.asarray(centred(self.problem.loss, residual)[0])
 
     @cached_property
@@ -130,7 +130,7 @@ def shrinkage(around: Around, resamples: int) -> float:
     grown, shape = np.sqrt(n / around.df), (resamples, n)
     y = around.targets((around.residual * grown)[generator.integers(n, size=shape)])
     once = around.solved(y)
-    left = centred(p.loss, multistart.residuals(p, once, y)[:, around.order]) * grown
+    left = centred(p.loss, fit_problem.residuals(p, once, y)[:, around.order]) * grown
     first = p.form.log_value(once, p.x)
     again = around.targets(np.take_along_axis(left, generator.integers(n, size=shape), axis=1), first)
     second = p.form.log_value(around.solved(again), p.x)
@@ -216,7 +216,7 @@ def repeats(around: Around, cell: Index, resamples: int) -> Array:
     show (m - 1) / m of their variance: theirs are made larger by as much.
     """
     p, generator = around.problem, around.generator(3)
-    residual = multistart.residuals(p, around.point.theta[None])[0][around.order]
+    residual = fit_problem.residuals(p, around.point.theta[None])[0][around.order]
     _, number = np.unique(cell, return_inverse=True)
     count = np.bincount(number)
     means, m = (np.bincount(number, residual) / count)[number], count[number]

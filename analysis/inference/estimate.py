@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import multistart, observations
+from analysis.estimation import fit_problem, multistart, observations
 from analysis.inference import covariance, resampling
 from analysis.inference.flat import Flat, flat
 from analysis.inference.profile_likelihood import Profile, profile
@@ -32,7 +32,7 @@ class Estimate:
 
     form: Form
     data: observations.Observations
-    problem: multistart.Problem
+    problem: fit_problem.Problem
     point: multistart.PointFit
     plan: resampling.Plan
     thetas: Array
@@ -169,7 +169,7 @@ class Estimate:
     @property
     def resid(self) -> Array:
         """Observed less fitted (n,): of the logs, unless the fit is plain."""
-        return np.asarray(multistart.residuals(self.problem, self.point.theta[None])[0])
+        return np.asarray(fit_problem.residuals(self.problem, self.point.theta[None])[0])
 
     @property
     def noise(self) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import multistart, objectives, observations
+from analysis.estimation import fit_problem, multistart, objectives, observations
 from analysis.inference import error_draws, refusals, resampling
 from analysis.inference.intervals import METHODS
 from analysis.inference.law_result import LawFit
@@ -105,7 +105,7 @@ def fit_law(
     data = observations.read(runs, law)
     refusals.refuse(law, data)
     criterion = objectives.named(loss, delta)
-    p = multistart.problem(law, list(data.inputs), data.target, criterion, fix=fix, tie=tie, plain=plain)
+    p = fit_problem.problem(law, list(data.inputs), data.target, criterion, fix=fix, tie=tie, plain=plain)
     free = len(law.names) if p.constraint.matrix is None else p.constraint.matrix.shape[1]
     if len(data) < free + 1 or not free:
         raise ValueError(
@@ -141,7 +141,7 @@ def fit_law(
 
 
 def resampled(
-    p: multistart.Problem,
+    p: fit_problem.Problem,
     point: multistart.PointFit,
     data: Observations,
     how: resampling.Plan,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import multistart, ties
-from analysis.estimation.multistart import PointFit, Problem
+from analysis.estimation import fit_problem, multistart, ties
+from analysis.estimation.fit_problem import Problem
+from analysis.estimation.multistart import PointFit
 from analysis.inference.profile_likelihood import along
 from analysis.text import numbers
 
@@ -85,7 +86,7 @@ def _axes(p: Problem, z: Array) -> tuple[Array, Array, Array]:
     slopes = p.constraint.pull(p.form.jacobian(p.expanded(z[None]), p.x)[0])
     reach = np.abs(slopes).max(axis=0)
     live = reach > 1e-6 * max(float(reach.max()), 1e-300)  # a term that is not there is no direction
-    bend = multistart.hessian(multistart.decided(p), z[None])[0][np.ix_(live, live)] / np.outer(
+    bend = fit_problem.hessian(fit_problem.decided(p), z[None])[0][np.ix_(live, live)] / np.outer(
         reach[live], reach[live]
     )
     values, vectors = np.linalg.eigh(bend)
@@ -129,7 +130,7 @@ def _level(p: Problem, point: PointFit) -> float:
 def _value(p: Problem, z: Array) -> Array:
     """Return the objective (R,) at z (R, q), infinite where it is none."""
     size = max(1, multistart.CELLS // p.y.size)
-    parts = [multistart.evaluate(p, z[i : i + size])[0] for i in range(0, len(z), size)]
+    parts = [fit_problem.evaluate(p, z[i : i + size])[0] for i in range(0, len(z), size)]
     return np.concatenate(parts) if parts else np.empty(0)
 
 

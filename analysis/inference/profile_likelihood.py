@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from analysis.estimation import multistart
 from analysis.estimation.constraints import Constraint, solved
-from analysis.estimation.multistart import PointFit, Problem
+from analysis.estimation.fit_problem import Problem
+from analysis.estimation.multistart import PointFit
 from analysis.values.blocks import Identified
 
 Array = NDArray[np.float64]

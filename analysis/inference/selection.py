@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.estimation import multistart
+from analysis.estimation import fit_problem, multistart
 from analysis.estimation.observations import SIZES
 from analysis.inference.akaike import behind, weights
 from analysis.inference.law_result import LawFit
@@ -93,7 +93,7 @@ def held_out_error(fit: LawFit, share: float = 0.2) -> float:
     names = {n: v for n, v in fit.constraints.items() if not isinstance(v, str)}
     ties = {n: v for n, v in fit.constraints.items() if isinstance(v, str)}
     train = data.take(~test)
-    p = multistart.problem(
+    p = fit_problem.problem(
         fit.form, list(train.inputs), train.target, fit.problem.loss, fix=names, tie=ties, plain=fit.problem.plain
     )
     point = multistart.fit_point(p)

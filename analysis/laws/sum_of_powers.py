@@ -12,6 +12,8 @@ from analysis.laws.base import TINY, Array, Candidates, Linked, Pull
 
 GRID = {1: 32, 2: 32, 3: 12, 4: 7}
 """Values of each exponent on the grid, by the number of exponents."""
+CACHED = 400_000
+"""Exponents x rows of the grid that are looked at at once: as many as a processor's cache holds."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,9 @@ class SumOfPowers(Linked):
         """Return the projected grid: for every combination of exponents the coefficients of least relative error."""
         axis = np.geomspace(0.02, 2.5, GRID[self.exponents])
         exponents = np.array(list(itertools.product(axis, repeat=self.exponents)))
-        basis = self.basis(exponents, x)
-        basis *= np.exp(-y)[None, :, None]
-        gram = np.matmul(basis.transpose(0, 2, 1), basis)
-        totals = basis.sum(axis=1)
+        size = max(1, CACHED // y.size)
+        parts = [self._normal_equations(exponents[i : i + size], x, y) for i in range(0, len(exponents), size)]
+        gram, totals = (np.concatenate(part) for part in zip(*parts, strict=True))
         size = np.sqrt(np.einsum("gmm->gm", gram))
         scaled = gram / (size[:, :, None] * size[:, None, :]) + 1e-12 * np.eye(gram.shape[1])
         coefficients = np.linalg.solve(scaled, (totals / size)[:, :, None])[:, :, 0] / size
@@ -161,6 +162,12 @@ class SumOfPowers(Linked):
         fitted = np.einsum("gm,gmk,gk->g", coefficients, gram, coefficients)
         scores = fitted - 2.0 * np.einsum("gm,gm->g", coefficients, totals)
         return Candidates(self.assemble(exponents, coefficients), scores, np.log(exponents))
+
+    def _normal_equations(self, exponents: Array, x: Array, y: Array) -> tuple[Array, Array]:
+        """Return the Gram matrices (G, m, m) of the columns over the target, and the columns' sums (G, m)."""
+        basis = self.basis(exponents, x)
+        basis *= np.exp(-y)[None, :, None]
+        return np.matmul(basis.transpose(0, 2, 1), basis), basis.sum(axis=1)
 
     def derived(self, constants: Array) -> dict[str, Array]:
         """Return a = beta/(alpha+beta) of N* ~ C^a and b = 1 - a of D* ~ C^b, for C proportional to N D."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from analysis.estimation import fit_problem
 from analysis.text import numbers
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
             "posterior needs at least 4 runs of 2 sizes; begin with a small isoFLOP study (study=smoke)"
         )
     law = FORMS[form]
-    problem = multistart.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
+    problem = fit_problem.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
     found = design.posterior(problem)
     price, sizes = cost(rows), (float(rows.params.min()), float(rows.params.max()))
     on = loss_laws.Fitted(law, multistart.fit_point(problem).theta[None], problem.centres, price)
@@ -325,7 +326,7 @@ def _spread(setting: Setting, columns: tuple[Array, Array], studies: int, seed: 
     generator = np.random.default_rng(np.random.SeedSequence([seed, len(truth)]))
     truth = truth + generator.normal(size=(studies, len(truth))) @ root.T
     seen = truth[:, :-1] + found.noise * generator.normal(size=(studies, x.shape[1]))
-    problem = multistart.Problem(found.form, x, found.centres, seen[0], setting.problem.loss)
+    problem = fit_problem.Problem(found.form, x, found.centres, seen[0], setting.problem.loss)
     start = multistart.fit_point(problem, 4)
     fits = multistart.fit_many(problem, start, y=seen)
     error = found.form.log_value(problem.expanded(fits.theta), setting.aims[:, :1])[:, 0] - truth[:, -1]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.estimation import multistart, ties
+from analysis.estimation import fit_problem, multistart, ties
 from analysis.estimation.optimizer import Array
 from analysis.laws.base import Form
 from analysis.planning import priors
@@ -87,7 +87,7 @@ class Choice:
     after: float
 
 
-def posterior(problem: multistart.Problem, starts: int = 16, noise: float = SEEDS) -> Posterior:
+def posterior(problem: fit_problem.Problem, starts: int = 16, noise: float = SEEDS) -> Posterior:
     """Return the posterior of a fitted problem from its multi-start.
 
     Basins weigh by their likelihood with the scale profiled out, SSE^(-n/2), times the volume of their Gaussian.
@@ -116,7 +116,7 @@ def posterior(problem: multistart.Problem, starts: int = 16, noise: float = SEED
     return Posterior(problem.form, problem.centres, problem.x, basins, noise, misfit, given.root)
 
 
-def _distinct(problem: multistart.Problem, thetas: Array | list[Array]) -> list[Array]:
+def _distinct(problem: fit_problem.Problem, thetas: Array | list[Array]) -> list[Array]:
     """Return constants, the best first, without those that predict the runs and their surroundings alike."""
     around = np.concatenate([problem.x, problem.x * 2.0], axis=1)
     kept: list[Array] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.estimation import multistart
+from analysis.estimation import fit_problem
 from analysis.estimation.optimizer import Array
 
 WIDE = 3.0
@@ -52,7 +52,7 @@ class Prior:
         return 0.5 * float((np.linalg.solve(self.root, theta - self.middle) ** 2).sum())
 
 
-def prior(problem: multistart.Problem, around: Array) -> Prior:
+def prior(problem: fit_problem.Problem, around: Array) -> Prior:
     """Return the prior of a problem; of constants about which nothing is known it is wide, around the fitted ones."""
     form = problem.form
     if form.name not in FORMS_TOLD:
@@ -86,7 +86,7 @@ def misfit(total: float, count: int, width: int) -> float:
     return float(np.sqrt((total + WEIGHT * GUESS**2) / (max(count - width, 0) + WEIGHT)))
 
 
-def most_likely(problem: multistart.Problem, theta: Array, given: Prior) -> Array:
+def most_likely(problem: fit_problem.Problem, theta: Array, given: Prior) -> Array:
     """Return the theta (p,) of the highest posterior near `theta`; the error of the law is estimated with it."""
     from scipy.optimize import least_squares
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inputs.dataset import Rows, rows
 from analysis.laws.sum_of_powers import SURFACE
 
@@ -50,7 +50,7 @@ def as_rows(frame: pd.DataFrame) -> Rows:
 def surface_point(frame: pd.DataFrame | Rows, criterion: objectives.Loss) -> multistart.PointFit:
     """Return the best surface through the rows."""
     held = frame if isinstance(frame, Rows) else as_rows(frame)
-    return multistart.fit_point(multistart.problem(SURFACE, (held.params, held.tokens), held.loss, criterion))
+    return multistart.fit_point(fit_problem.problem(SURFACE, (held.params, held.tokens), held.loss, criterion))
 
 
 def exponent(constants: Any) -> Any:

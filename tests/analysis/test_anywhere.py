@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inference import flat
 from analysis.inference.fit_law import fit_law
 from analysis.inference.flat import Flat
@@ -107,7 +107,7 @@ def test_of_equal_laws_the_one_of_least_squares_is_taken_and_the_others_are_told
 def objective_at(fit: Any, constants: dict[str, float]) -> float:
     p = fit.problem
     theta = p.form.internal(np.array([[constants[name] for name in p.form.names]]), p.centres)
-    return float(multistart.evaluate(p, theta)[0][0])
+    return float(fit_problem.evaluate(p, theta)[0][0])
 
 
 def test_a_design_that_tells_laws_apart_has_no_flat_optimum() -> None:
@@ -142,7 +142,7 @@ def test_what_decides_among_equals_moves_nothing_else() -> None:
     for loss in (objectives.Huber(), objectives.Absolute()):
         fit = fit_law(rows, loss=loss, resamples=0)
         p = fit.problem
-        assert multistart.decided(p).tie > 0
+        assert fit_problem.decided(p).tie > 0
         assert p.tie == 0.0
         others = multistart.solve(p, multistart.starts_of(p), tolerance=1e-11)
         assert fit.objective <= others.value.min() * (1 + 1e-7)
@@ -155,14 +155,14 @@ def test_what_decides_among_equals_moves_nothing_else() -> None:
 def test_second_derivatives_are_those_of_the_gradient(loss: objectives.Loss, plain: bool) -> None:
     rows = studies.isoflop(2, noise=0.02)
     columns = [rows["params"].to_numpy(), rows["tokens"].to_numpy()]
-    p = multistart.decided(
-        multistart.problem(sum_of_powers.SURFACE, columns, rows["loss"].to_numpy(), loss, plain=plain)
+    p = fit_problem.decided(
+        fit_problem.problem(sum_of_powers.SURFACE, columns, rows["loss"].to_numpy(), loss, plain=plain)
     )
     z = np.array([[0.6, -0.5, -0.3, 0.4, 0.25]])
-    found = multistart.hessian(p, z)[0]
+    found = fit_problem.hessian(p, z)[0]
     for k in range(5):
         step = 1e-6 * np.eye(5)[k]
-        ends = [multistart.evaluate(p, z + side * step)[1][0] for side in (1.0, -1.0)]
+        ends = [fit_problem.evaluate(p, z + side * step)[1][0] for side in (1.0, -1.0)]
         np.testing.assert_allclose(found[k], (ends[0] - ends[1]) / 2e-6, rtol=2e-4, atol=1e-5 * np.abs(found).max())
 
 

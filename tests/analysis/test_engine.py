@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inference import resampling
 from analysis.inference.fit_law import fit_law
 from analysis.laws import sum_of_powers
@@ -73,7 +73,7 @@ def test_chinchilla_without_its_highest_losses(k: int, a: float) -> None:
 def test_chinchilla_bootstrap_errors_by_rows_and_by_sizes() -> None:
     rows = studies.as_rows(studies.chinchilla())
     assert resampling.plan(rows).text == "percentile bootstrap over the 42 model sizes"
-    problem = multistart.problem(sum_of_powers.SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Huber())
+    problem = fit_problem.problem(sum_of_powers.SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Huber())
     best = multistart.fit_point(problem)
     for groups, errors in ((np.arange(240), (0.0154, 0.0206, 0.0200)), (rows.size, (0.0182, 0.0181, 0.0206))):
         weights = resampling.cluster_weights(groups, 4000, 0)
@@ -85,7 +85,7 @@ def test_chinchilla_bootstrap_errors_by_rows_and_by_sizes() -> None:
 
 def test_no_resample_is_worse_than_many_starts_find() -> None:
     rows = studies.as_rows(studies.chinchilla())
-    problem = multistart.problem(sum_of_powers.SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Huber())
+    problem = fit_problem.problem(sum_of_powers.SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Huber())
     best = multistart.fit_point(problem)
     weights = resampling.cluster_weights(rows.size, 40, 1)
     found = multistart.fit_many(problem, best, weights=weights)
@@ -100,7 +100,7 @@ def test_many_rows_are_fitted_all_though_few_choose_the_starts(monkeypatch: pyte
     params, tokens = np.exp(rng.uniform(16, 23, 12_000)), np.exp(rng.uniform(20, 27, 12_000))
     loss = 1.8 + 480 * params**-0.35 + 2100 * tokens**-0.37
     loss[::2] *= 1.01  # half of the rows lie above: the least squares of all of them lie in the middle
-    problem = multistart.problem(sum_of_powers.SURFACE, (params, tokens), loss, objectives.Squared())
+    problem = fit_problem.problem(sum_of_powers.SURFACE, (params, tokens), loss, objectives.Squared())
     found = multistart.fit_point(problem)
     assert found.evidence.agree_share == 1.0
     monkeypatch.setattr(multistart, "START_ROWS", len(loss))
@@ -109,10 +109,11 @@ def test_many_rows_are_fitted_all_though_few_choose_the_starts(monkeypatch: pyte
 
 def test_resamples_solved_in_smaller_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = studies.as_rows(studies.isoflop(1, noise=0.005))
-    problem = multistart.problem(sum_of_powers.SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Huber())
+    problem = fit_problem.problem(sum_of_powers.SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Huber())
     best, weights = multistart.fit_point(problem), resampling.cluster_weights(np.arange(len(rows)), 50, 1)
     whole = multistart.fit_many(problem, best, weights=weights)
     monkeypatch.setattr(multistart, "CELLS", 7 * len(rows))
+    monkeypatch.setattr(multistart, "CACHED", 7 * len(rows))
     np.testing.assert_allclose(multistart.fit_many(problem, best, weights=weights).value, whole.value, rtol=1e-6)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.laws.base import Array, Form
 from analysis.laws.registry import FORMS
 
@@ -97,7 +97,7 @@ def test_a_law_without_noise_is_found_by_its_own_starts(name: str) -> None:
     logs = np.log(np.stack(columns))
     centres = form.centre(logs)
     exact = form.log_value(form.internal(constants(form), centres), logs - centres[:, None])[0]
-    found = multistart.fit_point(multistart.problem(form, columns, np.exp(exact), objectives.Squared()))
+    found = multistart.fit_point(fit_problem.problem(form, columns, np.exp(exact), objectives.Squared()))
     worst = np.abs(form.log_value(found.theta[None], logs - centres[:, None])[0] - exact).max()
     assert worst < 1e-4, (worst, dict(zip(form.names, found.constants, strict=True)))
 

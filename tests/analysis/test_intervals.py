@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from analysis.approaches import valleys
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, objectives
 from analysis.inference import error_draws, resampling
 from analysis.inference.fit_law import fit_law
 from benchmarks import analysis_intervals
@@ -50,7 +50,7 @@ def test_residuals_are_centred_where_their_pulls_sum_to_zero(loss: objectives.Lo
 
 def test_residuals_are_observed_less_fitted_and_drawn_with_that_sign() -> None:
     fit = fit_law(spoilt(0), resamples=0)
-    residual = multistart.residuals(fit.problem, fit.point.theta[None])[0]
+    residual = fit_problem.residuals(fit.problem, fit.point.theta[None])[0]
     np.testing.assert_allclose(residual, np.log(fit.data.target / fit.fittedvalues), atol=1e-12)
     noise = resampling.residual_draws(residual, fit.df_resid, 400, 0)
     assert ((residual - residual.mean()) ** 3).mean() > 0 < ((noise - noise.mean()) ** 3).mean()

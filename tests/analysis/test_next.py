@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.estimation import multistart
+from analysis.estimation import fit_problem
 from analysis.estimation.objectives import Squared
 from analysis.inputs.rows import from_csv
 from analysis.laws.sum_of_powers import SURFACE
@@ -21,7 +21,7 @@ from tests.analysis import studies
 def posterior(noise: float = 0.003, misfit: float | None = None) -> design.Posterior:
     table = studies.isoflop(3, noise=noise)
     columns = [table["params"].to_numpy(), table["tokens"].to_numpy()]
-    found = design.posterior(multistart.problem(SURFACE, columns, table["loss"].to_numpy(), Squared()))
+    found = design.posterior(fit_problem.problem(SURFACE, columns, table["loss"].to_numpy(), Squared()))
     return found if misfit is None else design.Posterior(
         found.form, found.centres, found.x, found.basins, found.noise, misfit, found.root
     )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.approaches import compute_optimal, parametric, surface
 from analysis.approaches.cost import Cost, cost
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inference import resampling
 from analysis.inputs.dataset import Rows
 from analysis.laws.sum_of_powers import SURFACE
@@ -80,7 +80,7 @@ def test_small_study_intervals_cover_the_truth() -> None:
     count, budget, law = 80, 1.3e14, np.array([studies.LAW])
     for seed in range(count):
         rows = studies.as_rows(studies.isoflop(seed, noise=0.004))
-        problem = multistart.problem(SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Squared())
+        problem = fit_problem.problem(SURFACE, (rows.params, rows.tokens), rows.loss, objectives.Squared())
         point = multistart.fit_point(problem)
         fitted_loss = problem.form.log_value(point.theta[None], problem.x)[0]
         noise = resampling.residual_draws(problem.y - fitted_loss, len(rows) - 5, 200, seed)
@@ -111,7 +111,7 @@ def test_size_clusters_cover_where_runs_do_not() -> None:
         effect = generator.normal(scale=0.004, size=rows.size.max() + 1)[rows.size]
         noise = 0.0048 * generator.standard_t(3, size=len(rows)) / np.sqrt(3.0)
         values = studies.loss(tuple(law), rows.params, rows.tokens) * np.exp(effect + noise)
-        problem = multistart.problem(SURFACE, (rows.params, rows.tokens), values, objectives.Huber())
+        problem = fit_problem.problem(SURFACE, (rows.params, rows.tokens), values, objectives.Huber())
         point = multistart.fit_point(problem)
         for name, groups in (("sizes", rows.size), ("runs", np.arange(len(rows)))):
             found = multistart.fit_many(problem, point, weights=resampling.cluster_weights(groups, 250, seed))

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.approaches import comparison, isoflop, valleys
 from analysis.approaches.comparison import side_by_side
-from analysis.estimation import multistart, objectives, observations
+from analysis.estimation import fit_problem, objectives, observations
 from analysis.inference.fit_law import fit_law
 from analysis.inference.law_result import LawFit
 from analysis.inputs.dataset import Rows
@@ -244,7 +244,7 @@ def test_options_reach_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_budget_without_a_best_size_is_said() -> None:
     table = held(study())
     constants = np.array([[1.7, 400.0, 1e-9, 0.34, 0.3]])
-    p = multistart.problem(SURFACE, (table.params, table.tokens), table.loss, objectives.Squared())
+    p = fit_problem.problem(SURFACE, (table.params, table.tokens), table.loss, objectives.Squared())
     law = fit_law(table, resamples=0)
     import dataclasses
 

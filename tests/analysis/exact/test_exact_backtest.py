@@ -13,7 +13,7 @@ import pytest
 from analysis.approaches import frontier, valleys
 from analysis.backtest import text
 from analysis.diagnostics import backtest
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inputs.dataset import Rows
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
@@ -60,7 +60,7 @@ def test_errors_are_predicted_over_observed() -> None:
     assert found.mean_relative_error == pytest.approx(errors.mean())
     assert found.one_sided == bool((errors > 0).all() or (errors < 0).all())
     below = FOUR.take(FOUR.budget <= 2)
-    p = multistart.problem(SURFACE, (below.params, below.tokens), below.loss, objectives.Squared())
+    p = fit_problem.problem(SURFACE, (below.params, below.tokens), below.loss, objectives.Squared())
     theta = multistart.fit_point(p).theta
     top = FOUR.take(FOUR.budget == 3)
     x = np.log(np.stack((top.params, top.tokens))) - p.centres[:, None]
@@ -168,7 +168,7 @@ def test_rolling_cuts_by_hand() -> None:
     assert [(round(np.log10(cut.flops)), cut.rows) for cut in found] == [(16, 10), (17, 15), (18, 20), (19, 25)]
     for cut in found:
         below, above = SIX.take(SIX.flops <= cut.flops), SIX.take(SIX.flops > cut.flops)
-        p = multistart.problem(SURFACE, (below.params, below.tokens), below.loss, objectives.Squared())
+        p = fit_problem.problem(SURFACE, (below.params, below.tokens), below.loss, objectives.Squared())
         point = multistart.fit_point(p)
         x = np.log(np.stack((above.params, above.tokens))) - p.centres[:, None]
         errors = np.exp(SURFACE.log_value(point.theta[None], x)[0]) / above.loss - 1

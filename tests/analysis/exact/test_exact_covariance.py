@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.estimation.constraints import constraint
 from analysis.inference import covariance
 from analysis.laws.sum_of_powers import SURFACE
@@ -19,14 +19,14 @@ GROUPS = np.repeat([7, 3, 9, 1, 5], 4)
 
 def problem(
     loss: objectives.Loss, residual: np.ndarray, plain: bool = False
-) -> tuple[multistart.Problem, multistart.PointFit]:
+) -> tuple[fit_problem.Problem, multistart.PointFit]:
     """Return a problem with these residuals (observed less predicted) at the true law, as if that were the fit."""
     columns = (TABLE["params"].to_numpy()[: len(residual)], TABLE["tokens"].to_numpy()[: len(residual)])
-    p = multistart.problem(SURFACE, columns, np.ones(len(residual)), loss, plain=plain)
+    p = fit_problem.problem(SURFACE, columns, np.ones(len(residual)), loss, plain=plain)
     theta = SURFACE.internal(np.array([studies.LAW]), p.centres)
     said = SURFACE.log_value(theta, p.x)[0]
     y = np.log(np.exp(said) + residual) if plain else said + residual
-    p = multistart.Problem(SURFACE, p.x, p.centres, y, loss, p.constraint, plain)
+    p = fit_problem.Problem(SURFACE, p.x, p.centres, y, loss, p.constraint, plain)
     evidence: Any = None
     return p, multistart.PointFit(theta[0], np.array(studies.LAW), 0.0, np.eye(5), evidence)
 
@@ -127,7 +127,7 @@ def test_as_many_rows_as_constants_and_a_single_group_divide_by_one() -> None:
 def test_what_is_held_has_no_variance_and_what_is_tied_has_the_same() -> None:
     p, point = problem(objectives.Squared(), normal())
     free = constraint(SURFACE, p.centres, fix={"E": 1.9}, tie={"beta": "alpha"})
-    held = multistart.Problem(SURFACE, p.x, p.centres, p.y, p.loss, free)
+    held = fit_problem.Problem(SURFACE, p.x, p.centres, p.y, p.loss, free)
     for found in (covariance.delta(held, point), covariance.sandwich(held, point, GROUPS)):
         assert np.abs(found[0]).max() == 0.0
         assert found[3, 3] == pytest.approx(found[4, 4])

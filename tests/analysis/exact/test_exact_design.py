@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.planning import posterior, priors
@@ -25,7 +25,7 @@ COLUMNS = (TABLE["params"].to_numpy(), TABLE["tokens"].to_numpy())
 
 def made(root: Any = None, noise: float = 0.003, misfit: float = 0.02, second: float = 0.0) -> Posterior:
     """Return a posterior at the true law, and with `second` another basin of that weight."""
-    p = multistart.problem(SURFACE, COLUMNS, TABLE["loss"].to_numpy(), objectives.Squared())
+    p = fit_problem.problem(SURFACE, COLUMNS, TABLE["loss"].to_numpy(), objectives.Squared())
     theta = SURFACE.internal(np.array([studies.LAW]), p.centres)[0]
     basins = [Basin(theta, 1.0 - second)]
     if second:
@@ -232,7 +232,7 @@ def test_laws_that_predict_alike_are_one() -> None:
 @pytest.mark.parametrize("form", ["kaplan", "chinchilla"])
 def test_basins_weigh_by_likelihood_prior_and_volume(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law = FORMS[form]
-    p = multistart.problem(law, COLUMNS, TABLE["loss"].to_numpy(), objectives.Squared())
+    p = fit_problem.problem(law, COLUMNS, TABLE["loss"].to_numpy(), objectives.Squared())
     best = multistart.fit_point(p, 4)
     assert best.minima is not None
     moved = np.zeros(len(law.names))
@@ -272,7 +272,7 @@ def test_basins_weigh_by_likelihood_prior_and_volume(form: str, monkeypatch: pyt
 
 def test_evidence_of_many_runs_is_beyond_no_number() -> None:
     columns = tuple(np.tile(c, 40) for c in COLUMNS)
-    p = multistart.problem(FORMS["kaplan"], columns, np.tile(TABLE["loss"].to_numpy(), 40), objectives.Squared())
+    p = fit_problem.problem(FORMS["kaplan"], columns, np.tile(TABLE["loss"].to_numpy(), 40), objectives.Squared())
     found = posterior.posterior(p, 2)
     assert np.isfinite(found.weights).all()
     assert found.weights.sum() == pytest.approx(1.0)
@@ -282,7 +282,7 @@ def test_evidence_of_many_runs_is_beyond_no_number() -> None:
 
 def test_an_exact_fit_is_no_infinite_evidence() -> None:
     table = studies.isoflop(0)
-    p = multistart.problem(
+    p = fit_problem.problem(
         SURFACE,
         (table["params"].to_numpy(), table["tokens"].to_numpy()),
         table["loss"].to_numpy(),

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.estimation import multistart, optimizer
+from analysis.estimation import fit_problem, multistart, optimizer
 from analysis.estimation.constraints import FREE, constraint
-from analysis.estimation.multistart import PointFit, Problem
+from analysis.estimation.fit_problem import Problem
+from analysis.estimation.multistart import PointFit
 from analysis.estimation.objectives import Absolute, Huber, Loss, Squared, StudentT
 from analysis.estimation.optimizer import Array, Minimum
 from analysis.laws.base import Candidates
@@ -26,7 +27,7 @@ LOSSES: tuple[Loss, ...] = (Huber(0.02), Squared(), Absolute(0.005), StudentT())
 def made(loss: Loss, plain: bool = False, seed: int = 0, **held: Any) -> tuple[Problem, Array]:
     """Return a problem of 20 noisy rows, and four laws near its best."""
     table = studies.isoflop(seed, noise=0.03)
-    p = multistart.problem(
+    p = fit_problem.problem(
         SURFACE, (table["params"].to_numpy(), table["tokens"].to_numpy()), table["loss"].to_numpy(), loss, plain=plain,
         **held,
     )  # fmt: skip
@@ -62,8 +63,8 @@ def test_objective_gradient_and_hessian(loss: Loss, plain: bool, tie: float) -> 
     weights = generator.integers(0, 4, size=(4, 20)).astype(float)
     other = p.y + 0.05 * generator.normal(size=(4, 20))
     for w, y in ((None, None), (weights, None), (None, other), (weights, other)):
-        value, gradient = multistart.evaluate(p, theta, w, y)
-        bends = multistart.hessian(p, theta, w, y)
+        value, gradient = fit_problem.evaluate(p, theta, w, y)
+        bends = fit_problem.hessian(p, theta, w, y)
         for row in range(4):
             target = p.y if y is None else y[row]
             own = np.ones(20) if w is None else w[row]
@@ -76,7 +77,7 @@ def test_objective_gradient_and_hessian(loss: Loss, plain: bool, tie: float) -> 
             np.testing.assert_allclose(gradient[row], slopes, rtol=2e-5, atol=2e-6 * np.abs(slopes).max())
 
         def gradients(at: Array, w: Array | None = w, y: Array | None = y) -> Array:
-            return multistart.evaluate(p, at, w, y)[1]
+            return fit_problem.evaluate(p, at, w, y)[1]
 
         second = np.stack([(gradients(theta + s) - gradients(theta - s)) / 2e-7 for s in 1e-7 * np.eye(5)], axis=2)
         np.testing.assert_allclose(bends, second, rtol=2e-3, atol=1e-5 * np.abs(second).max())
@@ -91,20 +92,21 @@ def test_constraints_reach_gradient_hessian_and_curvature(loss: Loss) -> None:
     free = replace(p, constraint=FREE)
     matrix = p.constraint.matrix
     assert matrix is not None
-    whole = multistart.evaluate(free, p.expanded(z))
-    held = multistart.evaluate(p, z)
+    whole = fit_problem.evaluate(free, p.expanded(z))
+    held = fit_problem.evaluate(p, z)
     np.testing.assert_allclose(held[0], whole[0])
     np.testing.assert_allclose(held[1], whole[1] @ matrix)
     np.testing.assert_allclose(
-        multistart.hessian(p, z), np.einsum("ka,rkl,lb->rab", matrix, multistart.hessian(free, p.expanded(z)), matrix),
+        fit_problem.hessian(p, z),
+        np.einsum("ka,rkl,lb->rab", matrix, fit_problem.hessian(free, p.expanded(z)), matrix),
         rtol=1e-5, atol=1e-5,
     )  # fmt: skip
     other = constraint(SURFACE, p.centres, {"E": 1.7, "A": 50.0})
     np.testing.assert_allclose(
-        multistart.evaluate(p, other.reduce(theta), held=other)[0],
-        multistart.evaluate(free, other.expand(other.reduce(theta)))[0],
+        fit_problem.evaluate(p, other.reduce(theta), held=other)[0],
+        fit_problem.evaluate(free, other.expand(other.reduce(theta)))[0],
     )
-    found = np.linalg.inv(multistart.curvature(p, other.reduce(theta), held=other))
+    found = np.linalg.inv(fit_problem.curvature(p, other.reduce(theta), held=other))
     assert other.matrix is not None
     expected = gauss_newton(free, other.expand(other.reduce(theta)), None, None)
     np.testing.assert_allclose(found, np.einsum("ka,rkl,lb->rab", other.matrix, expected, other.matrix), rtol=1e-2,
@@ -137,7 +139,7 @@ def test_the_first_metric_is_the_gauss_newton_inverse(loss: Loss, plain: bool) -
         size = np.sqrt(np.einsum("rpp->rp", expected))
         size = np.maximum(size, 1e-4 * size.max(axis=1, keepdims=True))
         scale = size[:, :, None] * size[:, None, :]
-        found = multistart.curvature(p, theta, w, y)
+        found = fit_problem.curvature(p, theta, w, y)
         np.testing.assert_allclose(found * scale, np.linalg.inv(expected / scale + 1e-6 * np.eye(5)), rtol=1e-6)
 
 
@@ -179,7 +181,7 @@ def test_the_metric_of_rows_that_are_met_exactly_and_of_constants_that_do_nothin
     p = line(x, 0.5 * x)
     theta = np.array([[0.0, 0.5], [0.1, 0.5]])
     for w in (None, np.ones((2, 4))):
-        found = multistart.curvature(p, theta, w)
+        found = fit_problem.curvature(p, theta, w)
         # Met exactly there is no pull, so no curvature: the smallest size of 1e-15 stands for both constants.
         np.testing.assert_allclose(found[0], np.diag([1e36, 1e36]), rtol=1e-6)
         expected = np.array([[4.0, 2.0], [2.0, 6.0]])
@@ -187,7 +189,7 @@ def test_the_metric_of_rows_that_are_met_exactly_and_of_constants_that_do_nothin
         scaled = expected / np.outer(size, size) + 1e-6 * np.eye(2)
         np.testing.assert_allclose(found[1], np.linalg.inv(scaled) / np.outer(size, size), rtol=1e-9)
     # A constant of little effect is scaled by a ten-thousandth of the largest: 2e-4 instead of 2e-7.
-    same = multistart.curvature(line(np.full(4, 1e-7), np.zeros(4)), np.array([[0.1, 0.0]]))
+    same = fit_problem.curvature(line(np.full(4, 1e-7), np.zeros(4)), np.array([[0.1, 0.0]]))
     scaled = np.array([[1.0, 1e-3], [1e-3, 1e-6]]) + 1e-6 * np.eye(2)
     np.testing.assert_allclose(same[0], np.linalg.inv(scaled) / np.outer([2, 2e-4], [2, 2e-4]), rtol=1e-6)
 
@@ -196,7 +198,7 @@ def test_huber_tails_count_a_thousandth_at_least() -> None:
     """Pulls over residuals are 1 within delta and delta/|r| outside: 1e-4 at |r| = 10 is taken as 1e-3."""
     x = np.array([0.0, 1.0])
     p = line(x, np.array([0.0005, -10.0]), Huber(1e-3))
-    found = multistart.curvature(p, np.zeros((1, 2)))
+    found = fit_problem.curvature(p, np.zeros((1, 2)))
     expected = np.array([[1.001, 0.001], [0.001, 0.001]])
     size = np.sqrt(np.diag(expected))
     scaled = expected / np.outer(size, size) + 1e-6 * np.eye(2)
@@ -206,12 +208,12 @@ def test_huber_tails_count_a_thousandth_at_least() -> None:
 def test_what_overflows_is_infinite_and_pulls_nowhere() -> None:
     p, theta = made(Squared(), plain=True)
     theta[1, 0] = 800.0
-    value, gradient = multistart.evaluate(p, theta)
+    value, gradient = fit_problem.evaluate(p, theta)
     np.testing.assert_array_equal(np.isinf(value), [False, True, False, False])
     np.testing.assert_array_equal(gradient[1], 0.0)
     assert (np.abs(gradient[[0, 2, 3]]) > 0).all()
-    assert np.isfinite(multistart.hessian(p, theta)).all()
-    assert np.isfinite(multistart.curvature(p, theta)).all()
+    assert np.isfinite(fit_problem.hessian(p, theta)).all()
+    assert np.isfinite(fit_problem.curvature(p, theta)).all()
 
     class Steep(Line):
         def log_value_and_pull(self, theta: Array, x: Array) -> tuple[Array, Any]:
@@ -225,7 +227,7 @@ def test_what_overflows_is_infinite_and_pulls_nowhere() -> None:
             return value, steep
 
     x = np.array([0.0, 1.0, 2.0])
-    value, gradient = multistart.evaluate(line(x, x, form=Steep()), np.array([[0.0, 0.5], [0.0, 0.5]]))
+    value, gradient = fit_problem.evaluate(line(x, x, form=Steep()), np.array([[0.0, 0.5], [0.0, 0.5]]))
     np.testing.assert_array_equal(np.isinf(value), [False, True])
     np.testing.assert_array_equal(gradient[1], 0.0)
     assert gradient[0].all()
@@ -238,38 +240,38 @@ def test_what_overflows_is_infinite_and_pulls_nowhere() -> None:
             out[0, 2] = [np.nan, 1.0]
             return out
 
-    sharp = multistart.curvature(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
+    sharp = fit_problem.curvature(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
     assert sharp[0, 1, 1] == pytest.approx(1 / (3 + 3e-6), rel=1e-9)
     assert sharp[0, 0, 1] == 0.0
-    bends = multistart.hessian(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
+    bends = fit_problem.hessian(line(x, np.ones(3), form=Sharp()), np.zeros((1, 2)))
     np.testing.assert_allclose(bends, [[[0.0, 0.0], [0.0, 3.0]]], atol=1e-9)
 
 
 def test_a_problem_is_in_logs_about_their_means() -> None:
     params, tokens, loss = np.array([1e6, 1e8]), np.array([1e9, 1e9]), np.array([3.0, 2.0])
-    p = multistart.problem(SURFACE, (params, tokens), loss, Squared())
+    p = fit_problem.problem(SURFACE, (params, tokens), loss, Squared())
     np.testing.assert_allclose(p.centres, [np.log(1e7), np.log(1e9)])
     np.testing.assert_allclose(p.x, [[-np.log(10), np.log(10)], [0, 0]], atol=1e-12)
     np.testing.assert_allclose(p.y, np.log(loss))
     assert (p.plain, p.tie, p.constraint) == (False, 0.0, FREE)
-    np.testing.assert_allclose(multistart.residuals(p, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [np.log(loss)])
+    np.testing.assert_allclose(fit_problem.residuals(p, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [np.log(loss)])
     twice = np.array([[np.log(2.0), -900.0, -900.0, 0.3, 0.3]])
-    np.testing.assert_allclose(multistart.residuals(p, twice), [np.log(loss / 2)], atol=1e-15)
+    np.testing.assert_allclose(fit_problem.residuals(p, twice), [np.log(loss / 2)], atol=1e-15)
     plain = replace(p, plain=True)
-    np.testing.assert_allclose(multistart.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [loss - 1.0])
-    other = multistart.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]]), np.log([[5.0, 6.0]]))
+    np.testing.assert_allclose(fit_problem.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]])), [loss - 1.0])
+    other = fit_problem.residuals(plain, np.array([[0.0, -900.0, -900.0, 0.3, 0.3]]), np.log([[5.0, 6.0]]))
     np.testing.assert_allclose(other, [[4.0, 5.0]])
 
 
 def test_least_squares_decide_by_a_thousandth_of_the_largest_pull() -> None:
     y = np.log(np.array([2.0, 4.0, 10.0]))
     x = np.arange(3.0)
-    assert multistart.decided(line(x, y, Huber(0.02))).tie == pytest.approx(1e-3 * 0.02 / np.log(5.0))
-    assert multistart.decided(replace(line(x, y, Huber(0.02)), plain=True)).tie == pytest.approx(1e-3 * 0.02 / 8.0)
-    assert multistart.decided(line(x, np.zeros(3), Absolute())).tie == pytest.approx(1e-3 / 1e-12)
+    assert fit_problem.decided(line(x, y, Huber(0.02))).tie == pytest.approx(1e-3 * 0.02 / np.log(5.0))
+    assert fit_problem.decided(replace(line(x, y, Huber(0.02)), plain=True)).tie == pytest.approx(1e-3 * 0.02 / 8.0)
+    assert fit_problem.decided(line(x, np.zeros(3), Absolute())).tie == pytest.approx(1e-3 / 1e-12)
     for loss in (Squared(), StudentT()):
         p = line(x, y, loss)
-        assert multistart.decided(p) is p
+        assert fit_problem.decided(p) is p
 
 
 def test_starts_are_chosen_by_some_of_very_many_rows() -> None:
@@ -307,10 +309,10 @@ def test_starts_of_a_held_problem_hold_it_and_are_scored_anew() -> None:
     natural = SURFACE.natural(starts, p.centres)
     np.testing.assert_allclose(natural[:, [0, 3]], [[1.8, 0.4]] * len(starts))
     assert len(starts) == 8
-    values = multistart.evaluate(p, p.constraint.reduce(starts))[0]
+    values = fit_problem.evaluate(p, p.constraint.reduce(starts))[0]
     assert (np.diff(values) >= 0).all()
     every = p.expanded(p.constraint.reduce(p.form.candidates(p.x, p.y).theta))
-    lowest = multistart.evaluate(p, p.constraint.reduce(every))[0].min()
+    lowest = fit_problem.evaluate(p, p.constraint.reduce(every))[0].min()
     assert values[0] == pytest.approx(lowest)
 
 
@@ -318,10 +320,10 @@ def test_more_starts_than_are_solved_at_once_are_all_scored() -> None:
     """405 candidates without scores of their own: 250 and 155."""
     table = studies.isoflop(0, noise=0.01)
     form = FORMS["kaplan_floor"]
-    p = multistart.problem(form, (table["params"].to_numpy(), table["tokens"].to_numpy()), table["loss"].to_numpy(),
+    p = fit_problem.problem(form, (table["params"].to_numpy(), table["tokens"].to_numpy()), table["loss"].to_numpy(),
                        Squared())  # fmt: skip
     theta = form.candidates(p.x, p.y).theta
-    scores = multistart.evaluate(p, theta)[0]
+    scores = fit_problem.evaluate(p, theta)[0]
     np.testing.assert_array_equal(multistart.starts_of(p), theta[multistart._spread(theta, scores, 8)])
 
 
@@ -375,7 +377,7 @@ def test_searches_end_at_a_billionth_of_the_pull_of_all_rows(monkeypatch: pytest
     multistart.solve(p, np.zeros((2, 2)), weights=weights, tolerance=1e-6, metric=own)
     np.testing.assert_allclose(asked[-1][0], [1e-6 * 0.02 * 9, 1e-6 * 0.02 * 18])
     assert asked[-1][1] is own
-    np.testing.assert_allclose(asked[0][1], multistart.curvature(p, np.zeros((2, 2))))
+    np.testing.assert_allclose(asked[0][1], fit_problem.curvature(p, np.zeros((2, 2))))
 
 
 def minimum(value: Any, theta: Any = None, gradient: Any = None) -> Minimum:
@@ -436,7 +438,7 @@ def polishing(monkeypatch: pytest.MonkeyPatch, answers: list[Minimum], **given: 
         asked.append(starts)
         assert weights is None
         assert y is None
-        np.testing.assert_array_equal(metric, multistart.curvature(p, starts))
+        np.testing.assert_array_equal(metric, fit_problem.curvature(p, starts))
         return answers[len(asked) - 1]
 
     monkeypatch.setattr(multistart, "solve", solve)
@@ -510,7 +512,7 @@ def test_a_fit_says_how_it_was_found() -> None:
     assert found.objective == pytest.approx(float(found.minima.value[best]))
     np.testing.assert_allclose(found.constants, SURFACE.natural(found.theta[None], p.centres)[0])
     assert found.evidence.agree_share == pytest.approx(found.evidence.basins[0].share)
-    np.testing.assert_allclose(np.linalg.norm(multistart.evaluate(p, found.theta[None])[1]), 0.0, atol=1e-9)
+    np.testing.assert_allclose(np.linalg.norm(fit_problem.evaluate(p, found.theta[None])[1]), 0.0, atol=1e-9)
 
 
 def shared(monkeypatch: pytest.MonkeyPatch, value: Any, gradient: Any, loss: Loss | None = None) -> PointFit:
@@ -555,6 +557,7 @@ def test_many_rows_are_solved_in_parts_by_threads_or_not(monkeypatch: pytest.Mon
     monkeypatch.setattr(multistart, "solve", watched)
     for cells, chunk, parts in ((27, 250, [3, 3, 1]), (1000, 2, [2, 2, 2, 1]), (1000, 250, [7]), (5, 250, [1] * 7)):
         monkeypatch.setattr(multistart, "CELLS", cells)
+        monkeypatch.setattr(multistart, "CACHED", cells)
         monkeypatch.setattr(multistart, "CHUNK", chunk)
         for workers in (1, 2):
             sizes.clear()
@@ -595,12 +598,12 @@ def test_threads_are_asked_for_two_workers_on(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_objective_that_is_given_back_is_without_what_decides_among_equals() -> None:
     p, theta = made(Huber(1e-3))
-    on = multistart.decided(p)
+    on = fit_problem.decided(p)
     found = multistart.settled(on, multistart.solve(on, theta))
     alone = multistart.lone(p, found)
-    np.testing.assert_allclose(alone.value, multistart.evaluate(p, found.theta)[0])
+    np.testing.assert_allclose(alone.value, fit_problem.evaluate(p, found.theta)[0])
     assert (alone.value < found.value).all()
     point = multistart.fit_point(p)
-    assert point.objective == pytest.approx(float(multistart.evaluate(p, point.theta[None])[0][0]), rel=1e-12)
+    assert point.objective == pytest.approx(float(fit_problem.evaluate(p, point.theta[None])[0][0]), rel=1e-12)
     # Newton's steps ended at the zero of the gradient of both together.
-    np.testing.assert_allclose(multistart.evaluate(on, point.theta[None])[1], 0.0, atol=1e-12)
+    np.testing.assert_allclose(fit_problem.evaluate(on, point.theta[None])[1], 0.0, atol=1e-12)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.estimation import multistart, observations
+from analysis.estimation import fit_problem, multistart, observations
 from analysis.estimation.optimizer import Array
 from analysis.inference import error_draws, resampling
 from analysis.inference import fit_law as law
@@ -69,7 +69,7 @@ def test_groups_are_numbered_by_where_they_first_appear(monkeypatch: pytest.Monk
     fit = fitted()
     weights: list[Array] = []
 
-    def fit_many(p: multistart.Problem, point: multistart.PointFit, *, weights: Array, workers: int) -> Any:
+    def fit_many(p: fit_problem.Problem, point: multistart.PointFit, *, weights: Array, workers: int) -> Any:
         given.append((weights, workers))
         return SimpleNamespace(theta=np.zeros((len(weights), 2)))
 

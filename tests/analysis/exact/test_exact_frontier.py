@@ -11,7 +11,7 @@ import pytest
 from analysis.approaches import frontier
 from analysis.approaches.frontier import FrontierFit
 from analysis.approaches.valleys import ValleyFit
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.inference import resampling
 from analysis.inputs.dataset import Rows, rows
 from analysis.laws.sum_of_powers import FRONTIER, FRONTIER_NO_FLOOR
@@ -112,7 +112,7 @@ def test_one_budget_is_no_law() -> None:
 
 
 def test_draws_are_fitted_one_by_one_and_a_minimum_that_is_missing_has_no_weight() -> None:
-    p = multistart.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS), objectives.Squared())
+    p = fit_problem.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS), objectives.Squared())
     point = multistart.fit_point(p)
     drawn = np.stack((law(FLOPS, 1.9, 0.6, 0.2), law(FLOPS, 2.1, 0.45, 0.22), law(FLOPS), law(FLOPS), law(FLOPS)))
     drawn[1, 2] = np.nan
@@ -136,10 +136,10 @@ def test_padding() -> None:
     assert frontier._padded(FRONTIER_NO_FLOOR, two).tolist() == [[0, 2, 3], [0, 4, 5]]
 
 
-def scatter(residual: Any) -> tuple[multistart.Problem, multistart.PointFit, Any]:
-    p = multistart.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS) * np.exp(residual), objectives.Squared())
+def scatter(residual: Any) -> tuple[fit_problem.Problem, multistart.PointFit, Any]:
+    p = fit_problem.problem(FRONTIER, (FLOPS / REFERENCE,), law(FLOPS) * np.exp(residual), objectives.Squared())
     point = multistart.fit_point(p)
-    return p, point, multistart.residuals(p, point.theta[None])[0]
+    return p, point, fit_problem.residuals(p, point.theta[None])[0]
 
 
 def test_minima_scatter_around_the_frontier_like_students_t() -> None:
@@ -164,14 +164,14 @@ def test_noise_that_explains_the_scatter_is_not_added_again() -> None:
     away = frontier._scattered(p, point, zeros)
     assert (away[::3] == 0).all()
     assert (away[1::3] != zeros[1::3]).mean() > 0.99, "draws without a minimum say nothing of the noise"
-    one = multistart.problem(
+    one = fit_problem.problem(
         FRONTIER, (FLOPS[:4],), law(FLOPS[:4]) * np.exp([0.1, -0.1, 0.1, -0.1]), objectives.Squared()
     )
     flat = np.tile(law(FLOPS[:4]), (5, 1))
     assert (frontier._scattered(one, multistart.fit_point(one), flat) != flat).any(), (
         "four points leave one degree of freedom"
     )
-    four = multistart.problem(FRONTIER_NO_FLOOR, (FLOPS[:2],), law(FLOPS[:2]), objectives.Squared())
+    four = fit_problem.problem(FRONTIER_NO_FLOOR, (FLOPS[:2],), law(FLOPS[:2]), objectives.Squared())
     exact = multistart.fit_point(four)
     same = np.ones((3, 2))
     assert frontier._scattered(four, exact, same) is same, "two points and two constants show no scatter"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimation import multistart, objectives, observations
+from analysis.estimation import fit_problem, multistart, objectives, observations
 from analysis.inference import error_draws, resampling
 from analysis.inference import fit_law as law
 from analysis.inference.fit_law import fit_law
@@ -89,7 +89,7 @@ def test_seeds_need_one_setting_that_was_run_twice() -> None:
 
 def parts(table: pd.DataFrame, cluster: str, **options: Any) -> tuple[Any, ...]:
     data = observations.read(table, SURFACE)
-    p = multistart.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
+    p = fit_problem.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
     point = multistart.fit_point(p)
     how = resampling.choose(data.size, data.run, cluster)
     found = law.resampled(p, point, data, how, **{"resamples": 8, "seed": 3, **options})

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.planning import priors
 from tests.analysis import studies
 
 
-def problem(form: str = "chinchilla", noise: float = 0.01, **options: Any) -> multistart.Problem:
+def problem(form: str = "chinchilla", noise: float = 0.01, **options: Any) -> fit_problem.Problem:
     table = studies.isoflop(3, noise=noise).assign(unique_tokens=1e6)
     law = FORMS[form]
     columns = [table[name].to_numpy(dtype=float) for name in law.inputs]
-    return multistart.problem(law, columns, table["loss"].to_numpy(), objectives.Squared(), **options)
+    return fit_problem.problem(law, columns, table["loss"].to_numpy(), objectives.Squared(), **options)
 
 
-def of_constants(p: multistart.Problem, given: priors.Prior) -> dict[str, tuple[float, float]]:
+def of_constants(p: fit_problem.Problem, given: priors.Prior) -> dict[str, tuple[float, float]]:
     """Return mean and standard deviation of each constant (its log where positive) under a prior."""
     matrix, offset = p.form.link(p.centres)
     covariance = matrix @ given.root @ given.root.T @ matrix.T
@@ -60,7 +60,7 @@ def test_over_training_has_half_the_exponent() -> None:
     form = FORMS["overtraining"]
     table = studies.isoflop(3)
     columns = [np.full(20, 20.0) if name not in table else table[name].to_numpy(dtype=float) for name in form.inputs]
-    p = multistart.problem(form, columns, table["loss"].to_numpy(), objectives.Squared())
+    p = fit_problem.problem(form, columns, table["loss"].to_numpy(), objectives.Squared())
     found = of_constants(p, priors.prior(p, np.zeros(len(form.names))))
     assert found["eta"] == pytest.approx((0.165, 0.03))
 

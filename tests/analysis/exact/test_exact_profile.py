@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.estimation.constraints import constraint
 from analysis.inference import profile_likelihood
 from analysis.inference.profile_likelihood import Profile, _Path
@@ -22,10 +22,10 @@ from tests.analysis import studies
 TABLE = studies.isoflop(2, noise=0.002, budgets=(1e12, 1e13, 1e14, 1e15))
 
 
-def fitted(form: str = "chinchilla", **options: Any) -> tuple[multistart.Problem, multistart.PointFit]:
+def fitted(form: str = "chinchilla", **options: Any) -> tuple[fit_problem.Problem, multistart.PointFit]:
     law: Any = FORMS[form]
     columns = [TABLE[name].to_numpy() for name in law.inputs]
-    p = multistart.problem(law, columns, TABLE["loss"].to_numpy(), objectives.Squared(), **options)
+    p = fit_problem.problem(law, columns, TABLE["loss"].to_numpy(), objectives.Squared(), **options)
     return p, multistart.fit_point(p)
 
 
@@ -285,7 +285,7 @@ def test_a_constant_that_is_fixed_has_no_profile() -> None:
 def test_a_constant_without_a_bound_says_so() -> None:
     """A loss that does not depend on the tokens has any B down to none."""
     table = TABLE.assign(loss=(1.9 + 60 / TABLE["params"] ** 0.33) * np.exp(0.002 * np.sin(np.arange(20))))
-    p = multistart.problem(
+    p = fit_problem.problem(
         SURFACE,
         (TABLE["params"].to_numpy(), TABLE["tokens"].to_numpy()),
         table["loss"].to_numpy(),

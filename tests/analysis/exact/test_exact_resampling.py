@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.estimation import multistart, objectives
+from analysis.estimation import fit_problem, multistart, objectives
 from analysis.estimation.optimizer import Array
 from analysis.inference import error_draws, resampling
 from analysis.inference.error_draws import Around, Parts
@@ -189,7 +189,7 @@ def around(count: int = 12, *, seed: int = 0, plain: bool = False, loss: objecti
     own = 0.05 * generator.normal(size=count) if noise is None else noise
     line = 0.3 + 0.4 * np.log(x)
     target = np.exp(line) + own if plain else np.exp(line + own)
-    p = multistart.problem(POWER, (x,), target, loss or objectives.Squared(), plain=plain, fix=fix)
+    p = fit_problem.problem(POWER, (x,), target, loss or objectives.Squared(), plain=plain, fix=fix)
     places = np.arange(count) if order is None else np.asarray(order)
     return Around(p, multistart.fit_point(p), places, seed)
 

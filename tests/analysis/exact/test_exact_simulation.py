@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.estimation import multistart, objectives, observations
+from analysis.estimation import fit_problem, multistart, objectives, observations
 from analysis.inference import covariance, fit_law, resampling
 from analysis.inference import coverage as simulation
 from analysis.inference.coverage import Errors, coverage
@@ -47,10 +47,10 @@ def test_shares_are_counted() -> None:
     )  # fmt: skip
 
 
-def problem(seed: int = 0) -> tuple[multistart.Problem, multistart.PointFit, observations.Observations]:
+def problem(seed: int = 0) -> tuple[fit_problem.Problem, multistart.PointFit, observations.Observations]:
     table = studies.isoflop(seed, noise=0.003)
     data = observations.read(table, SURFACE)
-    p = multistart.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
+    p = fit_problem.problem(SURFACE, list(data.inputs), data.target, objectives.Squared())
     return p, multistart.fit_point(p), data
 
 
@@ -94,7 +94,7 @@ def test_coverage_of_studies_without_errors_and_with_known_ones() -> None:
     assert exact["delta"]["studies"] == 2.0
     assert exact["delta"]["width"] < 1e-4
     noisy = coverage(design, LAW, methods=("delta",), studies=2, loss=objectives.Squared(), seed=1)
-    p = multistart.problem(
+    p = fit_problem.problem(
         SURFACE, (design["params"].to_numpy(), design["tokens"].to_numpy()), np.ones(20), objectives.Squared()
     )
     truth = np.log(studies.loss(studies.LAW, design["params"], design["tokens"]).to_numpy())
@@ -102,7 +102,7 @@ def test_coverage_of_studies_without_errors_and_with_known_ones() -> None:
     widths = []
     for number in range(2):
         generator = np.random.default_rng(np.random.SeedSequence([1, 5, number]))
-        study = multistart.Problem(SURFACE, p.x, p.centres, truth + Errors().drawn(data.size, generator), p.loss)
+        study = fit_problem.Problem(SURFACE, p.x, p.centres, truth + Errors().drawn(data.size, generator), p.loss)
         low, high = simulation._interval(
             study,
             multistart.fit_point(study),
@@ -131,7 +131,7 @@ def test_resampled_intervals_have_a_seed_a_study() -> None:
     widths = []
     for number in range(2):
         generator = np.random.default_rng(np.random.SeedSequence([0, 5, number]))
-        study = multistart.Problem(
+        study = fit_problem.Problem(
             SURFACE, p.x, p.centres, truth + Errors(0.003, 0.0, None).drawn(data.size, generator), objectives.Huber()
         )
         low, high = simulation._interval(
