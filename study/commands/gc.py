@@ -17,10 +17,11 @@ from study.commands import add_json, add_selection, add_study, emit
 from study.records.settings import find_study, reference
 from study.status.observer import Observer
 from study.status.selection import selected
+from study.status.states import PointState
 from study.storage.layout import StudyFolder
 
 KEEP = "last=1"
-MAY_RUN = frozenset({"running", "unknown"})
+MAY_RUN = frozenset({PointState.RUNNING, PointState.UNKNOWN})
 SHOWN = 20
 
 

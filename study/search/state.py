@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from study.failures.kinds import Kind
 from study.failures.retry_policy import End
 from study.search import retry
 from study.search.event_log import Record
@@ -232,7 +233,7 @@ class Search:
         elif record["how"] == "lost":
             self.lost_units += 1
         end = retry.end_of(record, claim.key)
-        trial.short_of_memory += end is not None and end.kind == "host_memory"
+        trial.short_of_memory += end is not None and end.kind == Kind.HOST_MEMORY
         trial.ends = [] if record["how"] == "reached" else [*trial.ends, *([end] if end is not None else [])]
         trial.failed = trial.failed or record["how"] == "failed"
         self.scheduler.apply(Ended(trial.number, record["how"]))

@@ -13,22 +13,22 @@ from typing import Any
 from study.config.dotted import flat
 from study.records.point import Point
 from study.search.labels import REPLACED
-from study.status.states import ENDED
+from study.status.states import ENDED, PointState
 from study.storage.secrets import Redact
 from study.tracking.facts import Facts
 
-STATUS = {
-    "completed": "FINISHED",
-    "failed": "FAILED",
-    "diverged": "FAILED",
-    "interrupted": "KILLED",
-    "time_limit": "KILLED",
-    "cancelled": "KILLED",
-    "pending": "SCHEDULED",
-    "waiting": "SCHEDULED",
-    "queued": "SCHEDULED",
-    "running": "RUNNING",
-    "unknown": "RUNNING",
+STATUS: Mapping[str, str] = {
+    PointState.COMPLETED: "FINISHED",
+    PointState.FAILED: "FAILED",
+    PointState.DIVERGED: "FAILED",
+    PointState.INTERRUPTED: "KILLED",
+    PointState.TIME_LIMIT: "KILLED",
+    PointState.CANCELLED: "KILLED",
+    PointState.PENDING: "SCHEDULED",
+    PointState.WAITING: "SCHEDULED",
+    PointState.QUEUED: "SCHEDULED",
+    PointState.RUNNING: "RUNNING",
+    PointState.UNKNOWN: "RUNNING",
 }
 """MLflow's status of each state. Absence is not evidence: what is unknown counts as running."""
 
@@ -106,10 +106,10 @@ def of_search(facts: Facts, verdict: str, end: str) -> Facts:
     A search's runs belong to no batch of points: one that waits at a rung, has failed for good, or was replaced by a
     copy looks alike by its files.
     """
-    if facts.state != "pending" or not verdict:
+    if facts.state != PointState.PENDING or not verdict:
         return facts
     if verdict == "failed":
-        return replace(facts, state="failed")
+        return replace(facts, state=PointState.FAILED)
     kept = not end and verdict != REPLACED
     return facts if kept else replace(facts, state=STOPPED)
 
@@ -122,7 +122,7 @@ def study_card(
     search: how a search has ended, "over" or "stopped", "" while it goes on; None: the study is none. Trials that were
     stopped, failed or diverged are what a search is for: it is finished once it is over and one came to the end.
     """
-    counts = Counter({"pending": pending}) + Counter(states)
+    counts = Counter[str]({PointState.PENDING: pending}) + Counter(states)
     tags = {
         "points": str(len(states) + pending),
         "states": ", ".join(f"{counts[state]} {state}" for state in sorted(counts)),
@@ -131,12 +131,12 @@ def study_card(
         "git_sha": code.partition("-")[0],
     }
     if search is not None:
-        finished = "FINISHED" if counts["completed"] else "FAILED"
+        finished = "FINISHED" if counts[PointState.COMPLETED] else "FAILED"
         status = {"over": finished, "stopped": "KILLED"}.get(search, "RUNNING")
     elif not set(counts) <= ENDED or not counts:
         status = "RUNNING"
     else:
-        bad = [STATUS[state] for state in counts if state != "completed"]
+        bad = [STATUS[state] for state in counts if state != PointState.COMPLETED]
         status = "FAILED" if "FAILED" in bad else "KILLED" if bad else "FINISHED"
     return Card(_tags(tags, redact), status)
 

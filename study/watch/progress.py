@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from study import text as terminal
 from study.status.overview import queued_lines
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.text import duration, percent, recognised
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN_RUNS = 12
 BARS = ((72, 20), (60, 10))
 """From so many columns on, a run has a bar of such a length in the panel."""
 SHOWN_SLOW = 3
-BAD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
+BAD = frozenset({PointState.FAILED, PointState.INTERRUPTED, PointState.TIME_LIMIT, PointState.UNKNOWN})
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def summarise(statuses: Sequence[PointStatus], pace: Pace, begun: float, now: fl
     """Return the study in one line."""
     counts = Counter(status.state for status in statuses)
     share, left = pace.left(statuses, now)
-    shown = [s for s in statuses if s.loss is not None and s.state in ("running", "completed")]
+    shown = [s for s in statuses if s.loss is not None and s.state in (PointState.RUNNING, PointState.COMPLETED)]
     lowest = min(shown, key=lambda s: s.loss or 0.0, default=None)
     return Summary(
         counts=Counter[str](counts),
@@ -127,7 +127,7 @@ class Lines:
             self.say(summarise(statuses, self._pace, self._begun, now).line(stage))
             # Once, not every ten seconds: the factor in the words changes all the time.
             noted = [status.key for status in statuses if status.slow]
-            noted += sorted({s.reason for s in statuses if s.state == "queued" and queued_lines([s])})
+            noted += sorted({s.reason for s in statuses if s.state == PointState.QUEUED and queued_lines([s])})
             if noted != self._noted:
                 self._noted = noted
                 for text in notes_on(statuses):
@@ -196,7 +196,7 @@ class Panel:
         """Draw the panel again, unless it would look the same."""
         summary = summarise(statuses, self._pace, self._begun, time.time())
         width = self._live.console.width
-        running = [(s.key, round(_share(s), 2), s.loss, s.slow) for s in statuses if s.state == "running"]
+        running = [(s.key, round(_share(s), 2), s.loss, s.slow) for s in statuses if s.state == PointState.RUNNING]
         new = (width, summary.line(stage), running)
         if new != self._drawn:
             self._drawn = new
@@ -214,7 +214,7 @@ class Panel:
         rows, notes = Table(box=None, padding=(0, 1), show_header=False), Table.grid()
         for gives_way in (False, True, False, False, False):  # one line a run: overrides are cut where it is narrow
             rows.add_column(no_wrap=not gives_way)
-        running = [s for s in statuses if s.state == "running"]
+        running = [s for s in statuses if s.state == PointState.RUNNING]
         bar = next((length for columns, length in BARS if width >= columns), 0)
         for status in running[:SHOWN_RUNS]:
             rows.add_row(
@@ -271,6 +271,6 @@ def _bar(share: float, width: int) -> str:
 
 
 def _share(status: PointStatus) -> float:
-    if status.state == "completed":
+    if status.state == PointState.COMPLETED:
         return 1.0
     return min(1.0, status.tokens / status.budget_tokens) if status.budget_tokens else 0.0
