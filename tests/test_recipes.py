@@ -139,4 +139,4 @@ def output(words: Sequence[str], copy: Path, process: Warm) -> str:
 
 
 def test_every_kind_of_thing_has_a_recipe() -> None:
-    assert set(recipes()) >= {"A scheduler", "A sampler", "A law", "A command", "An optimizer"}
+    assert set(recipes()) >= {"A scheduler", "A sampler", "A law", "A command", "A failure class", "An optimizer"}
