@@ -1,8 +1,8 @@
-"""Tensors whose shards are runs of numbers in rows of another length, as torch's checkpoints take them.
+"""Tensors that sharding stores in rows of another length, as torch's distributed checkpoints take them.
 
-A checkpoint holds every tensor in the weight's own shape, so that it is read on any mesh. Sharding may store a weight's
-numbers, and with them the moments, in rows of another length (train.spec.cut.stored_shape); what a rank has of
-those is some regions of the whole tensor, and this says which.
+A checkpoint holds every tensor in the weight's own shape, so that it is read on any mesh. Sharding may store a weight
+and its moments in rows of another length (train.spec.cut.stored_shape); a rank's shard is then some regions of the
+whole tensor, and this says which.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our model section as a config.json of Llama, Mistral or Qwen3, and back; refused where these cannot say it.
+"""Our model section as a config.json of Llama, Mistral or Qwen3, and back; what these cannot express is refused.
 
 Llama is the plain decoder; Mistral is Llama with a sliding window in all blocks; Qwen3 is Llama with QK-norm, and may
 have windows in some of the blocks.
@@ -14,8 +14,6 @@ from train.spec.config import ModelConfig
 from train.spec.counts import head_dim, kv_heads, mlp_width, window_of
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-
-
 EXPRESSED = frozenset({
     *("width", "layers", "head_dim", "kv_heads", "mlp_width", "qk_norm", "tied_embeddings", "position", "norm_eps"),
     *("rope_theta", "rope_scaling", "rope_factor", "rope_original_length", "window", "global_every"),
@@ -23,12 +21,12 @@ EXPRESSED = frozenset({
 })  # fmt: skip
 """Keys that config.json says, or whose values it refuses."""
 WEIGHTS_ONLY = frozenset({"init_from", "init_std", "init_std_at", "mup_base_width", "mup_base_head_dim"})
-"""Keys that only the weights' values show: where they began, and factors that are multiplied in."""
+"""Keys that config.json has no place for: initialisation, and muP's factors, which export multiplies in."""
 _NO_FORMER = object()
 
 
 def check_known(model: ModelConfig) -> None:
-    """Raise ValueError for a key that this module does not know, unless it says what models were before the key."""
+    """Raise ValueError for a key that this module does not know, unless it has the value that models had before it."""
     for spec in fields(model):
         value = getattr(model, spec.name)
         if spec.name in EXPRESSED | WEIGHTS_ONLY or value == spec.metadata.get("former", _NO_FORMER):

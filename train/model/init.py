@@ -1,8 +1,7 @@
 """Initial weights: a function of seed and name alone, so that every layout starts from the same numbers.
 
-Each weight is drawn on the CPU in blocks of rows with generators of their own, seeded by (seed, name, block). A rank
-that holds a part of a weight draws the blocks that the part touches and no others, so a model that fits no single
-machine is drawn as fast as its ranks hold it.
+Each weight is drawn on the CPU in blocks of rows, each with a generator of its own seeded by (seed, name, block). A
+rank draws only the blocks that its shard touches.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from train.model.regions import parts_of
 from train.model.transformer import Transformer
 
 BLOCK = 1 << 22
-"""Most values of one block (one row at least): 16 MiB of fp32."""
+"""Most values of one block, which has at least one row: 16 MiB of fp32."""
 
 
 @torch.no_grad()

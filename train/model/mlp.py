@@ -20,9 +20,9 @@ from train.spec.counts import mlp_width
 class MLP(nn.Module):
     """Gate and up projection as one matrix product, then down.
 
-    `gate_up` is (2, hidden, width), gate first: a tensor-parallel rank holds the same hidden channels of both, and FSDP
-    cuts what such a rank has along these, too. FSDP alone stores the same numbers in rows that its ranks can share
-    evenly (train.spec.cut.stored_shape).
+    `gate_up` is (2, hidden, width), gate first. Tensor parallelism shards the hidden channels of both alike, and FSDP
+    within it does so again. FSDP alone stores the same numbers in rows that its ranks share evenly
+    (train.spec.cut.stored_shape).
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -1,4 +1,4 @@
-"""Which parts of a whole weight a rank holds, and where they lie in what it holds."""
+"""Which regions of a whole weight a rank's shard holds, and where they lie in it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from train.spec.cut import Region, regions_of_run
 
 
 def regions_of(weight: Tensor, whole: Shape) -> list[Region]:
-    """Return the regions of the whole weight that this rank holds, in the order in which their numbers lie here.
+    """Return the regions of the whole weight that this rank holds, in the order of its memory.
 
-    One, unless sharding stores the numbers in rows of another length (train.spec.cut): a run of those may
-    begin and end within a row of the weight.
+    One region, unless sharding stores the weight in rows of another length (train.spec.cut): a shard may then begin and
+    end within a row of the weight.
     """
     if not is_dtensor(weight):
         sizes, starts = tuple(weight.shape), (0,) * weight.dim()
@@ -32,7 +32,7 @@ def regions_of(weight: Tensor, whole: Shape) -> list[Region]:
 
 
 def parts_of(weight: Tensor, whole: Shape) -> Iterator[tuple[Region, Tensor]]:
-    """Yield the regions of the whole weight that this rank holds, each with its numbers here, shaped as the region."""
+    """Yield the regions of the whole weight that this rank holds, each with a view of them in its shard."""
     part = local(weight)
     regions = regions_of(weight, whole)
     if tuple(weight.shape) == whole:

@@ -1,8 +1,8 @@
 """Which keys a query sees: those before it, within a sliding window, within its own document.
 
 Masks are made once a forward pass, outside the blocks, and shared by all blocks with the same window. On a CPU they are
-written out; on CUDA they are FlexAttention's, which knows which blocks of 128 by 128 need no work: those are found from
-the blocks' first and last positions and documents, so that no tensor grows with the pairs of positions.
+dense; on CUDA they are FlexAttention's BlockMask, which skips blocks of 128 by 128 that no query sees. Which these are
+follows from the blocks' first and last positions and documents, so no tensor has an entry for each pair of positions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def make_masks(
     """Return the masks of every window for all pieces; queries are the last positions of a piece's keys.
 
     documents (batch, length) numbers the document of every position of the whole row; None: one document. plain:
-    whether scores are but scaled products (train.model.attention.sdpa.Rule); where they are not, CUDA wants a mask in
-    any case.
+    whether scores are neither capped nor biased (train.model.attention.sdpa.Rule); if they are, FlexAttention computes
+    them on CUDA and wants a mask in any case.
     """
     make = block_mask if device.type == "cuda" else dense_mask
     every = device.type == "cuda" and not plain
@@ -51,7 +51,7 @@ def make_masks(
 
 
 def mask_of(masks: Masks, queries: int, keys: int) -> Mask:
-    """Return the mask of a piece; ValueError for sizes that masks were not made for, which none must stand for."""
+    """Return the mask of a piece; ValueError for sizes that no mask was made for (None is a mask: plain causal)."""
     if (queries, keys) not in masks:
         raise ValueError(
             f"no mask was made for {queries} queries of {keys} keys, only for (queries, keys) of "
@@ -61,7 +61,7 @@ def mask_of(masks: Masks, queries: int, keys: int) -> Mask:
 
 
 def dense_mask(queries: int, keys: int, window: int | None, documents: Tensor | None, device: torch.device) -> Tensor:
-    """Return the mask written out: bool (batch or 1, 1, queries, keys)."""
+    """Return the mask as booleans, (batch or 1, 1, queries, keys)."""
     at = torch.arange(keys, device=device)
     distance = at[keys - queries :, None] - at
     seen = distance >= 0
@@ -74,11 +74,11 @@ def dense_mask(queries: int, keys: int, window: int | None, documents: Tensor | 
 
 
 def block_mask(queries: int, keys: int, window: int | None, documents: Tensor | None, device: torch.device) -> Any:
-    """Return the mask as FlexAttention's BlockMask: which blocks need work, and which of them no mask within.
+    """Return the mask as FlexAttention's BlockMask: empty blocks are skipped, full ones need no mask within.
 
-    A block is left out only where none of its queries sees any of its keys, by position or by the range of its
-    documents' numbers, whatever their order; it is whole only where each sees all. Within the others `seen` decides.
-    Its largest tensors have 8 bytes a block of pairs (and row, with documents).
+    A block is empty where none of its queries sees any of its keys, by position or by the range of its documents'
+    numbers, whatever their order; it is full where each query sees all keys. In the others `seen` decides. The largest
+    tensors have 8 bytes a block (and row, with documents).
     """
     from torch.nn.attention.flex_attention import BlockMask
 

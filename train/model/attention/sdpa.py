@@ -1,8 +1,8 @@
-"""Attention proper: every query mixes the values of the positions that it sees.
+"""Scaled dot-product attention, by one of three implementations of the same numbers.
 
-Three ways to the same numbers. Torch's scaled dot-product attention where scores are plain or only have something added
-to them; on CUDA FlexAttention where scores are changed or masks are more than causal, as it leaves out whole blocks
-that nobody sees; and the formula written out where neither can (capped scores on a CPU).
+Torch's scaled_dot_product_attention where scores are plain or have a bias; on CUDA FlexAttention where scores are
+capped or biased or masks are more than causal, as it skips blocks that no query sees; and eager code where neither
+works (capped scores on a CPU).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, rule: Rule = PLAI
 def _last_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return causal attention of queries that are the last positions of the keys, by CUDA's fused kernels.
 
-    The kernels know this mask, but torch's function for attention takes `is_causal` to mean the first positions, and
-    the tensor by which torch says the other meaning cannot be made within a compiled block.
+    The kernels know this mask, but scaled_dot_product_attention's `is_causal` aligns queries with the first keys, and
+    torch's CausalVariant bias, which aligns them with the last, cannot be made within a compiled block.
     """
     size = q.shape[-1]
     if q.dtype.itemsize == 2 and size <= _FLASH_LARGEST and _has_flash():
@@ -134,7 +134,7 @@ def _bias(q: Tensor, k: Tensor, rule: Rule) -> Tensor:
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
-    """Return attention by its formula, scores as a whole in fp32."""
+    """Return attention by its formula, with all scores in memory as fp32."""
     times = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
     scores = (q @ k.transpose(2, 3)).float() * q.shape[-1] ** -0.5
@@ -185,5 +185,5 @@ def score_mod(q: Tensor, k: Tensor, rule: Rule) -> Callable[..., Tensor] | None:
 
 @cache
 def _compiled(function: Any) -> Any:
-    """Return the compiled function: outside a compiled block FlexAttention would write its scores out."""
+    """Return the compiled function: FlexAttention that is not compiled keeps all scores in memory."""
     return torch.compile(function, dynamic=False)
