@@ -28,7 +28,7 @@ def evaluate(
     mesh, device = model.mesh, model.device
     starts = range_starts(ranges, data.rows.inputs.shape[1])
     share, most = mesh.share(len(data.rows)), mesh.most(len(data.rows))
-    batch = cut_batch(Batch.of_rows(data.rows.part(slice(share.start, share.stop))).padded(most), mesh)
+    batch = cut_batch(data.rows.part(share.start, share.stop).each(torch.from_numpy).padded(most), mesh)
     source = torch.zeros(most, dtype=torch.int64)
     source[: len(share)] = torch.from_numpy(data.source[share.start : share.stop])
     cells = len(data.names) * len(starts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train.data.rows import Integers
+from train.data.batch import Integers
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from train.data.batch import Batch
+from train.data.batch import Batch, Rows
 from train.data.dataset import TrainingData
 from train.data.prefetch import Prefetch
-from train.data.rows import Rows
 from train.spec.config import RunConfig
 from train.spec.schedule import batch_sequences
 from train.state import TrainState
@@ -88,7 +87,7 @@ class DataLoader:
         start, count = request
         share = self._shares.share(count)
         rows = self._rows.rows(start + share.start, len(share))
-        batch = self._cut(Batch.of_rows(rows).padded(self._shares.most(count)))
+        batch = self._cut(rows.each(torch.from_numpy).padded(self._shares.most(count)))
         return batch.each(lambda tensor: tensor.contiguous().pin_memory()) if self._pinned else batch
 
     def state_dict(self) -> dict[str, dict[str, int]]:

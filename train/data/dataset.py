@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from train.data.batch import Integers, Rows
 from train.data.mixture import Mixture
 from train.data.origins import Finder, Origin
 from train.data.packing import Packing, packing_of
-from train.data.rows import Integers, Rows, merged
+from train.data.rows import merged
 from train.data.shuffle import SeededOrder
 from train.data.token_stream import TokenStream
 from train.spec.config import DataConfig

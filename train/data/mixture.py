@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from train.data.rows import Integers
+from train.data.batch import Integers
 from train.data.shuffle import hashed
 
 BLOCK = 1 << 14

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from train.data.rows import Integers
+from train.data.batch import Integers
 from train.data.token_stream import TokenStream
 
 

@@ -9,8 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from train.data.batch import Integers, Rows
 from train.data.best_fit import fit
-from train.data.rows import Integers, Rows, from_windows, masked
+from train.data.rows import from_windows, masked
 from train.data.token_stream import TokenStream
 from train.spec.labels import IGNORED
 

@@ -1,45 +1,10 @@
-"""What one read gives: training rows as numpy arrays, before they go to a device."""
+"""Making and joining rows as they are read, before they go to a device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-from train.spec.labels import IGNORED
-
-Integers: TypeAlias = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one length: inputs and targets (rows, length) int64; a target of -100 is not trained on.
-
-    positions and documents (rows, length) int64: each position's distance from the start of its document, and the
-    document's number within the row; both None where attention may cross documents and positions count from the row's
-    start.
-    """
-
-    inputs: Integers
-    targets: Integers
-    positions: Integers | None = None
-    documents: Integers | None = None
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def valid(self) -> int:
-        """How many positions are trained on."""
-        return int((self.targets != IGNORED).sum())
-
-    def part(self, which: slice) -> Rows:
-        """Return some of the rows, without copying."""
-        positions = None if self.positions is None else self.positions[which]
-        documents = None if self.documents is None else self.documents[which]
-        return Rows(self.inputs[which], self.targets[which], positions, documents)
+from train.data.batch import Integers, Rows
 
 
 def from_windows(windows: Integers) -> Rows:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from train.data.batch import Integers, Rows
 from train.data.dataset import TokenSequences
-from train.data.rows import Integers, Rows, joined
+from train.data.rows import joined
 from train.spec.config import RunConfig
 from train.spec.manifest import folder, members, read_manifest
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from train.data.batch import Rows
 from train.data.best_fit import fit, patterns
 from train.data.dataset import Source, TokenSequences, TrainingData
-from train.data.rows import Rows
 from train.spec.labels import IGNORED
 from train.spec.manifest import FILE, Manifest, Settings, Shard, Split, TokenizerFile, fingerprint_of
 

@@ -29,8 +29,9 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.tensor import debug
 
 from tests.train.parallel.cells import LENGTH, VOCABULARY, Cell
+from train.data.batch import Rows
 from train.data.dataset import TokenSequences
-from train.data.rows import Rows, masked
+from train.data.rows import masked
 from train.runtime import distributed
 from train.runtime.distributed import World
 from train.spec.config import (
