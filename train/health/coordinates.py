@@ -84,8 +84,8 @@ def _run(config: ModelConfig, optim: OptimConfig, steps: int, seed: int) -> dict
 def _outputs(model: Transformer, inputs: Tensor) -> Outputs:
     outputs: Outputs = {}
     with _kept(model, outputs):
-        hidden = model(inputs)
-    return {**outputs, "logits": hidden @ model.head.T}
+        logits = model(inputs)
+    return {**outputs, "logits": logits}
 
 
 @contextmanager

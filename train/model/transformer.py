@@ -64,23 +64,41 @@ class Embedding(nn.Module):
         return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
-class Head(nn.Module):
-    """Hidden states to the summed loss. Where embeddings are tied it has no weight of its own."""
+class LMHead(nn.Module):
+    """Hidden states to logits or to their loss. Where embeddings are tied it has no weight of its own.
+
+    Under muP the hidden states have a factor, and logits may have a soft cap: both are known here alone.
+    """
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         shape, std, hub = (vocab_size, config.width), mup.head_std(config), same_tensor("lm_head.weight")
         self.weight = None if config.tied_embeddings else parameter(ParamSpec("head", shape, std, tp_dim=0, hub=hub))
-        self.softcap = config.logit_softcap
+        self.scale, self.softcap = mup.output_scale(config), config.logit_softcap
         self.group: Any = None
         """The process group over which the vocabulary is cut, if it is; set by train.parallel.tensor."""
 
-    def forward(self, hidden: Tensor, targets: Tensor, tied: Tensor | None, each: bool = False) -> Tensor:
+    def logits(self, hidden: Tensor, tied: Tensor | None) -> Tensor:
+        """Return the logits (batch, length, vocab_size) of hidden (batch, length, width), where the weight is whole."""
+        weight = self.weight if tied is None else tied
+        assert weight is not None
+        logits = self._scaled(hidden) @ shaped(weight, -1, hidden.shape[-1]).t()
+        return self.softcap * torch.tanh(logits / self.softcap) if self.softcap else logits
+
+    def loss(self, hidden: Tensor, targets: Tensor, tied: Tensor | None, each: bool = False) -> Tensor:
         """Return the summed cross-entropy [nats] of hidden (batch, length, width) against targets (batch, length).
 
         An fp64 scalar, or with `each` every token's own, fp32 (batch, length), for use without gradients. The logits,
         the largest tensor of a small model, never exist as a whole.
         """
+        loss: Tensor = self(self._scaled(hidden), targets, tied, each)
+        return loss
+
+    def _scaled(self, hidden: Tensor) -> Tensor:
+        return hidden * self.scale if self.scale != 1.0 else hidden
+
+    def forward(self, hidden: Tensor, targets: Tensor, tied: Tensor | None, each: bool) -> Tensor:
+        """Return `loss` of hidden states that have their factor: what sharding hooks to sees them so."""
         weight = self.weight if tied is None else tied
         assert weight is not None
         loss = linear_cross_entropy(
@@ -115,7 +133,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens (batch, length) to normed hidden states (batch, length, width), or with targets to their summed loss.
+    """Tokens (batch, length) to logits (batch, length, vocab_size), or with targets to their summed loss.
 
     A `part` of the model takes and returns the residual stream where it does not begin or end the model. Its weights
     have the names that they have in the whole model; a tied embedding is in the first part and in the last.
@@ -132,14 +150,13 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleDict({str(i): Block(config) for i in range(part.start, part.stop)})
         scaled = same_tensor("model.norm.weight", mup.output_scale(config))
         self.norm = RMSNorm(config.width, config.norm_eps, scaled) if part.last else None
-        self.output = Head(config, vocab_size) if part.last else None
+        self.output = LMHead(config, vocab_size) if part.last else None
         self.specs = specs_of(self)
         """What each weight is, by name, however wrappers and sharding store it."""
         for number, block in self.blocks.items():
             for name in (f"blocks.{number}.{name}" for name, _ in block.named_parameters()):
                 self.specs[name] = replace(self.specs[name], layer=int(number))
         # No buffer: wrappers would send it to other ranks, which have the same numbers.
-        self.output_scale = mup.output_scale(config)
         self.rope = rotations(config, length)
         self.each = False
         """Whether the last part returns each token's loss instead of their sum; for evaluation, without gradients."""
@@ -167,7 +184,7 @@ class Transformer(nn.Module):
         """Return what this part makes of int64 tokens (batch, length), or of the residual stream before it.
 
         In the last part: the summed loss [nats] of int64 targets (batch, length), where `IGNORED` ones do not count,
-        as an fp64 scalar; without targets the normed hidden states, under muP with its factor on the logits. positions,
+        as an fp64 scalar; without targets the logits (batch, length, vocab_size). positions,
         (length,) or (batch, length), are those of the tokens in their sequence or document; None: 0, 1, 2, … documents
         (batch, whole row's length) numbers each position's document, within which attention stays; None: one.
         """
@@ -187,13 +204,8 @@ class Transformer(nn.Module):
         if self.norm is None or self.output is None:
             return x
         x = self.norm(x)
-        if self.output_scale != 1.0:
-            x = x * self.output_scale
-        if targets is None:
-            return x
         tied = self._embedding.weight if self.output.weight is None else None
-        loss: Tensor = self.output(x, targets, tied, self.each)
-        return loss
+        return self.output.logits(x, tied) if targets is None else self.output.loss(x, targets, tied, self.each)
 
     def materialise(self, device: torch.device) -> None:
         """Give a module made on the meta device memory on `device`, and its rotations; weights are left undefined."""

@@ -49,8 +49,8 @@ ONE_WAY: dict[str, tuple[str, dict[str, Any]]] = {
 
 def logits(model: Transformer, tokens: Tensor) -> Tensor:
     with torch.no_grad():
-        hidden: Tensor = model(tokens)
-    return hidden @ model.head.detach().t()
+        found: Tensor = model(tokens)
+    return found
 
 
 def made(changes: dict[str, Any]) -> Transformer:
