@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol, TypeVar
 
-from study.failures.kinds import FAILURES, Counts, Kind
+from study.failures.kinds import FAILURES, AttemptState, Counts, Kind
 
 
 class Action(StrEnum):
@@ -31,7 +31,7 @@ class Action(StrEnum):
 
 TOLD = "told to stop"
 TAKEN = "another attempt still has the run"
-ENDED_BADLY = frozenset({"failed", "interrupted", "time_limit"})
+ENDED_BADLY: frozenset[str] = frozenset({AttemptState.FAILED, AttemptState.INTERRUPTED, AttemptState.TIME_LIMIT})
 """States of points that something may follow from."""
 BAD_NODES = ("down", "drain", "fail", "error", "unknown", "not_responding", "reboot")
 
@@ -168,7 +168,7 @@ class Ended(Protocol):
 def parse_rule(key: str, text: str) -> Rule:
     """Return the rule in words such as `again 3` or `stop`. ValueError that names the key."""
     words = text.split()
-    if words == ["stop"]:
+    if words == [Action.STOP]:
         return Rule(Action.STOP)
     if len(words) == 2 and words[0] in (Action.AGAIN, Action.ELSEWHERE, Action.MORE) and words[1].isdigit():
         return Rule(Action(words[0]), int(words[1]))

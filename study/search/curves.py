@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.inputs import recorded
 from study.config.dotted import flat
+from study.failures.kinds import AttemptState
 from study.records.points import load_points
 from study.storage.files import read_json
 from study.storage.layout import StudyFolder
@@ -163,7 +164,9 @@ def _curve(folder: StudyFolder, key: str, settings: Mapping[str, Any], budget: i
     attempts = [read_json(path) for path in sorted(run.attempts.glob("*/outcome.json"))]
     ends = [attempt for attempt in attempts if attempt is not None]
     starts = sum(1 for _ in run.attempts.glob("*/job.json"))
-    lost = starts - sum(str(end.get("state")) in ("completed", "diverged", "paused") for end in ends)
+    lost = starts - sum(
+        str(end.get("state")) in (AttemptState.COMPLETED, AttemptState.DIVERGED, AttemptState.PAUSED) for end in ends
+    )
     work = float(spent.get("train", 0.0)) + float(spent.get("validation", 0.0))
     starting = (
         (max(0.0, sum(float(e.get("seconds") or 0.0) for e in ends) - work) / len(ends),) if ends and spent else ()
@@ -223,7 +226,7 @@ def _parsed(text: str) -> Any:
 
 
 def _whole(curve: Curve) -> bool:
-    return bool(curve.losses) and curve.state in ("completed", "diverged") and curve.budget > 0
+    return bool(curve.losses) and curve.state in (AttemptState.COMPLETED, AttemptState.DIVERGED) and curve.budget > 0
 
 
 def _why_not(curve: Curve, budget: int) -> str:
@@ -233,7 +236,7 @@ def _why_not(curve: Curve, budget: int) -> str:
 def _columns(curves: Sequence[Curve], budget: int) -> int:
     """Return how many columns a table has: as many as validations, and the first one not before any run's first one."""
     most = max(len(curve.losses) for curve in curves)
-    firsts = [min(curve.losses) for curve in curves if not curve.begun and curve.state == "completed"]
+    firsts = [min(curve.losses) for curve in curves if not curve.begun and curve.state == AttemptState.COMPLETED]
     return max(1, min(COLUMNS, most, *(budget // first for first in firsts if first > 0)))
 
 
@@ -242,7 +245,7 @@ def _row(curve: Curve, columns: int) -> list[float]:
     for column in range(1, columns + 1):
         mark = curve.budget * column / columns
         known = [at for at in reached if at <= mark + 1e-9 * mark]
-        gone = curve.state == "diverged" and mark > reached[-1]
+        gone = curve.state == AttemptState.DIVERGED and mark > reached[-1]
         row.append(math.nan if gone or not known else curve.losses[known[-1]])
     return row
 

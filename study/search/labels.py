@@ -10,9 +10,6 @@ from study.search.settings import Settings, load
 from study.search.state import Search
 from study.storage.layout import StudyFolder
 
-REPLACED = "replaced"
-"""Verdict of a member's point once the member goes on as another one's copy."""
-
 
 class Labels:
     """Follows a search's log and says what its points are labelled with; a study that is no search has no labels."""
@@ -60,5 +57,5 @@ class Labels:
             "trial": str(trial.number),
             "bracket": str(trial.bracket),
             "rung": str(trial.at) if current else "",
-            "verdict": view.verdict(self._search, trial) if current else REPLACED,
+            "verdict": view.verdict(self._search, trial) if current else view.TrialState.REPLACED,
         }

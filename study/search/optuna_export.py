@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LOCK_SECONDS = 60.0
 METRICS = {"loss": "validation loss [nats per token]", "gpu_seconds": "device time [GPU-seconds]"}
-PAUSED = "paused"
 
 
 def url(folder: StudyFolder) -> str:
@@ -161,11 +160,11 @@ def _state(search: Search, trial: Trial) -> tuple[optuna.trial.TrialState, list[
 
     states = optuna.trial.TrialState
     verdict = view.verdict(search, trial)
-    if verdict == "failed" or (verdict == "diverged" and not trial.values):
+    if verdict == view.TrialState.FAILED or (verdict == view.TrialState.DIVERGED and not trial.values):
         return states.FAIL, None
-    if verdict == "completed":
+    if verdict == view.TrialState.COMPLETED:
         return states.COMPLETE, values_at(search, trial, search.settings.R)
-    if verdict == "diverged" or search.over:
+    if verdict == view.TrialState.DIVERGED or search.over:
         return states.PRUNED, None
     return states.RUNNING, None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Any
 
 from study.search.forecast import forecast
@@ -138,15 +139,32 @@ def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> di
     }
 
 
-def verdict(search: Search, trial: Trial) -> str:
-    """Return where a trial stands, in one word."""
+class TrialState(StrEnum):
+    """Where a trial stands, in one word."""
+
+    FAILED = "failed"
+    RUNNING = "running"
+    SILENT = "silent"
+    """Its worker's lease has run out."""
+    DIVERGED = "diverged"
+    COMPLETED = "completed"
+    PAUSED = "paused"
+    WAITING = "waiting"
+    REPLACED = "replaced"
+    """Said of a member's point once the member goes on as another one's copy."""
+
+
+def verdict(search: Search, trial: Trial) -> TrialState:
+    """Return where a trial stands."""
     if trial.failed:
-        return "failed"
+        return TrialState.FAILED
     if trial.number in search.claim_of:
-        return "running" if search.claim_of[trial.number] not in search.silent else "silent"
+        return TrialState.RUNNING if search.claim_of[trial.number] not in search.silent else TrialState.SILENT
     if trial.values and not math.isfinite(trial.value):
-        return "diverged"
-    return "completed" if trial.at >= search.settings.R else "paused" if trial.values else "waiting"
+        return TrialState.DIVERGED
+    if trial.at >= search.settings.R:
+        return TrialState.COMPLETED
+    return TrialState.PAUSED if trial.values else TrialState.WAITING
 
 
 def corner(domain: Domain, high: int) -> Setting:

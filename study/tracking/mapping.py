@@ -12,7 +12,7 @@ from typing import Any
 
 from study.config.dotted import flat
 from study.records.point import Point
-from study.search.labels import REPLACED
+from study.search.view import TrialState
 from study.status.states import ENDED, PointState
 from study.storage.secrets import Redact
 from study.tracking.facts import Facts
@@ -108,9 +108,9 @@ def of_search(facts: Facts, verdict: str, end: str) -> Facts:
     """
     if facts.state != PointState.PENDING or not verdict:
         return facts
-    if verdict == "failed":
+    if verdict == TrialState.FAILED:
         return replace(facts, state=PointState.FAILED)
-    kept = not end and verdict != REPLACED
+    kept = not end and verdict != TrialState.REPLACED
     return facts if kept else replace(facts, state=STOPPED)
 
 

@@ -40,8 +40,12 @@ class Summary:
 
     def line(self, stage: str) -> str:
         """Return the line: stage, runs done, running, failed, loss so far, time left."""
-        others = [f"{n} {state}" for state, n in self.counts.items() if state not in ("completed", "pending") and n]
-        parts = [f"{self.counts.get('completed', 0)}/{self.total} done", *others]
+        others = [
+            f"{n} {state}"
+            for state, n in self.counts.items()
+            if state not in (PointState.COMPLETED, PointState.PENDING) and n
+        ]
+        parts = [f"{self.counts.get(PointState.COMPLETED, 0)}/{self.total} done", *others]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.3f} ({self.loss_of})")
         if self.left:
@@ -229,7 +233,7 @@ class Panel:
             rows.add_row(Text(f"and {more} more", style="dim"))
         for text in notes_on(statuses):
             notes.add_row(Text(text, style="yellow"))
-        bad = summary.counts.get("failed", 0)
+        bad = summary.counts.get(PointState.FAILED, 0)
         head = Text(f"{self._name}  ", style="bold") + Text(summary.line(stage), style="red" if bad else "")
         whole = Text(_bar(summary.share, min(72, width)), style="magenta")
         return Group(head, whole, rows, notes)
