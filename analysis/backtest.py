@@ -66,9 +66,9 @@ PURPOSE = "Fit up to a cut of compute, predict above it, for rising cuts: the ho
 KEYS = (
     *load.KEYS,
     Key("form", "law to test, by name or paper", "chinchilla"),
-    Key("fix", "constants held: E:1.7,alpha:0.34", {}, commandline.constants),
+    Key("fix", "constants held fixed: E:1.7,alpha:0.34", {}, commandline.constants),
     Key("tie", "constants made equal: beta:alpha", {}, commandline.names),
-    Key("cuts", "most cuts", 8, commandline.whole),
+    Key("cuts", "largest number of cuts", 8, commandline.whole),
     Key("delta", "Huber's delta on log residuals; squared: least squares", "0.001"),
     Key("out", "folder for backtest.json (default: none is written)"),
 )

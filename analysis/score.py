@@ -27,7 +27,7 @@ EXAMPLES = ("python -m analysis.score fit=reports/isoflop/fit.json runs=runs/lar
 KEYS = (
     Key("fit", "fit.json as analysis.fit wrote it, with runs.csv beside it", required=True),
     *load.KEYS,
-    Key("show", "most rows to print, the largest runs first", 20, commandline.whole),
+    Key("show", "largest number of rows to print, the largest runs first", 20, commandline.whole),
     Key("out", "folder for score.json (default: none is written)"),
 )
 SAME = 1e-9

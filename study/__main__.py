@@ -78,11 +78,11 @@ def usage() -> str:
     lines = [f"  {name:<{width}}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
-            "python -m study COMMAND STUDY      (python -m study COMMAND --help says more)",
+            "python -m study COMMAND STUDY      (python -m study COMMAND --help lists the options)",
             "",
             *lines,
             "",
-            "python -m study.sweep makes a study; its --help lists every key. --json prints for machines.",
+            "python -m study.sweep creates a study; its --help lists every key. --json prints JSON for scripts.",
             EXIT_CODES,
         ]
     )

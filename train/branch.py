@@ -1,4 +1,4 @@
-"""`python -m train.branch --parent RUN --out FOLDER`: the config of a run that goes on from another's checkpoint.
+"""`python -m train.branch --parent RUN --out FOLDER`: the config of a run that continues from another one.
 
 A cooldown: the parent's config with a wsd schedule that is at its peak where the checkpoint was taken and decays over
 the tokens that follow. A reproduction (`--same`): the parent's schedule and budget, so that its steps happen again,
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", metavar="SECTION.KEY=VALUE", nargs="+", action="extend", help="change these settings")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--tokens", type=int, metavar="N", help="cooldown over this many tokens after the checkpoint")
-    what.add_argument("--same", action="store_true", help="keep schedule and budget: the parent's steps again")
+    what.add_argument("--same", action="store_true", help="keep schedule and budget, to repeat the parent's steps")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`python -m train.check_ranks --out FILE`: whether torch, this process's device and talking between ranks work here.
+"""`python -m train.check_ranks --out FILE`: test torch, this process's device and collectives between ranks.
 
 Started as one rank of several (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them) or alone. The first
 rank writes what it found as JSON.

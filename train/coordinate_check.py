@@ -1,4 +1,4 @@
-"""`python -m train.coordinate_check --widths 64,128,256 --lr 0.01`: do activations change alike at every width?
+"""`python -m train.coordinate_check --widths 64,128,256 --lr 0.01`: do activations change equally at every width?
 
 Trains models of several widths for a few steps on one random batch and measures, layer by layer, how much outputs have
 moved since the start (Yang et al. 2022, appendix D.1). Under muP the change has the same size at every width: its slope
@@ -55,16 +55,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m train.coordinate_check", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--widths", type=_widths, default=[64, 128, 256], help="widths, the least is the base: 64,128")
-    parser.add_argument("--layers", type=int, default=2, help="blocks")
-    parser.add_argument("--head-dim", type=int, help="width of a head; default: it grows with the width")
-    parser.add_argument("--steps", type=int, default=5, help="steps of training")
+    parser.add_argument(
+        "--widths", type=_widths, default=[64, 128, 256], help="widths; the smallest is the base width: 64,128"
+    )
+    parser.add_argument("--layers", type=int, default=2, help="number of blocks")
+    parser.add_argument("--head-dim", type=int, help="head dimension; default: grows with the width")
+    parser.add_argument("--steps", type=int, default=5, help="training steps")
     parser.add_argument("--optim", choices=tuple(OPTIMIZERS), default="adamw", help="optimizer")
     parser.add_argument(
-        "--muon-scale", choices=("match_rms", "spectral"), default="match_rms", help="size of its update"
+        "--muon-scale", choices=("match_rms", "spectral"), default="match_rms", help="scale of Muon's update"
     )
     parser.add_argument("--lr", type=float, default=0.01, help="peak learning rate at the base width")
-    parser.add_argument("--standard", action="store_true", help="standard parametrisation, to compare")
+    parser.add_argument("--standard", action="store_true", help="standard parametrisation, for comparison")
     parser.add_argument("--out", type=Path, help="write scales and slopes as JSON")
     parser.add_argument("--plot", type=Path, help="draw them (.png, .svg, .pdf)")
     return parser

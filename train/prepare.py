@@ -166,9 +166,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--set", metavar="data.KEY=VALUE", nargs="+", action="extend", help="set these keys")
     parser.add_argument("--root", metavar="FOLDER", help="data root (default: runtime.data_root, else data)")
-    parser.add_argument("--verify", action="store_true", help="compare every file with its sha256; prepare nothing")
-    parser.add_argument("--force", action="store_true", help="prepare again and replace what is there")
-    parser.add_argument("--workers", metavar="N", type=_count, help="processes (default: one a core)")
+    parser.add_argument("--verify", action="store_true", help="only compare every file with its sha256")
+    parser.add_argument("--force", action="store_true", help="prepare again and replace existing data")
+    parser.add_argument("--workers", metavar="N", type=_count, help="processes (default: one per core)")
     return parser
 
 

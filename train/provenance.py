@@ -1,4 +1,4 @@
-"""`python -m train.provenance --config RUN/config.yaml --step N`: which documents step N trained on, and what they are.
+"""`python -m train.provenance --config RUN/config.yaml --step N`: list the documents that step N trained on.
 
 Nothing was recorded for it: rows are a function of the seed and of the rows consumed before. The newest
 checkpoint of a run says where it rolled back and where it branched off, from which row it went on then.
@@ -132,9 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")
     parser.add_argument("--step", type=int, required=True, help="number of the step")
     parser.add_argument(
-        "--first", action="store_true", help="a step taken again after a rollback: as it was before (what spiked)"
+        "--first",
+        action="store_true",
+        help="for a step repeated after a rollback: show its first rows (those that spiked)",
     )
-    parser.add_argument("--rows", type=int, default=8, help="rows shown, those of least entropy first")
+    parser.add_argument("--rows", type=int, default=8, help="number of rows to show, lowest entropy first")
     return parser
 
 

@@ -56,8 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m train.run",
-        description="Train one run to its token budget. Checkpoints, metrics.jsonl and outcome.json go into the "
-        "folder of the config. Started again, it goes on from its newest checkpoint.",
+        description="Train one run to its token budget. Checkpoints, metrics.jsonl and outcome.json are written "
+        "to the folder of the config. If started again, it resumes from its newest checkpoint.",
         epilog="Exit codes: 0 reached, 1 failed, 3 diverged, 75 stopped by a signal after saving a checkpoint.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the run's config.yaml")

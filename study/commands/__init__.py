@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from study.storage.layout import StudyFolder
 
 COMMANDS = {
-    "list": "every study in one line: its points by state, and when something last happened",
-    "status": "every point by state, failures by class, GPU-hours, time left; exit code 1 if a point failed",
-    "watch": "how the points get on, live, until all of them ended; Ctrl-C only stops watching",
-    "show": "one point: how its config differs, attempts with nodes and ends, checkpoints, where MLflow shows it",
-    "logs": "what a point printed; without a point, which points have logs",
-    "cancel": "stop points: running ones write a checkpoint, waiting ones are not started",
-    "retry": "points that failed, were killed or ran out of time go on from their checkpoints; "
-    "those that were cancelled with --state cancelled",
-    "resume": "submit whatever of the study is due: what waits, what was interrupted, what never went out",
-    "reconcile": "settle submissions of unclear fate and submit what waits; --force gives up those that SLURM is "
-    "silent about",
-    "enqueue": "let a search try settings of yours next",
-    "export-curves": "a study's learning curves as a table, to replay schedulers on (python -m sweeps.replay)",
-    "plot": "pictures of a search: survival by rung, curves, settings; a population's lineage and schedule",
-    "optuna": "fill the Optuna storage of a search, for optuna-dashboard and Optuna's plots",
-    "gc": "remove checkpoints that nothing needs any more; without --yes it only says which",
-    "cost": "GPU-hours asked, used, lost to failures and idle, requeued and failed attempts included",
-    "sync": "bring MLflow up to date",
-    "dashboard": "MLflow's pages for a study, on this machine's loopback, with its columns and charts prepared",
-    "doctor": "what this machine and its cluster allow, tried in a test job; writes a conf/cluster/*.yaml for them",
-    "completion": "the shell script that completes commands, studies, points, keys and states",
-    "reproduce": "the whole pipeline, data -> sweep -> fit -> report, as make study runs it",
+    "list": "all studies, one per line: points by state, time of the last change",
+    "status": "points by state, failures by kind, GPU-hours, time left; exit code 1 if a point failed",
+    "watch": "live progress until all points have ended; Ctrl-C only stops watching",
+    "show": "one point: config differences, attempts with nodes and outcomes, checkpoints, its MLflow run",
+    "logs": "the output of a point; without a point, list the points that have logs",
+    "cancel": "cancel points: running ones save a checkpoint, waiting ones are not started",
+    "retry": "resume points that failed, were killed or ran out of time from their checkpoints; "
+    "cancelled ones with --state cancelled",
+    "resume": "submit the points of a study that wait, were interrupted or were never submitted",
+    "reconcile": "resolve unclear submissions and submit waiting points; --force gives up those that SLURM does "
+    "not confirm",
+    "enqueue": "add settings that a search is to try next",
+    "export-curves": "export learning curves to replay schedulers on them (python -m sweeps.replay)",
+    "plot": "plots of a search: survival by rung, curves, settings; a population's lineage and schedule",
+    "optuna": "write a search to an Optuna storage, for optuna-dashboard and Optuna's plots",
+    "gc": "remove checkpoints that are no longer needed; without --yes only list them",
+    "cost": "GPU-hours requested, used, lost to failures and idle, including requeued and failed attempts",
+    "sync": "send new values to MLflow",
+    "dashboard": "serve MLflow for a study on 127.0.0.1, with its columns and charts set up",
+    "doctor": "probe this machine and its cluster, with a test job; write a conf/cluster/*.yaml for them",
+    "completion": "print the shell script that completes commands, studies, points, keys and states",
+    "reproduce": "run the whole pipeline, data -> sweep -> fit -> report, as make study does",
 }
 
 FORMAT = 1
@@ -43,8 +43,8 @@ DEFAULT_RUNS = Path("runs")
 """Where studies lie unless --runs says otherwise; before the first study it is not there."""
 
 EXIT_CODES = """\
-exit codes: 0 all well; 1 it worked, and something needs a look (a point failed, a check did not pass);
-  2 nothing was done, the message on stderr says what to change; 75 MLflow's store is away, try again later;
+exit codes: 0 success; 1 done, but something needs attention (a point failed, a check did not pass);
+  2 nothing was done, the message on stderr says what to change; 75 MLflow's store is unreachable, try again later;
   130 stopped by Ctrl-C."""
 
 
@@ -60,13 +60,13 @@ class Command(Protocol):
 
 def add_study(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a study."""
-    parser.add_argument("study", metavar="STUDY", help="the study's name, or its folder")
+    parser.add_argument("study", metavar="STUDY", help="name or folder of the study")
     add_runs(parser)
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where studies lie."""
-    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, metavar="DIR", help="folder of all studies")
+    parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, metavar="DIR", help="folder of the studies")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +76,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_point(parser: argparse.ArgumentParser) -> None:
     """Add the two ways to name points by key: as words behind the study, or with --point."""
-    parser.add_argument("points", nargs="*", metavar="POINT", help="a point's key, or the beginning of it")
-    parser.add_argument("--point", action="append", default=[], metavar="KEY", help="the same as an option")
+    parser.add_argument("points", nargs="*", metavar="POINT", help="key of a point, or a prefix of it")
+    parser.add_argument("--point", action="append", default=[], metavar="KEY", help="the same, as an option")
 
 
 def add_selection(parser: argparse.ArgumentParser, default: str, help: str) -> None:
@@ -89,8 +89,8 @@ def add_selection(parser: argparse.ArgumentParser, default: str, help: str) -> N
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="only points whose config says so, as model.width=512,768 or 'optim.lr<1e-3' (= != < <= > >=); each "
-        "further --where narrows the choice",
+        help="only points whose config matches, as model.width=512,768 or 'optim.lr<1e-3' (= != < <= > >=); several "
+        "--where combine with and",
     )
 
 

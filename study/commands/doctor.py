@@ -26,16 +26,20 @@ BESIDE = 60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_runs(parser)
-    parser.add_argument("--partition", help="SLURM partition of the test job and of the file; default: the cluster's")
+    parser.add_argument(
+        "--partition", help="SLURM partition of the test job and of the file; default: the cluster's default"
+    )
     parser.add_argument("--account", help="SLURM account of the test job and of the file")
-    parser.add_argument("--nodes", type=int, default=1, help="nodes of the test job; 2 tries the network between nodes")
-    parser.add_argument("--no-job", action="store_true", help="leave the test job out")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of the test job; 2 tests the network between nodes")
+    parser.add_argument("--no-job", action="store_true", help="omit the test job")
     parser.add_argument("--seconds", type=float, default=600.0, help="longest wait for the test job [s]; default 600")
     parser.add_argument(
-        "--tracking", metavar="URI", help="MLflow store to try; default: the one in MLFLOW_TRACKING_URI"
+        "--tracking", metavar="URI", help="MLflow store to test; default: the one in MLFLOW_TRACKING_URI"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the file; default: conf/cluster/<this site>.yaml")
-    parser.add_argument("--force", action="store_true", help="write it also where there is one that says otherwise")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the file to write; default: conf/cluster/<this site>.yaml"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing file with other content")
     add_json(parser)
 
 

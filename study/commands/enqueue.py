@@ -12,7 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
     add_json(parser)
-    parser.add_argument("values", nargs="+", metavar="KEY=VALUE", help="settings to try; others of the space are drawn")
+    parser.add_argument(
+        "values", nargs="+", metavar="KEY=VALUE", help="settings to try; the sampler draws the other keys"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

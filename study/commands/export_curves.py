@@ -11,10 +11,8 @@ from study.commands import add_study
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
-    parser.add_argument("out", type=Path, metavar="FILE.npz", help="the table to write")
-    parser.add_argument(
-        "--uri", default="sqlite:///mlflow.db", help="MLflow's address, where STUDY is mlflow:EXPERIMENT"
-    )
+    parser.add_argument("out", type=Path, metavar="FILE.npz", help="the file to write")
+    parser.add_argument("--uri", default="sqlite:///mlflow.db", help="MLflow's address if STUDY is mlflow:EXPERIMENT")
 
 
 def run(options: argparse.Namespace) -> int:

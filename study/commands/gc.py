@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep",
         default=KEEP,
         metavar="RULES",
-        help=f"checkpoints of each run that stay: last=N newest, best=N by validation loss, every=N steps; {KEEP}",
+        help=f"checkpoints to keep of each run: last=N newest, best=N by validation loss, every=N steps; {KEEP}",
     )
-    parser.add_argument("--yes", action="store_true", help="remove them; without it nothing is removed")
-    parser.add_argument("--dry-run", action="store_true", help="only say which, the default")
+    parser.add_argument("--yes", action="store_true", help="remove them; without --yes nothing is removed")
+    parser.add_argument("--dry-run", action="store_true", help="only list them (default)")
     add_selection(parser, "all", "only of points in these states")
     add_json(parser)
 

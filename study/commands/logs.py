@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
     add_point(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as the log grows, until the attempt ended")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the log until the attempt ends")
     parser.add_argument("--rank", type=int, default=0, help="rank of a distributed run")
     parser.add_argument("--attempt", type=int, help="attempt, counted from 1; default: the latest")
     add_json(parser)

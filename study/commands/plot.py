@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
     add_json(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the pictures; default: reports/STUDY/search")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the plots; default: reports/STUDY/search")
 
 
 def run(options: argparse.Namespace) -> int:

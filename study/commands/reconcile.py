@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="give up submissions of unclear fate that the scheduler does not name, also when it gives no answer; "
-        "should one arrive later, its jobs find that they are not wanted",
+        help="give up unclear submissions that the scheduler does not list, even if it does not answer; "
+        "if one arrives later, its jobs end at once",
     )
 
 

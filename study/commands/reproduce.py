@@ -21,8 +21,10 @@ from study.text import duration
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("--root", type=Path, default=Path(), help="the checkout; default: this directory")
-    parser.add_argument("--report", type=Path, default=Path("reports/isoflop"), help="folder of the report, in it")
-    parser.add_argument("arguments", nargs="*", help="handed on to dvc repro")
+    parser.add_argument(
+        "--report", type=Path, default=Path("reports/isoflop"), help="folder of the report, within the checkout"
+    )
+    parser.add_argument("arguments", nargs="*", help="passed on to dvc repro")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(
         parser,
         DEFAULT_STATES,
-        "points in these states; cancelled takes back a cancel, unknown is for points of which nobody can say more",
+        "points in these states; cancelled resumes cancelled points, unknown those whose end cannot be determined",
     )
-    parser.add_argument("--wait", action="store_true", help="slurm: stay with live progress (local always stays)")
+    parser.add_argument("--wait", action="store_true", help="slurm: stay and show live progress (local always does)")
     add_json(parser)
 
 

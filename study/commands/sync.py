@@ -15,7 +15,7 @@ AWAY = 75
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add_study(parser)
-    parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="keep syncing until Ctrl-C")
     add_json(parser)
 
 

@@ -127,15 +127,15 @@ FAILURES: Mapping[Kind, Failure] = {
     ),
     Kind.HELD: Failure(
         AttemptState.INTERRUPTED,
-        help="another attempt still had the run, and has let go of it since",
+        help="another attempt held the run's lock, and has released it since",
         rule="again 5",
-        told_by="its job left the run to another attempt that still had it, and nobody has it any more",
+        told_by="its job found the lock taken (exit code 76), and the lock is free now",
         counts=Counts.NOTHING,
     ),
     Kind.HANG: Failure(
         help="no progress",
         rule="elsewhere 3",
-        told_by="the watch above, torch's watchdog, ranks' own watch",
+        told_by="the heartbeat watch above, torch's watchdog, the ranks' own watchdog",
         patterns=r"Watchdog caught collective operation timeout|^Timeout \(\d+:\d\d:\d\d\)!|"
         r"DUE TO TIMEOUT of a collective|heartbeat monitor",
         precedence=2,
@@ -144,7 +144,7 @@ FAILURES: Mapping[Kind, Failure] = {
     Kind.COMMUNICATION: Failure(
         help="NCCL, gloo or the rendezvous failed",
         rule="elsewhere 3",
-        told_by="NCCL, gloo, the store where ranks meet; only if no rank has a better reason",
+        told_by="errors of NCCL, gloo or the rendezvous store, if no rank reports a more specific one",
         patterns=r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|"
         r"DistBackendError|DistNetworkError|DistStoreError|RendezvousTimeoutError|"
         r"Connection (closed by peer|reset by peer|refused)|gloo/transport|Gloo connectFullMesh|"
@@ -154,7 +154,7 @@ FAILURES: Mapping[Kind, Failure] = {
         blames_node=True,
     ),
     Kind.KILLED: Failure(
-        help="a signal from outside, with no sign of lost memory",
+        help="a signal from outside, with no sign of memory exhaustion",
         rule="again 2",
         told_by="the signal",
         unsure=True,
@@ -179,7 +179,7 @@ FAILURES: Mapping[Kind, Failure] = {
         precedence=3,
     ),
     Kind.NO_OUTCOME: Failure(
-        help="ended as if complete, but without an outcome",
+        help="exited with 0, but without an outcome",
         rule="again 1",
         told_by="exit code 0 without an outcome",
         slurm=("COMPLETED",),
@@ -194,17 +194,17 @@ FAILURES: Mapping[Kind, Failure] = {
         every_run=True,
     ),
     Kind.BAD_CONFIG: Failure(help="the config cannot be run", rule="stop", told_by=LAST_ERROR),
-    Kind.CODE_ERROR: Failure(help="an exception of the code", rule="stop", told_by=LAST_ERROR),
+    Kind.CODE_ERROR: Failure(help="an exception in the code", rule="stop", told_by=LAST_ERROR),
     Kind.DIVERGED: Failure(AttemptState.DIVERGED, "the loss diverged", "stop", "the trainer's exit code 3"),
     Kind.INTERRUPTED: Failure(
         AttemptState.INTERRUPTED,
-        help="told to stop by somebody",
+        help="stopped by a signal of unknown origin",
         rule="stop",
-        told_by="a signal that nothing explains",
+        told_by="a signal that nothing else explains",
         counts=Counts.NOTHING,
         unsure=True,
     ),
-    Kind.UNKNOWN: Failure(help="ended with no sign why", rule="stop", told_by="none of the others", unsure=True),
+    Kind.UNKNOWN: Failure(help="the cause is not known", rule="stop", told_by="none of the others", unsure=True),
 }
 """What is known of each kind of end, in the order in which help and docs show them.
 

@@ -24,11 +24,11 @@ class Entry:
 SAMPLERS: Mapping[str, Entry] = {
     "random": Entry("random", "drawn from their domains"),
     "sobol": Entry("sobol", "scrambled Sobol points: fewer gaps than draws"),
-    "grid": Entry("grid", "every combination of lists and whole-number ranges, each once"),
+    "grid": Entry("grid", "every combination of lists and integer ranges, each once"),
     "tpe": Entry(
         "optuna_models",
-        "Optuna's TPE; trials that were paused count by how far they came, those that run as bad, so that workers "
-        "spread",
+        "Optuna's TPE; paused trials count by their highest rung, running ones as bad (constant liar), so that "
+        "workers spread out",
         two_objectives=True,
     ),
     "gp": Entry(
