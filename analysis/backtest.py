@@ -39,7 +39,7 @@ def text(cuts: Sequence[Cut]) -> str:
 def act(options: Mapping[str, Any]) -> int:
     """Print the rolling backtest, and write backtest.json where a folder is given."""
     from analysis.inputs import frame
-    from analysis.laws.names import resolve
+    from analysis.laws.registry import resolve
 
     name = resolve(options["form"])
     rows = frame.used(load.load(options))

@@ -24,8 +24,7 @@ def load_frame(options: Mapping[str, Any]) -> pd.DataFrame:
     """Return the tidy frame that `runs=` names; a file has to have the columns that the form reads."""
     from analysis.approaches.curves import NEEDS
     from analysis.inputs.columns import REQUIRED
-    from analysis.laws.names import CURVES
-    from analysis.laws.registry import FORMS
+    from analysis.laws.registry import CURVES, FORMS
 
     if options["form"] == CURVES:
         return load.load(options, need=NEEDS)
@@ -63,8 +62,7 @@ def fit(frame: pd.DataFrame, options: Mapping[str, Any] | None = None, **given: 
     asked = {key.name: key.default for key in KEYS} | dict(options or {}) | given
     from analysis.inputs.frame import used
     from analysis.inputs.large import refuse_fitted
-    from analysis.laws.names import CURVES
-    from analysis.laws.registry import FORMS
+    from analysis.laws.registry import CURVES, FORMS
     from analysis.results.single_law import curves_only, law_only, settings_only
     from analysis.results.study_fit import Parts
 
@@ -89,7 +87,7 @@ def write(result: Fit, frame: pd.DataFrame, folder: Path) -> None:
 def act(options: Mapping[str, Any]) -> int:
     """Fit, write and print."""
     from analysis.inputs import large
-    from analysis.laws.names import resolve
+    from analysis.laws.registry import resolve
 
     options = {**options, "form": resolve(options["form"], curves=True)}
     frame = load_frame(options)

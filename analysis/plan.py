@@ -118,7 +118,7 @@ def plan(
     >>> f"{best.params:.2g} parameters, {best.tokens_per_param:.3g} tokens per parameter"
     '7.3e+10 parameters, 17.9 tokens per parameter'
     """
-    from analysis.laws.names import resolve
+    from analysis.laws.registry import resolve
 
     name = resolve(form)
     if isinstance(runs, Mapping):
@@ -148,7 +148,7 @@ def act(options: Mapping[str, Any]) -> int:
     """Print the plan, and write plan.json where a folder is given."""
     if bool(options["runs"]) == bool(options["constants"]):
         raise ValueError(f"give runs= ({KEYS[0].help}) or constants= of a published law, one of the two")
-    from analysis.laws.names import resolve
+    from analysis.laws.registry import resolve
 
     form = resolve(options["form"])
     if options["runs"]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,52 +29,91 @@ FAR = 10.0
 """FLOPs further from 6 N D than this factor, either way, are no other count: units differ."""
 
 
+@dataclass(frozen=True)
+class Data:
+    """What findings about the rows look at: those used and dropped, the rule of FLOPs, points that never started."""
+
+    rows: Rows
+    dropped: tuple[Dropped, ...]
+    flop_rule: str
+    waiting: int
+
+
 def data(rows: Rows, dropped: Iterable[Dropped], *, flop_rule: str = "given", waiting: int = 0) -> list[Check]:
     """Return findings about the rows: what was left out, whether the counts agree, how few there are.
 
     `waiting` points of the study never started.
     """
-    out = []
-    if waiting:
-        text = f"{waiting} points of the study have not started"
-        out.append(Check("not_started", text, "the laws rest on part of the design: fit again when they are done"))
-    lost = tuple(dropped)
-    counts = Counter(d.code for d in lost)
-    if counts:
-        total = sum(counts.values())
-        text = f"{total} of {total + len(rows)} runs were not used ({', '.join(f'{n} {c}' for c, n in counts.items())})"
-        out.append(Check("rows_dropped", text, "see rows_dropped in fit.json for each run's reason", "note"))
-    cells = [d for d in lost if d.code in UNUSABLE]
-    if cells:
-        named = numbers.listed((f"{d.key}: {d.reason}" for d in cells), "; ")
-        text = f"{numbers.counted(len(cells), 'row')} cannot be used ({named})"
+    on = Data(rows, tuple(dropped), flop_rule, waiting)
+    return [check for find in OF_DATA for check in find(on)]
+
+
+def _not_started(on: Data) -> list[Check]:
+    if not on.waiting:
+        return []
+    text = f"{on.waiting} points of the study have not started"
+    return [Check("not_started", text, "the laws rest on part of the design: fit again when they are done")]
+
+
+def _rows_dropped(on: Data) -> list[Check]:
+    counts = Counter(row.code for row in on.dropped)
+    if not counts:
+        return []
+    total = sum(counts.values())
+    each = ", ".join(f"{n} {c}" for c, n in counts.items())
+    text = f"{total} of {total + len(on.rows)} runs were not used ({each})"
+    return [Check("rows_dropped", text, "see rows_dropped in fit.json for each run's reason", "note")]
+
+
+def _unusable_rows(on: Data) -> list[Check]:
+    cells = [row for row in on.dropped if row.code in UNUSABLE]
+    if not cells:
+        return []
+    named = numbers.listed((f"{row.key}: {row.reason}" for row in cells), "; ")
+    text = f"{numbers.counted(len(cells), 'row')} cannot be used ({named})"
+    advice = "fill in or mend these cells; runs that diverged for their size or rate bias the law towards the others"
+    return [Check("unusable_rows", text, advice)]
+
+
+def _mid_schedule(on: Data) -> list[Check]:
+    count = sum(row.code == "mid_schedule" for row in on.dropped)
+    if not count:
+        return []
+    text = f"{count} runs had not finished their learning-rate schedule"
+    advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"
+    return [Check("mid_schedule", text, advice)]
+
+
+def _flops(on: Data) -> list[Check]:
+    """Return whether FLOPs differ from 6 N D: as a rule that counts attention says, or by what no count explains."""
+    ratio = on.rows.flops / (6.0 * on.rows.params * on.rows.tokens)
+    if np.abs(ratio - 1.0).max() <= 0.05:
+        return []
+    between = f"{100 * (ratio.min() - 1):+.1f} to {100 * (ratio.max() - 1):+.1f} %"
+    text, level = f"FLOPs differ from 6 N D by {between}", "warning"
+    advice = "attention or another count of N: exact FLOPs are used, do not mix with results that assume 6 N D"
+    if on.flop_rule not in ASSUMED:
+        text, level = f"FLOPs by {on.flop_rule} differ from 6 N D by {between}, as they should", "note"
+        advice = "the exact count is used everywhere; results that assume 6 N D cannot be compared with these"
+    elif max(ratio.max(), 1 / ratio.min()) > FAR:
+        text = f"FLOPs are {ratio.min():.3g} to {ratio.max():.3g} times 6 N D"
         advice = (
-            "fill in or mend these cells; runs that diverged for their size or rate bias the law towards the others"
+            "no count of parameters differs by so much: see that params, tokens and flops have one unit in all "
+            "rows (columns=params:size_m*1e6)"
         )
-        out.append(Check("unusable_rows", text, advice))
-    if counts["mid_schedule"]:
-        text = f"{counts['mid_schedule']} runs had not finished their learning-rate schedule"
-        advice = "losses in mid-schedule are 1 to 2 % too high: let the runs finish, or mid_schedule=correct"
-        out.append(Check("mid_schedule", text, advice))
-    ratio = rows.flops / (6.0 * rows.params * rows.tokens)
-    if np.abs(ratio - 1.0).max() > 0.05:
-        between = f"{100 * (ratio.min() - 1):+.1f} to {100 * (ratio.max() - 1):+.1f} %"
-        text, level = f"FLOPs differ from 6 N D by {between}", "warning"
-        advice = "attention or another count of N: exact FLOPs are used, do not mix with results that assume 6 N D"
-        if flop_rule not in ASSUMED:
-            text, level = f"FLOPs by {flop_rule} differ from 6 N D by {between}, as they should", "note"
-            advice = "the exact count is used everywhere; results that assume 6 N D cannot be compared with these"
-        elif max(ratio.max(), 1 / ratio.min()) > FAR:
-            text = f"FLOPs are {ratio.min():.3g} to {ratio.max():.3g} times 6 N D"
-            advice = (
-                "no count of parameters differs by so much: see that params, tokens and flops have one unit in all "
-                "rows (columns=params:size_m*1e6)"
-            )
-        out.append(Check("flops_not_6nd", text, advice, level))
-    if (np.bincount(rows.budget) < 3).all():
-        text = "no budget has three runs: the runs do not form isoFLOP groups"
-        out.append(Check("not_isoflop", text, "the surface is the approach for such runs", "note"))
-    return out
+    return [Check("flops_not_6nd", text, advice, level)]
+
+
+def _not_isoflop(on: Data) -> list[Check]:
+    if not (np.bincount(on.rows.budget) < 3).all():
+        return []
+    text = "no budget has three runs: the runs do not form isoFLOP groups"
+    return [Check("not_isoflop", text, "the surface is the approach for such runs", "note")]
+
+
+OF_DATA: tuple[Callable[[Data], list[Check]], ...] = (
+    _not_started, _rows_dropped, _unusable_rows, _mid_schedule, _flops, _not_isoflop,
+)  # fmt: skip
 
 
 def surface(block: Block, rows: Rows, clash: Clash | None = None) -> list[Check]:

@@ -1,8 +1,11 @@
-"""What must not pass in silence: refusals before a fit, and findings after it, each with a code and advice."""
+"""What must not pass in silence of one law and its rows: findings, each with a code and advice.
+
+A new one is a function here, in OF_A_LAW or in OF_COLUMNS.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,20 +31,12 @@ FEWEST_COUNTED = 2e4
 def findings(fit: InferredLaw, runs: Any = None) -> tuple[Check, ...]:
     """Return findings about a fit: convergence, freedom, clusters, identification, misfit, and what its rows hold."""
     data = fit.data if runs is None else observations.read(runs, fit.form)
-    return (
-        *_optimizer(fit),
-        *_freedom(fit),
-        *resample_findings.findings(fit),
-        *_few_models(fit),
-        *_unidentified(fit),
-        *_lack_of_fit(fit),
-        *columns(data.extra),
-    )
+    return (*(check for find in OF_A_LAW for check in find(fit)), *columns(data.extra))
 
 
 def columns(extra: Mapping[str, Array]) -> list[Check]:
     """Return findings about columns (n,) by name: FLOPs, epochs, warm-up, learning rates."""
-    return [*_units(extra), *_flops(extra), *_epochs(extra), *_warmup(extra), *_learning_rates(extra)]
+    return [check for find in OF_COLUMNS for check in find(extra)]
 
 
 def _optimizer(fit: InferredLaw) -> list[Check]:
@@ -239,3 +234,11 @@ def _on_edge(extra: Mapping[str, Array], name: str) -> list[Check]:
     what = {"lr": "learning rate", "batch_tokens": "batch size"}[name]
     text = f"the best {what} is on the edge of its sweep in {edges} of {swept} settings"
     return [Check("optimum_on_edge", text, f"widen the sweep of {name}: the optimum may lie beyond it")]
+
+
+OF_A_LAW: tuple[Callable[[InferredLaw], list[Check]], ...] = (
+    _optimizer, _freedom, *resample_findings.OF_RESAMPLES, _few_models, _unidentified, _lack_of_fit,
+)  # fmt: skip
+OF_COLUMNS: tuple[Callable[[Mapping[str, Array]], list[Check]], ...] = (
+    _units, _flops, _epochs, _warmup, _learning_rates,
+)  # fmt: skip

@@ -26,11 +26,6 @@ FEWEST_JUDGED = 10
 KINDS = {"sizes": "model size", "runs": "run"}
 
 
-def findings(fit: InferredLaw) -> list[Check]:
-    """Return the findings about a fit's resamples, and about rows that share more than its intervals hold."""
-    return [*_groups(fit), *_wild(fit), *_repeats(fit), *_undefined(fit), *_biased(fit)]
-
-
 def between_df(fit: InferredLaw) -> float:
     """Return the degrees of freedom that the groups of the plan have left beside the constants, for what they share."""
     around = error_draws.Around(fit.problem, fit.point, np.arange(fit.nobs))
@@ -124,3 +119,6 @@ def _biased(fit: InferredLaw) -> list[Check]:
     text = f"the estimate of {', '.join(names)} lies beyond the middle {100 * fit.confidence:g} % of its own resamples"
     advice = "its interval is made wide enough for a bias on either side: do not quote it to its last digits; add runs"
     return [Check("biased_resamples", text, advice)]
+
+
+OF_RESAMPLES = (_groups, _wild, _repeats, _undefined, _biased)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.inputs.tables import GROUPS, cased
-from analysis.text import numbers as human
+from analysis.text.numbers import listed
 
 QUANTITIES = ("params", "tokens", "flops", "loss")
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -202,7 +202,7 @@ def missing(table: pd.DataFrame, names: Sequence[str], path: Path) -> str:
     quoted = f"'{option}'" if re.search(r"[\s()*]", option) else option
     hint = "; flop_rule=6ND computes the one of params, tokens, flops that is not there" if {
         "flops", "params", "tokens"} & set(names) else ""  # fmt: skip
-    held = human.listed(map(str, table.columns), most=SHOWN)
+    held = listed(map(str, table.columns), most=SHOWN)
     which = f"no column {names[0]!r}" if len(names) == 1 else f"no columns {', '.join(map(repr, names))}"
     guess = "perhaps " if any(c != "COLUMN" for _, c in proposal) else ""
     return f"{path} has {which}; map with {guess}{quoted}{hint}. It has {held}"
@@ -234,5 +234,5 @@ def _present(table: pd.DataFrame, name: str, path: Path) -> str:
         return name
     near = difflib.get_close_matches(name, list(table.columns), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    held = human.listed(map(str, table.columns), most=SHOWN)
+    held = listed(map(str, table.columns), most=SHOWN)
     raise ValueError(f"{path} has no column {name!r}{hint}; it has {held}")

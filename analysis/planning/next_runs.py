@@ -139,14 +139,13 @@ def next_runs(
         )
     setting = _setting(frame, rows, form, target or 10 * top, largest or budget or top)
     found, candidates, aims = setting.posterior, setting.candidates, setting.aims
-    from analysis.planning import posterior as design
-    from analysis.planning import priors
+    from analysis.planning import posterior, priors
 
     places = found.place((candidates.params, candidates.tokens))
-    choices = design.batch(
+    choices = posterior.batch(
         found, places, aims, candidates.flops, budget=budget or 2 * top, count=count, power=power
     )  # fmt: skip
-    mean, spread = design.forecast(found, aims[:, :1])
+    mean, spread = posterior.forecast(found, aims[:, :1])
     made = []
     for c in choices:
         size = candidates.sizes[c.index]
@@ -190,8 +189,7 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
     from analysis.estimation import multistart
     from analysis.estimation.objectives import Huber
     from analysis.laws.registry import FORMS
-    from analysis.planning import candidates
-    from analysis.planning import posterior as design
+    from analysis.planning import candidates, posterior
 
     if len(rows) < 4 or len(np.unique(rows.size)) < 2:
         raise ValueError(
@@ -200,7 +198,7 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
         )
     law = FORMS[form]
     problem = fit_problem.problem(law, (rows.params, rows.tokens), rows.loss, Huber())
-    found = design.posterior(problem)
+    found = posterior.posterior(problem)
     price, sizes = cost(rows), (float(rows.params.min()), float(rows.params.max()))
     on = loss_laws.Fitted(law, multistart.fit_point(problem).theta[None], problem.centres, price)
     low = float(rows.flops.min())
@@ -275,13 +273,13 @@ def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
 
     Truth is the best basin's law with the form's smooth error on top of it.
     """
-    from analysis.planning import posterior as design
+    from analysis.planning import posterior
 
     found, pool, grid = setting.posterior, setting.candidates, setting.grid
     total = float(grid.flops.sum())
     done = (rows.params, rows.tokens)
     places = found.place((pool.params, pool.tokens))
-    order = design.batch(found, places, setting.aims, pool.flops, budget=total, count=40, power=None)
+    order = posterior.batch(found, places, setting.aims, pool.flops, budget=total, count=40, power=None)
     picks = [c.index for c in order]
     now = _spread(setting, done, studies, seed)
     whole = _spread(setting, _joined(done, grid, range(len(grid))), studies, seed)
@@ -315,14 +313,14 @@ def _spread(setting: Setting, columns: tuple[Array, Array], studies: int, seed: 
     import numpy as np
 
     from analysis.estimation import multistart
-    from analysis.planning import posterior as design
+    from analysis.planning import posterior
 
     found = setting.posterior
     theta = found.basins[0].theta
     x = found.place(columns)
     both = np.concatenate([x, setting.aims[:, :1]], axis=1)
     truth = found.form.log_value(theta[None], both)[0]
-    root = np.linalg.cholesky(design.alike(found, both, both) + 1e-12 * np.eye(len(truth)))
+    root = np.linalg.cholesky(posterior.alike(found, both, both) + 1e-12 * np.eye(len(truth)))
     generator = np.random.default_rng(np.random.SeedSequence([seed, len(truth)]))
     truth = truth + generator.normal(size=(studies, len(truth))) @ root.T
     seen = truth[:, :-1] + found.noise * generator.normal(size=(studies, x.shape[1]))

@@ -39,7 +39,7 @@ def profiles(found: LawFit) -> tuple[ProfileCurve, ...]:
 
 def envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block, Mapping[str, PowerLaw]]:
     """Return approach 1, the envelope of the runs' learning curves, and its laws; not possible where there are none."""
-    from analysis.approaches import envelope as approach
+    from analysis.approaches.envelope import fit
     from analysis.inputs.frame import checkpoints
 
     def empty(reason: str) -> Block:
@@ -49,7 +49,7 @@ def envelope(frame: pd.DataFrame, asked: Mapping[str, Any]) -> tuple[Block, Mapp
     if rows.run is None or len(set(rows.run.tolist())) == len(rows):
         return empty(no_curves(frame)), {}
     try:
-        found = approach.fit(rows, resamples=int(asked["resamples"]), seed=int(asked["seed"]))
+        found = fit(rows, resamples=int(asked["resamples"]), seed=int(asked["seed"]))
     except ValueError as error:
         return empty(str(error)), {}
     laws = {"a": found.exponents["params"], "b": found.exponents["tokens"]}

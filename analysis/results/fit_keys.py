@@ -67,7 +67,7 @@ KEYS = (
 
 def parse(given: Sequence[str]) -> dict[str, Any]:
     """Return the options of `key=value` arguments; ValueError names an unknown key's nearest, or a bad value."""
-    from analysis.laws.names import resolve
+    from analysis.laws.registry import resolve
 
     options = commandline.parse(given, KEYS)
     options["form"] = resolve(options["form"], curves=True)

@@ -56,7 +56,7 @@ def compare(frame: pd.DataFrame, forms: Sequence[str], *, loss: str = "squared",
     from analysis.inference.fit_law import fit_law
     from analysis.inference.selection import compare as side_by_side
     from analysis.inputs.frame import used
-    from analysis.laws.names import resolve
+    from analysis.laws.registry import resolve
 
     rows = used(frame)
     fits, failed = [], {}

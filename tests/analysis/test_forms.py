@@ -6,43 +6,10 @@ import numpy as np
 import pytest
 
 from analysis.estimation import fit_problem, multistart, objectives
+from analysis.laws import registry
 from analysis.laws.base import Array, Form
 from analysis.laws.registry import FORMS
-
-RANGES = {
-    "params": (1e7, 1e10), "tokens": (1e9, 1e12), "flops": (1e17, 1e22), "unique_tokens": (1e9, 1e11),
-    "batch_tokens": (1e4, 1e7), "bits_weights": (2, 16), "bits_activations": (2, 16), "bits_cache": (2, 16),
-    "bits_after": (2, 8),
-    "params_active": (1e7, 1e10), "experts": (1, 64), "loss": (1.8, 4.5),
-}  # fmt: skip
-SURFACE = {"E": 1.7, "A": 400.0, "B": 900.0, "alpha": 0.33, "beta": 0.31}
-BITS = {"gamma_w": 2.5, "gamma_a": 2.0, "gamma_kv": 1.0}
-HARD = {"C_w": 0.5, "C_a": 0.4, "C_kv": 0.6}
-LAWS: dict[str, dict[str, float]] = {
-    "chinchilla": SURFACE,
-    "chinchilla_tied": {"E": 1.7, "A": 400.0, "B": 1200.0, "alpha": 0.33},
-    "chinchilla_no_floor": {"A": 8.0, "B": 2600.0, "alpha": 0.06, "beta": 0.37},
-    "chinchilla_interaction": {**SURFACE, "G": 1e6, "gamma": 0.2, "delta": 0.5},
-    "compute": {"L_inf": 1.7, "a": 30.0, "alpha": 0.08},
-    "frontier": {"L_inf": 1.7, "a": 30.0, "alpha": 0.08},
-    "frontier_no_floor": {"a": 30.0, "alpha": 0.05},
-    "kaplan": {"N_c": 8.8e13, "D_c": 5.4e13, "alpha_N": 0.076, "alpha_D": 0.095},
-    "kaplan_floor": {"E": 1.2, "N_c": 8.8e12, "D_c": 5.4e12, "alpha_N": 0.15, "alpha_D": 0.2},
-    "farseer": {"s": -0.021, "q": 0.17, "S": 1.1, "B": 88.0, "b": -0.1, "Q": -5.9, "A": -0.09, "a": 0.12, "F": -0.1},
-    "overtraining": {"E": 1.8, "a": 212.0, "b": 367.0, "eta": 0.136},
-    "repeats": {**SURFACE, "R_D": 15.0, "R_N": 5.0},
-    "broken": {"a": 1.5, "b": 300.0, "c0": 0.12, "c1": -0.06, "d": 3e19, "f": 1.0},
-    "learning_rate": {"c": 1.79, "p": -0.713, "q": 0.307},
-    "learning_rate_compute": {"c": 0.3118, "p": -0.125},
-    "batch": {"c": 0.58, "r": 0.571},
-    "batch_compute": {"c": 0.292, "r": 0.327},
-    "critical_batch_of_loss": {"B_star": 2e8, "r": -4.76},
-    "critical_batch": {"S_min": 5e3, "B_crit": 1e6},
-    "precision": {**SURFACE, **BITS},
-    "precision_after": {**SURFACE, **BITS, "G": 0.05, "g_D": 0.5, "g_N": 0.5, "gamma_post": 0.8, **HARD},
-    "moe": {**SURFACE, "delta": -0.3, "gamma": -0.01, "omega": 0.05, "zeta": 0.002},
-    "downstream": {"eps": 0.857, "k": 2.21, "gamma": 0.715},
-}  # fmt: skip
+from tests.analysis.formulas import LAWS, RANGES
 
 
 def design(form: Form, count: int, seed: int = 0) -> list[Array]:
@@ -128,8 +95,7 @@ def test_quantisation_after_training_is_the_papers() -> None:
 
 
 def test_a_law_that_went_says_why() -> None:
-    from analysis.laws import names, registry
 
-    for ask in (registry.named, names.resolve):
+    for ask in (registry.named, registry.resolve):
         with pytest.raises(ValueError, match="unigram's, which is negative"):
             ask("vocabulary")

@@ -10,8 +10,7 @@ import pytest
 from analysis.estimation import objectives
 from analysis.inference.resampling import choose, cluster_weights, percentile
 from analysis.laws.registry import FORMS
-from tests.analysis.formulas import FORMULAS
-from tests.analysis.test_forms import LAWS, RANGES
+from tests.analysis.formulas import FORMULAS, LAWS, RANGES
 
 
 @pytest.mark.parametrize("name", sorted(FORMULAS))

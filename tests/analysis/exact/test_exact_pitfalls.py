@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from analysis.estimation import observations
-from analysis.inference import findings, refusals, resample_findings
+from analysis.inference import findings, refusals
 from analysis.laws.registry import FORMS
 from analysis.laws.sum_of_powers import SURFACE
 from analysis.values.blocks import Basin, Identified, Optimizer
@@ -38,8 +38,7 @@ def test_a_target_that_never_changes_is_refused() -> None:
 
 
 def test_columns_are_those_of_the_fit_or_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resample_findings, "findings", lambda fit: ["draws"])
-    monkeypatch.setattr(findings, "_lack_of_fit", lambda fit: ["misfit"])
+    monkeypatch.setattr(findings, "OF_A_LAW", (lambda fit: ["draws"], lambda fit: [], lambda fit: ["misfit"]))
     monkeypatch.setattr(findings, "columns", lambda extra: [sorted(extra)])
     found: Any = findings.findings(fit(data=SimpleNamespace(extra={"own": 1})))
     assert found == ("draws", "misfit", ["own"])
