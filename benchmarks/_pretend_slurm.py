@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.executors.slurm.query import Answer
+from study.executors.base import Answer
 
 TIMEOUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 FULL = (

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from study.executors.slurm import query
+from study.executors.base import Answer
 from study.status import cost
 from study.status.observer import Observer
 from study.storage.layout import StudyFolder
@@ -110,9 +110,9 @@ def gpu_seconds(lab: Lab, names: str, *options: str) -> list[int]:
     return [seconds for seconds in found if seconds]
 
 
-def without_sacct(command: object) -> query.Answer:
+def without_sacct(command: object) -> Answer:
     """Answer as a site without accounting does."""
-    return query.Answer(1, error="Slurm accounting storage is disabled")
+    return Answer(1, error="Slurm accounting storage is disabled")
 
 
 if __name__ == "__main__":

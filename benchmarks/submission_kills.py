@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks._pretend_slurm import PretendSlurm
 from study.config.schema import ClusterConfig
-from study.executors.slurm import query
+from study.executors import query
 from study.job.__main__ import unwanted
 from study.process import code_version
 from study.reconcile.services import Services
@@ -168,7 +168,7 @@ class World:
         step(self.study, services, Submit(self.keys, CLUSTER))
 
     def _look(self, services: Services) -> None:
-        observer = Observer(self.study, lambda ids: query.look(ids, services.runner))
+        observer = Observer(self.study, lambda batches: query(batches, services.runner))
         observer.refresh()
         step(self.study, services, Look(observer, observer.statuses()))
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from study import text as terminal
 from study.commands import DEFAULT_RUNS, add_json, add_runs, emit
-from study.executors.slurm import query
+from study.executors import query
+from study.executors.base import Runner
+from study.records.ledger import Batch
 from study.status import overview
 from study.status.observer import Observer
 from study.storage.layout import StudyFolder
@@ -51,21 +53,20 @@ def run(options: argparse.Namespace) -> int:
     return 1 if any(entry.problem for entry in found) else 0
 
 
-def entries(runs: Path, look: query.Runner = query.run) -> list[Entry]:
+def entries(runs: Path, runner: Runner | None = None) -> list[Entry]:
     """Return all studies in a folder, after one look at the scheduler for all of them together."""
     studies = [StudyFolder(path.parent.absolute()) for path in sorted(runs.glob("*/points.jsonl"))]
     searches = [study for study in studies if study.search.exists()]
     observers = [Observer(study) for study in studies if study not in searches]
-    ids: set[str] = set()
+    batches: list[Batch] = []
     found, good = [_search(study) for study in searches], []
     for observer in observers:
         try:
-            batches = observer.known.batches.values()
-            ids |= {b.job_id for b in batches if b.executor == "slurm" and b.job_id is not None}
+            batches += observer.known.batches.values()
             good.append(observer)
         except ValueError as error:
             found.append(_broken(observer.folder, error))
-    view = query.look(sorted(ids), look)
+    view = query(batches, runner)
     for observer in good:
         observer.view = view
         try:

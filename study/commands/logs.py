@@ -13,8 +13,9 @@ from pathlib import Path
 
 from study import text
 from study.commands import add_json, add_point, add_study, emit
+from study.executors import load
 from study.records import ledger
-from study.records.attempts import job_log, latest_attempt
+from study.records.attempts import latest_attempt
 from study.records.settings import find_study, reference
 from study.status.observer import observe
 from study.status.selection import by_key, given_points, one_point
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if status.state == "failed" and options.attempt is None and not _began(folder, status):
         batch = ledger.read(folder).batch(status.key)
         assert batch is not None, "what was never submitted cannot fail"
-        log = job_log(folder, batch, status.key)
+        log = load(batch.executor).log(folder, batch, status.key)
         if options.json:
             emit("logs", folder, {"point": status.key, "attempt": None, "rank": 0, "stdout": _text(log), "stderr": ""})
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -57,7 +56,7 @@ def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStat
     point, place = points[status.key], folder.run(status.key)
     branches = [k for k, p in points.items() if (a := lineage.parent_of(p.config)) is not None and a.key == status.key]
     return {
-        "point": dataclasses.asdict(status),
+        "point": status.as_json(),
         "run": str(place.path),
         "differs": differences(folder, point),
         "parent": point.config.schedule.parent,

@@ -79,7 +79,7 @@ def as_json(folder: StudyFolder, statuses: Sequence[PointStatus], points: Mappin
         "cost": {name: getattr(spent, name) for name in ("unit", "asked", "used", "lost")},
         "seconds_left": overview.seconds_left(statuses, points),
         "next": overview.next_action(counts, reference(folder), overview.bad_ends(statuses)) or None,
-        "points": list(map(vars, statuses)),
+        "points": [status.as_json() for status in statuses],
     }
 
 

@@ -6,10 +6,11 @@ dataclasses are the schema: their defaults are what Hydra composes onto, and `re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
+from study.config.executors import EXECUTORS
 from study.failures.kinds import FAILURES
 from study.failures.retry_policy import Rules, parse_rule
 from sweeps.designs import DESIGNS
@@ -88,7 +89,7 @@ class SearchConfig:
 class ClusterConfig:
     """Where runs are executed and what one run gets."""
 
-    executor: str = key("local", "processes of this machine, or SLURM jobs", ("local", "slurm"))
+    executor: str = key("local", "processes of this machine, or SLURM jobs", EXECUTORS)
     slots: int | None = key(None, "local: runs at once; null: cores // runtime.threads")
     nodes: int = key(1, "nodes of one run")
     tasks_per_node: int = key(1, "processes (ranks) of one run on each node")
@@ -218,7 +219,7 @@ class Key:
     kind: Any
     default: Any
     help: str
-    choices: tuple[str, ...]
+    choices: Collection[str]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import study
+from study.executors.base import Answer, Cap, Runner
 from study.executors.slurm import limits, nodes, query
 from study.executors.slurm import site as room
 from study.storage import mounts
@@ -43,7 +44,7 @@ class Slurm:
     version: str = ""
     site: nodes.Site = field(default_factory=nodes.Site)
     gpus: Mapping[str, int] = field(default_factory=dict)
-    caps: tuple[limits.Cap, ...] = ()
+    caps: tuple[Cap, ...] = ()
     max_array: int | None = None
     account: str | None = None
     requeue: bool | None = None
@@ -56,7 +57,7 @@ class Slurm:
         return next(iter(defaults or [n.partition for n in self.site.nodes]), None)
 
 
-def ask(runner: query.Runner, memory: Path) -> tuple[Slurm | None, list[Check]]:
+def ask(runner: Runner, memory: Path) -> tuple[Slurm | None, list[Check]]:
     """Ask the scheduler everything that a submission rests on; None where there is no SLURM here."""
     version = runner(["sbatch", "--version"])
     if version.code != 0:
@@ -239,7 +240,7 @@ def _arrays(most: int | None) -> list[str]:
     return [f"arrays of up to {most - 1:,}"] if most > 1 else ["no arrays: jobs are submitted one by one"]
 
 
-def _sacct(history: query.Answer) -> Check:
+def _sacct(history: Answer) -> Check:
     if history.code == 0:
         return Check("sacct", "ok", "answers: ends of jobs and cost are read from it", {"answers": True})
     said = (history.error or "no answer").splitlines()[0]

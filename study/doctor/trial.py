@@ -15,6 +15,7 @@ from typing import Any
 from study.config.tracking_uri import is_server
 from study.doctor.checks import Check
 from study.doctor.probe import LETTER, LOCK
+from study.executors.base import SubmitError
 from study.executors.job_spec import Shape
 from study.executors.slurm import query
 from study.process.children import job_environment
@@ -48,7 +49,7 @@ def on_slurm(folder: Path, shape: Shape, tracking: str, seconds: float, say: Say
     name = f"doctor.{uuid.uuid4().hex[:10]}"
     try:
         job_id = sbatch.submit(study, name, sbatch.render(study, shape, name, None, module=MODULE))
-    except sbatch.SchedulerError as error:
+    except SubmitError as error:
         lock.close()
         return Trial(problem=str(error))
     over = False

@@ -1,1 +1,54 @@
-"""Where runs are executed: processes of this machine, or SLURM."""
+"""Where jobs run, each kind of place behind one interface (study.executors.base.Executor)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from study.config.executors import EXECUTORS
+
+if TYPE_CHECKING:
+    from study.executors.base import Executor, QueueView, Runner
+    from study.records.ledger import Batch
+
+
+def load(name: str, runner: Runner | None = None) -> Executor:
+    """Return an executor by its name, or raise ValueError; `runner` runs its commands, None: as it does itself."""
+    return _load(name) if runner is None else _made(name, runner)
+
+
+def detached(batch: Batch | None) -> bool:
+    """Whether a batch was handed to a scheduler, which runs it without the command that submitted it."""
+    return batch is not None and load(batch.executor).detached
+
+
+def submitted(batches: Iterable[Batch]) -> list[Batch]:
+    """Return the batches whose jobs a scheduler knows by an id."""
+    return [batch for batch in batches if batch.job_id is not None and detached(batch)]
+
+
+def query(batches: Iterable[Batch], runner: Runner | None = None) -> QueueView:
+    """Ask each scheduler once about the jobs of these batches; what none has is passed over."""
+    from study.executors.base import QueueView
+
+    ids: dict[str, set[str]] = {}
+    for batch in submitted(batches):
+        ids.setdefault(batch.executor, set()).add(str(batch.job_id))
+    seen = QueueView()
+    for name, those in ids.items():
+        seen = seen.joined(load(name, runner).query(sorted(those)))
+    return seen
+
+
+@cache
+def _load(name: str) -> Executor:
+    return _made(name, None)
+
+
+def _made(name: str, runner: Runner | None) -> Executor:
+    if name not in EXECUTORS:
+        raise ValueError(f"executor={name!r} is not known: there are {', '.join(EXECUTORS)}")
+    made: Executor = import_module(EXECUTORS[name]).executor(runner)
+    return made

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from study.config.schema import ClusterConfig
+from study.executors import load
 
 OURS: Mapping[str, str] = {
     "array": "a list after -m",
@@ -146,10 +147,9 @@ def _check(cluster: ClusterConfig) -> None:
     unknown = sorted(set(cluster.auto) - {"gpus", "memory", "time", "all"})
     if unknown:
         raise ValueError(f"cluster.auto={unknown[0]!r} is not allowed: choose among gpus, memory, time, or all")
+    load(cluster.executor).check(cluster)
     if cluster.pack == 1:
         return
-    if cluster.executor == "local":
-        raise ValueError(f"cluster.pack={cluster.pack} is for SLURM: on this machine cluster.slots runs points at once")
     if (cluster.nodes, cluster.tasks_per_node) != (1, 1):
         raise ValueError(
             f"cluster.pack={cluster.pack} needs points of one process, not cluster.nodes={cluster.nodes} x "

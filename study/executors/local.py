@@ -3,16 +3,88 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from study.executors.base import Executor, Lookup, QueueView, RankInfo, Runner
 from study.process import code_snapshot
 from study.process.children import job_environment, python, spawn
 from study.records import ledger
 from study.storage.layout import StudyFolder
+
+if TYPE_CHECKING:
+    from study.config.schema import ClusterConfig
+    from study.executors.job_spec import Shape
+
+LOCAL = "local"
+"""Its name, and the job id of all that it was given."""
+LOG = "local.log"
+
+
+def executor(runner: Runner | None = None) -> Executor:
+    """Return this machine's processes; there is nobody to ask, so `runner` is not needed."""
+    return Local()
+
+
+class Local(Executor):
+    """Jobs that the command which stays with the study starts in its slots, one process a run."""
+
+    name = LOCAL
+    title = "this machine"
+    detached = False
+    allocates = False
+
+    def check(self, cluster: ClusterConfig) -> None:
+        """Raise ValueError for points that are to share a job."""
+        if cluster.pack > 1:
+            raise ValueError(
+                f"cluster.pack={cluster.pack} is for SLURM: on this machine cluster.slots runs points at once"
+            )
+
+    def render(
+        self,
+        folder: StudyFolder,
+        shape: Shape,
+        name: str,
+        count: int | None,
+        parallel: int | None = None,
+        *,
+        module: str = "study.job",
+        copy: Path | None = None,
+    ) -> str:
+        """Return the command of the first run."""
+        words = [*python(copy), "-m", module, str(folder.path.absolute()), "--name", name]
+        return shlex.join([*words, "--index", "0"] if module == "study.job" else words)
+
+    def submit(self, folder: StudyFolder, name: str, script: str, shape: Shape | None = None) -> str:
+        """Return the id that all have: whoever holds the controller's lock starts them by what the ledger says."""
+        return LOCAL
+
+    def find(self, name: str, since: float) -> Lookup:
+        """Return that it is there: a run of this machine is submitted by being written down."""
+        return Lookup("found", LOCAL)
+
+    def query(self, ids: Sequence[str]) -> QueueView:
+        """Return nothing: what runs here is seen by its process."""
+        return QueueView()
+
+    def cancel(self, indices: Mapping[str, Iterable[int]]) -> None:
+        """Do nothing: a process is told by a signal (study.watch.follow.terminate)."""
+
+    def rank_info(self, environment: Mapping[str, str], world: int = 1) -> RankInfo:
+        """Return the process of this host that starts all ranks of its run."""
+        nodes = (socket.gethostname(),)
+        return RankInfo(LOCAL, f"local-{os.getpid()}", world=world, nodes=nodes, starts_ranks=True)
+
+    def log(self, folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:
+        """Return the log that all runs of this machine share."""
+        return folder.jobs / LOG
 
 
 class Slots:
@@ -33,7 +105,7 @@ class Slots:
         self._folder.jobs.mkdir(parents=True, exist_ok=True)
         copy = code_snapshot.source(self._folder, batch.resources.get("code"), batch.code)
         words = [str(self._folder.path.absolute()), "--name", batch.name, "--index", str(batch.keys.index(key))]
-        log = self._folder.jobs / "local.log"
+        log = self._folder.jobs / LOG
         self._running[key] = spawn(
             [*python(copy), "-m", "study.job", *words], job_environment(os.environ, copy), log, log
         )
@@ -61,6 +133,6 @@ def write_batch(
     """
     name = f"local.{uuid.uuid4().hex[:10]}"
     about = dict(resources or {})
-    ledger.append(folder, "intent", name=name, executor="local", keys=list(keys), resources=about, code=code)
-    ledger.append(folder, "submitted", name=name, job_id="local")
+    ledger.append(folder, "intent", name=name, executor=LOCAL, keys=list(keys), resources=about, code=code)
+    ledger.append(folder, "submitted", name=name, job_id=LOCAL)
     return name

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from study.config.schema import ClusterConfig
+from study.executors import load
 from train.spec.config import RunConfig
 
 FILES = ("nvidia[0-9]*", "kfd", "dxg")
@@ -20,7 +21,7 @@ def check(pairs: Iterable[tuple[ClusterConfig, RunConfig]], here: bool | None = 
     for cluster, run in pairs:
         if run.runtime.device != "cuda":
             continue
-        if cluster.executor == "slurm":
+        if load(cluster.executor).allocates:
             asked = {name.replace("_", "-") for name in cluster.sbatch or {}}
             if not (cluster.gpus_per_node or asked & set(ASKING)):
                 raise ValueError(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from study.config.schema import ClusterConfig
+from study.executors import load
 from study.planning.ranks import slot_count
 from study.records import lineage
 from study.records.point import Point
@@ -84,7 +85,7 @@ def on_gpu(config: RunConfig, cluster: ClusterConfig) -> bool:
 
 def slots(cluster: ClusterConfig, config: RunConfig) -> int:
     """Return how many runs are executed at once at most."""
-    if cluster.executor == "slurm":
+    if load(cluster.executor).detached:
         return cluster.array_parallelism * cluster.pack
     return slot_count(cluster, [config])
 

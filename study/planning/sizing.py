@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import ClusterConfig
+from study.executors import load
+from study.executors.base import Site
 from study.executors.job_spec import Shape
-from study.executors.slurm import ceilings
-from study.executors.slurm.nodes import Site, gpus_of, never
 from study.planning.estimate import Speed, rows, speed
 from study.records.point import Point
 from study.storage.layout import StudyFolder
@@ -87,7 +87,7 @@ def check_ranks(cluster: ClusterConfig, run: RunConfig, world: int) -> None:
         mesh.check(run, world)
     except mesh.WorldError as error:
         made = f"cluster.tasks_per_node={cluster.tasks_per_node}"
-        if cluster.executor == "slurm":
+        if load(cluster.executor).allocates:
             made = f"cluster.nodes={cluster.nodes} x {made}; cluster.auto=[gpus] chooses both"
         raise ValueError(f"{error} ({made})") from None
 
@@ -96,12 +96,12 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
     """Return the cluster section with nodes, GPUs and processes of this run, where they are to be sized."""
     if "gpus" not in parts(cluster):
         return cluster
-    there = site.of(cluster.partition)
-    wanted = run.runtime.device == "cuda" or (run.runtime.device == "auto" and gpus_of(there) > 0)
+    largest = site.gpus_per_node(cluster.partition)
+    wanted = run.runtime.device == "cuda" or (run.runtime.device == "auto" and largest > 0)
     if not wanted:
         return replace(cluster, gpus_per_node=0)
     world = _world(run, cluster)
-    each = gpus_of(there) or NODE_GPUS
+    each = largest or NODE_GPUS
     nodes = next(n for n in range(-(-world // each), world + 1) if world % n == 0)
     return replace(cluster, nodes=nodes, gpus_per_node=world // nodes, tasks_per_node=world // nodes)
 
@@ -115,7 +115,8 @@ def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> 
     if "time" in wanted:
         shared = cluster.pack if cluster.pack_gpus != "own" else 1
         expected = START_MINUTES + seconds * shared * cluster.margin / 60
-        shape = replace(shape, time_minutes=_within(_rounded(expected), shape, site))
+        minutes, longest = _rounded(expected), site.longest_minutes(shape)
+        shape = replace(shape, time_minutes=minutes if longest is None else min(minutes, longest))
     if "memory" in wanted:
         shape = replace(shape, mem_gb=_memory(cluster, run))
     return shape
@@ -133,7 +134,7 @@ def refuse(shapes: Iterable[Shape], site: Site) -> None:
 
 
 def _refuse(shape: Shape, site: Site) -> None:
-    why = never(shape, site) or ceilings.beyond(shape, site.allowed)
+    why = site.check(shape)
     if why is not None:
         raise ValueError(why)
 
@@ -202,13 +203,3 @@ def _step(value: float) -> float:
 
 def _rounded(minutes: float) -> int:
     return next((m for m in MINUTES if minutes <= m), int(-(-minutes // 720)) * 720)
-
-
-def _within(minutes: int, shape: Shape, site: Site) -> int:
-    """Return the time, or the limit where that is less; a QOS may lift a partition's."""
-    most = [limit for limit in (ceilings.longest(shape, site.allowed),) if limit]
-    limits = [nodes.minutes for nodes in site.of(shape.partition)]
-    known = [limit for limit in limits if limit is not None]
-    if site.complete and known and len(known) == len(limits) and shape.qos is None:
-        most.append(max(known))
-    return min([minutes, *most])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from study.executors.slurm.query import Lookup
+from study.executors.base import Lookup
 from study.records.ledger import Batch, Ledger
 from study.status.states import RESUMABLE
 

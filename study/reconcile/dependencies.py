@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from study.executors.slurm import query
+from study.executors import query
 from study.reconcile.last_job import has_ended
 from study.reconcile.services import Services
 from study.records import ledger, lineage
@@ -61,7 +61,7 @@ def take_back(folder: StudyFolder, services: Services) -> None:
     known = ledger.read(folder)
     if not known.has_dependencies:
         return
-    observer = Observer(folder, lambda ids: query.look(ids, services.runner))
+    observer = Observer(folder, lambda batches: query(batches, services.runner))
     observer.refresh()
     stranded = [s.key for s in observer.statuses() if s.why == NEVER_BEGAN]
     events = []

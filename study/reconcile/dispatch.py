@@ -6,13 +6,13 @@ as they end. So nothing has to stay alive on the login node.
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from study.executors.base import QueueLimits, SubmitError, batch_name, chunks
 from study.executors.job_spec import Shape
-from study.executors.slurm import limits, site
+from study.executors.slurm import site
 from study.failures.kinds import FAILURES
 from study.failures.retry_policy import Action
 from study.reconcile import dependencies
@@ -62,8 +62,7 @@ class DispatchPlan:
 
 def plan(
     state: Ledger,
-    seen: limits.Room,
-    user: str,
+    seen: QueueLimits,
     held: Mapping[str, str],
     *,
     after: Mapping[str, str] | None = None,
@@ -77,10 +76,8 @@ def plan(
     Where the site takes no arrays, whose throttle would hold jobs back, no more jobs go out than may run at once.
     `over`: jobs and arrays of which SLURM still has one, and whose points have all ended.
     """
-    from study.executors.slurm import sbatch
-
     alive = _alive(state, seen, over)
-    most, taken = sbatch.array_limit(seen.controller.max_array), 0
+    most, taken = seen.array_limit, 0
     fitting: list[tuple[Waiting, str | None, list[tuple[str, ...]]]] = []
     whys = [why for key, why in held.items() if key in state.waiting]
     for asked, job, keys in _kinds(state, held, after or {}):
@@ -92,7 +89,7 @@ def plan(
         if not most:
             left, why = _one_by_one(wanted, taken, asked.parallel, alive)
             whys += [why] * (left < wanted)
-        cap = limits.tightest(limits.caps(seen, limits.Asked(user, shape.account, shape.partition, shape.qos)))
+        cap = seen.tightest(shape)
         if cap is not None:
             fits = min(left, max(0, cap.left - taken))
             if sparing and fits < min(left, cap.most // FEWEST, alive.jobs):
@@ -101,7 +98,7 @@ def plan(
                 left = fits
                 whys.append(f"{cap.what} is {cap.most:,}, and {cap.used + taken + left:,} are used")
         taken += left
-        fitting.append((asked, job, list(sbatch.chunks(keys[: left * shape.pack], max(1, most) * shape.pack))))
+        fitting.append((asked, job, list(chunks(keys[: left * shape.pack], max(1, most) * shape.pack))))
     count = sum(len(arrays) for _, _, arrays in fitting)
     parts = []
     for asked, job, arrays in fitting:
@@ -124,7 +121,7 @@ def dispatch(folder: StudyFolder, services: Services, *, sparing: bool = False) 
     """Submit what waits and fits, parents before the branches whose jobs wait for them; return how many went out.
 
     For the holder of the submit lock. Nothing goes out that the study's budget does not cover to its time limit.
-    Raises ValueError (a SchedulerError) where the scheduler refuses for good, or nobody knows whether it accepted.
+    Raises ValueError (a SubmitError) where the scheduler refuses for good, or nobody knows whether it accepted.
     """
     dependencies.take_back(folder, services)
     out = 0
@@ -153,10 +150,10 @@ def _submit_what_fits(
     if seen.problem:
         why = f"the scheduler gave no answer ({seen.problem})"
         return _all_wait(folder, services, why, state, sparing)
-    gone = {key for key, job in after.items() if not dependencies.lives(job, seen.queue.alive)}
+    gone = {key for key, job in after.items() if not dependencies.lives(job, seen.alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
     over = settled(folder, state, seen)
-    decided = plan(state, seen, getpass.getuser(), held, after=after, sparing=sparing, over=over)
+    decided = plan(state, seen, held, after=after, sparing=sparing, over=over)
     out, singles, why = 0, 0, decided.why
     purse = budget.purse(folder, services.runner) if decided.parts else None
     for part in decided.parts:
@@ -214,18 +211,16 @@ def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services)
     try:
         if indices:
             sbatch.cancel(indices, services.runner)
-    except sbatch.SchedulerError as error:
+    except SubmitError as error:
         services.say(f"{error}: they find that they are not wanted as they begin")
 
 
 def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool) -> str:
     """Submit one array or job; return why it was refused for now, "" where it went out."""
-    from study.executors.slurm import sbatch
-
     shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
     jobs = shape.jobs(len(part.keys)) if part.array else None
     module, also = ("study.workers.worker", {UNIT: True}) if part.of_search else ("study.job", {})
-    name = sbatch.batch_name(folder.name)
+    name = batch_name(folder.name)
     request = Request(name, shape, jobs, part.keys, part.asked.code, part.throttle, module, also)
     sent = send(folder, request, services, patient=patient)
     if part.array and not sent.full:
@@ -252,23 +247,23 @@ class _Alive:
     throttles: int
 
 
-def settled(folder: StudyFolder, state: Ledger, seen: limits.Room) -> set[str]:
+def settled(folder: StudyFolder, state: Ledger, seen: QueueLimits) -> set[str]:
     """Return the last jobs of their submissions that live though nothing runs in them any more, to submit others.
 
     Each would wait for the rest. A job that SLURM starts again has attempts that ended, and lives: what counts is how
     its points ended for good.
     """
-    last = [b for b in state.batches.values() if seen.queue.alive.get(b.job_id or "", 0) == 1]
+    last = [b for b in state.batches.values() if seen.alive.get(b.job_id or "", 0) == 1]
     return {b.job_id or "" for b in last if b.keys and all(is_over(folder, state, key, b) for key in b.keys)}
 
 
-def _alive(state: Ledger, seen: limits.Room, over: Collection[str]) -> _Alive:
+def _alive(state: Ledger, seen: QueueLimits, over: Collection[str]) -> _Alive:
     """Return how many jobs of the study live, and how many of them may run at once."""
     jobs = throttles = 0
     for batch in state.batches.values():
         if batch.job_id in over:
             continue
-        count = seen.queue.alive.get(batch.job_id or "", 0) if batch.executor == "slurm" else 0
+        count = seen.alive.get(batch.job_id or "", 0) if batch.executor == "slurm" else 0
         jobs += count
         throttles += count if batch.throttle is None else min(count, batch.throttle)
     return _Alive(jobs, throttles)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from study.executors.base import QueueView, Runner
 from study.executors.job_spec import Shape
 from study.executors.local import write_batch
-from study.executors.slurm import query
 from study.failures.kinds import Kind
 from study.failures.retry_policy import (
     ENDED_BADLY,
@@ -114,7 +114,7 @@ def ends_of(folder: StudyFolder, services: Services, known: Ledger, failed: Fail
     return new_ends([failed], known.ends, rules, services.clock(), memory=memory, saved=saved)
 
 
-def certain(statuses: Sequence[PointStatus], view: query.View) -> list[PointStatus]:
+def certain(statuses: Sequence[PointStatus], view: QueueView) -> list[PointStatus]:
     """Return the statuses from which something may follow.
 
     None where squeue did not answer in full: a job may have been requeued. Where sacct did not, those of which a file
@@ -222,7 +222,7 @@ def nodes_left_out(known: Ledger, ends: Sequence[End], rules: Rules, services: S
     return evidence(history.values(), states, rules, now)
 
 
-def node_states(nodes: Sequence[str], runner: query.Runner) -> dict[str, str]:
+def node_states(nodes: Sequence[str], runner: Runner) -> dict[str, str]:
     """Return sinfo's word for each of these nodes; none where it gives no answer."""
     answer = runner(["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"])
     if answer.code != 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator
 
+from study.executors.base import Runner
 from study.executors.slurm import query
 from study.failures.retry_policy import Action
 from study.reconcile.services import Services
@@ -29,7 +30,7 @@ def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
     return PACE_SECONDS if len(_some_open(folder, state, ended)) > FEW else FEW_PACE_SECONDS
 
 
-def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: query.Runner = query.run) -> bool:
+def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: Runner = query.run) -> bool:
     """Whether a job of the study is left that submits what waits as it ends.
 
     Where files leave only a few points of which that may be true, SLURM is asked: a job that was killed outright, or

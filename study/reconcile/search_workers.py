@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from study.config.schema import ClusterConfig
+from study.executors import query
+from study.executors.base import ALIVE, batch_name
 from study.executors.job_spec import Shape
-from study.executors.slurm import query
 from study.executors.slurm import site as room
 from study.process import code_snapshot
 from study.reconcile import units
@@ -18,8 +19,6 @@ from study.text import counted
 
 def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConfig, count: int) -> int:
     """Submit as many workers as are missing, as one array; return how many those were. For the submit lock's holder."""
-    from study.executors.slurm import sbatch
-
     units.give_up_all(folder, services)  # that were jobs of their own, and would wait for these
     missing = count - _living(folder, services)
     if missing <= 0:
@@ -34,8 +33,7 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
         raise ValueError(f"{missing} workers: {short}")
     version = code_snapshot.take(folder, shape.code)
     there = room.site(services.runner, folder.limits, services.clock())
-    arrays = sbatch.array_limit(there.allowed.controller.max_array)
-    services.say(_send(folder, shape, version.id, missing, services, arrays=arrays > 0))
+    services.say(_send(folder, shape, version.id, missing, services, arrays=there.array_limit > 0))
     return missing
 
 
@@ -44,12 +42,10 @@ def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Se
 
     Raises ValueError where one is refused; what went out before is said then too.
     """
-    from study.executors.slurm import sbatch
-
     names: list[str] = []
     try:
         for _ in range(1 if arrays else count):
-            name = sbatch.batch_name(folder.name)
+            name = batch_name(folder.name)
             request = Request(name, shape, count if arrays else None, code=code, module="study.workers.worker")
             sent = send(folder, request, services)
             if sent.full:
@@ -69,10 +65,7 @@ def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Se
 def _living(folder: StudyFolder, services: Services) -> int:
     """Return how many workers of earlier submissions are queued or running; ValueError where SLURM does not say."""
     known = ledger.read(folder)
-    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
-    if not ids:
-        return 0
-    seen = query.look(ids, services.runner)
+    seen = query(known.batches.values(), services.runner)
     if not seen.queue_complete:
         raise ValueError(f"SLURM does not say which workers run ({'; '.join(seen.problems)}): try again later")
-    return sum(job.state in ("queued", "running") for job in seen.jobs.values())
+    return sum(job.state in ALIVE for job in seen.jobs.values())

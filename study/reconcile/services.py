@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from study.executors.base import Runner
 from study.executors.slurm import query
 
 
@@ -17,7 +18,7 @@ def _print(text: str) -> None:
 class Services:
     """The scheduler's commands, a clock [s since 1970], and where messages go."""
 
-    runner: query.Runner = query.run
+    runner: Runner = query.run
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     say: Callable[[str], None] = _print

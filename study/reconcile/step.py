@@ -162,10 +162,10 @@ def _by_a_job(study: StudyFolder, services: Services, trigger: Neighbours | Atte
 
         again = failures.record_own(study, services, trigger.failed)
         return _at_end(study, services, {trigger.failed.key}) if again else 0
-    from study.executors.slurm import query
+    from study.executors import query
     from study.status.observer import Observer
 
-    observer = Observer(study, lambda ids: query.look(ids, services.runner))
+    observer = Observer(study, lambda batches: query(batches, services.runner))
     observer.refresh()
     return _record_and_submit(study, services, observer, observer.statuses(), NEIGHBOURS_SECONDS) or 0
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from study.executors.base import Lookup, SubmitError
 from study.executors.job_spec import Shape
 from study.executors.slurm import query
 from study.process import code_snapshot
@@ -62,7 +63,7 @@ class Sent:
 def send(folder: StudyFolder, request: Request, services: Services, *, patient: bool = True) -> Sent:
     """Submit: the intent first, then sbatch, then what became of it. For the submit lock's holder.
 
-    Raises ValueError (a SchedulerError) where SLURM refuses for good, or nobody knows whether it accepted.
+    Raises ValueError (a SubmitError) where SLURM refuses for good, or nobody knows whether it accepted.
     """
     from study.executors.slurm import sbatch
 
@@ -70,7 +71,7 @@ def send(folder: StudyFolder, request: Request, services: Services, *, patient: 
     ledger.extend(folder, [request.intent()])
     try:
         job_id = sbatch.submit(folder, request.name, text, services.runner, shape=request.shape)
-    except sbatch.SchedulerError as error:
+    except SubmitError as error:
         if error.full:
             ledger.append(folder, "abandoned", name=request.name, why=str(error))
             return Sent(None, str(error))
@@ -142,7 +143,7 @@ def after_error(folder: StudyFolder, name: str, error: ValueError, services: Ser
     raise ValueError(f"{error}: it is not known whether {name} was submitted: give the command again later") from error
 
 
-def _look_up(folder: StudyFolder, batch: ledger.Batch, services: Services) -> query.Lookup:
+def _look_up(folder: StudyFolder, batch: ledger.Batch, services: Services) -> Lookup:
     """Look an ambiguous submission up: in the attempts that it may have made already, then by its name."""
     from study.records.attempts import latest_attempt
 
@@ -150,5 +151,5 @@ def _look_up(folder: StudyFolder, batch: ledger.Batch, services: Services) -> qu
         run = folder.run(key)
         attempt = latest_attempt(run) if run.attempts.is_dir() else None
         if attempt is not None and attempt.batch == batch.name:
-            return query.Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
+            return Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
     return query.find(batch.name, batch.time, services.runner)

@@ -11,8 +11,9 @@ import time
 from dataclasses import replace
 
 from study.config.schema import ClusterConfig
+from study.executors import query
+from study.executors.base import QueueView, batch_name
 from study.executors.job_spec import Shape
-from study.executors.slurm import query
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, Rules
 from study.process import code_snapshot
@@ -43,7 +44,7 @@ def submit_units(folder: StudyFolder, services: Services) -> int:
     office = Office.of(folder)
     give_up(office, services)
     while len(_claimed(office)) < office.settings.workers and not unclear:
-        claim = office.claim(f"{JOB}{_name(folder)}", lease=False)
+        claim = office.claim(f"{JOB}{batch_name(folder.name)}", lease=False)
         if claim is None:
             break
         _queue(office, claim, services)
@@ -107,8 +108,7 @@ def give_up(office: Office, services: Services) -> None:
         return
     known = ledger.read(office.folder)
     of = {claim.number: _batch(known, name_of(claim)) for claim in claims}
-    ids = sorted({batch.job_id for batch in of.values() if batch is not None and batch.job_id is not None})
-    seen = query.look(ids, services.runner) if ids else query.View()
+    seen = query((batch for batch in of.values() if batch is not None), services.runner)
     with office.transaction():
         for claim in claims:
             if office.search.is_current(claim.number, claim.unit.trial):
@@ -120,7 +120,7 @@ def give_up(office: Office, services: Services) -> None:
                     office.lose(claim, why, ended - began, begun=began > 0.0, kind=kind)
 
 
-def gone(known: Ledger, unit: str, seen: query.View) -> str | None:
+def gone(known: Ledger, unit: str, seen: QueueView) -> str | None:
     """Return why a unit neither waits nor runs; None where it does, or where nobody can tell. Pure."""
     if unit in known.waiting:
         return None
@@ -133,7 +133,7 @@ def gone(known: Ledger, unit: str, seen: query.View) -> str | None:
     return _over(_job(unit, batch), seen) if batch.job_id is not None else None
 
 
-def _over(name: str, seen: query.View) -> str | None:
+def _over(name: str, seen: QueueView) -> str | None:
     job = seen.jobs.get(name)
     if job is None:
         return "SLURM knows no such job" if seen.queue_complete else None
@@ -149,7 +149,7 @@ def _job(unit: str, batch: ledger.Batch) -> str:
     return batch.job(batch.task(unit) if batch.keys else 0)
 
 
-def _kind(unit: str, batch: ledger.Batch | None, seen: query.View) -> Kind:
+def _kind(unit: str, batch: ledger.Batch | None, seen: QueueView) -> Kind:
     """Return the kind of end of a unit that is gone."""
     job = None if batch is None or batch.job_id is None else seen.jobs.get(_job(unit, batch))
     return by_job(job.word) if job is not None else GONE
@@ -231,9 +231,3 @@ def give_up_all(folder: StudyFolder, services: Services) -> None:
 
 def _claimed(office: Office) -> list[Claim]:
     return [claim for claim in office.search.claims.values() if claim.worker.startswith(JOB)]
-
-
-def _name(folder: StudyFolder) -> str:
-    from study.executors.slurm.sbatch import batch_name
-
-    return batch_name(folder.name)

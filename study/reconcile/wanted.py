@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from study.config.schema import ClusterConfig
+from study.executors import query
 from study.executors.local import write_batch
-from study.executors.slurm import query
 from study.executors.slurm import site as room
 from study.planning import sizing
 from study.planning.ranks import longest_first, tasks
@@ -30,7 +30,7 @@ def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
     For the submit lock's holder. Raises ValueError where one could never start, or where all together are over the
     study's budget.
     """
-    observer = Observer(folder, lambda ids: query.look(ids, services.runner))
+    observer = Observer(folder, lambda batches: query(batches, services.runner))
     observer.refresh()
     states = {status.key: status.state for status in observer.statuses()}
     _say_what_stays(folder, asked.keys, states, services)

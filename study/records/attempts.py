@@ -7,13 +7,11 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from analysis.inputs import recorded
-from study.records import ledger
 from study.storage.files import read_json, tail
-from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder, StudyFolder
+from study.storage.layout import ATTEMPTS, JOB, OUTCOME, AttemptFolder, RunFolder
 
 
 def claim(run: RunFolder) -> tuple[int, AttemptFolder]:
@@ -52,8 +50,8 @@ def read_attempts(path: str) -> tuple[dict[str, Any] | None, Attempt | None]:
 
 
 def is_alive(job: Mapping[str, Any]) -> bool | None:
-    """Return whether the process that job.json names lives; None where it belongs to another host or to SLURM."""
-    if job.get("executor") != "local" or job.get("host") != socket.gethostname():
+    """Return whether the process that job.json names lives; None where it belongs to another host."""
+    if job.get("host") != socket.gethostname():
         return None
     import psutil
 
@@ -85,13 +83,6 @@ def last_metrics(run: RunFolder) -> dict[str, Any] | None:
             rollbacks += found
             stands = stands or {"step": found[0][1], "tokens": int(record["metrics"].get("to_tokens") or 0)}
     return stands
-
-
-def job_log(folder: StudyFolder, batch: ledger.Batch, key: str) -> Path:
-    """Return where a point's job writes before and after its attempt: the job's own log."""
-    if batch.executor == "local":
-        return folder.jobs / "local.log"
-    return folder.jobs / f"{batch.job(batch.task(key))}_0_log.out"
 
 
 @dataclass(frozen=True)

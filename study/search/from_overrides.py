@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 
 from study.config.dotted import flat
 from study.config.schema import StudyConfig
+from study.executors import load
 from study.search.settings import Settings, described
 from sweeps.history import Setting
 from sweeps.rungs import first_rung
@@ -138,7 +139,7 @@ def settings_of(
             f"search.stake={search.stake} is what asha_guarded selects with: it needs search=asha_guarded, and "
             f"search.name is {search.name}"
         )
-    if search.shape == "jobs" and config.cluster.executor != "slurm":
+    if search.shape == "jobs" and not load(config.cluster.executor).detached:
         raise ValueError(
             "search.shape=jobs submits a job for each unit: it needs cluster=slurm, or take search.shape=pool"
         )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.config.schema import StudySection
+from study.executors import query
+from study.executors.base import Runner
 from study.executors.job_spec import Shape
-from study.executors.slurm import query
 from study.records import ledger
 from study.records.point import Point
 from study.records.settings import load_section
@@ -76,9 +77,9 @@ def balances(
     limits: StudySection,
     asked: Sequence[tuple[Shape, int]],
     seen: tuple[Mapping[str, Point], Sequence[PointStatus]],
-    runner: query.Runner = query.run,
+    runner: Runner | None = None,
 ) -> list[Balance]:
-    """Return each budget that the study has, with what `asked` (shape, jobs) adds; asks sacct only if there is one.
+    """Return each budget that the study has, with what `asked` (shape, jobs) adds; asks for costs only if there is one.
 
     seen: the study's points and what is known of them.
     """
@@ -100,7 +101,7 @@ def balances(
 
 
 def check(
-    folder: StudyFolder, wanted: Sequence[tuple[Shape, int]], waiting: Sequence[str], runner: query.Runner = query.run
+    folder: StudyFolder, wanted: Sequence[tuple[Shape, int]], waiting: Sequence[str], runner: Runner | None = None
 ) -> None:
     """Raise ValueError where points (shape, how many) are over the study's budget with all that is out already.
 
@@ -134,7 +135,7 @@ class Purse:
         return ""
 
 
-def purse(folder: StudyFolder, runner: query.Runner = query.run) -> Purse | None:
+def purse(folder: StudyFolder, runner: Runner | None = None) -> Purse | None:
     """Return what is left of the study's budgets; None where it has none."""
     limits = section(folder)
     if limits.gpu_hours is None and limits.core_hours is None:
@@ -142,8 +143,8 @@ def purse(folder: StudyFolder, runner: query.Runner = query.run) -> Purse | None
     return Purse(balances(folder, limits, (), _seen(folder, runner), runner))
 
 
-def _seen(folder: StudyFolder, runner: query.Runner) -> tuple[Mapping[str, Point], Sequence[PointStatus]]:
-    observer = Observer(folder, lambda ids: query.look(ids, runner))
+def _seen(folder: StudyFolder, runner: Runner | None) -> tuple[Mapping[str, Point], Sequence[PointStatus]]:
+    observer = Observer(folder, lambda batches: query(batches, runner))
     observer.refresh()
     return observer.points, observer.statuses()
 

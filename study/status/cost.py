@@ -1,20 +1,20 @@
 """What a study costs: device time asked, used, lost to failures and idle, from accounting or from the runs' clocks.
 
-sacct is read with its duplicates, for a requeued job's earlier runs are hidden without them. A job that accounting
-does not know is charged by the clocks of its attempts. Jobs with GPUs are counted in GPU-hours, others in core-hours.
+A job that accounting does not know is charged by the clocks of its attempts. Jobs with GPUs are counted in GPU-hours,
+others in core-hours.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from study.executors import detached, load, submitted
+from study.executors.base import JobRun, Runner
 from study.executors.job_spec import Shape
-from study.executors.slurm import query
 from study.records import ledger
 from study.records.last_sign import last_sign
 from study.records.point import Point
@@ -23,9 +23,6 @@ from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
 
 GPU, CORE = "GPU-hours", "core-hours"
-FORMAT = "JobID,JobName,State,ElapsedRaw,AllocTRES,Start"
-ALIVE = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "STOPPED", "SIGNALING"})
-FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"})
 LOST_STATES = frozenset({"failed"})
 SLACK_SECONDS = 5.0
 """Clocks of nodes and of the accounting may differ by so much, and the latter counts whole seconds."""
@@ -46,20 +43,20 @@ class Devices:
 
 @dataclass(frozen=True)
 class Charge:
-    """One run of one job on its nodes: a requeued job has several. `word`: SLURM's state; started: seconds since 1970.
+    """One run of one job on its nodes: a requeued job has several. started: seconds since 1970.
 
-    busy, lost [s]: time of its attempts, and of those that failed, summed over the points that share it. over: it has
-    ended. clocks: by its attempts' clocks.
+    busy, lost [s]: time of its attempts, and of those that failed, summed over the points that share it. failed, over:
+    it has failed, it has ended. clocks: by its attempts' clocks.
     """
 
     job_id: str
     devices: Devices
-    word: str
     started: float
     seconds: float
     busy: float = 0.0
     lost: float = 0.0
     over: bool = True
+    failed: bool = False
     clocks: bool = False
 
     @property
@@ -107,9 +104,9 @@ class Attempted:
 
 
 def measure(
-    folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus], runner: query.Runner = query.run
+    folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus], runner: Runner | None = None
 ) -> list[Cost]:
-    """Return the cost in each unit that the study's jobs have, from one sacct and the attempts' files."""
+    """Return the cost in each unit that the study's jobs have, from accounting and the attempts' files."""
     known = ledger.read(folder)
     made = attempts(folder, list(points), time.time())
     charged, problems = accounted(known, runner)
@@ -128,7 +125,7 @@ def quick(folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[P
     unit = units(known)[0]
     used = lost = 0.0
     jobs: dict[tuple[str, int], float] = {}
-    held = {name: _devices(b, None) for name, b in known.batches.items() if b.executor == "slurm"}
+    held = {name: _devices(b, None) for name, b in known.batches.items() if detached(b)}
     place = {name: {key: i // b.pack for i, key in enumerate(b.keys)} for name, b in known.batches.items()}
     for status in statuses:
         if status.attempt is not None and status.attempt > 1:
@@ -156,29 +153,21 @@ def units(known: ledger.Ledger) -> list[str]:
     return [GPU] * (True in found) + [CORE] * (False in found) or [CORE]
 
 
-def accounted(known: ledger.Ledger, runner: query.Runner = query.run) -> tuple[list[Charge] | None, tuple[str, ...]]:
-    """Return every run of the study's jobs that sacct knows, requeued ones too; None, and why, where it says nothing.
-
-    Ids of jobs are used again in time: a record counts only under the name of the batch that has its id.
-    """
-    batches = {b.job_id: b for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None}
-    if not batches:
-        return [], ()
-    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(b.time for b in batches.values()) - 86400))
-    command = ["sacct", "-n", "-P", "-X", "--duplicates", f"--format={FORMAT}", f"--starttime={since}"]
-    answer = runner([*command, f"--jobs={','.join(sorted(batches))}"])
-    if answer.code != 0:
-        return None, (answer.error.splitlines()[-1] if answer.error else "sacct gave no answer",)
-    charges, bad = [], 0
-    for line in answer.out.splitlines():
-        try:
-            one = _record(line, batches)
-        except ValueError:
-            bad += 1
-            continue
-        if one is not None:
-            charges.append(one)
-    return charges, ((f"sacct: {bad} line(s) could not be read",) if bad else ())
+def accounted(known: ledger.Ledger, runner: Runner | None = None) -> tuple[list[Charge] | None, tuple[str, ...]]:
+    """Return every run of the study's jobs that accounting knows, requeued ones too; or None, and why."""
+    by_executor: dict[str, list[ledger.Batch]] = defaultdict(list)
+    for batch in submitted(known.batches.values()):
+        by_executor[batch.executor].append(batch)
+    charges: list[Charge] = []
+    problems: tuple[str, ...] = ()
+    for name, batches in by_executor.items():
+        runs, said = load(name, runner).accounting(batches)
+        if runs is None:
+            return None, said
+        held = {str(batch.job_id): _devices(batch, None) for batch in batches}
+        charges += [_charge(run, held[run.job_id.partition("_")[0]]) for run in runs]
+        problems += said
+    return charges, problems
 
 
 def attempts(folder: StudyFolder, keys: Iterable[str], now: float) -> list[Attempted]:
@@ -248,7 +237,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
             alive[status.batch].add(status.key)
     asked = reserved = 0.0
     for name, batch in known.batches.items():
-        if batch.executor != "slurm" or batch.abandoned is not None:
+        if not detached(batch) or batch.abandoned is not None:
             continue
         shape = Shape.read(batch.resources)
         each = shape.hours * _devices(batch, None).count(unit)
@@ -263,8 +252,8 @@ def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tupl
     """Return the same of a search's jobs, whose batches name no points: of those that have run, and of the alive."""
     each = {
         batch.job_id: Shape.read(batch.resources).hours * _devices(batch, None).count(unit)
-        for batch in known.batches.values()
-        if batch.executor == "slurm" and batch.of_search and batch.job_id is not None
+        for batch in submitted(known.batches.values())
+        if batch.of_search
     }
     asked = {one.job_id for one in charges}
     alive = {one.job_id for one in charges if not one.over}
@@ -274,29 +263,17 @@ def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tupl
 
 def _devices(batch: ledger.Batch, point: Point | None) -> Devices:
     """Return what a job of a batch holds by its recorded shape; a local run holds the cores of its processes."""
-    if batch.executor != "slurm":
+    if not detached(batch):
         threads = point.config.runtime.threads if point is not None else 1
         return Devices(0, max(1, int(batch.resources.get("tasks") or 1)) * threads)
     return devices(Shape.read(batch.resources))
 
 
-def _record(line: str, batches: Mapping[str, ledger.Batch]) -> Charge | None:
-    """Return the run in a line of sacct; None for one that never ran or is not ours. ValueError if not understood."""
-    job_id, name, state, elapsed, tres, start = line.split("|")
-    batch = batches.get(job_id.partition("_")[0])
-    word = state.split(" ")[0].rstrip("+")
-    if not re.fullmatch(r"[A-Z_]+", word):
-        raise ValueError(line)
-    if batch is None or batch.name != name:
-        return None
-    if elapsed in ("", "0") or start in ("", "Unknown", "None"):
-        return None
-    held = _devices(batch, None)
-    said = {k: v for k, _, v in (part.partition("=") for part in tres.split(",")) if v.isdigit()}
-    had = replace(held, gpus=int(said.get("gres/gpu", held.gpus)), cores=int(said.get("cpu", held.cores)))
-    began = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S"))
-    one = Charge(job_id, had, word, began, float(int(elapsed)), over=word not in ALIVE)
-    return replace(one, lost=one.seconds * held.slots) if word in FAILED else one
+def _charge(run: JobRun, asked: Devices) -> Charge:
+    """Return a run by accounting with what it held, or what its job asked for where that is not said."""
+    held = replace(asked, gpus=asked.gpus if run.gpus is None else run.gpus, cores=run.cores or asked.cores)
+    lost = run.seconds * held.slots if run.failed else 0.0
+    return Charge(run.job_id, held, run.started, run.seconds, lost=lost, over=run.over, failed=run.failed)
 
 
 def _attempts(run: RunFolder, key: str, now: float) -> list[Attempted]:
@@ -337,8 +314,7 @@ def _busy(run: Charge, inside: Sequence[Attempted]) -> Charge:
     if not inside:
         return run
     spans = [(max(0.0, min(a.ended, run.ended) - max(a.started, run.started)), a) for a in inside]
-    failed = run.word in FAILED
-    lost = sum(span for span, a in spans if a.state in LOST_STATES or (a.state is None and failed))
+    lost = sum(span for span, a in spans if a.state in LOST_STATES or (a.state is None and run.failed))
     return replace(run, busy=sum(span for span, _ in spans), lost=lost)
 
 
@@ -347,5 +323,5 @@ def _by_clock(known: ledger.Ledger, points: Mapping[str, Point], group: Sequence
     began, ended = min(a.started for a in group), max(a.ended for a in group)
     held = _devices(batch, points.get(group[0].key))
     over = all(a.state is not None for a in group)
-    run = Charge(group[0].job_id, held, "", began, ended - began, over=over, clocks=True)
+    run = Charge(group[0].job_id, held, began, ended - began, over=over, clocks=True)
     return _busy(run, group)

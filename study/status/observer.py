@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from study.executors.slurm import query, queue_reasons
+from study.executors import detached, load, query, submitted
+from study.executors.base import Job, QueueView
 from study.failures.kinds import HELD, Kind, by_words, headline
 from study.failures.retry_policy import ENDED_BADLY
 from study.records import ledger
-from study.records.attempts import Attempt, is_alive, job_log, last_metrics, read_attempts
+from study.records.attempts import Attempt, is_alive, last_metrics, read_attempts
 from study.records.heartbeats import read_beat, slow_rank
 from study.records.last_sign import last_sign
 from study.records.point import Point
@@ -25,7 +26,8 @@ from study.storage.layout import RunFolder, StudyFolder
 
 HELD_CODE = f"exit code {HELD}:0"
 """What sacct says of a job that left its run to another attempt."""
-Look = Callable[[Sequence[str]], query.View]
+Look = Callable[[Sequence[ledger.Batch]], QueueView]
+"""Asks the schedulers about the jobs of these batches."""
 
 
 @dataclass
@@ -36,8 +38,8 @@ class Observer:
     """
 
     folder: StudyFolder
-    look: Look = query.look
-    view: query.View = field(default_factory=query.View)
+    look: Look = query
+    view: QueueView = field(default_factory=QueueView)
     _points: dict[str, Point] = field(default_factory=dict)
     _points_size: int = -1
     _ledger: ledger.Ledger = field(default_factory=ledger.Ledger)
@@ -67,19 +69,14 @@ class Observer:
         state = self.known
         self._recall()
         names = {state.current[key] for key in self.points if key in state.current and key not in self._settled}
-        batches = (state.batches[name] for name in names)
-        ids = sorted({b.job_id for b in batches if b.executor == "slurm" and b.job_id is not None})
-        self.view = self.look(ids) if ids else query.View()
+        batches = submitted(state.batches[name] for name in sorted(names))
+        self.view = self.look(batches) if batches else QueueView()
 
     def statuses(self) -> list[PointStatus]:
         """Return every point's status, from its files as they are now and the scheduler's last view."""
         state = self.known
         remembered = self._recall()
-        places = {
-            name: batch.places()
-            for name, batch in state.batches.items()
-            if batch.executor == "slurm" and batch.job_id is not None
-        }
+        places = {batch.name: batch.places() for batch in submitted(state.batches.values())}
         started = _subfolders(self.folder.path)
         self._no_room = str((read_json(self.folder.feed) or {}).get("why") or "") if state.waiting else ""
         found = [self._status(point, state, places, point.key in started) for point in self.points.values()]
@@ -105,15 +102,18 @@ class Observer:
         if settled is not None and settled.batch == (batch and batch.name):
             return settled
         job, name = None, ""
-        if batch is not None and batch.executor == "slurm" and batch.job_id is not None:
+        if batch is not None and batch.name in places:
             name = places[batch.name][key]
             job = self.view.jobs.get(name)
         seen, outcome = gather(self.folder, key, state, self.view, job, no_room=self._no_room, started=started)
         status = _describe(point, self.folder, seen, judge(seen), outcome)
         if status.state == "queued" and job is not None:
-            means = queue_reasons.explain(job.reason)
-            follows = means.help.format(jobs=queue_reasons.jobs([name], [name]))
+            assert batch is not None
+            executor = load(batch.executor)
+            means = executor.explain(job.reason)
+            follows = means.help.format(jobs=executor.job_names([name], [name]))
             status = replace(status, job_id=name, why=means.words, reason=job.reason, next=follows)
+            status = replace(status, executor=executor.name)
         elif status.state == "running" and job is not None and job.state == "running":
             status = replace(status, job_id=name)  # also before its attempt has begun
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
@@ -128,8 +128,8 @@ def gather(
     folder: StudyFolder,
     key: str,
     state: ledger.Ledger,
-    view: query.View,
-    job: query.Job | None,
+    view: QueueView,
+    job: Job | None,
     *,
     no_room: str = "",
     started: bool = True,
@@ -140,7 +140,7 @@ def gather(
     """
     batch, path = state.batch(key), f"{folder.path}/{key}"
     outcome, attempt = read_attempts(path) if started else (None, None)
-    alive = None if attempt is None or attempt.ended is not None else is_alive(attempt.job)
+    alive = None if attempt is None else _is_alive(attempt)
     if alive is False:  # it may have written how it ended since its files were read: now it writes no more
         outcome, attempt = read_attempts(path)
     owned = None
@@ -163,14 +163,20 @@ def gather(
     return seen, outcome
 
 
+def _is_alive(attempt: Attempt) -> bool | None:
+    """Return whether the process of an attempt lives that has not ended; None where a scheduler knows, or nobody."""
+    name = attempt.job.get("executor")
+    return None if attempt.ended is not None or name is None or load(name).detached else is_alive(attempt.job)
+
+
 def _owned(
-    run: RunFolder, batch: ledger.Batch | None, attempt: Attempt | None, job: query.Job | None, queue_complete: bool
+    run: RunFolder, batch: ledger.Batch | None, attempt: Attempt | None, job: Job | None, queue_complete: bool
 ) -> bool | None:
     """Return whether another attempt still has the run that a job left to it; None where no job did, or it is not over.
 
     Who has a run holds its lock, as long as any process of it lives: a lock that is free is an owner known to be dead.
     """
-    if batch is None or batch.executor != "slurm":
+    if batch is None or not detached(batch):
         return None
     if not queue_complete if job is None else job.state not in ("failed", "completed"):
         return None
@@ -182,11 +188,11 @@ def _owned(
     return not RunLock.is_free(run.lock)
 
 
-def observe(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
+def observe(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
     """Return every point's status, after one look at the scheduler where one of them needs it."""
     observer = Observer(folder, look)
     unsettled = any(not status.ended for status in observer.statuses())
-    if unsettled or any(batch.executor == "slurm" for batch in observer.known.batches.values()):
+    if unsettled or any(map(detached, observer.known.batches.values())):
         observer.refresh()
     return observer.statuses()
 
@@ -266,7 +272,9 @@ def _last_said(run: RunFolder, seen: Evidence) -> Sequence[str]:
     if attempt is not None and (batch is None or attempt.batch == batch.name):
         written = (attempt.ended or {}).get("error")
         return str(written).splitlines() if written else last_lines(run.attempt(attempt.number).stderr(0))
-    return last_lines(job_log(StudyFolder(run.path.parent), batch, run.path.name)) if batch else ()
+    if batch is None:
+        return ()
+    return last_lines(load(batch.executor).log(StudyFolder(run.path.parent), batch, run.path.name))
 
 
 def _seconds(run: RunFolder, attempt: Attempt | None, state: str) -> float | None:

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from study.executors.slurm import queue_reasons
-from study.executors.slurm.query import ALIVE
+from study.executors import load
+from study.executors.base import ALIVE, ORDINARY, QueueReason
 from study.records.point import Point
 from study.status.cost import Cost
 from study.status.states import REFUSED, RESUMABLE, PointState, PointStatus
@@ -135,23 +135,23 @@ def _is_refused(status: PointStatus) -> bool:
 
 
 def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
-    """Return why SLURM has not started what is queued, and what helps where that does not pass as the queue moves on.
+    """Return why what is queued has not been started, and what helps where that does not pass as the queue moves on.
 
     Nothing where all of it is ordinary queueing.
     """
     lives = [s for s in statuses if s.state in ALIVE]
-    groups: dict[str, list[PointStatus]] = {}
+    groups: dict[tuple[str, str], list[PointStatus]] = {}
     for status in lives:
         if status.state == "queued":
-            groups.setdefault(status.reason, []).append(status)
+            groups.setdefault((status.executor, status.reason), []).append(status)
     lines: list[str] = []
-    for reason, group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        means = queue_reasons.explain(reason)
-        if means.kind != queue_reasons.ORDINARY:
+    for (name, reason), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        means = _explained(group[0])
+        if means.kind != ORDINARY:
             mine = [s.job_id for s in group if s.job_id]
             # No command that is shown may end what runs, or say of a whole array what is meant of a task.
             others = [s.job_id for s in statuses if s.job_id and (s.state, s.reason) != ("queued", reason)]
-            helps = means.help.format(jobs=queue_reasons.jobs(mine, others))
+            helps = means.help.format(jobs=load(name).job_names(mine, others))
             lines += _folded(f"{len(group):,} queued: {means.words}") + _folded(f"    {helps}")
     if lines and stands_still(statuses):
         lines.append("the study stands still: nothing of it runs, and nothing starts before that is mended or passes")
@@ -162,9 +162,11 @@ def stands_still(statuses: Sequence[PointStatus]) -> bool:
     """Whether points are queued, none of them for an ordinary reason, and none runs that could make room."""
     waits = [s for s in statuses if s.state == "queued"]
     runs = any(s.state == "running" for s in statuses)
-    return (
-        bool(waits) and not runs and all(queue_reasons.explain(s.reason).kind != queue_reasons.ORDINARY for s in waits)
-    )
+    return bool(waits) and not runs and all(_explained(s).kind != ORDINARY for s in waits)
+
+
+def _explained(queued: PointStatus) -> QueueReason:
+    return load(queued.executor).explain(queued.reason)
 
 
 def _folded(text: str) -> list[str]:

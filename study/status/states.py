@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from study.executors.slurm.query import Job
+from study.executors import detached
+from study.executors.base import Job
 from study.failures.kinds import FAILURES, AttemptState, Kind, by_slurm
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
@@ -102,7 +103,7 @@ def judge(seen: Evidence) -> Standing:
             return Standing(PointState.WAITING, seen.waiting)
         return _waiting(seen)
     mine = attempt if attempt is not None and attempt.batch == seen.batch.name else None
-    return _local(seen, mine) if seen.batch.executor == "local" else _slurm(seen, mine)
+    return _scheduled(seen, mine) if detached(seen.batch) else _local(seen, mine)
 
 
 def _waiting(seen: Evidence) -> Standing:
@@ -131,7 +132,7 @@ def _local(seen: Evidence, mine: Attempt | None) -> Standing:
     return Standing(PointState.INTERRUPTED, "its process was killed outright", Kind.KILLED)
 
 
-def _slurm(seen: Evidence, mine: Attempt | None) -> Standing:
+def _scheduled(seen: Evidence, mine: Attempt | None) -> Standing:
     assert seen.batch is not None
     if seen.batch.ambiguous:
         return Standing(PointState.UNKNOWN, "nobody wrote down whether it was submitted: submit again to settle it")
@@ -185,9 +186,8 @@ def _packed(batch: Batch, mine: Attempt | None) -> Standing | None:
 def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
     """Return the state that an attempt wrote; why it was interrupted, the scheduler and the ledger know better."""
     state, kind, job = str(ended.get("state", "unknown")), _kind(ended), seen.job
-    slurm = seen.batch is not None and seen.batch.executor == "slurm"
     told = state in (AttemptState.INTERRUPTED, AttemptState.PREEMPTED)
-    if slurm and job is None and not seen.queue_complete and (told or seen.again):
+    if detached(seen.batch) and job is None and not seen.queue_complete and (told or seen.again):
         return Standing(PointState.UNKNOWN, f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
     said = _by_job(job) if job is not None and (FAILURES[kind].unsure or told) else None
     if told and (seen.cancelled or said == Kind.CANCELLED):
@@ -244,9 +244,9 @@ class PointStatus:
     """One point as a person wants to see it. `loss` [nats per token] is the validation loss once completed.
 
     kind: of which kind its end was (study.failures.kinds), headline: the line that says most of an error, next: what
-    follows by itself and why, or why nothing does, or what helps. reason: SLURM's own, of one that is queued.
-    slow: the rank that the others wait for, and its node. source: which code the latest attempt ran, beside what was
-    recorded for it (study.process.code_snapshot.ran); None where nobody can tell.
+    follows by itself and why, or why nothing does, or what helps. reason: the scheduler's own, of one that is queued;
+    executor: whose that is. slow: the rank that the others wait for, and its node. source: which code the latest
+    attempt ran, beside what was recorded for it (study.process.code_snapshot.ran); None where nobody can tell.
     """
 
     key: str
@@ -269,6 +269,11 @@ class PointStatus:
     slow: str | None = None
     source: str | None = None
     reason: str = ""
+    executor: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what commands give out of it; the executor is said of each attempt."""
+        return {name: value for name, value in vars(self).items() if name != "executor"}
 
     @property
     def ended(self) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from study.executors import query
+from study.executors.base import Executor, Runner, batch_name, chunks
 from study.executors.job_spec import Shape
-from study.executors.slurm import query
 from study.planning.plan import Plan
 from study.planning.sizing import Sized, in_words
 from study.process import code_snapshot
@@ -18,28 +17,27 @@ from study.storage.layout import StudyFolder
 from study.text import counted
 
 ESTIMATES = 5
-"""Arrays that SLURM is asked about: each is a request to the controller."""
+"""Arrays that the scheduler is asked about: each is a request to its controller."""
 
 
-def scripts(folder: StudyFolder, sized: Sequence[Sized], parallel: int, max_array: int | None = None) -> list[str]:
-    """Return the exact sbatch scripts that would be submitted, but for the end of the job name; needs no SLURM.
+def scripts(
+    folder: StudyFolder, executor: Executor, sized: Sequence[Sized], parallel: int, array_limit: int
+) -> list[str]:
+    """Return the exact scripts that would be submitted, but for the end of the job name; asks no scheduler.
 
-    max_array: MaxArraySize, where it is known. Single jobs are alike: one script for each shape.
+    array_limit: jobs of one array; 0: none are taken. Single jobs are alike: one script for each shape.
     """
-    from study.executors.slurm import sbatch
-
     frozen_one = any(one.shape.code == "frozen" for one in sized)
     copy = code_snapshot.would_be(folder, "frozen") if frozen_one else None
 
     def script(shape: Shape, count: int | None, throttle: int | None = None) -> str:
         own = copy if shape.code == "frozen" else None
-        return sbatch.render(folder, shape, name, count, throttle, copy=own)
+        return executor.render(folder, shape, name, count, throttle, copy=own)
 
-    name = sbatch.batch_name(folder.name, "dryrun")
-    most = sbatch.array_limit(max_array)
-    if not most:
+    name = batch_name(folder.name, "dryrun")
+    if not array_limit:
         return [script(one.shape, None) for one in sized]
-    arrays = [(one.shape, some) for one in sized for some in sbatch.chunks(one.keys, most * one.shape.pack)]
+    arrays = [(one.shape, some) for one in sized for some in chunks(one.keys, array_limit * one.shape.pack)]
     throttle = max(1, parallel // max(1, len(arrays)))
     return [script(shape, shape.jobs(len(keys)), throttle) for shape, keys in arrays]
 
@@ -71,11 +69,13 @@ def described(shape: Shape) -> str:
     return nodes + ", ".join([*parts, f"{shape.time_minutes} min"])
 
 
-def outlook(plan: Plan, sized: Sequence[Sized], texts: Sequence[str], runner: query.Runner = query.run) -> list[str]:
-    """Return what SLURM says: when the first arrays would start, why jobs of the study wait now; and the budget."""
-    lines = list(dict.fromkeys(estimate(text, runner) for text in texts[:ESTIMATES]))
+def outlook(
+    plan: Plan, executor: Executor, sized: Sequence[Sized], texts: Sequence[str], runner: Runner | None = None
+) -> list[str]:
+    """Return when the first arrays would start by the scheduler, why jobs of the study wait now, and the budget."""
+    lines = list(dict.fromkeys(said for text in texts[:ESTIMATES] if (said := executor.estimate(text))))
     if plan.folder.ledger.exists():
-        observer = Observer(plan.folder, lambda ids: query.look(ids, runner))
+        observer = Observer(plan.folder, lambda batches: query(batches, runner))
         observer.refresh()
         statuses = observer.statuses()
         lines += waiting([status.why or "not said" for status in statuses if status.state == "queued"])
@@ -92,31 +92,6 @@ def waiting(reasons: Sequence[str]) -> list[str]:
     counts = Counter(reasons).most_common()
     said = ", ".join(f"{reason} ({count:,})" for reason, count in counts)
     return [f"{len(reasons):,} points of this study wait in the queue: {said}"] if reasons else []
-
-
-def estimate(text: str, runner: query.Runner = query.run) -> str:
-    """Ask SLURM when a script's first job would start, without submitting it."""
-    with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        answer = runner(["sbatch", "--test-only", file.name])
-    return said_of(answer)
-
-
-def said_of(answer: query.Answer) -> str:
-    """Return sbatch's estimate in words; what it says instead where it has none."""
-    if answer.code is None:
-        return f"no estimate of the start: {answer.error}"
-    said = f"{answer.out}\n{answer.error}"
-    found = re.search(r"to start at (\S+)(?:.* on nodes? (\S+))?", said)
-    if found:
-        where = f" on {found[2]}" if found[2] else ""
-        return f"SLURM would start the first job at {found[1].replace('T', ' ')}{where}"
-    if "fatal" in said or "Unable to contact" in said or "timed out" in said:
-        return f"no estimate of the start: {said.strip().splitlines()[-1]}"
-    lines = [line.removeprefix("sbatch: error: ") for line in said.splitlines() if line.strip()]
-    why = lines[-1].removeprefix("allocation failure: ") if lines else "it does not say why"
-    return f"SLURM would not start it: {why}"
 
 
 def _points(one: Sized) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig
 from study.config.tracking_uri import resolve
+from study.executors import load
+from study.executors.base import Executor, Site
 from study.executors.prepare_data import gather
-from study.executors.slurm import nodes
-from study.executors.slurm import site as room
 from study.planning import devices, sizing
 from study.planning.estimate import rows, slots, speed
 from study.planning.plan import Plan, common, folder_of, make_plan
@@ -51,9 +51,10 @@ def submit(composed: Sequence[Composed]) -> int:
     resolve(config.tracking.uri, Path.cwd())
     at_once = slots(config.cluster, config.run())
     _check_folder(config)
-    site = room.site() if any(one.config.cluster.executor == "slurm" for one in composed) else nodes.Site()
+    sites = {name: load(name).site() for name in {one.config.cluster.executor for one in composed}}
     settled = [settle(one.config, one.overrides) for one in composed]
-    laid_out = [(sizing.layout(one.config.cluster, run, site), run) for one, run in zip(composed, settled, strict=True)]
+    wanted = [(one.config.cluster, run) for one, run in zip(composed, settled, strict=True)]
+    laid_out = [(sizing.layout(cluster, run, sites[cluster.executor]), run) for cluster, run in wanted]
     devices.check(laid_out)
     for cluster, run in laid_out:
         sizing.check_ranks(cluster, run, _world(cluster, run))
@@ -61,10 +62,12 @@ def submit(composed: Sequence[Composed]) -> int:
     plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)
-    sized = _sized(plan, site)
-    _show(plan, at_once, epochs(settled, corpora), console, site)
+    sized = _sized(plan, sites)
+    _show(plan, at_once, epochs(settled, corpora), console, sites)
     if config.dry_run:
-        _show_jobs(plan, sized, console, site)
+        for name, jobs in sized.items():
+            _show_scripts(plan, load(name), jobs, console, sites[name])
+        _show_processes(plan, console)
         return 0
     _write(plan)
     return _execute(plan, console)
@@ -85,11 +88,11 @@ def _check_folder(config: StudyConfig) -> None:
 def _check_weights(plan: Plan) -> None:
     """Raise ValueError where weights or a checkpoint that runs are to begin with are not there.
 
-    Weights of runs on SLURM may lie where only nodes see them; checkpoints lie in studies, which this process sees too.
+    Weights of runs on nodes may lie where only these see them; checkpoints lie in studies, which this process sees too.
     """
     configs = [point.config for point in plan.points]
     parents = {one.schedule.parent for one in configs if one.schedule.parent and lineage.parent_of(one) is None}
-    weights = {one.model.init_from for one in configs if plan.config.cluster.executor == "local"}
+    weights = {one.model.init_from for one in configs if not load(plan.config.cluster.executor).allocates}
     for key, places in (("schedule.parent", parents), ("model.init_from", weights)):
         for place in places - {None}:
             if not Path(place or "").expanduser().is_dir():
@@ -98,7 +101,8 @@ def _check_weights(plan: Plan) -> None:
 
 def _world(cluster: ClusterConfig, run: RunConfig) -> int:
     """Return how many processes a run gets."""
-    return local_world(asdict(run.parallel), tasks(cluster)) if cluster.executor == "local" else tasks(cluster)
+    count = tasks(cluster)
+    return count if load(cluster.executor).allocates else local_world(asdict(run.parallel), count)
 
 
 def _known(plan: Plan) -> dict[str, Point]:
@@ -111,14 +115,19 @@ def _states(plan: Plan) -> dict[str, str]:
     return {key: "completed" if plan.folder.run(key).outcome.exists() else "known" for key in known_keys(plan.folder)}
 
 
-def _sized(plan: Plan, site: nodes.Site) -> list[sizing.Sized]:
-    """Return the jobs of the points that go to SLURM, by shape; ValueError for one that could never start."""
-    batches = [(cluster, points) for cluster, points in plan.batches() if cluster.executor == "slurm"]
-    return [sized for cluster, points in batches for sized in sizing.allot(plan.folder, points, cluster, site)]
+def _sized(plan: Plan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
+    """Return the jobs that go to each scheduler, by shape; ValueError for one that could never start."""
+    found: dict[str, list[sizing.Sized]] = {}
+    for cluster, points in plan.batches():
+        if load(cluster.executor).detached:
+            jobs = sizing.allot(plan.folder, points, cluster, sites[cluster.executor])
+            found.setdefault(cluster.executor, []).extend(jobs)
+    return found
 
 
-def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.Site) -> None:
-    cluster = sizing.layout(plan.clusters[0], plan.points[0].config, site)
+def _show(plan: Plan, at_once: int, times: float, console: Console, sites: Mapping[str, Site]) -> None:
+    first = plan.clusters[0]
+    cluster = sizing.layout(first, plan.points[0].config, sites[first.executor])
     shown = rows(plan.points, _states(plan))
     title = f"Study {plan.config.study.name}: {counted(len(plan.points), 'point')} on {cluster.executor}"
     console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, console.width))
@@ -131,20 +140,23 @@ def _show(plan: Plan, at_once: int, times: float, console: Console, site: nodes.
         console.print(f"The longest run reads the training text {times:.1f} times.")
 
 
-def _show_jobs(plan: Plan, sized: Sequence[sizing.Sized], console: Console, site: nodes.Site) -> None:
-    """Print what would be submitted, the exact sbatch scripts with what SLURM says of them; or the local commands."""
-    if sized:
-        from study.sweep import dry_run
+def _show_scripts(plan: Plan, executor: Executor, sized: Sequence[sizing.Sized], console: Console, site: Site) -> None:
+    """Print the exact scripts that would be submitted, with what the scheduler says of them."""
+    from study.sweep import dry_run
 
-        most = site.allowed.controller.max_array
-        texts = dry_run.scripts(plan.folder, sized, plan.config.cluster.array_parallelism, most)
-        console.print(f"\n{'This script' if len(texts) == 1 else 'These scripts'} would be submitted with sbatch:\n")
-        if "--array=" not in texts[0]:
-            console.print("SLURM takes no arrays here: once for each job.\n")
-        sys.stdout.write("\n".join(text.rstrip() + "\n" for text in texts) + "\n")
-        sys.stdout.write("\n".join([dry_run.asked(sized), *dry_run.outlook(plan, sized, texts)]) + "\n")
+    texts = dry_run.scripts(plan.folder, executor, sized, plan.config.cluster.array_parallelism, site.array_limit)
+    scripts = "This script" if len(texts) == 1 else "These scripts"
+    console.print(f"\n{scripts} would be submitted with {executor.command}:\n")
+    if not site.array_limit:
+        console.print(f"{executor.title} takes no arrays here: once for each job.\n")
+    sys.stdout.write("\n".join(text.rstrip() + "\n" for text in texts) + "\n")
+    sys.stdout.write("\n".join([dry_run.asked(sized), *dry_run.outlook(plan, executor, sized, texts)]) + "\n")
+
+
+def _show_processes(plan: Plan, console: Console) -> None:
+    """Print the commands that this command would run in its slots."""
     for cluster, points in plan.batches():
-        if cluster.executor == "slurm":
+        if load(cluster.executor).detached:
             continue
         at_once = min(slots(cluster, plan.config.run()), len(points))
         ranks = _world(cluster, points[0].config)
@@ -189,7 +201,9 @@ def _execute(plan: Plan, console: Console) -> int:
     triggers = [Submit([p.key for p in points], cluster) for cluster, points in batches]
     submitted = sum(step(plan.folder, Services(), trigger).submitted for trigger in triggers)
     # Following is for the whole study, so once; local runs are started by the one who follows, in its slots.
-    stays = sorted((c for c, _ in batches if plan.config.wait or c.executor == "local"), key=lambda c: c.executor)
+    stays = sorted(
+        (c for c, _ in batches if plan.config.wait or not load(c.executor).detached), key=lambda c: c.executor
+    )
     if stays:
         return follow(plan.folder, stays[0])
     _next_commands(plan, submitted, console)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.executors.slurm.query import Job, View
+from study.executors.base import Job, QueueView
 from study.records.ledger import Ledger
 from study.status.observer import gather
 from study.status.states import judge
@@ -35,7 +35,7 @@ class Facts:
         return self.outcome is not None
 
 
-def read_facts(folder: StudyFolder, key: str, state: Ledger, view: View, job: Job | None) -> Facts | None:
+def read_facts(folder: StudyFolder, key: str, state: Ledger, view: QueueView, job: Job | None) -> Facts | None:
     """Return what is known of a run, judged as `status` does; None where it has not started.
 
     `state` is the ledger's, `view` the last look at SLURM, `job` its view of the point's job (None: it was not asked or

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from study.executors.slurm.query import Job, View, look
+from study.executors import query, submitted
+from study.executors.base import Job, QueueView
 from study.records import ledger
 from study.records.point import Point, point_log
 from study.search.labels import Labels
@@ -22,13 +23,13 @@ LOOK_SECONDS = 60.0
 class Source:
     """The study's files, read again only where they have changed; `view`: the last look at SLURM."""
 
-    def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[str]], View] = look) -> None:
+    def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[ledger.Batch]], QueueView] = query) -> None:
         self.folder = folder
         self.points: dict[str, Point] = {}
         self.ledger = ledger.Ledger()
         self._ask = ask
         self._asked = float("-inf")
-        self.view = View()
+        self.view = QueueView()
         self._labels = Labels(folder)
         self._stamps: dict[Path, tuple[int, int] | None] = {}
         self._places: dict[str, str] = {}
@@ -49,8 +50,9 @@ class Source:
         if self._changed(self.folder.events) or self._changed(self.folder.search):
             self._labels.refresh()
         if time.monotonic() - self._asked > LOOK_SECONDS:
-            jobs = {self._places[key].partition("_")[0] for key in self._places.keys() - set(settled)}
-            self.view = self._ask(sorted(jobs)) if jobs else View()
+            names = {self.ledger.current[key] for key in self._places.keys() - set(settled)}
+            batches = [self.ledger.batches[name] for name in sorted(names)]
+            self.view = self._ask(batches) if batches else QueueView()
             self._asked = time.monotonic()
 
     def started(self) -> list[str]:
@@ -117,8 +119,8 @@ class Source:
 def _places(state: ledger.Ledger) -> dict[str, str]:
     """Return SLURM's name of the current job of every key that has one."""
     places: dict[str, str] = {}
-    for batch in state.batches.values():
-        if batch.executor == "slurm" and batch.job_id is not None and not batch.of_search:
+    for batch in submitted(state.batches.values()):
+        if not batch.of_search:
             places |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
     return places
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
-from study.executors.slurm.query import View
+from study.executors.base import QueueView
 from study.records.point import Point
 from study.records.settings import load_section
 from study.storage.files import locked
@@ -308,7 +308,7 @@ def is_all_sent(folder: StudyFolder) -> bool:
         database = sqlite_file(uri)
         if target is None or (database is not None and not database.exists()):
             return False
-        source = Source(folder, lambda jobs: View())
+        source = Source(folder, lambda batches: QueueView())
         source.refresh(())
     except ValueError:  # whoever sends says what is wrong
         return False

@@ -16,6 +16,7 @@ from typing import Any
 from study import text as terminal
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig, plain
+from study.executors.base import batch_name
 from study.executors.job_spec import Shape
 from study.executors.local import write_batch
 from study.executors.prepare_data import gather
@@ -240,8 +241,8 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     from study.executors.slurm import sbatch
 
     single = config.search.shape == "jobs"
-    arrays = not single and sbatch.array_limit(room.site().allowed.controller.max_array)
-    name = sbatch.batch_name(folder.name, "dryrun")
+    arrays = not single and room.site().array_limit
+    name = batch_name(folder.name, "dryrun")
     shape, copy = Shape.of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
     text = sbatch.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
     print("\nThis script would be submitted with sbatch:\n")

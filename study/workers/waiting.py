@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from study.executors.slurm import query
+from study.executors import query, submitted
+from study.executors.base import ALIVE
 from study.records import ledger
 from study.records.ledger import UNIT
 from study.records.settings import reference
@@ -14,21 +15,26 @@ from study.storage.files import read_json
 from study.storage.layout import StudyFolder
 
 
-def waiting_jobs(folder: StudyFolder, look: Look = query.look) -> list[PointStatus]:
+def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
     """Return the search's jobs that live, as statuses without a point: queued, with SLURM's reason, or running.
 
     Of jobs of one unit each only those whose unit is not over: a search may have had thousands.
     """
-    known = [b for b in ledger.read(folder).batches.values() if b.executor == "slurm" and b.abandoned is None]
+    known = submitted(ledger.read(folder).batches.values())
     if any(UNIT in batch.resources for batch in known):
         wanted = {claim.worker.removeprefix(JOB) for claim in Office.of(folder).search.claims.values()}
         known = [b for b in known if UNIT not in b.resources or wanted.intersection([b.name, *b.keys])]
-    ids = sorted({str(batch.job_id) for batch in known if batch.job_id})
-    jobs = look(ids).jobs if ids else {}
+    executors = {batch.job_id: batch.executor for batch in known}
     return [
-        PointStatus(key=name, state=PointState(job.state), reason=job.reason, job_id=name)
-        for name, job in jobs.items()
-        if job.state in query.ALIVE
+        PointStatus(
+            name,
+            PointState(job.state),
+            job_id=name,
+            reason=job.reason,
+            executor=executors[name.partition("_")[0]],
+        )
+        for name, job in (look(known).jobs.items() if known else ())
+        if job.state in ALIVE
     ]
 
 
@@ -41,7 +47,7 @@ def refusal(folder: StudyFolder) -> list[str]:
     return [*refused_lines(pending), next_action({"pending": 1}, reference(folder), bad_ends(pending))]
 
 
-def lines(folder: StudyFolder, look: Look = query.look) -> list[str]:
+def lines(folder: StudyFolder, look: Look = query) -> list[str]:
     """Return what keeps the search's jobs waiting, or from being taken, for good, with what helps; nothing else."""
     return [*queued_lines(waiting_jobs(folder, look)), *waiting_lines(_units_without_a_job(folder)), *refusal(folder)]
 

@@ -7,13 +7,14 @@ documented rule, so that a frozen config holds numbers only and two ways of sayi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 from train.spec.optimizers import OPTIMIZERS
 
 
-def key(default: Any, help: str, choices: tuple[str, ...] = (), former: Any = MISSING) -> Any:
+def key(default: Any, help: str, choices: Collection[str] = (), former: Any = MISSING) -> Any:
     """Return a dataclass field with its default, its one-line help and its allowed values.
 
     former: of a key that is new, the value that says what runs did before there was the key (see train.spec.later).

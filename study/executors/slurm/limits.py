@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from study.executors.base import ARRAY_LIMIT, Cap
+
+if TYPE_CHECKING:
+    from study.executors.job_spec import Shape
 
 REFUSALS = (
     "AssocGrpSubmitJobsLimit",
@@ -24,25 +30,6 @@ REFUSALS = (
 """Words by which sbatch says that there are too many jobs already, not that anything is wrong with these.
 
 Or too many for one array, where the controller did not say how many it takes: points wait until it does."""
-
-
-@dataclass(frozen=True)
-class Cap:
-    """One limit on jobs that are queued or running: `most` of them, `used` now; `what` names it for people."""
-
-    what: str
-    most: int
-    used: int = 0
-
-    @property
-    def left(self) -> int:
-        """How many more there may be."""
-        return max(0, self.most - self.used)
-
-    @property
-    def why(self) -> str:
-        """Why something waits for it."""
-        return f"{self.what} is {self.most:,}, and {self.used:,} are used"
 
 
 @dataclass(frozen=True)
@@ -151,6 +138,21 @@ class Room:
     problem: str = ""
     user: str = ""
 
+    @property
+    def alive(self) -> Mapping[str, int]:
+        """The user's jobs that wait or run, by job or array id."""
+        return self.queue.alive
+
+    @property
+    def array_limit(self) -> int:
+        """Jobs of one array at most; 0: jobs are submitted one by one."""
+        return array_limit(self.controller.max_array)
+
+    def tightest(self, shape: Shape) -> Cap | None:
+        """Return the limit of which the least is left for jobs of this shape; None where there is none."""
+        asked = Asked(self.user, shape.account, shape.partition, shape.qos)
+        return min(caps(self, asked), key=lambda cap: cap.left, default=None)
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -160,6 +162,14 @@ class Asked:
     account: str | None = None
     partition: str | None = None
     qos: str | None = None
+
+
+def array_limit(most: int | None) -> int:
+    """Return how many jobs one array has at most where MaxArraySize is `most`; 0: jobs are submitted one by one.
+
+    Sites switch arrays off by 0, and an array of the one job that 1 allows is no better than that job.
+    """
+    return ARRAY_LIMIT if most is None else 0 if most < 2 else min(ARRAY_LIMIT, most)
 
 
 def merge(seen: Accounts, associations: Sequence[Association], named: Mapping[str, Qos]) -> Accounts:
@@ -223,11 +233,6 @@ def holding(
     if levels and levels[-1].first:
         levels.reverse()
     return tuple(_upwards(accounts.associations, mine)), tuple(levels)
-
-
-def tightest(found: Sequence[Cap]) -> Cap | None:
-    """Return the limit of which the least is left; None where there is none."""
-    return min(found, key=lambda cap: cap.left, default=None)
 
 
 def is_limit(said: str) -> bool:

@@ -6,11 +6,11 @@ What is not understood is unknown, and nothing is refused for being unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from study.executors.base import Answer, Runner
 from study.executors.job_spec import Shape
-from study.executors.slurm import limits, parse_limits, query
+from study.executors.slurm import ceilings, limits, parse_limits, query
 from study.text import counted
 
 SINFO = ("sinfo", "--noheader", "--exact", "--all", "--format=%P|%D|%c|%m|%G|%f|%l|%s")
@@ -53,13 +53,35 @@ class Site:
         names = partition.split(",")
         return tuple(n for n in self.nodes if n.partition in names)
 
+    @property
+    def array_limit(self) -> int:
+        """Jobs of one array at most; 0: jobs are submitted one by one."""
+        return self.allowed.array_limit
 
-def site(runner: query.Runner = query.run) -> Site:
+    def check(self, shape: Shape) -> str | None:
+        """Return why a job of this shape can never start, and what would fit; None where it may."""
+        return never(shape, self) or ceilings.beyond(shape, self.allowed)
+
+    def gpus_per_node(self, partition: str | None) -> int:
+        """Return the most GPUs that a node of a partition has; 0: none, or not known."""
+        return max((n.gpus for n in self.of(partition)), default=0)
+
+    def longest_minutes(self, shape: Shape) -> int | None:
+        """Return the longest time limit that a job may ask, by its partition, account and QOS [minutes]."""
+        most = [limit for limit in (ceilings.longest(shape, self.allowed),) if limit]
+        limits = [nodes.minutes for nodes in self.of(shape.partition)]
+        known = [limit for limit in limits if limit is not None]
+        if self.complete and known and len(known) == len(limits) and shape.qos is None:
+            most.append(max(known))  # a QOS may lift a partition's limit
+        return min(most, default=None)
+
+
+def site(runner: Runner = query.run) -> Site:
     """Ask sinfo once. A cluster that cannot be asked is a site of which nothing is known."""
     return read_site(runner(SINFO))
 
 
-def read_site(answer: query.Answer) -> Site:
+def read_site(answer: Answer) -> Site:
     """Return the site in sinfo's answer; a line that is not understood makes it incomplete."""
     if answer.code != 0:
         return Site(problem=answer.error or f"sinfo: exit code {answer.code}")
@@ -214,8 +236,3 @@ def _minutes(text: str) -> int | None:
     if said is None:
         raise ValueError(f"{text!r} is no time limit")
     return said
-
-
-def gpus_of(nodes: Iterable[Nodes]) -> int:
-    """Return the most GPUs that one of these nodes has."""
-    return max((n.gpus for n in nodes), default=0)

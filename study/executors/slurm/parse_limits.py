@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from study.executors.slurm.limits import Accounts, Association, Cap, Controller, Partitions, Qos, Queue
-from study.executors.slurm.query import Answer, read_squeue
+from study.executors.base import Answer, Cap
+from study.executors.slurm.limits import Accounts, Association, Controller, Partitions, Qos, Queue
+from study.executors.slurm.query import read_squeue
 
 QOS_FIELDS = (
     "Name,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,GrpSubmitJobs,MaxTRES,MaxWall,Flags,GrpTRES,MaxTRESPerUser,"

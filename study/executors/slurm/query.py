@@ -7,8 +7,9 @@ import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from study.executors.base import ALIVE, Answer, Job, Lookup, QueueView, Runner
 
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -26,7 +27,6 @@ STATES: Mapping[str, str] = {
     "BOOT_FAIL": "node_failure",
 }
 """What SLURM's words mean; every other word means unknown."""
-ALIVE = ("queued", "running")
 HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 """States that say themselves why a job waits."""
 SQUEUE_FIELDS = "%F|%K|%T|%r|%j"
@@ -49,55 +49,6 @@ SCRUBBED = (
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 OF_A_JOB = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TMPDIR")
 """What SLURM and its prologs set for one job alone: another job submitted from there must not have it."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command said; `code` is None where it gave no answer (missing, or too slow)."""
-
-    code: int | None
-    out: str = ""
-    error: str = ""
-
-
-class Runner(Protocol):
-    """Runs a command and returns its answer; never raises for what the command does."""
-
-    def __call__(self, command: Sequence[str]) -> Answer:
-        """Run it."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """SLURM's view of one job or array task: our word for its state, SLURM's own word, reason or exit code, name."""
-
-    state: str
-    word: str
-    reason: str = ""
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class View:
-    """All that one look at the scheduler gave.
-
-    `complete`: the scheduler answered and every line was understood; only then may absence mean something.
-    `problems`: why not, in words. `queue_complete`: the same of squeue alone, which knows all that waits or runs.
-    """
-
-    jobs: Mapping[str, Job] = field(default_factory=dict)
-    complete: bool = True
-    problems: tuple[str, ...] = ()
-    queue_complete: bool = True
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """What is known of a submission by its name: `found` (with its id), `absent`, or `unanswered` (with why)."""
-
-    answer: str
-    job_id: str | None = None
-    why: str = ""
 
 
 def run(command: Sequence[str]) -> Answer:
@@ -131,21 +82,21 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def look(ids: Sequence[str], runner: Runner = run) -> View:
+def look(ids: Sequence[str], runner: Runner = run) -> QueueView:
     """Return the scheduler's view of these jobs (array ids), from one squeue and one sacct.
 
     squeue outranks sacct, whose records may lag; a sacct that is switched off is not a problem. Of a job that ended
     sacct knows the exit code, of one that waits squeue knows why.
     """
     if not ids:
-        return View()
+        return QueueView()
     queue = read_squeue(runner(squeue_command(ids)))
     history = read_sacct(runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--jobs={','.join(ids)}"]))
     jobs = dict(_settled(history, queue))
     known = {i: job.state for i, job in jobs.items()}
     jobs |= {i: job for i, job in queue.jobs.items() if job.state in ALIVE or known.get(i) != job.state}
     problems = (*queue.problems, *history.problems)
-    return View(jobs, queue.complete and history.complete, problems, queue_complete=queue.complete)
+    return QueueView(jobs, queue.complete and history.complete, problems, queue_complete=queue.complete)
 
 
 def find(name: str, since: float, runner: Runner = run) -> Lookup:
@@ -181,21 +132,21 @@ def squeue_command(ids: Sequence[str]) -> list[str]:
     ]
 
 
-def read_squeue(answer: Answer) -> View:
+def read_squeue(answer: Answer) -> QueueView:
     """Return the view in squeue's answer. A job that it does not know any more is an answer, not an error."""
     if answer.code != 0:
         if "Invalid job id" in answer.error:
-            return View()
-        return View({}, False, (_problem("squeue", answer),))
+            return QueueView()
+        return QueueView({}, False, (_problem("squeue", answer),))
     return _read("squeue", answer.out, 5, _squeue_line)
 
 
-def read_sacct(answer: Answer) -> View:
+def read_sacct(answer: Answer) -> QueueView:
     """Return the view in sacct's answer; where accounting is switched off, an empty one."""
     if answer.code != 0:
         if "accounting storage is disabled" in answer.error:
-            return View()
-        return View({}, False, (_problem("sacct", answer),))
+            return QueueView()
+        return QueueView({}, False, (_problem("sacct", answer),))
     return _read("sacct", answer.out, 5, _sacct_line)
 
 
@@ -234,7 +185,7 @@ class _Line(Protocol):
     def __call__(self, fields: Sequence[str]) -> tuple[list[str], Job]: ...
 
 
-def _read(source: str, text: str, width: int, line_of: _Line) -> View:
+def _read(source: str, text: str, width: int, line_of: _Line) -> QueueView:
     """Read lines of `width` fields; a line that is not understood makes the view incomplete, nothing more."""
     jobs: dict[str, Job] = {}
     bad = 0
@@ -255,7 +206,7 @@ def _read(source: str, text: str, width: int, line_of: _Line) -> View:
         for job_id in ids:
             jobs[job_id] = job
     problems = (f"{source}: {bad} line(s) could not be read",) if bad else ()
-    return View(jobs, not bad, problems)
+    return QueueView(jobs, not bad, problems)
 
 
 def _squeue_line(fields: Sequence[str]) -> tuple[list[str], Job]:
@@ -282,7 +233,7 @@ def _state(word: str) -> str:
     return STATES.get(match[0], "unknown")
 
 
-def _settled(history: View, queue: View) -> Mapping[str, Job]:
+def _settled(history: QueueView, queue: QueueView) -> Mapping[str, Job]:
     """Return sacct's jobs; one that it still calls alive while squeue does not know it any more is unknown."""
     if not queue.complete:
         return history.jobs
@@ -294,7 +245,7 @@ def _settled(history: View, queue: View) -> Mapping[str, Job]:
     }
 
 
-def _named(view: View, name: str) -> str | None:
+def _named(view: QueueView, name: str) -> str | None:
     return next((job_id.partition("_")[0] for job_id, job in view.jobs.items() if job.name == name), None)
 
 

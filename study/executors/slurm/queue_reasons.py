@@ -8,49 +8,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from study.executors.base import LIMIT, STUCK, QueueReason
 from study.executors.slurm.query import compress
 
-ORDINARY, LIMIT, STUCK = "ordinary", "limit", "stuck"
-"""It passes as the queue moves on; it passes when something else ends or a limit is raised; it never passes by itself.
-"""
 NODES = "sinfo -R shows which and why; an administrator: scontrol update nodename=NODE state=resume"
 LIMITS = "sacctmgr show assoc where user=$USER, sacctmgr show qos"
 
 
-@dataclass(frozen=True)
-class Queued:
-    """A reason in words, one of ORDINARY, LIMIT and STUCK, and what helps; {jobs} stands for the jobs' ids."""
-
-    words: str
-    kind: str = ORDINARY
-    help: str = ""
-
-
-_REASONS: Sequence[tuple[str, Queued]] = (
+_REASONS: Sequence[tuple[str, QueueReason]] = (
     (
         r"launch[ _]failed[ _]requeued[ _]held",
-        Queued("SLURM could not start it on its node, and holds it since", STUCK, "scontrol release {jobs}"),
+        QueueReason("SLURM could not start it on its node, and holds it since", STUCK, "scontrol release {jobs}"),
     ),
     (
         r"(user[ _]env|JobHoldMaxRequeue|job requeued in held state|special exit|REQUEUE_HOLD|SPECIAL_EXIT)",
-        Queued("it failed to start or was requeued too often, and SLURM holds it", STUCK, "scontrol release {jobs}"),
+        QueueReason(
+            "it failed to start or was requeued too often, and SLURM holds it", STUCK, "scontrol release {jobs}"
+        ),
     ),
-    (r"JobHeldUser", Queued("held by its owner", STUCK, "scontrol release {jobs}")),
+    (r"JobHeldUser", QueueReason("held by its owner", STUCK, "scontrol release {jobs}")),
     (
         r"JobHeldAdmin",
-        Queued("held by an administrator", STUCK, "ask them why; they give: scontrol release {jobs}"),
+        QueueReason("held by an administrator", STUCK, "ask them why; they give: scontrol release {jobs}"),
     ),
     (
         r"DependencyNeverSatisfied",
-        Queued("the job that it waits for did not succeed, so it never starts", STUCK, "scancel {jobs}, then retry"),
+        QueueReason(
+            "the job that it waits for did not succeed, so it never starts", STUCK, "scancel {jobs}, then retry"
+        ),
     ),
-    (r"Dependency", Queued("it waits for another job, as a branch for its parent's")),
+    (r"Dependency", QueueReason("it waits for another job, as a branch for its parent's")),
     (
         r"BadConstraints|NodeNotInPart|PartitionNodeLimit|PartitionConfig|AccountNotAllowed|QOSNotAllowed|InvalidAccount"
         r"|InvalidQOS|.*(?:MaxWallDurationPerJob|PerJob|MaxWallPerJob|PartitionTimeLimit|PerNode(?:Limit)?\b)",
-        Queued(
+        QueueReason(
             "it asks for more, or for other things, than the partition or your account may have",
             STUCK,
             "scancel {jobs}, change cluster.* (python -m study doctor shows what there is), give the command again",
@@ -58,28 +50,30 @@ _REASONS: Sequence[tuple[str, Queued]] = (
     ),
     (
         r"(?i)ReqNodeNotAvail|Nodes required for job are|NodeDown|.*\b(?:DRAINED|UnavailableNodes)\b",
-        Queued("the nodes that it could run on are down, drained or reserved", LIMIT, NODES),
+        QueueReason("the nodes that it could run on are down, drained or reserved", LIMIT, NODES),
     ),
     (
         r"PartitionDown|PartitionInactive",
-        Queued("its partition takes no jobs at present", LIMIT, "sinfo shows partitions; an administrator opens them"),
+        QueueReason(
+            "its partition takes no jobs at present", LIMIT, "sinfo shows partitions; an administrator opens them"
+        ),
     ),
-    (r"(QOS|Assoc|Max|Association).*", Queued("a limit of your account or its QOS is used up", LIMIT, LIMITS)),
-    (r"BeginTime", Queued("it was started in vain or asked to wait: SLURM tries again shortly")),
-    (r"JobArrayTaskLimit", Queued("as many of its array run as are to (cluster.array_parallelism)")),
-    (r"Reservation", Queued("its reservation has not begun, or is over", LIMIT, "scontrol show reservation")),
-    (r"Licenses", Queued("its licenses are in use")),
-    (r"Priority", Queued("others are before it")),
-    (r"Resources", Queued("the nodes are in use")),
+    (r"(QOS|Assoc|Max|Association).*", QueueReason("a limit of your account or its QOS is used up", LIMIT, LIMITS)),
+    (r"BeginTime", QueueReason("it was started in vain or asked to wait: SLURM tries again shortly")),
+    (r"JobArrayTaskLimit", QueueReason("as many of its array run as are to (cluster.array_parallelism)")),
+    (r"Reservation", QueueReason("its reservation has not begun, or is over", LIMIT, "scontrol show reservation")),
+    (r"Licenses", QueueReason("its licenses are in use")),
+    (r"Priority", QueueReason("others are before it")),
+    (r"Resources", QueueReason("the nodes are in use")),
 )
 
 
-def explain(reason: str) -> Queued:
+def explain(reason: str) -> QueueReason:
     """Return what SLURM's reason (or, of a held job, its state) means; one that is not known is said as it is."""
     found = next((meaning for pattern, meaning in _REASONS if re.match(pattern, reason)), None)
     if found is None:
-        return Queued(f"SLURM says {reason}" if reason else "it is new to the queue")
-    return Queued(f"{found.words} ({reason})", found.kind, found.help)
+        return QueueReason(f"SLURM says {reason}" if reason else "it is new to the queue")
+    return QueueReason(f"{found.words} ({reason})", found.kind, found.help)
 
 
 def jobs(ids: Iterable[str], others: Iterable[str] = ()) -> str:

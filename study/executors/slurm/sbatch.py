@@ -9,53 +9,20 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
+from study.executors.base import Runner, SubmitError
 from study.executors.job_spec import Shape
 from study.executors.slurm import limits, query, refusal
 from study.process import code_snapshot, code_version
 from study.storage.files import write_atomic
 from study.storage.layout import StudyFolder
 
-ARRAY_LIMIT = 1000
-"""Points of one array: what SLURM's default MaxArraySize of 1001 allows, in whole thousands."""
 PEERS_WAIT_SECONDS = 60
-
-
-class SchedulerError(ValueError):
-    """SLURM refused a submission or gave no answer.
-
-    ambiguous: it may have been submitted all the same. full: it was refused because there are too many jobs already.
-    """
-
-    def __init__(self, message: str, ambiguous: bool, full: bool = False) -> None:
-        super().__init__(message)
-        self.ambiguous = ambiguous
-        self.full = full
-
-
-def batch_name(study: str, token: str | None = None) -> str:
-    """Return a job name that is unique for ever, by which a submission can be looked up."""
-    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', study)[:60]}.{token or uuid.uuid4().hex[:10]}"
-
-
-def chunks(keys: Sequence[str], limit: int = ARRAY_LIMIT) -> Iterator[tuple[str, ...]]:
-    """Yield the arrays that many keys become. Each counts from 0 again, for it is the index that is capped."""
-    for start in range(0, len(keys), limit):
-        yield tuple(keys[start : start + limit])
-
-
-def array_limit(most: int | None) -> int:
-    """Return how many jobs one array has at most where MaxArraySize is `most`; 0: jobs are submitted one by one.
-
-    Sites switch arrays off by 0, and an array of the one job that 1 allows is no better than that job.
-    """
-    return ARRAY_LIMIT if most is None else 0 if most < 2 else min(ARRAY_LIMIT, most)
 
 
 def render(
@@ -122,9 +89,9 @@ def render(
 
 
 def submit(
-    folder: StudyFolder, name: str, script: str, runner: query.Runner = query.run, *, shape: Shape | None = None
+    folder: StudyFolder, name: str, script: str, runner: Runner = query.run, *, shape: Shape | None = None
 ) -> str:
-    """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SchedulerError.
+    """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SubmitError.
 
     shape: what it asks for, so that a refusal names the key that it is about.
     """
@@ -136,7 +103,7 @@ def submit(
     if found:
         return found[1]
     if answer.code is None and "not found" in answer.error:
-        raise SchedulerError(
+        raise SubmitError(
             "cluster.executor=slurm, but sbatch is not on PATH: run this on a login node, or take cluster=local", False
         )
     said = _last_line(answer.error or answer.out)
@@ -144,15 +111,15 @@ def submit(
     no = not full and refusal.refused(answer.error)
     keys = refusal.blamed(answer.error, shape) if no and shape is not None else ""
     what = f": {keys}: change it and give the command again" if keys else ""
-    raise SchedulerError(f"sbatch failed: {said}{what}", ambiguous=not (full or no), full=full)
+    raise SubmitError(f"sbatch failed: {said}{what}", ambiguous=not (full or no), full=full)
 
 
-def cancel(indices: Mapping[str, Iterable[int]], runner: query.Runner = query.run) -> None:
-    """Cancel these tasks of these arrays (by job id), or jobs without any, by one scancel. Raises SchedulerError."""
+def cancel(indices: Mapping[str, Iterable[int]], runner: Runner = query.run) -> None:
+    """Cancel these tasks of these arrays (by job id), or jobs without any, by one scancel. Raises SubmitError."""
     ids = [f"{job_id}_[{said}]" if (said := query.compress(places)) else job_id for job_id, places in indices.items()]
     answer = runner(["scancel", *ids])
     if answer.code != 0:
-        raise SchedulerError(f"scancel failed: {answer.error or 'no answer'}", True)
+        raise SubmitError(f"scancel failed: {answer.error or 'no answer'}", True)
 
 
 def _import_path(copy: Path | None) -> list[str]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from study.executors.base import Runner
 from study.executors.slurm import limits, nodes, parse_limits
 from study.executors.slurm.limits import Room
 from study.executors.slurm.nodes import Site
-from study.executors.slurm.query import SQUEUE_FIELDS, Runner, run
+from study.executors.slurm.query import SQUEUE_FIELDS, run
 from study.storage.files import read_json, write_json
 
 MEMORY_SECONDS = 600.0

@@ -10,8 +10,8 @@ from study.config.schema import ClusterConfig
 from study.doctor.checks import Check, Slurm, ask, file_system, gpu_types, tracking
 from study.doctor.site import document, name_of, settings
 from study.doctor.trial import Trial, judge
+from study.executors.base import Answer
 from study.executors.slurm.nodes import Nodes, Site
-from study.executors.slurm.query import Answer
 from train.spec.from_mapping import read
 
 FAT = Nodes("gpu", True, 8, 64, 512.0, 4, frozenset({"a100"}), 720, None)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from study.executors.base import Answer, Cap
 from study.executors.job_spec import Shape
 from study.executors.slurm import limits, parse_limits, site
 from study.executors.slurm.ceilings import beyond
-from study.executors.slurm.limits import Accounts, Asked, Association, Cap, Controller, Partitions, Qos, Queue, Room
-from study.executors.slurm.query import Answer
+from study.executors.slurm.limits import Accounts, Asked, Association, Controller, Partitions, Qos, Queue, Room
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, End
 from study.reconcile.dispatch import plan, settled
@@ -184,7 +184,9 @@ LIVE = limits.merge(
     ],
 )  # fmt: skip
 def test_the_tightest_limit(seen: Room, asked: Asked, left: int | None) -> None:
-    found = limits.tightest(limits.caps(seen, asked))
+    found = replace(seen, user=asked.user).tightest(
+        Shape(account=asked.account, partition=asked.partition, qos=asked.qos)
+    )
     assert (found.left if found else None) == left
 
 
@@ -371,7 +373,7 @@ def under(most: int, used: int = 0, array: int = 1001) -> Room:
     ],
 )
 def test_arrays_that_fit(state: ledger.Ledger, seen: Room, sizes: list[int], throttles: list[int]) -> None:
-    found = plan(state, seen, "ann", {})
+    found = plan(state, replace(seen, user="ann"), {})
     assert [len(part.keys) for part in found.parts] == sizes
     assert [part.throttle for part in found.parts] == throttles
     assert all(part.array == (seen.controller.max_array not in (0, 1)) for part in found.parts)
@@ -379,7 +381,7 @@ def test_arrays_that_fit(state: ledger.Ledger, seen: Room, sizes: list[int], thr
 
 
 def test_what_may_not_go_out_yet_stays() -> None:
-    found = plan(waiting(3), Room(), "ann", {"k1": "its parent has not completed"})
+    found = plan(waiting(3), Room(), {"k1": "its parent has not completed"})
     assert [part.keys for part in found.parts] == [("k0", "k2")]
     assert found.why == "its parent has not completed"
 
@@ -394,7 +396,7 @@ def submitted(size: int, throttle: int) -> list[dict[str, Any]]:
 def test_the_throttle_holds_over_arrays_submitted_at_different_times(alive: int, sizes: list[int]) -> None:
     asked = {"event": "waiting", "time": 0.0, "keys": [f"k{n}" for n in range(10)], "parallel": 20}
     state = ledger.fold([*submitted(50, 20), asked])
-    found = plan(state, Room(queue=Queue({"7": alive} if alive else {}, alive)), "ann", {})
+    found = plan(state, Room(queue=Queue({"7": alive} if alive else {}, alive)), {})
     assert [len(part.keys) for part in found.parts] == sizes
     assert sum(part.throttle for part in found.parts) <= 20 - min(alive, 20)
 
@@ -411,7 +413,7 @@ def test_single_jobs_go_out_as_many_as_may_run_at_once(alive: int, over: str, ou
         events.append({"event": "submitted", "job_id": str(n), **about})
     asked = {"event": "waiting", "time": 0.0, "keys": [f"k{n}" for n in range(10)], "parallel": 8}
     seen = Room(Controller(0), queue=Queue({str(n): 1 for n in range(alive)}, 8))
-    found = plan(ledger.fold([*events, asked]), seen, "ann", {}, over=over)
+    found = plan(ledger.fold([*events, asked]), seen, {}, over=over)
     assert len(found.parts) == out
     assert found.why == "cluster.array_parallelism=8 is used by the jobs there are"
 
@@ -444,5 +446,5 @@ def test_jobs_that_end_leave_room_that_is_not_worth_an_array(used: int, alive: i
     state = ledger.fold([*submitted(80, 80), asked])
     seen = under(100, used)
     seen = Room(seen.controller, seen.accounts, queue=Queue({"7": alive}, alive))
-    assert sum(len(part.keys) for part in plan(state, seen, "ann", {}, sparing=True).parts) == out
-    assert sum(len(part.keys) for part in plan(state, seen, "ann", {}).parts) == 100 - used
+    assert sum(len(part.keys) for part in plan(state, replace(seen, user="ann"), {}, sparing=True).parts) == out
+    assert sum(len(part.keys) for part in plan(state, replace(seen, user="ann"), {}).parts) == 100 - used

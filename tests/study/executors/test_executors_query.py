@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.executors.slurm.query import Answer, Job, compress, expand, find, look, read_sacct, read_squeue, run
+from study.executors.base import Answer, Job
+from study.executors.slurm.query import compress, expand, find, look, read_sacct, read_squeue, run
 
 SQUEUE = """7|0|RUNNING|None|s.aa
 7|1|PENDING|Resources|s.aa

@@ -2,14 +2,15 @@
 
 import pytest
 
-from study.executors.slurm.query import Answer, Job, look
-from study.executors.slurm.queue_reasons import LIMIT, ORDINARY, STUCK, explain, jobs
+from study.executors.base import LIMIT, ORDINARY, STUCK, Answer, Job
+from study.executors.slurm.query import look
+from study.executors.slurm.queue_reasons import explain, jobs
 from study.status.overview import queued_lines, stands_still
 from study.status.states import PointState, PointStatus
 
 
 def point(key: str, state: PointState = PointState.QUEUED, reason: str = "", job_id: str | None = "7_0") -> PointStatus:
-    return PointStatus(key=key, state=state, reason=reason, job_id=job_id)
+    return PointStatus(key=key, state=state, reason=reason, job_id=job_id, executor="slurm")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
+from study.executors import load
+from study.executors.base import ARRAY_LIMIT, Answer, batch_name, chunks
 from study.executors.job_spec import Shape
 from study.executors.slurm import query, refusal, sbatch
-from study.executors.slurm.query import Answer
 from study.planning.sizing import Sized
 from study.storage.layout import StudyFolder
 from study.sweep.dry_run import scripts
@@ -17,7 +18,9 @@ from study.sweep.dry_run import scripts
 
 def script(folder: StudyFolder, keys: list[str], cluster: ClusterConfig) -> str:
     """Return the scripts that a dry run shows for points of one shape."""
-    return "\n".join(scripts(folder, [Sized(Shape.of(cluster), tuple(keys))], cluster.array_parallelism))
+    return "\n".join(
+        scripts(folder, load("slurm"), [Sized(Shape.of(cluster), tuple(keys))], cluster.array_parallelism, ARRAY_LIMIT)
+    )
 
 
 GOLDEN = """#!/bin/bash
@@ -89,12 +92,12 @@ def test_many_points_are_several_arrays_that_count_from_0_and_share_the_throttle
         "#SBATCH --array=0-999%30",
         "#SBATCH --array=0-299%30",
     ]
-    assert [key for array in sbatch.chunks(keys, 7) for key in array] == keys
+    assert [key for array in chunks(keys, 7) for key in array] == keys
 
 
 def test_where_no_arrays_are_taken_a_job_is_none_and_is_shown_once() -> None:
     sized = [Sized(Shape(), ("a", "b", "c"))]
-    (text,) = scripts(StudyFolder(Path("/s")), sized, 2, max_array=0)
+    (text,) = scripts(StudyFolder(Path("/s")), load("slurm"), sized, 2, 0)
     assert "--array" not in text
     assert "#SBATCH --output=/s/jobs/%j_0_log.out" in text
     assert "srun --unbuffered --output /s/jobs/%j_%t_log.out" in text
@@ -165,8 +168,8 @@ def test_a_refusal_names_the_keys_that_it_is_about(said: str, keys: str) -> None
 
 
 def test_names_are_unique_and_safe_for_slurm() -> None:
-    assert sbatch.batch_name("a b|c").startswith("a_b_c.")
-    assert sbatch.batch_name("s") != sbatch.batch_name("s")
+    assert batch_name("a b|c").startswith("a_b_c.")
+    assert batch_name("s") != batch_name("s")
 
 
 def test_without_slurm_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
+from study.executors.base import Answer, Job
 from study.executors.job_spec import Shape
 from study.executors.slurm import limits, sbatch
 from study.executors.slurm.limits import Accounts, Association, Controller, Room
 from study.executors.slurm.nodes import SINFO, Nodes, Site, never, read_site
-from study.executors.slurm.query import Answer, Job
+from study.executors.slurm.start_estimate import in_words
 from study.job import packed
 from study.planning import sizing
 from study.reconcile import dependencies, dispatch
@@ -23,7 +24,6 @@ from study.records.point import point
 from study.status.states import NEVER_BEGAN, Evidence, judge
 from study.storage.layout import StudyFolder
 from study.sweep import dry_run
-from study.sweep.dry_run import said_of
 from train.spec.config import BudgetConfig, RunConfig
 from train.spec.footprint import footprint
 from train.spec.mesh import Axes
@@ -321,9 +321,9 @@ def test_branches_name_their_parents_job_once_it_has_one() -> None:
     ],
 )
 def test_sbatchs_estimate_in_words(said: str, words: str) -> None:
-    assert said_of(Answer(0, "", said)).startswith(words)
+    assert in_words(Answer(0, "", said)).startswith(words)
     assert (
-        said_of(Answer(None, error="sbatch: command not found"))
+        in_words(Answer(None, error="sbatch: command not found"))
         == "no estimate of the start: sbatch: command not found"
     )
 
@@ -335,7 +335,7 @@ def waiting(keys: str, **resources: object) -> dict[str, object]:
 def test_points_that_wait_for_other_jobs_are_arrays_of_their_own() -> None:
     known = fold([waiting("abxyz", pack=1)])
     after = {"x": "afterok:7_1", "y": "afterok:7_1", "z": "afterok:7_2"}
-    parts = dispatch.plan(known, limits.Room(), "me", {"b": "parent k has not completed"}, after=after).parts
+    parts = dispatch.plan(known, limits.Room(), {"b": "parent k has not completed"}, after=after).parts
     assert [(part.keys, part.dependency) for part in parts] == [
         (("a",), None),
         (("x", "y"), "afterok:7_1"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from study.executors.slurm.query import Lookup
+from study.executors.base import Lookup
 from study.reconcile.decide import Abandon, Confirm, Leave, Submit, decide
 from study.records.ledger import fold
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
-from study.executors.slurm import query
-from study.executors.slurm.query import Answer
+from study.executors import query
+from study.executors.base import Answer
 from study.job.__main__ import unwanted
 from study.reconcile import last_job
 from study.reconcile.last_job import TRIES, as_the_last
@@ -223,7 +223,7 @@ def test_a_branch_that_slurm_gave_up_with_its_trunks_job_goes_out_when_somebody_
     world.slurm.tasks = {}
     world.slurm.ended = {"1_0": "TIMEOUT", "2_0": "CANCELLED", "3_0": "COMPLETED"}
     world.complete(trunk)
-    seen = Observer(world.study, lambda ids: query.look(ids, world.slurm))
+    seen = Observer(world.study, lambda batches: query(batches, world.slurm))
     seen.refresh()
     assert step(world.study, world.slurm.services, Look(seen, seen.statuses())).submitted == 1
     last = list(ledger.read(world.study).batches.values())[-1]

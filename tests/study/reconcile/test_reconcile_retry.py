@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study.executors.slurm import query
-from study.executors.slurm.query import Answer
+from study.executors import query
+from study.executors.base import Answer, QueueView
+from study.executors.slurm.query import read_squeue
 from study.failures import kinds
 from study.failures.kinds import Ending, Kind
 from study.failures.retry_policy import Action, End
@@ -94,7 +95,7 @@ def events(study: StudyFolder, kind: str) -> list[dict[str, Any]]:
 
 
 def observed(study: StudyFolder, scheduler: Scheduler) -> Observer:
-    observer = Observer(study, lambda ids: query.look(ids, scheduler))
+    observer = Observer(study, lambda batches: query(batches, scheduler))
     observer.refresh()
     return observer
 
@@ -215,16 +216,16 @@ def test_unknown_stays_unknown(tmp_path_factory: pytest.TempPathFactory, queue: 
 
 @pytest.mark.parametrize("text", [text for text in RECORDED if "|" in text])
 def test_what_is_malformed_for_sacct_is_so_for_squeue(text: str) -> None:
-    view = query.read_squeue(Answer(0, text))
+    view = read_squeue(Answer(0, text))
     assert not view.complete or all(job.state == "unknown" for job in view.jobs.values())
 
 
 def test_certain_needs_squeue() -> None:
     said = PointStatus("k", PointState.FAILED, "SLURM says NODE_FAIL", kind=Kind.NODE_FAILURE)
     written = replace(said, why="")
-    assert certain([said, written], query.View()) == [said, written]
-    assert certain([said, written], query.View(complete=False)) == [written]
-    assert certain([said, written], query.View(complete=False, queue_complete=False)) == []
+    assert certain([said, written], QueueView()) == [said, written]
+    assert certain([said, written], QueueView(complete=False)) == [written]
+    assert certain([said, written], QueueView(complete=False, queue_complete=False)) == []
 
 
 def work(study: StudyFolder, key: str, restart: int = 0) -> Work:
@@ -494,7 +495,7 @@ def test_what_followed_is_looked_at_anew(tmp_path: Path, monkeypatch: pytest.Mon
         return 0
 
     monkeypatch.setattr(failures, "record", follows)
-    observer = Observer(study, lambda ids: query.View())
+    observer = Observer(study, lambda batches: QueueView())
     look = Look(observer, [PointStatus(key, PointState.FAILED, kind=Kind.HANG)])
     assert [s.state for s in step(study, services(Scheduler()), look).statuses] == ["cancelled"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from study.__main__ import main
 from study.config.schema import ClusterConfig
-from study.executors.slurm.query import Answer
+from study.executors.base import Answer
 from study.job.__main__ import unwanted
 from study.reconcile.services import Services
 from study.reconcile.step import step

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
+from study.executors.base import Answer, SubmitError
 from study.executors.job_spec import Shape
-from study.executors.slurm.query import Answer
-from study.executors.slurm.sbatch import SchedulerError
 from study.reconcile.services import Services
 from study.reconcile.two_phase import Request, Sent, after_error, resolve_unclear, send
 from study.records import ledger
@@ -110,7 +109,7 @@ def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alik
     asked, other = Shape(qos="night"), Shape(qos="day")
     waiting(study, "ab", asked)
     waiting(study, "c", other)
-    with pytest.raises(SchedulerError, match=r"Invalid qos specification: cluster\.qos=night: change it") as refused:
+    with pytest.raises(SubmitError, match=r"Invalid qos specification: cluster\.qos=night: change it") as refused:
         send(study, Request("s.a", asked, 1, ("a",)), World(sbatch=NO_QOS).services)
     assert not refused.value.ambiguous
     known = ledger.read(study)
@@ -121,7 +120,7 @@ def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alik
 
 def test_a_refusal_of_the_only_one_says_nothing_of_others(study: StudyFolder) -> None:
     waiting(study, "c", Shape(qos="day"))
-    with pytest.raises(SchedulerError):
+    with pytest.raises(SubmitError):
         send(study, Request("s.a", Shape(qos="night"), 1, ("a",)), World(sbatch=NO_QOS).services)
     assert events(study) == ["waiting", "intent", "abandoned"]
 
@@ -138,7 +137,7 @@ def test_a_submission_that_never_arrived_is_waited_out_and_given_up(study: Study
     intent(study)
     world = World()
     with pytest.raises(ValueError, match="timed out: nothing was submitted: give the command again, with other"):
-        after_error(study, "s.a", SchedulerError("timed out", True), world.services)
+        after_error(study, "s.a", SubmitError("timed out", True), world.services)
     assert world.slept == [2.0] * 5, "ten seconds after the intent"
     assert world.said == ["s.a: never reached the scheduler: its points are submitted again"]
     assert ledger.read(study).batches["s.a"].abandoned == "the scheduler does not know its name"

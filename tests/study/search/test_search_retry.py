@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from study.config.schema import RetryConfig
+from study.executors.base import QueueView
 from study.executors.job_spec import Shape
-from study.executors.slurm.query import View
 from study.failures.kinds import Kind
 from study.failures.retry_policy import End, Rules, unit_verdict
 from study.reconcile import units
@@ -77,7 +77,7 @@ def test_a_full_disk_stops_the_search_and_not_one_trial_after_the_other() -> Non
 )  # fmt: skip
 def test_a_jobs_end_is_of_the_kind_that_slurm_says(word: str, kind: str) -> None:
     assert retry.by_job(word) == kind
-    assert units._kind("u", None, View()) == "node_failure"
+    assert units._kind("u", None, QueueView()) == "node_failure"
 
 
 @pytest.mark.parametrize(("rule", "losses"), [("elsewhere 5", 5), ("elsewhere 1", 1), ("stop", 0)])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import StudySection
+from study.executors.base import Answer
 from study.executors.job_spec import Shape
-from study.executors.slurm.query import Answer
 from study.records import ledger
 from study.status import budget, cost
 from study.status.observer import observe

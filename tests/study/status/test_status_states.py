@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from study.executors.slurm.query import Job
+from study.executors.base import Job
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
 from study.status.states import ENDED, Evidence, PointState, judge

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from study.executors.slurm.query import Job, View
+from study.executors.base import Job, QueueView
 from study.records import ledger
 from study.status.observer import Observer
 from study.storage.files import RunLock, write_json
 from study.tracking.facts import read_facts
 from tests.study.support.studies import make_study
 
-SILENT = View(complete=False, problems=("squeue: no answer in 30 s",), queue_complete=False)
+SILENT = QueueView(complete=False, problems=("squeue: no answer in 30 s",), queue_complete=False)
 VIEWS = {
     "silent": SILENT,
-    "nothing known": View(),
-    "requeued": View({"7_0": Job("queued", "PENDING", "BeginTime")}),
-    "node failed": View({"7_0": Job("node_failure", "NODE_FAIL", "exit code 0:0")}),
-    "time limit": View({"7_0": Job("time_limit", "TIMEOUT", "exit code 0:0")}),
-    "cancelled": View({"7_0": Job("cancelled", "CANCELLED by 0", "exit code 0:15")}),
-    "left to another": View({"7_0": Job("failed", "FAILED", "exit code 76:0")}),
-    "sacct silent": View({}, False, ("sacct: away",), queue_complete=True),
+    "nothing known": QueueView(),
+    "requeued": QueueView({"7_0": Job("queued", "PENDING", "BeginTime")}),
+    "node failed": QueueView({"7_0": Job("node_failure", "NODE_FAIL", "exit code 0:0")}),
+    "time limit": QueueView({"7_0": Job("time_limit", "TIMEOUT", "exit code 0:0")}),
+    "cancelled": QueueView({"7_0": Job("cancelled", "CANCELLED by 0", "exit code 0:15")}),
+    "left to another": QueueView({"7_0": Job("failed", "FAILED", "exit code 76:0")}),
+    "sacct silent": QueueView({}, False, ("sacct: away",), queue_complete=True),
 }
 ENDS = (None, "interrupted", "preempted", "failed", "time_limit")
 

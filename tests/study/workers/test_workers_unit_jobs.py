@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from study.executors.slurm.query import Answer, Job, View
+from study.executors.base import Answer, Job, QueueView
 from study.reconcile import units
 from study.reconcile.services import Services
 from study.reconcile.step import step
@@ -99,21 +99,21 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.parametrize(
     ("batch", "seen", "said"),
     [
-        (None, View(), "before it queued"),
-        (replace(BATCH, job_id=None, abandoned="x"), View(), "not submitted: x"),
-        (replace(BATCH, job_id=None), View(), None),
-        (BATCH, View({"7_0": Job("queued", "PENDING")}), None),
-        (BATCH, View({"7_0": Job("running", "RUNNING")}), None),
-        (BATCH, View({"7_0": Job("unknown", "ODD")}), None),
-        (BATCH, View({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7_0"),
-        (EARLIER, View({"7": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
-        (EARLIER, View({"7": Job("running", "RUNNING")}), None),
-        (BATCH, View({"7_0": Job("completed", "COMPLETED")}), "COMPLETED of job 7"),
-        (BATCH, View(), "no such job"),
-        (BATCH, View(complete=False, queue_complete=False), None),
+        (None, QueueView(), "before it queued"),
+        (replace(BATCH, job_id=None, abandoned="x"), QueueView(), "not submitted: x"),
+        (replace(BATCH, job_id=None), QueueView(), None),
+        (BATCH, QueueView({"7_0": Job("queued", "PENDING")}), None),
+        (BATCH, QueueView({"7_0": Job("running", "RUNNING")}), None),
+        (BATCH, QueueView({"7_0": Job("unknown", "ODD")}), None),
+        (BATCH, QueueView({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7_0"),
+        (EARLIER, QueueView({"7": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
+        (EARLIER, QueueView({"7": Job("running", "RUNNING")}), None),
+        (BATCH, QueueView({"7_0": Job("completed", "COMPLETED")}), "COMPLETED of job 7"),
+        (BATCH, QueueView(), "no such job"),
+        (BATCH, QueueView(complete=False, queue_complete=False), None),
     ],
 )
-def test_a_unit_is_given_up_on_evidence_only(batch: ledger.Batch | None, seen: View, said: str | None) -> None:
+def test_a_unit_is_given_up_on_evidence_only(batch: ledger.Batch | None, seen: QueueView, said: str | None) -> None:
     known = Ledger() if batch is None else Ledger({batch.name: batch}, dict.fromkeys(batch.keys, batch.name))
     found = units.gone(known, "u", seen)
     assert found is None if said is None else said in str(found)
@@ -200,7 +200,8 @@ def test_units_obey_the_limits_of_the_site_as_points_do(world: World) -> None:
     ]
     assert len(world.claims()) == 3
     assert (
-        waiting.lines(world.study, lambda ids: View())[0] == "1 waits: MaxJobCount of the cluster is 2, and 2 are used"
+        waiting.lines(world.study, lambda ids: QueueView())[0]
+        == "1 waits: MaxJobCount of the cluster is 2, and 2 are used"
     )
     world.tell(world.claims()[0].number, "reached", 1.0)
     world.cluster.states["100_0"] = "COMPLETED"

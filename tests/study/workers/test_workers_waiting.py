@@ -12,7 +12,7 @@ import pytest
 
 from study.__main__ import main
 from study.config.schema import ClusterConfig
-from study.executors.slurm.query import Job, View
+from study.executors.base import Job, QueueView
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import Units, Workers
@@ -30,9 +30,9 @@ def submitted(folder: StudyFolder) -> None:
 
 
 def look(*jobs: Job) -> Look:
-    def answer(ids: Sequence[str]) -> View:
-        assert list(ids) == ["7"]
-        return View({f"7_{index}": job for index, job in enumerate(jobs)})
+    def answer(batches: Sequence[ledger.Batch]) -> QueueView:
+        assert [batch.job_id for batch in batches] == ["7"]
+        return QueueView({f"7_{index}": job for index, job in enumerate(jobs)})
 
     return answer
 

@@ -1,0 +1,344 @@
+"""What an executor is, and the values in which it answers. Nothing here knows a scheduler by name.
+
+A new executor is a module with a class that derives from :class:`Executor` and a function `executor(runner)`, and its
+line in :data:`study.config.executors.EXECUTORS`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from study.config.schema import ClusterConfig
+    from study.executors.job_spec import Shape
+    from study.records.ledger import Batch
+    from study.storage.layout import StudyFolder
+
+ALIVE = ("queued", "running")
+ORDINARY, LIMIT, STUCK = "ordinary", "limit", "stuck"
+"""It passes as the queue moves on; it passes when something else ends or a limit is raised; it never passes by itself.
+"""
+ARRAY_LIMIT = 1000
+"""Jobs of one array: what SLURM's default MaxArraySize of 1001 allows, in whole thousands."""
+
+
+def batch_name(study: str, token: str | None = None) -> str:
+    """Return a job name that is unique for ever, by which a submission can be looked up."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', study)[:60]}.{token or uuid.uuid4().hex[:10]}"
+
+
+def chunks(keys: Sequence[str], limit: int = ARRAY_LIMIT) -> Iterator[tuple[str, ...]]:
+    """Yield the arrays that many keys become. Each counts from 0 again, for it is the index that is capped."""
+    for start in range(0, len(keys), limit):
+        yield tuple(keys[start : start + limit])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said; `code` is None where it gave no answer (missing, or too slow)."""
+
+    code: int | None
+    out: str = ""
+    error: str = ""
+
+
+class Runner(Protocol):
+    """Runs a command and returns its answer; never raises for what the command does."""
+
+    def __call__(self, command: Sequence[str]) -> Answer:
+        """Run it."""
+
+
+class SubmitError(ValueError):
+    """A scheduler refused a request or gave no answer.
+
+    ambiguous: it may have been submitted all the same. full: it was refused because there are too many jobs already.
+    """
+
+    def __init__(self, message: str, ambiguous: bool, full: bool = False) -> None:
+        super().__init__(message)
+        self.ambiguous = ambiguous
+        self.full = full
+
+
+@dataclass(frozen=True)
+class Job:
+    """A scheduler's view of one job or array task: our word for its state, its own word, why it waits, its name.
+
+    state: queued, running, completed, failed, time_limit, cancelled, preempted, node_failure or unknown. reason: of one
+    that has ended `exit code N:0`, or `exit code 0:N` where signal N killed it.
+    """
+
+    state: str
+    word: str
+    reason: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class QueueView:
+    """All that one look at a scheduler gave.
+
+    `complete`: the scheduler answered and every line was understood; only then may absence mean something.
+    `problems`: why not, in words. `queue_complete`: the same of what waits or runs alone.
+    """
+
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    complete: bool = True
+    problems: tuple[str, ...] = ()
+    queue_complete: bool = True
+
+    def joined(self, other: QueueView) -> QueueView:
+        """Return the view of two schedulers, whose jobs have different ids."""
+        return QueueView(
+            {**self.jobs, **other.jobs},
+            self.complete and other.complete,
+            (*self.problems, *other.problems),
+            self.queue_complete and other.queue_complete,
+        )
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What is known of a submission by its name: `found` (with its id), `absent`, or `unanswered` (with why)."""
+
+    answer: str
+    job_id: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class QueueReason:
+    """Why a job waits, in words; one of ORDINARY, LIMIT and STUCK; what helps, {jobs} standing for the jobs' ids."""
+
+    words: str
+    kind: str = ORDINARY
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One run of one job by a scheduler's accounting: a requeued job has several.
+
+    started: seconds since 1970. gpus, cores: what it held; None: it does not say.
+    """
+
+    job_id: str
+    started: float
+    seconds: float
+    gpus: int | None = None
+    cores: int | None = None
+    over: bool = True
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """One process of a job, as its executor started it. `restart` counts the requeues of the same job id.
+
+    index: of the job in its array. starts_ranks: it is the only process of its run that was started, and starts the
+    trainers of all `world` ranks itself, on this host. memory_gb: what the job was given on each of its nodes [GB].
+    """
+
+    executor: str
+    job_id: str
+    restart: int = 0
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    nodes: tuple[str, ...] = ()
+    index: int = 0
+    starts_ranks: bool = False
+    memory_gb: float | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == 0
+
+
+@dataclass(frozen=True)
+class Cap:
+    """One limit on jobs that are queued or running: `most` of them, `used` now; `what` names it for people."""
+
+    what: str
+    most: int
+    used: int = 0
+
+    @property
+    def left(self) -> int:
+        """How many more there may be."""
+        return max(0, self.most - self.used)
+
+
+class QueueLimits(Protocol):
+    """How many jobs a scheduler takes right now. This one takes any number.
+
+    alive: the user's jobs that wait or run, by job or array id. problem: why nothing should be submitted now.
+    array_limit: jobs of one array at most; 0: jobs are submitted one by one.
+    """
+
+    @property
+    def alive(self) -> Mapping[str, int]:
+        """The user's jobs that wait or run, by job or array id."""
+        return {}
+
+    @property
+    def problem(self) -> str:
+        """Why nothing should be submitted on its strength."""
+        return ""
+
+    @property
+    def array_limit(self) -> int:
+        """Jobs of one array at most; 0: jobs are submitted one by one."""
+        return ARRAY_LIMIT
+
+    def tightest(self, shape: Shape) -> Cap | None:
+        """Return the limit of which the least is left for jobs of this shape; None where there is none."""
+        return None
+
+
+class Site(Protocol):
+    """What one job may ask here, as far as it is known; what is not known is not refused."""
+
+    @property
+    def array_limit(self) -> int:
+        """Jobs of one array at most; 0: jobs are submitted one by one."""
+        return ARRAY_LIMIT
+
+    def check(self, shape: Shape) -> str | None:
+        """Return why a job of this shape can never start, and what would fit; None where it may."""
+        return None
+
+    def gpus_per_node(self, partition: str | None) -> int:
+        """Return the most GPUs that a node of a partition has; 0: none, or not known."""
+        return 0
+
+    def longest_minutes(self, shape: Shape) -> int | None:
+        """Return the longest time limit that a job of this shape may ask [minutes]; None where nothing limits it."""
+        return None
+
+
+class AnySite(Site):
+    """A site of which nothing is known."""
+
+
+class NoLimits(QueueLimits):
+    """A scheduler that takes any number of jobs."""
+
+
+class Executor(Protocol):
+    """One kind of place where jobs run.
+
+    title: its name in sentences. command: what takes its scripts.
+    detached: its jobs wait and run without the command that submitted them; else that command starts them in its
+    slots. allocates: each job is given the nodes, cores, GPUs and memory that it asks for, and a process for each rank;
+    else jobs are processes of this machine. dependencies: a job may wait for another one to succeed.
+
+    `submit`, `find`, `query`, `cancel` and `requeue` are only asked of one that is detached.
+    """
+
+    name: str
+    title: str
+    command: str = "sh"
+    detached: bool = True
+    allocates: bool = False
+    dependencies: bool = False
+
+    def check(self, cluster: ClusterConfig) -> None:
+        """Raise ValueError for settings of a cluster section that it cannot do."""
+        return
+
+    def render(
+        self,
+        folder: StudyFolder,
+        shape: Shape,
+        name: str,
+        count: int | None,
+        parallel: int | None = None,
+        *,
+        module: str = "study.job",
+        copy: Path | None = None,
+    ) -> str:
+        """Return the exact script of an array of `count` jobs, at most `parallel` at once; asks no scheduler.
+
+        count: None for one job that is no array. Each task runs `python -m module`, with the study's folder and
+        --name. copy: the folder that it imports this code from; None: the checkout.
+        """
+        ...
+
+    def submit(self, folder: StudyFolder, name: str, script: str, shape: Shape | None = None) -> str:
+        """Submit a rendered script, kept as `jobs/NAME.sh`; return its job id. Raises SubmitError."""
+        ...
+
+    def find(self, name: str, since: float) -> Lookup:
+        """Look a submission up by its unique name; it was made after `since` [seconds since 1970]."""
+        ...
+
+    def query(self, ids: Sequence[str]) -> QueueView:
+        """Return all that is known of these jobs or arrays, by job: `7_3` of the array 7. Absence is no evidence."""
+        ...
+
+    def queue(self, ids: Sequence[str]) -> QueueView:
+        """Return those of them that wait or run."""
+        return self.query(ids)
+
+    def cancel(self, indices: Mapping[str, Iterable[int]]) -> None:
+        """Cancel these tasks of these arrays (by job id), or jobs without any. Raises SubmitError."""
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """Cancel the jobs among these that wait, and tell those that run to save and end. Raises ValueError."""
+        self.cancel(dict.fromkeys(ids, ()))
+
+    def requeue(self, job_id: str) -> bool:
+        """Start the job that asks for it again, under the same id; False where that is not possible."""
+        return False
+
+    def site(self, memory: Path | None = None, now: float | None = None) -> Site:
+        """Return what one job may ask. memory: a file that keeps what seldom changes; None: all is asked anew."""
+        return AnySite()
+
+    def limits(self, memory: Path, now: float) -> QueueLimits:
+        """Return how many jobs it takes right now."""
+        return NoLimits()
+
+    def rank_info(self, environment: Mapping[str, str], world: int = 1) -> RankInfo:
+        """Return which process of which job this is. world: ranks of the run, where this process starts them all."""
+        ...
+
+    def log(self, folder: StudyFolder, batch: Batch, key: str) -> Path:
+        """Return where a point's job writes before and after its attempt."""
+        return folder.jobs / f"{batch.job(batch.task(key))}_0_log.out"
+
+    def explain(self, reason: str) -> QueueReason:
+        """Return what the reason means that a queued job has."""
+        return QueueReason(reason or "it is new to the queue")
+
+    def job_names(self, ids: Iterable[str], others: Iterable[str] = ()) -> str:
+        """Return jobs as its commands take them; others: jobs that must not be meant."""
+        return " ".join(sorted(ids))
+
+    def estimate(self, script: str) -> str:
+        """Return when a script's first job would start, in words; "" where it cannot say."""
+        return ""
+
+    def accounting(self, batches: Sequence[Batch]) -> tuple[list[JobRun] | None, tuple[str, ...]]:
+        """Return every run of these batches' jobs by accounting; None, and why, where it does not say."""
+        return [], ()
+
+    def earlier_start(self, job_id: str, sleep: Callable[[float], None] = time.sleep) -> str | None:
+        """Return the kind of end (study.failures.kinds) of a requeued job's latest start but this one.
+
+        None where accounting does not tell, or it was none of the scheduler's doing.
+        """
+        return None
+
+    def node_states(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Return the scheduler's word for each of these nodes; none where it gives no answer."""
+        return {}
