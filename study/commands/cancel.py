@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from study import text
+from study import executors, text
 from study.commands import add_json, add_selection, add_study, emit
 from study.records import ledger
 from study.records.settings import find_study, reference
@@ -43,8 +43,9 @@ def run(options: argparse.Namespace) -> int:
         fresh = {status.key: status for status in observer.statuses()}
         now = [fresh[s.key] if fresh[s.key].state == "running" else s for s in chosen]
         running = [status for status in now if status.state == "running"]
-        told = terminate(running, observer) + len(_on_slurm(observer, running))
-        _cancel_jobs(observer, chosen)
+        told = terminate(running, observer) + len(_in_queue(observer, running))
+        # A packed job that goes on tells its points itself.
+        executors.cancel(observer.known, [status.key for status in chosen])
         done = what_was_done(now, told)
     again = f"python -m study retry {reference(folder)} --state cancelled"
     if options.json:
@@ -103,16 +104,7 @@ def _search(folder: StudyFolder, options: argparse.Namespace) -> int:
     return 0
 
 
-def _on_slurm(observer: Observer, points: Sequence[PointStatus]) -> list[str]:
-    """Return the keys of the points that are in a job that SLURM has."""
-    batches = {status.key: observer.known.batch(status.key) for status in points}
-    return [key for key, b in batches.items() if b is not None and b.executor == "slurm" and b.job_id is not None]
-
-
-def _cancel_jobs(observer: Observer, chosen: Sequence[PointStatus]) -> None:
-    """Cancel the jobs in which no point is wanted any more; a packed job that goes on tells its points itself."""
-    indices = observer.known.unwanted_jobs(_on_slurm(observer, chosen))
-    if indices:
-        from study.executors.slurm import sbatch
-
-        sbatch.cancel(indices)
+def _in_queue(observer: Observer, points: Sequence[PointStatus]) -> list[ledger.Batch]:
+    """Return the batch of each point that is in a job which a scheduler has."""
+    batches = (observer.known.batch(status.key) for status in points)
+    return executors.submitted(batch for batch in batches if batch is not None)

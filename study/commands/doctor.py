@@ -48,7 +48,6 @@ def run(options: argparse.Namespace) -> int:
     from study.config.tracking_uri import DEFAULT
     from study.doctor import checks as look
     from study.doctor import site
-    from study.executors.slurm import query
 
     if options.nodes < 1:
         raise ValueError(f"--nodes {options.nodes} is not allowed: 1 or more")
@@ -69,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     tell([look.tracking(uri)])
     scratch.mkdir()
     try:
-        slurm, found = look.ask(query.run, scratch / "limits.json")
+        slurm, found = look.ask(None, scratch / "limits.json")
         tell(found)
         said = site.settings(slurm, machine.found, options.partition)
         said |= {"account": options.account} if options.account else {}

@@ -7,6 +7,7 @@ import sys
 
 from study.commands import add_json, add_study
 from study.commands.reconcile import report
+from study.executors import load
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import Submit
@@ -27,11 +28,11 @@ def run(options: argparse.Namespace) -> int:
     if folder.search.exists():
         raise ValueError(f"{folder.name} is a search: give its command again, and its workers carry on")
     cluster = load_submission(folder).cluster
-    if options.json and cluster.executor == "local":
+    if options.json and not load(cluster.executor).detached:
         raise ValueError("resume --json: runs of this machine are shown as they go: leave --json out")
     stream = sys.stderr if options.json else sys.stdout
     services = Services(say=lambda text: print(text, file=stream, flush=True))
     done = step(folder, services, Submit(list(load_points(folder)), cluster))
-    if cluster.executor == "local":
+    if not load(cluster.executor).detached:
         return follow(folder, cluster)
     return report("resume", folder, done.submitted, options.json)

@@ -7,6 +7,7 @@ import sys
 from contextlib import redirect_stdout
 
 from study.commands import add_json, add_selection, add_study, emit
+from study.executors import load
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import Submit
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"point {wrong[0].key} is {wrong[0].state}: there is nothing to try again")
     cluster = load_submission(folder).cluster
     keys = [status.key for status in chosen]
-    if options.json and cluster.executor == "local" and keys:
+    if options.json and keys and not load(cluster.executor).detached:
         raise ValueError("retry --json: runs of this machine are shown as they go: leave --json out")
     if keys:
         ledger.append(folder, "retry", keys=keys)
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     if not keys:
         print(f"{folder.name}: no point is {' or '.join(sorted(states))}")
         return 0
-    if cluster.executor == "local" or options.wait:
+    if options.wait or not load(cluster.executor).detached:
         return follow(folder, cluster)
     print(f"{folder.name}: {counted(len(keys), 'point')} submitted again.  python -m study watch {reference(folder)}")
     return 0

@@ -57,8 +57,9 @@ class Slurm:
         return next(iter(defaults or [n.partition for n in self.site.nodes]), None)
 
 
-def ask(runner: Runner, memory: Path) -> tuple[Slurm | None, list[Check]]:
+def ask(runner: Runner | None, memory: Path) -> tuple[Slurm | None, list[Check]]:
     """Ask the scheduler everything that a submission rests on; None where there is no SLURM here."""
+    runner = runner or query.run
     version = runner(["sbatch", "--version"])
     if version.code != 0:
         why = (

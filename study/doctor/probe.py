@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from study.executors import load
+from study.executors.base import RankInfo
+from study.executors.local import LOCAL
 from study.job.hang_watch import py_spy
-from study.job.rank import Place, find_place
 from study.job.rendezvous import rendezvous
 from study.process.children import job_environment
 from study.storage.files import RunLock, last_lines, read_json, write_json
@@ -33,9 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--name", required=True)
     given = parser.parse_args(arguments)
-    place = find_place("slurm" if "SLURM_JOB_ID" in os.environ else "local", os.environ)
+    place = load("slurm" if "SLURM_JOB_ID" in os.environ else LOCAL).rank_info(os.environ)
     if "DOCTOR_RANK" in os.environ:  # without SLURM nobody else says which rank this is
-        place = Place("local", given.name, rank=int(os.environ["DOCTOR_RANK"]), world=int(os.environ["DOCTOR_WORLD"]))
+        place = RankInfo(LOCAL, given.name, rank=int(os.environ["DOCTOR_RANK"]), world=int(os.environ["DOCTOR_WORLD"]))
     found = surroundings(given.folder)
     code, said = torch_works(given.folder, place)
     found |= {"rank": place.rank, "world": place.world, "torch_code": code, "torch_error": said}
@@ -62,7 +64,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
     }
 
 
-def torch_works(folder: Path, place: Place) -> tuple[int, str]:
+def torch_works(folder: Path, place: RankInfo) -> tuple[int, str]:
     """Run `train.check_ranks` as this rank of the job's; return its exit code and the end of what it said."""
     environment = job_environment(os.environ)
     if place.world > 1:
@@ -82,11 +84,11 @@ def torch_works(folder: Path, place: Place) -> tuple[int, str]:
     return done.returncode, "" if done.returncode == 0 else "\n".join(last_lines(log)[-3:])
 
 
-def _meet(folder: Path, place: Place) -> tuple[str, int]:
+def _meet(folder: Path, place: RankInfo) -> tuple[str, int]:
     """Return where the ranks meet; the first one decides and writes it down for the others."""
     path = folder / MEETING
     if place.first:
-        address, port = rendezvous(place, "127.0.0.1" if place.executor == "local" else None)
+        address, port = rendezvous(place, "127.0.0.1" if "DOCTOR_RANK" in os.environ else None)
         write_json(path, {"address": address, "port": port})
         return address, port
     limit = time.monotonic() + MEET_SECONDS

@@ -9,6 +9,7 @@ from typing import Any
 
 from study.config.schema import ClusterConfig
 from study.doctor.checks import Check, Slurm
+from study.executors import load
 from study.executors.slurm.nodes import Nodes
 from train.spec.from_mapping import read
 
@@ -50,7 +51,7 @@ def document(site: str, said: Mapping[str, Any], checks: list[Check]) -> str:
     """
     read(ClusterConfig, dict(said), "cluster")
     helps = {f.name: f.metadata["help"] for f in fields(ClusterConfig)}
-    where = "SLURM job arrays" if said["executor"] == "slurm" else "Processes of this machine"
+    where = "SLURM job arrays" if load(said["executor"]).detached else "Processes of this machine"
     lines = [f"# {where} at {site}, as found by python -m study doctor; change what does not suit you"]
     for key, value in said.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

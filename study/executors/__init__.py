@@ -11,7 +11,7 @@ from study.config.executors import EXECUTORS
 
 if TYPE_CHECKING:
     from study.executors.base import Executor, QueueView, Runner
-    from study.records.ledger import Batch
+    from study.records.ledger import Batch, Ledger
 
 
 def load(name: str, runner: Runner | None = None) -> Executor:
@@ -40,6 +40,18 @@ def query(batches: Iterable[Batch], runner: Runner | None = None) -> QueueView:
     for name, those in ids.items():
         seen = seen.joined(load(name, runner).query(sorted(those)))
     return seen
+
+
+def cancel(known: Ledger, keys: Iterable[str], runner: Runner | None = None) -> None:
+    """Cancel the jobs of these points in which no point is wanted any more. Raises SubmitError."""
+    by_executor: dict[str, list[str]] = {}
+    for key in keys:
+        batch = known.batch(key)
+        if batch is not None and batch.job_id is not None and detached(batch):
+            by_executor.setdefault(batch.executor, []).append(key)
+    for name, those in by_executor.items():
+        if indices := known.unwanted_jobs(those):
+            load(name, runner).cancel(indices)
 
 
 @cache

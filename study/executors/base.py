@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
     from study.executors.job_spec import Shape
+    from study.failures.kinds import Kind
     from study.records.ledger import Batch
     from study.storage.layout import StudyFolder
 
@@ -312,6 +313,15 @@ class Executor(Protocol):
         """Return which process of which job this is. world: ranks of the run, where this process starts them all."""
         ...
 
+    def python_job(
+        self, words: Sequence[str], cluster: ClusterConfig, environment: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the command, with its environment, that runs Python with these words as a job and waits for it.
+
+        Asked only of one that allocates. The job has one process, a run's cores and no GPU.
+        """
+        raise ValueError(f"{self.name} runs no command in a job: take cluster.prepare=here")
+
     def log(self, folder: StudyFolder, batch: Batch, key: str) -> Path:
         """Return where a point's job writes before and after its attempt."""
         return folder.jobs / f"{batch.job(batch.task(key))}_0_log.out"
@@ -332,7 +342,7 @@ class Executor(Protocol):
         """Return every run of these batches' jobs by accounting; None, and why, where it does not say."""
         return [], ()
 
-    def earlier_start(self, job_id: str, sleep: Callable[[float], None] = time.sleep) -> str | None:
+    def earlier_start(self, job_id: str, sleep: Callable[[float], None] = time.sleep) -> Kind | None:
         """Return the kind of end (study.failures.kinds) of a requeued job's latest start but this one.
 
         None where accounting does not tell, or it was none of the scheduler's doing.

@@ -1,10 +1,9 @@
-"""The corpora that points read are prepared where they are missing: here, or in a SLURM job."""
+"""The corpora that points read are prepared where they are missing: here, or in a job."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -16,8 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from study.config.schema import ClusterConfig
-from study.executors.job_spec import Shape
-from study.executors.slurm.query import clean_environment
+from study.executors import load
 from study.process.children import job_environment
 from study.records.corpus import DATA, Corpus, check, corpus_of
 from study.storage.files import has_ended
@@ -34,12 +32,6 @@ SCRATCH = ".prepare-"
 """How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
 _SCRATCH = re.compile(rf"{re.escape(SCRATCH)}(.+)-(\d+)-[^-]+")
 LEFT_SECONDS = 7 * 86_400.0
-NOT_FOR_PREPARING = frozenset({
-    "batch", "export-file", "get-user-env", "gid", "ignore-pbs", "kill-on-invalid-dep", "nodefile", "parsable", "uid",
-    "begin", "deadline", "hold", "input", "cpus-per-gpu", "mem-per-gpu", "ntasks-per-core", "ntasks-per-gpu",
-    "ntasks-per-socket", "tres-per-task",
-})  # fmt: skip
-"""Options of sbatch that srun does not know, that are about when a run starts, its ranks, its input or its GPUs."""
 
 
 def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool, cluster: ClusterConfig) -> dict[Corpus, Manifest]:
@@ -56,7 +48,10 @@ def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool, cluster: ClusterC
         if manifest is None:
             _check_sources(corpus.data)
         if manifest is None and not dry_run:
-            where = " in a SLURM job (cluster.prepare=here does it on this machine)" if in_job(cluster) else ""
+            where = ""
+            if in_job(cluster):
+                title = load(cluster.executor).title
+                where = f" in a {title} job (cluster.prepare=here does it on this machine)"
             say(f"Preparing the corpus {wanted.name} in {corpus.root}{where}")
             prepare(corpus, cluster)
             manifest = corpus.find()
@@ -81,12 +76,12 @@ def _check_sources(data: DataConfig) -> None:
 
 
 def in_job(cluster: ClusterConfig) -> bool:
-    """Return whether data is prepared in a SLURM job, which spares the login node minutes of all its cores."""
-    return cluster.executor == "slurm" and cluster.prepare == "job"
+    """Return whether data is prepared in a job, which spares the login node minutes of all its cores."""
+    return cluster.prepare == "job" and load(cluster.executor).allocates
 
 
 def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
-    """Prepare a corpus in a process or a SLURM job of its own (it loads heavy libraries), its progress shown.
+    """Prepare a corpus in a process or a job of its own (it loads heavy libraries), its progress shown.
 
     Raises SystemExit with its exit code where it fails, KeyboardInterrupt once it has ended after Ctrl-C.
     """
@@ -98,8 +93,8 @@ def prepare(corpus: Corpus, cluster: ClusterConfig) -> None:
         file.write_text(dump({"data": asdict(corpus.data)}))
         words = ["-m", "train.prepare", "--config", str(file.absolute()), "--root", corpus.root]
         command, environment = [sys.executable, *words], job_environment(os.environ)
-        if in_job(cluster):  # of its own: within a job, as this command may be, srun would make a step of that
-            command, environment = srun_command(words, cluster), clean_environment(environment)
+        if in_job(cluster):
+            command, environment = load(cluster.executor).python_job(words, cluster, environment)
         code = _wait_for(command, environment)
     if code != 0 and in_job(cluster):
         raise ValueError(
@@ -134,37 +129,6 @@ def _is_old(other: Path, mine: Path) -> bool:
         return mine.stat().st_mtime - other.stat().st_mtime > LEFT_SECONDS
     except OSError:
         return False
-
-
-def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:
-    """Return the command that runs Python with these words as a job of one process, with a run's cores and no GPU.
-
-    Of cluster.sbatch it takes what is not about GPUs, ranks, when to start, or of sbatch alone.
-    """
-    asked = {
-        "partition": cluster.partition, "account": cluster.account, "qos": cluster.qos,
-        "constraint": cluster.constraint, "exclude": cluster.exclude, "reservation": cluster.reservation,
-        "mem": None if cluster.mem_gb is None else f"{round(cluster.mem_gb * 1024)}M",
-        "container-image": cluster.container_image, "container-mounts": cluster.container_mounts, "nice": cluster.nice,
-    }  # fmt: skip
-    python = shlex.join([*cluster.prefix, cluster.python or sys.executable, *words])
-    return [
-        *("srun", "--job-name=prepare-data", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cluster.cpus_per_task}"),
-        *(f"--time={cluster.time_minutes}", "--export=ALL", "--quit-on-interrupt"),
-        *(f"--{name}={value}" for name, value in asked.items() if value is not None),
-        *(f"--{name}={value}" if value else f"--{name}" for name, value in _further(cluster)),
-        *("bash", "-c", "\n".join([*cluster.setup, f"exec {python}"])),
-    ]
-
-
-def _further(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """Yield the options of cluster.sbatch that such a job takes, with their values; a flag has ''."""
-    for name, value in Shape.of(cluster).sbatch:
-        if name == "gres":
-            other = [part for part in value.split(",") if not part.removeprefix("gres/").startswith("gpu")]
-            yield from [(name, ",".join(other))] if other else []
-        elif name not in NOT_FOR_PREPARING and not name.startswith("gpu"):
-            yield name, value
 
 
 def _wait_for(command: Sequence[str], environment: Mapping[str, str]) -> int:

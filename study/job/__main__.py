@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import study
+from study.executors import load
 from study.failures.kinds import HELD, Ending
 from study.job.attempt import (
     Ran,
@@ -32,7 +33,6 @@ from study.job.attempt import (
     wait_for_first,
 )
 from study.job.peers import is_time_to_look
-from study.job.rank import find_place, memory_gb
 from study.job.rendezvous import Round, rendezvous
 from study.planning.ranks import local_world
 from study.process import code_snapshot
@@ -58,17 +58,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m study.job", description="Advance one point of a submitted batch.")
     parser.add_argument("folder", type=Path, help="the study's folder")
     parser.add_argument("--name", required=True, help="the batch's name in the ledger")
-    parser.add_argument("--index", type=int, help="the job's place in the batch; default: SLURM_ARRAY_TASK_ID")
+    parser.add_argument("--index", type=int, help="the job's place in the batch; default: as its executor numbered it")
     parser.add_argument("--slot", type=int, help="the point's place in a packed job; without it all are run")
     given = parser.parse_args(arguments)
-    index = given.index if given.index is not None else int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
     signals = Signals()
     signals.install()
     study = StudyFolder(given.folder.absolute())
     state = ledger.read(study)
     batch = state.batches.get(given.name)
-    keys = batch.of_task(index) if batch is not None else ()
-    if batch is None or not (given.slot or 0) < len(keys):
+    if batch is None:
+        print(f"{study.ledger} has no batch {given.name!r}", file=sys.stderr)
+        return NOT_WANTED
+    executor = load(batch.executor)
+    info = executor.rank_info(os.environ)
+    index = info.index if given.index is None else given.index
+    keys = batch.of_task(index)
+    if not (given.slot or 0) < len(keys):
         print(f"{study.ledger} has no batch {given.name!r} with index {index}", file=sys.stderr)
         return NOT_WANTED
     if batch.pack > 1 and given.slot is None:
@@ -77,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         code = packed.lead(study, batch, index, signals)
     else:
         code = run(study, state, batch, keys[given.slot or 0], signals)
-    if batch.executor == "slurm" and given.slot is None and os.environ.get("SLURM_PROCID", "0") == "0":
+    if executor.detached and given.slot is None and info.first:
         send_next(study, keys, told_to_end=bool(signals.received))
     return code
 
@@ -88,13 +93,19 @@ def run(study: StudyFolder, state: ledger.Ledger, batch: ledger.Batch, key: str,
     if why:
         print(f"{key}: nothing to do: {why}", file=sys.stderr)
         return NOT_WANTED
-    world = local_world(find_point(study, key).raw.get("parallel") or {}, int(batch.resources.get("tasks") or 1))
-    work = Work(study, batch, key, find_place(batch.executor, os.environ, world))
+    world = local_world(find_point(study, key).raw.get("parallel") or {}, _tasks(batch))
+    work = Work(study, batch, key, load(batch.executor).rank_info(os.environ, world))
     done = finished(work.run)
     if done is not None:
         print(f"{key}: the run is {done.state} already")
         return done.code
     return lead(work, signals) if work.place.first else join(work, signals)
+
+
+def _tasks(batch: ledger.Batch) -> int:
+    """Return how many processes a run of a batch was given; what runs on this machine has them said as one number."""
+    asked = batch.resources
+    return int(asked.get("tasks") or int(asked.get("nodes") or 1) * int(asked.get("tasks_per_node") or 1))
 
 
 def unwanted(state: ledger.Ledger, batch: ledger.Batch, key: str) -> str | None:
@@ -167,7 +178,11 @@ def lead(work: Work, signals: Signals) -> int:
         pin(run, int(config["budget"]["tokens"]))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
-    if work.place.executor == "slurm" and work.unit is None and (ending.code or is_time_to_look(work.study, work.key)):
+    if (
+        load(work.place.executor).detached
+        and work.unit is None
+        and (ending.code or is_time_to_look(work.study, work.key))
+    ):
         from study.job.ending import after
 
         after(work, number, ending, job)
@@ -261,7 +276,7 @@ def describe(work: Work, started: float) -> dict[str, Any]:
         "source": code_snapshot.ran(work.study, work.batch.code, work.resources.get("code")),
         "world": place.world,
         "unit": work.unit,
-        "memory_gb": memory_gb(os.environ) if place.executor == "slurm" else None,
+        "memory_gb": place.memory_gb,
     }
     if place.world > 1:
         job["address"], job["port"] = _meeting_place(work)
@@ -279,7 +294,7 @@ def _said_of_code(job: Mapping[str, Any]) -> str:
 
 
 def _meeting_place(work: Work, again: int = 0) -> tuple[str, int]:
-    local = work.place.executor == "local"
+    local = work.place.starts_ranks
     return rendezvous(work.place, "127.0.0.1" if local else work.batch.resources.get("master_addr"), again)
 
 

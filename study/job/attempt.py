@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import study
+from study.executors.base import RankInfo
 from study.failures.kinds import INTERRUPTED, AttemptState, Ending, Kind, Seen, by_words, classify, headline, root
 from study.job.hang_watch import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
-from study.job.rank import Place
 from study.job.rendezvous import Round
 from study.process.children import (
     PEERS_GRACE,
@@ -47,7 +47,7 @@ class Work:
     study: StudyFolder
     batch: ledger.Batch
     key: str
-    place: Place
+    place: RankInfo
     until: int | None = None
     unit: int | None = None
     further: Callable[[], int | None] | None = None
@@ -96,7 +96,7 @@ def advance(
     here = work.place
     # SLURM starts a job like this one for each rank; on this machine this one starts them all.
     places = [here]
-    if here.executor == "local":
+    if here.starts_ranks:
         places = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
     started, kills, processes = time.time(), memory_kills(), {}
     for place in places:
@@ -158,7 +158,7 @@ def bounds(work: Work, runtime: Mapping[str, Any]) -> Bounds:
 
 
 def trainer_environment(
-    place: Place,
+    place: RankInfo,
     job: Mapping[str, Any],
     threads: int,
     inherited: Mapping[str, str],

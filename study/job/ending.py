@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from study.failures.kinds import Ending, Kind, by_slurm
+from study.executors import load
+from study.failures.kinds import Ending, Kind
 from study.failures.retry_policy import Action
 from study.job.attempt import Work
 from study.job.peers import is_time_to_look
@@ -22,10 +22,6 @@ NOTHING_FOLLOWS = frozenset({Kind.COMPLETED, Kind.PAUSED, Kind.DIVERGED, Kind.CA
 """Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
 
 
-ACCOUNTING_SECONDS = (0.0, 1.0, 2.0, 4.0)
-"""How long a requeued job waits before each time that it asks how its earlier start ended."""
-
-
 def after(work: Work, number: int, ending: Ending, job: Mapping[str, Any], services: Services | None = None) -> None:
     """See to what follows from the end of a job's own attempt, then from those of others. For the job, as it ends.
 
@@ -33,7 +29,7 @@ def after(work: Work, number: int, ending: Ending, job: Mapping[str, Any], servi
     what is left undone here is done by whoever looks next.
     """
     services = services or Services()
-    if work.place.executor != "slurm" or work.until is not None or work.unit is not None:
+    if not load(work.place.executor).detached or work.until is not None or work.unit is not None:
         return
     try:
         if ending.kind not in NOTHING_FOLLOWS:
@@ -69,7 +65,7 @@ def account_for_restart(work: Work, number: int, services: Services | None = Non
     For a job that SLURM has requeued by itself. Returns the ending of this start where there have been too many.
     """
     services = services or Services()
-    if work.place.executor != "slurm" or not work.place.restart or work.until is not None or number < 2:
+    if not load(work.place.executor).detached or not work.place.restart or work.until is not None or number < 2:
         return None
     before = work.run.attempt(number - 1)
     job, ended = read_json(before.job), read_json(before.outcome)
@@ -77,7 +73,7 @@ def account_for_restart(work: Work, number: int, services: Services | None = Non
         return None
     if ended is not None and ended.get("kind", ended.get("state")) != Kind.INTERRUPTED:
         return None
-    kind = _earlier_start(work.place.job_id, services)
+    kind = services.executor(work.place.executor).earlier_start(work.place.job_id, services.sleep)
     if kind is None:
         return None
     rules = load_submission(work.study).retry.rules()
@@ -87,23 +83,3 @@ def account_for_restart(work: Work, number: int, services: Services | None = Non
     ledger.extend(work.study, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
     stops = [end for end in ends if end.action == Action.STOP and rules.kinds[kind].action != Action.STOP]
     return Ending(kind, why=stops[0].why) if stops else None
-
-
-def _earlier_start(job_id: str, services: Services) -> Kind | None:
-    """Return the kind of end of a job's latest start but this one, as accounting tells it; None where it does not.
-
-    Accounting may hear of a start's end after the next has begun: it is asked again for some seconds.
-    """
-    command = ["sacct", "-n", "-P", "-X", "--duplicates", "--format=State,Start", f"--jobs={job_id}"]
-    for seconds in ACCOUNTING_SECONDS:
-        services.sleep(seconds)
-        answer = services.runner(command)
-        if answer.code != 0:
-            return None
-        starts = [line.split("|")[0] for line in answer.out.splitlines() if line.count("|") == 1]
-        ended = [word for word in starts if not re.match(r"(RUNNING|PENDING|COMPLETING)", word)]
-        if ended:
-            words = [word for word in ended if not word.startswith("REQUEUED")]
-            kind = by_slurm(words[-1]) if words else None
-            return kind if kind in (Kind.PREEMPTED, Kind.NODE_FAILURE) else None
-    return None

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from study.job.rank import FIRST_PORT, PORTS, Place, own_address
+from study.executors.base import RankInfo
+from study.job.rank import FIRST_PORT, PORTS, own_address
 from study.process.ports import is_free
 from study.storage.files import read_json, tail
 from study.storage.layout import AttemptFolder
@@ -82,7 +83,7 @@ def _size(attempt: AttemptFolder, rank: int) -> int:
         return 0
 
 
-def rendezvous(place: Place, address: str | None, again: int = 0) -> tuple[str, int]:
+def rendezvous(place: RankInfo, address: str | None, again: int = 0) -> tuple[str, int]:
     """Return the address and a port that is free on this host, derived from the job id. For the first rank.
 
     `again`: how many ports of this attempt were taken before its ranks could meet there.

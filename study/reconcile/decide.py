@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from study.executors import detached
 from study.executors.base import Lookup
 from study.records.ledger import Batch, Ledger
 from study.status.states import RESUMABLE
@@ -67,8 +68,8 @@ def decide(
 
 
 def _resolve(batch: Batch, lookup: Lookup | None, now: float) -> Confirm | Abandon | Leave:
-    if batch.executor == "local":
-        return Confirm(batch.name, "local")
+    if not detached(batch):  # it was submitted by being written down
+        return Confirm(batch.name, batch.executor)
     if lookup is None or lookup.answer == "unanswered":
         why = lookup.why if lookup is not None else "the scheduler was not asked"
         return Leave(batch.name, f"it is not known whether it was submitted ({why})")

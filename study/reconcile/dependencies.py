@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from study.executors import query
+from study.executors import load, query
 from study.reconcile.last_job import has_ended
 from study.reconcile.services import Services
 from study.records import ledger, lineage
@@ -28,7 +28,7 @@ def job_dependencies(
     for key, parent in waiting.items():
         batch = known.batch(parent)
         gone = batch is None or batch.job_id is None or parent in known.cancelled or parent in over
-        if batch is None or gone or batch.executor != "slurm":
+        if batch is None or gone or not load(batch.executor).dependencies:
             held[key] = f"parent {parent} has not completed"
         else:
             after[key] = f"afterok:{batch.job(batch.task(parent))}"
@@ -68,6 +68,6 @@ def take_back(folder: StudyFolder, services: Services) -> None:
     for key in stranded:
         batch = known.batches[known.current[key]]
         resources = {name: value for name, value in batch.resources.items() if name != "dependency"}
-        asked = {"resources": resources, "code": batch.code, "parallel": None}
+        asked = {"resources": resources, "executor": batch.executor, "code": batch.code, "parallel": None}
         events.append({"event": "waiting", "name": batch.name, "keys": [key], **asked})
     ledger.extend(folder, events)

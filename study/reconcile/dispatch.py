@@ -10,9 +10,9 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from study.executors.base import QueueLimits, SubmitError, batch_name, chunks
+from study.executors import cancel
+from study.executors.base import Executor, QueueLimits, SubmitError, batch_name, chunks
 from study.executors.job_spec import Shape
-from study.executors.slurm import site
 from study.failures.kinds import FAILURES
 from study.failures.retry_policy import Action
 from study.reconcile import dependencies
@@ -127,22 +127,32 @@ def dispatch(folder: StudyFolder, services: Services, *, sparing: bool = False) 
     out = 0
     while True:
         after, held = dependencies.relations(folder)
-        sent = _submit_what_fits(folder, services, held, after, sparing=sparing)
+        waits = {asked.executor for asked in ledger.read(folder).waiting.values()}
+        there = (services.executor(name) for name in sorted(waits))
+        sent = sum(_submit_what_fits(folder, services, one, held, after, sparing=sparing) for one in there)
         out += sent
         if not sent or not held:
             return out
 
 
 def _submit_what_fits(
-    folder: StudyFolder, services: Services, held: Mapping[str, str], after: Mapping[str, str], *, sparing: bool
+    folder: StudyFolder,
+    services: Services,
+    executor: Executor,
+    held: Mapping[str, str],
+    after: Mapping[str, str],
+    *,
+    sparing: bool,
 ) -> int:
-    """Submit what waits, may go out and fits; return how many points went out."""
+    """Submit what waits for an executor, may go out and fits; return how many points went out."""
     state = ledger.read(folder)
-    if not state.waiting:
+    waiting = {key: asked for key, asked in state.waiting.items() if asked.executor == executor.name}
+    if not waiting:
         return 0
+    state = replace(state, waiting=waiting)
     if full := _disk_was_full(folder, state):
         return _all_wait(folder, services, full, state, sparing)
-    seen = site.look(services.runner, folder.limits, services.clock())
+    seen = executor.limits(folder.limits, services.clock())
     if "command not found" in seen.problem and not sparing:
         raise ValueError(
             "cluster.executor=slurm, but squeue is not on PATH: run this on a login node, or take cluster=local"
@@ -204,13 +214,9 @@ def _disk_was_full(folder: StudyFolder, state: Ledger) -> str:
 
 def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services) -> None:
     """Cancel jobs just submitted whose points were cancelled meanwhile; whoever did that could not see their jobs."""
-    from study.executors.slurm import sbatch
-
     known = ledger.read(folder)
-    indices = known.unwanted_jobs(known.cancelled.intersection(keys))
     try:
-        if indices:
-            sbatch.cancel(indices, services.runner)
+        cancel(known, known.cancelled.intersection(keys), services.runner)
     except SubmitError as error:
         services.say(f"{error}: they find that they are not wanted as they begin")
 
@@ -221,7 +227,9 @@ def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool)
     jobs = shape.jobs(len(part.keys)) if part.array else None
     module, also = ("study.workers.worker", {UNIT: True}) if part.of_search else ("study.job", {})
     name = batch_name(folder.name)
-    request = Request(name, shape, jobs, part.keys, part.asked.code, part.throttle, module, also)
+    request = Request(
+        name, shape, jobs, part.keys, part.asked.code, part.throttle, module, also, executor=part.asked.executor
+    )
     sent = send(folder, request, services, patient=patient)
     if part.array and not sent.full:
         count = counted(len(part.keys), "unit" if part.of_search else "point")
@@ -263,7 +271,7 @@ def _alive(state: Ledger, seen: QueueLimits, over: Collection[str]) -> _Alive:
     for batch in state.batches.values():
         if batch.job_id in over:
             continue
-        count = seen.alive.get(batch.job_id or "", 0) if batch.executor == "slurm" else 0
+        count = seen.alive.get(batch.job_id or "", 0)
         jobs += count
         throttles += count if batch.throttle is None else min(count, batch.throttle)
     return _Alive(jobs, throttles)

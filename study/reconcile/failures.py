@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from study.executors.base import QueueView, Runner
+from study.executors import detached
+from study.executors.base import QueueView
 from study.executors.job_spec import Shape
 from study.executors.local import write_batch
 from study.failures.kinds import Kind
@@ -44,10 +45,10 @@ SHOWN_KEYS = 3
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """How a SLURM job's own attempt has ended, as :mod:`study.failures.retry_policy` looks at ends.
+    """How a queued job's own attempt has ended, as :mod:`study.failures.retry_policy` looks at ends.
 
-    memory_gb: what the node gave it. requeue: the job that SLURM may be asked to start again; None: not one whose other
-    points still run, or where the site does not allow it.
+    memory_gb: what the node gave it. requeue: the job that the scheduler may be asked to start again; None: not one
+    whose other points still run, or where the site does not allow it.
     """
 
     key: str
@@ -85,7 +86,7 @@ def record(
 def record_own(folder: StudyFolder, services: Services, failed: FailedAttempt) -> bool:
     """Write down how a job's own attempt has ended; return whether its point is to be submitted again.
 
-    Where that may go on as it is, SLURM is asked to start the job again, which then kills this process.
+    Where that may go on as it is, the scheduler is asked to start the job again, which then kills this process.
     """
     known = ledger.read(folder)
     if known.current.get(failed.key) != failed.batch or failed.key in known.cancelled:
@@ -100,7 +101,7 @@ def record_own(folder: StudyFolder, services: Services, failed: FailedAttempt) -
         wanted = change(merged_ends(known, ends)[failed.key], nodes_left_out(known, ends, rules, services), rules)
     if ends[0].action in (Action.AGAIN, Action.ELSEWHERE) and wanted == Change() and failed.requeue is not None:
         ledger.append(folder, "ended", **ledger.end_fields(ends[0]))
-        if services.runner(["scontrol", "requeue", failed.requeue]).code == 0:
+        if services.executor(known.batches[failed.batch or ""].executor).requeue(failed.requeue):
             services.say(f"{failed.key}: job {failed.requeue} is requeued")
             return False
         known, ends = ledger.read(folder), []  # that is written down
@@ -132,7 +133,7 @@ def record_local(folder: StudyFolder, services: Services, known: Ledger, statuse
     told them, by Ctrl-C or otherwise, wants them to stand still.
     """
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind not in (Kind.NONE, Kind.INTERRUPTED)]
-    ours = [s for s in ours if known.current.get(s.key) == s.batch and not _slurm(known, s.batch)]
+    ours = [s for s in ours if known.current.get(s.key) == s.batch and not _is_detached(known, s.batch)]
     if not ours:
         return []
     rules = load_submission(folder).retry.rules().here()
@@ -151,7 +152,7 @@ def _pending(
     folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], rules: Rules, services: Services
 ) -> list[End] | None:
     """Return the ends to be written down; None where there are none and nothing is due either."""
-    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
+    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _is_detached(known, s.batch)]
     memory = {s.key: float(gb) for s in ours if (gb := known.batches[s.batch or ""].resources.get("mem_gb"))}
     ends = new_ends(ours, known.ends, rules, services.clock(), memory=memory, saved=partial(_saved, folder))
     if ends or any(_is_wanted(known, key) for key in due(ours, known.ends)):
@@ -170,7 +171,7 @@ def _write(
 ) -> int:
     """Write ends down, and which points are to be submitted again and how; return how many those are."""
     merged = merged_ends(known, ends)
-    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _slurm(known, s.batch)]
+    ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _is_detached(known, s.batch)]
     keys = [key for key in due(ours, merged) if _is_wanted(known, key)]
     left_out = nodes_left_out(known, ends, rules, services) if keys else known.excluded
     parallel = load_submission(folder).cluster.array_parallelism
@@ -184,7 +185,7 @@ def _write(
     for (name, wanted), its in groups.items():
         batch = known.batches[name]
         shape = adapt(_base(batch, known), wanted)
-        asked = {"resources": shape.record(), "code": batch.code, "parallel": parallel}
+        asked = {"resources": shape.record(), "executor": batch.executor, "code": batch.code, "parallel": parallel}
         events.append({"event": "waiting", "name": name, "keys": its, **asked})
     ledger.extend(folder, events)
     for text in _said(ends):
@@ -218,17 +219,12 @@ def nodes_left_out(known: Ledger, ends: Sequence[End], rules: Rules, services: S
     history = {(end.key, *end.of): end for end in [*known.history, *ends]}
     now = services.clock()
     blamed = evidence(history.values(), {}, replace(rules, exclude_after=1, exclude_most=10**6), now)
-    states = node_states(sorted(blamed), services.runner) if blamed else {}
+    # Nodes that one scheduler does not know by these names it leaves out of its answer.
+    names = sorted({batch.executor for batch in known.batches.values() if detached(batch)}) if blamed else []
+    states: dict[str, str] = {}
+    for name in names:
+        states |= services.executor(name).node_states(sorted(blamed))
     return evidence(history.values(), states, rules, now)
-
-
-def node_states(nodes: Sequence[str], runner: Runner) -> dict[str, str]:
-    """Return sinfo's word for each of these nodes; none where it gives no answer."""
-    answer = runner(["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T"])
-    if answer.code != 0:
-        return {}
-    pairs = (line.split() for line in answer.out.splitlines())
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in nodes}
 
 
 def merged_ends(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]]:
@@ -243,8 +239,8 @@ def _saved(folder: StudyFolder, key: str) -> int:
     return reached(folder.run(key))
 
 
-def _slurm(known: Ledger, batch: str | None) -> bool:
-    return batch is not None and batch in known.batches and known.batches[batch].executor == "slurm"
+def _is_detached(known: Ledger, batch: str | None) -> bool:
+    return detached(known.batches.get(batch or ""))
 
 
 def _is_wanted(known: Ledger, key: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator
 
-from study.executors.base import Runner
-from study.executors.slurm import query
+from study.executors import load, submitted
+from study.executors.base import ALIVE, QueueView, Runner
 from study.failures.retry_policy import Action
 from study.reconcile.services import Services
 from study.records import ledger
@@ -30,7 +30,7 @@ def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
     return PACE_SECONDS if len(_some_open(folder, state, ended)) > FEW else FEW_PACE_SECONDS
 
 
-def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: Runner = query.run) -> bool:
+def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: Runner | None = None) -> bool:
     """Whether a job of the study is left that submits what waits as it ends.
 
     Where files leave only a few points of which that may be true, SLURM is asked: a job that was killed outright, or
@@ -40,11 +40,15 @@ def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runn
     if not 0 < len(left) <= FEW:
         return bool(left)
     names = {batch.job(batch.task(key)) for key, batch in left}
-    ids = sorted({str(batch.job_id) for _, batch in left})
-    view = query.read_squeue(runner(query.squeue_command(ids)))
+    ids: dict[str, set[str]] = {}
+    for _, batch in left:
+        ids.setdefault(batch.executor, set()).add(str(batch.job_id))
+    view = QueueView()
+    for name, those in ids.items():
+        view = view.joined(load(name, runner).queue(sorted(those)))
     jobs = (view.jobs[name] for name in names if name in view.jobs)
     # What SLURM clears away has written its end, or never will.
-    return not view.complete or any(job.state in ("queued", "running") and job.word != "COMPLETING" for job in jobs)
+    return not view.complete or any(job.state in ALIVE and job.word != "COMPLETING" for job in jobs)
 
 
 def few_left(folder: StudyFolder, ended: Collection[str]) -> bool:
@@ -62,9 +66,7 @@ def _open(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> Iterato
 
     Points of a submission that nobody confirmed do not count: it may be refused yet, or its submitter may be dead.
     """
-    for batch in reversed(list(state.batches.values())):
-        if batch.executor != "slurm" or batch.job_id is None or batch.abandoned is not None:
-            continue
+    for batch in reversed(submitted(state.batches.values())):
         for key in reversed(batch.keys):
             if key not in ended and not (is_over(folder, state, key, batch) or has_ended(folder, key, state)):
                 yield key, batch

@@ -6,7 +6,6 @@ from study.config.schema import ClusterConfig
 from study.executors import query
 from study.executors.base import ALIVE, batch_name
 from study.executors.job_spec import Shape
-from study.executors.slurm import site as room
 from study.process import code_snapshot
 from study.reconcile import units
 from study.reconcile.services import Services
@@ -32,12 +31,15 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
     if short:
         raise ValueError(f"{missing} workers: {short}")
     version = code_snapshot.take(folder, shape.code)
-    there = room.site(services.runner, folder.limits, services.clock())
-    services.say(_send(folder, shape, version.id, missing, services, arrays=there.array_limit > 0))
+    executor = services.executor(cluster.executor)
+    arrays = executor.site(folder.limits, services.clock()).array_limit > 0
+    services.say(_send(folder, shape, version.id, missing, services, executor=executor.name, arrays=arrays))
     return missing
 
 
-def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Services, *, arrays: bool) -> str:
+def _send(
+    folder: StudyFolder, shape: Shape, code: str, count: int, services: Services, *, executor: str, arrays: bool
+) -> str:
     """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
 
     Raises ValueError where one is refused; what went out before is said then too.
@@ -46,7 +48,8 @@ def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Se
     try:
         for _ in range(1 if arrays else count):
             name = batch_name(folder.name)
-            request = Request(name, shape, count if arrays else None, code=code, module="study.workers.worker")
+            jobs = count if arrays else None
+            request = Request(name, shape, jobs, code=code, module="study.workers.worker", executor=executor)
             sent = send(folder, request, services)
             if sent.full:
                 raise ValueError(sent.full)
@@ -58,8 +61,8 @@ def _send(folder: StudyFolder, shape: Shape, code: str, count: int, services: Se
             f"{error}: {len(names)} of {count} workers were submitted, as jobs {', '.join(names)}; they work on "
             "without the others, and the same command submits these later"
         ) from error
-    jobs = "job array" if arrays else "jobs"
-    return f"submitted {counted(count, 'worker')} as {jobs} {', '.join(names)}"
+    what = "job array" if arrays else "jobs"
+    return f"submitted {counted(count, 'worker')} as {what} {', '.join(names)}"
 
 
 def _living(folder: StudyFolder, services: Services) -> int:

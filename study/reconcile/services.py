@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from study.executors.base import Runner
-from study.executors.slurm import query
+from study.executors import load
+from study.executors.base import Executor, Runner
 
 
 def _print(text: str) -> None:
@@ -16,9 +16,13 @@ def _print(text: str) -> None:
 
 @dataclass(frozen=True)
 class Services:
-    """The scheduler's commands, a clock [s since 1970], and where messages go."""
+    """What runs the schedulers' commands (None: each as it does), a clock [s since 1970], and where messages go."""
 
-    runner: Runner = query.run
+    runner: Runner | None = None
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     say: Callable[[str], None] = _print
+
+    def executor(self, name: str) -> Executor:
+        """Return an executor by its name."""
+        return load(name, self.runner)

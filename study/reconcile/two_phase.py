@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from study.executors import detached, load
 from study.executors.base import Lookup, SubmitError
 from study.executors.job_spec import Shape
-from study.executors.slurm import query
 from study.process import code_snapshot
 from study.reconcile.decide import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
 from study.reconcile.services import Services
@@ -34,13 +34,13 @@ class Request:
     throttle: int | None = None
     module: str = "study.job"
     also: Mapping[str, Any] = field(default_factory=dict)
+    executor: str = field(kw_only=True)
 
     def script(self, folder: StudyFolder) -> str:
-        """Return its sbatch script; needs no SLURM. ValueError where the copy of the code that it runs is gone."""
-        from study.executors.slurm import sbatch
-
+        """Return its script. ValueError where the copy of the code that it runs is gone."""
         copy = code_snapshot.source(folder, self.shape.code, self.code)
-        return sbatch.render(folder, self.shape, self.name, self.jobs, self.throttle, module=self.module, copy=copy)
+        executor = load(self.executor)
+        return executor.render(folder, self.shape, self.name, self.jobs, self.throttle, module=self.module, copy=copy)
 
     def intent(self) -> dict[str, Any]:
         """Return the event that says that it is about to be submitted."""
@@ -49,28 +49,26 @@ class Request:
             asked["throttle"] = self.throttle
         if self.jobs is None:
             asked["array"] = False
-        return {"event": "intent", "name": self.name, "executor": "slurm", "keys": list(self.keys), **asked}
+        return {"event": "intent", "name": self.name, "executor": self.executor, "keys": list(self.keys), **asked}
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A submission's job id; without one, why SLURM has no room for it now."""
+    """A submission's job id; without one, why there is no room for it now."""
 
     job_id: str | None
     full: str = ""
 
 
 def send(folder: StudyFolder, request: Request, services: Services, *, patient: bool = True) -> Sent:
-    """Submit: the intent first, then sbatch, then what became of it. For the submit lock's holder.
+    """Submit: the intent first, then the script, then what became of it. For the submit lock's holder.
 
-    Raises ValueError (a SubmitError) where SLURM refuses for good, or nobody knows whether it accepted.
+    Raises ValueError (a SubmitError) where the scheduler refuses for good, or nobody knows whether it accepted.
     """
-    from study.executors.slurm import sbatch
-
     text = request.script(folder)  # what cannot be rendered leaves no intent
     ledger.extend(folder, [request.intent()])
     try:
-        job_id = sbatch.submit(folder, request.name, text, services.runner, shape=request.shape)
+        job_id = services.executor(request.executor).submit(folder, request.name, text, request.shape)
     except SubmitError as error:
         if error.full:
             ledger.append(folder, "abandoned", name=request.name, why=str(error))
@@ -107,7 +105,7 @@ def _resolve_once(folder: StudyFolder, services: Services) -> tuple[list[Leave],
     """Resolve what can be; return what stays, and whether some of it may still be on its way to the scheduler."""
     state = ledger.read(folder)
     unclear = [batch for batch in state.batches.values() if batch.ambiguous]
-    lookups = {batch.name: _look_up(folder, batch, services) for batch in unclear if batch.executor == "slurm"}
+    lookups = {batch.name: _look_up(folder, batch, services) for batch in unclear if detached(batch)}
     left: list[Leave] = []
     for action in decide((), state, {}, lookups, services.clock()):
         if isinstance(action, Confirm):
@@ -152,4 +150,4 @@ def _look_up(folder: StudyFolder, batch: ledger.Batch, services: Services) -> Lo
         attempt = latest_attempt(run) if run.attempts.is_dir() else None
         if attempt is not None and attempt.batch == batch.name:
             return Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
-    return query.find(batch.name, batch.time, services.runner)
+    return services.executor(batch.executor).find(batch.name, batch.time)

@@ -159,10 +159,9 @@ def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Se
     """Return what a point's job asks for: as the cluster section says, sized from the point where that says so."""
     if not cluster.auto:
         return Shape.of(cluster)
-    from study.executors.slurm.site import site
     from study.planning import sizing
 
-    there = site(services.runner, folder.limits, services.clock())
+    there = services.executor(cluster.executor).site(folder.limits, services.clock())
     (sized,) = sizing.allot(folder, [load_points(folder)[key]], cluster, there)
     return sized.shape
 
@@ -188,8 +187,9 @@ def _queue(office: Office, claim: Claim, services: Services) -> None:
         with office.transaction():
             office.lose(claim, str(error), 0.0, begun=False)
         raise
-    resources = {**shape.record(), UNIT: True}
-    ledger.append(folder, "waiting", keys=[name_of(claim)], resources=resources, code=_code(folder, shape))
+    asked = {"resources": {**shape.record(), UNIT: True}, "code": _code(folder, shape)}
+    waiting = {"event": "waiting", "keys": [name_of(claim)], "executor": told.cluster.executor, **asked}
+    ledger.extend(folder, [waiting])
 
 
 def _short(folder: StudyFolder, shape: Shape, services: Services) -> str:

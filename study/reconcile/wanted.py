@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from study.config.schema import ClusterConfig
 from study.executors import query
 from study.executors.local import write_batch
-from study.executors.slurm import site as room
 from study.planning import sizing
 from study.planning.ranks import longest_first, tasks
 from study.process import code_snapshot
@@ -56,13 +55,14 @@ def _queue(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, ser
         raise ValueError(f"study {folder.name} has no point {unknown[0]}: append its points before starting them")
     version = code_snapshot.take(folder, cluster.code)
     ordered = longest_first(keys, points)
-    if cluster.executor == "local":
+    executor = services.executor(cluster.executor)
+    if not executor.detached:
         write_batch(folder, ordered, version.id, {"tasks": tasks(cluster), "code": cluster.code})
         return len(ordered)
     known = ledger.read(folder).waiting
-    asked = {"code": version.id, "parallel": cluster.array_parallelism}
+    asked = {"executor": executor.name, "code": version.id, "parallel": cluster.array_parallelism}
     events = []
-    site = room.site(services.runner, folder.limits, services.clock())
+    site = executor.site(folder.limits, services.clock())
     sized = sizing.allot(folder, [points[key] for key in ordered], cluster, site)
     wanted = [(one.shape, len(one.keys)) for one in sized]
     budget.check(folder, wanted, sorted(known.keys() - set(ordered)), services.runner)

@@ -23,6 +23,8 @@ UNIT = "unit"
 """In what a job is given: it advances one unit of a search. An earlier version wrote the point's key there."""
 JOB_ID = re.compile(r"[0-9A-Za-z][\w.-]*")
 """What is handed to SLURM's commands as a job: never what they would take for an option."""
+WITHOUT_A_NAME = "slurm"
+"""Whose the points are that wait in a ledger which does not say it: then only one executor had a queue."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,15 @@ class Batch:
 class Waiting:
     """What a key that is still to be submitted is to be submitted with.
 
-    resources: the shape of its job. parallel: how many jobs of its kind may run at once (None: any number). why: what
-    came in between where it was tried already.
+    resources: the shape of its job. executor: who gets it. parallel: how many jobs of its kind may run at once (None:
+    any number). why: what came in between where it was tried already.
     """
 
     resources: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
     parallel: int | None = None
     why: str = ""
+    executor: str = WITHOUT_A_NAME
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Ledger:
         return None if name is None else self.batches[name]
 
     def unwanted_jobs(self, keys: Iterable[str]) -> dict[str, list[int]]:
-        """Return, by job id, the array indices of these points' SLURM jobs in which no other point is wanted.
+        """Return, by job id, the array indices of these points' jobs in which no other point is wanted.
 
         A job that is no array's has no index.
         """
@@ -151,9 +154,8 @@ class Ledger:
         wanted, found = set(keys), dict[str, set[int]]()
         for name in {self.current[key] for key in wanted if key in self.current}:
             batch = self.batches[name]
-            if batch.executor == "slurm":
-                places = (i for i, key in enumerate(batch.keys) if key in wanted and self.current.get(key) == name)
-                found[name] = {place // batch.pack for place in places}
+            places = (i for i, key in enumerate(batch.keys) if key in wanted and self.current.get(key) == name)
+            found[name] = {place // batch.pack for place in places}
         return found
 
 
@@ -200,7 +202,11 @@ class _Folding:
 
     def want(self, event: Event) -> None:
         asked = Waiting(
-            event.get("resources") or {}, event.get("code"), event.get("parallel"), str(event.get("why", ""))
+            event.get("resources") or {},
+            event.get("code"),
+            event.get("parallel"),
+            str(event.get("why", "")),
+            str(event.get("executor", WITHOUT_A_NAME)),
         )
         # What was cancelled stays so until it is tried again, and what followed from the end of a batch's point follows
         # once: whoever wrote this may not have known of it yet.

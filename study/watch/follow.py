@@ -15,7 +15,8 @@ from typing import Self
 
 from study import text
 from study.config.schema import ClusterConfig
-from study.executors.local import Slots
+from study.executors import detached, load
+from study.executors.local import LOG, Slots
 from study.failures.kinds import FAILURES, HELD
 from study.failures.retry_policy import ENDED_BADLY
 from study.planning.ranks import estimated_flops, slot_count
@@ -155,7 +156,7 @@ class Controller:
         code = self._broken.get((status.batch, status.key))
         if status.state != "pending" or code in (None, HELD):
             return status
-        log = self._observer.folder.jobs / "local.log"
+        log = self._observer.folder.jobs / LOG
         why = f"its job ended with exit code {code} before an attempt began: see {log}"
         return replace(status, state=PointState.FAILED, why=why, error=tuple(last_lines(log)))
 
@@ -165,7 +166,7 @@ class Controller:
 
     def _is_local(self, status: PointStatus) -> bool:
         batch = self._observer.known.batch(status.key)
-        return batch is not None and batch.executor == "local"
+        return batch is not None and not detached(batch)
 
 
 def terminate(statuses: Sequence[PointStatus], observer: Observer) -> int:
@@ -173,7 +174,7 @@ def terminate(statuses: Sequence[PointStatus], observer: Observer) -> int:
     sent = 0
     for status in statuses:
         attempt = latest_attempt(observer.folder.run(status.key))
-        if attempt is None or attempt.job.get("executor") != "local" or attempt.ended is not None:
+        if attempt is None or attempt.ended is not None or load(str(attempt.job["executor"])).detached:
             continue
         try:
             os.kill(int(attempt.job["pid"]), signal.SIGTERM)
@@ -198,7 +199,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
         stop = stack.enter_context(Stop(at_once=not control))
         syncer = stack.enter_context(SyncProcess(folder, if_needed=True))
         controller = None
-        if control and any(batch.executor == "local" for batch in observer.known.batches.values()):
+        if control and not all(map(detached, observer.known.batches.values())):
             try:
                 stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
                 count = slot_count(cluster, [point.config for point in points])

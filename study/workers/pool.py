@@ -16,13 +16,11 @@ from typing import Any
 from study import text as terminal
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig, plain
-from study.executors.base import batch_name
+from study.executors import load, submitted
+from study.executors.base import AnySite, batch_name
 from study.executors.job_spec import Shape
 from study.executors.local import write_batch
 from study.executors.prepare_data import gather
-from study.executors.slurm import query
-from study.executors.slurm import site as room
-from study.executors.slurm.nodes import Site
 from study.planning import devices, sizing
 from study.planning.estimate import rows, slots, speed
 from study.planning.plan import common, folder_of
@@ -41,7 +39,8 @@ from study.records.settings import reference
 from study.records.settings import settings as study_settings
 from study.search import outlook, view
 from study.search.from_overrides import WORKERS, check_first_rung, enqueued, settings_of
-from study.search.settings import Settings, load, refuse_another, save, with_rungs_of
+from study.search.settings import Settings, refuse_another, save, with_rungs_of
+from study.search.settings import load as load_settings
 from study.search.trial_point import frozen
 from study.search.trial_queue import Office
 from study.storage import locks
@@ -74,7 +73,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
             f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"
         )
     run = settle(composed.config, composed.overrides)
-    site = Site() if _local(config) or not config.cluster.auto else room.site()
+    site = load(config.cluster.executor).site() if config.cluster.auto else AnySite()
     by_unit = (
         config.search.shape == "jobs"
     )  # of which each is sized; a worker of a pool takes one trial after the other
@@ -84,7 +83,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     if manifest is not None:
         run = replace(run, data=replace(run.data, fingerprint=manifest.fingerprint))
     wanted = settings_of(config, run, _base(config, run, composed), space, conditions)
-    begun = load(folder)
+    begun = load_settings(folder)
     wanted = with_rungs_of(begun, wanted)
     refuse_another(folder, wanted)
     # What cannot be is said before anything is done.
@@ -202,15 +201,15 @@ def cancel(folder: StudyFolder) -> str:
     office.say("stopped")
     withdraw(folder)
     known = ledger.read(folder)
-    ids = [b.job_id for b in known.batches.values() if b.executor == "slurm" and b.job_id is not None]
-    if ids:
-        # In this order: one that begins in between is told as well.
-        pending = query.run(["scancel", "--state=PENDING", *ids])
-        answer = query.run(["scancel", "--full", "--signal=TERM", *ids])
-        if answer.code is None or pending.code is None:
-            raise ValueError(f"scancel gave no answer ({answer.error or pending.error}): give the command again")
+    batches = submitted(known.batches.values())
+    for name in {batch.executor for batch in batches}:
+        load(name).stop([str(batch.job_id) for batch in batches if batch.executor == name])
     told = sum(_tell(lease, folder) for lease in (folder.leases.glob("[0-9]*") if folder.leases.exists() else ()))
-    where = f"{len(ids)} job arrays and {told} workers of this machine" if ids else f"{told} workers of this machine"
+    where = (
+        f"{len(batches)} job arrays and {told} workers of this machine"
+        if batches
+        else f"{told} workers of this machine"
+    )
     return f"{folder.name}: stopped; {where} were told to save and end. The same command as before carries on"
 
 
@@ -238,18 +237,17 @@ def _is_worker(pid: int, folder: StudyFolder) -> bool:
 
 def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     """Print the sbatch script that would be submitted, or that of each job where they go out one by one."""
-    from study.executors.slurm import sbatch
-
+    executor = load(config.cluster.executor)
     single = config.search.shape == "jobs"
-    arrays = not single and room.site().array_limit
+    arrays = not single and executor.site().array_limit
     name = batch_name(folder.name, "dryrun")
     shape, copy = Shape.of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
-    text = sbatch.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
-    print("\nThis script would be submitted with sbatch:\n")
+    text = executor.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
+    print(f"\nThis script would be submitted with {executor.command}:\n")
     if single:
         print("Once for each step of a trial.\n")
     elif not arrays:
-        print(f"SLURM takes no arrays here: once for each of {count} workers.\n")
+        print(f"{executor.title} takes no arrays here: once for each of {count} workers.\n")
     print(text.rstrip())
 
 
@@ -296,7 +294,7 @@ def _outlook(
 
     Of one that has begun how far it is: what it has reached counts as well.
     """
-    if load(folder) is not None and (there := Office.of(folder).search).trials:
+    if load_settings(folder) is not None and (there := Office.of(folder).search).trials:
         return [f"  begun: {view.line(there)}; what is left:  python -m study status {reference(folder)}"]
     made = rows(corners, {})
     tokens = [row.flops / row.tokens for row in made]
@@ -327,11 +325,11 @@ def _base(config: StudyConfig, run: RunConfig, composed: Composed) -> dict[str, 
 
 
 def _local(config: StudyConfig) -> bool:
-    return config.cluster.executor == "local"
+    return not load(config.cluster.executor).detached
 
 
 def _check_ranks(cluster: ClusterConfig, run: RunConfig) -> None:
     """Refuse a mesh that the tasks of a worker do not make up; a worker of one task starts the ranks itself."""
     count = tasks(cluster)
-    if cluster.executor == "slurm" and count > 1:
+    if load(cluster.executor).allocates and count > 1:
         sizing.check_ranks(cluster, run, count)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from study.job.rank import Place
+from study.executors.base import RankInfo
 from study.storage.files import read_json, write_json
 from study.storage.layout import StudyFolder
 
@@ -37,7 +37,7 @@ class Turn:
 class Crew:
     """The ranks of one job; restarts of a job do not read each other's decisions."""
 
-    def __init__(self, folder: StudyFolder, place: Place) -> None:
+    def __init__(self, folder: StudyFolder, place: RankInfo) -> None:
         self._file: Path = folder.crews / f"{place.job_id}.{place.restart}.json"
         self._latest = Turn(0)
         self.alone = place.world == 1

@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analysis.inputs import recorded
+from study.executors import load
+from study.executors.base import RankInfo
+from study.executors.local import LOCAL
 from study.failures.kinds import DIVERGED, HELD, INTERRUPTED, Kind
 from study.failures.retry_policy import TOLD
 from study.job.__main__ import NOT_WANTED, join, lead
 from study.job.attempt import Work
-from study.job.rank import Place, find_place
 from study.planning.ranks import local_world
 from study.process.children import Signals
 from study.records import checkpoints, ledger
@@ -63,14 +65,14 @@ class Worker:
 
     office: Office
     batch: ledger.Batch
-    place: Place
+    place: RankInfo
     crew: Crew
     signals: Signals
 
     def work(self, key: str, claim: int, until: int | None) -> Work:
         """Return what `study.job` advances for a claim."""
         place = self.place
-        if place.executor == "local":  # it starts the ranks of a trial itself, as many as that needs
+        if place.starts_ranks:  # it starts the ranks of a trial itself, as many as that needs
             place = replace(place, world=local_world(find_point(self.office.folder, key).raw.get("parallel") or {}, 1))
         batch = replace(self.batch, executor=place.executor, keys=(key,))
         return Work(self.office.folder, batch, key, place, until, unit=claim)
@@ -85,24 +87,24 @@ def main(arguments: list[str] | None = None) -> int:
     signals = Signals()
     signals.install()
     folder = StudyFolder(given.folder.absolute())
-    place = here()
-    batch = ledger.read(folder).batches.get(given.name) or ledger.Batch(given.name, place.executor, (), time.time())
+    known = ledger.read(folder).batches.get(given.name)
+    place = here(LOCAL if known is None else known.executor)
+    batch = known or ledger.Batch(given.name, place.executor, (), time.time())
     worker = Worker(Office.of(folder), batch, place, Crew(folder, place), signals)
     if UNIT in batch.resources:
         return one(worker)
     return pool(worker) if place.first else follow(worker)
 
 
-def here() -> Place:
-    """Return this process's place: one of several tasks of a SLURM job, or a process that starts its ranks itself."""
-    if int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
-        return find_place("slurm", os.environ)
-    return Place("local", _job(), nodes=(socket.gethostname(),))
+def here(executor: str) -> RankInfo:
+    """Return which rank this is: one of several tasks of a job, or a process that starts its ranks itself."""
+    info = load(executor).rank_info(os.environ)
+    return info if info.world > 1 else RankInfo(LOCAL, info.job_id, nodes=(socket.gethostname(),), starts_ranks=True)
 
 
 def pool(worker: Worker) -> int:
     """Claim and advance units until none is left: the first rank of a worker."""
-    office, name = worker.office, f"{worker.batch.name}/{socket.gethostname()}/{_job()}"
+    office, name = worker.office, f"{worker.batch.name}/{socket.gethostname()}/{worker.place.job_id}"
     claim: Claim | None = None
     office.rehearse()
     while claim is not None or not worker.signals.received:
@@ -296,13 +298,6 @@ def _training(run: RunFolder) -> float | None:
     saved = checkpoints.saved(run)
     seconds = saved[-1].seconds if saved else {}
     return seconds["train"] + seconds.get("validation", 0.0) if "train" in seconds else None
-
-
-def _job() -> str:
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    if array and task:
-        return f"{array}_{task}"
-    return os.environ.get("SLURM_JOB_ID") or f"local-{os.getpid()}"
 
 
 if __name__ == "__main__":

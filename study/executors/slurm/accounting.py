@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from study.executors.base import JobRun, Runner
-from study.failures.kinds import by_slurm
+from study.failures.kinds import Kind, by_slurm
 from study.records.ledger import Batch
 
 FORMAT = "JobID,JobName,State,ElapsedRaw,AllocTRES,Start"
@@ -43,7 +43,7 @@ def runs(batches: Sequence[Batch], runner: Runner) -> tuple[list[JobRun] | None,
     return found, ((f"sacct: {bad} line(s) could not be read",) if bad else ())
 
 
-def earlier_start(job_id: str, runner: Runner, sleep: Callable[[float], None]) -> str | None:
+def earlier_start(job_id: str, runner: Runner, sleep: Callable[[float], None]) -> Kind | None:
     """Return how a job's latest start but this one ended: preempted, node_failure, or None where sacct has neither.
 
     sacct may hear of a start's end after the next has begun: it is asked again for some seconds.
@@ -59,7 +59,7 @@ def earlier_start(job_id: str, runner: Runner, sleep: Callable[[float], None]) -
         if ended:
             words = [word for word in ended if not word.startswith("REQUEUED")]
             kind = by_slurm(words[-1]) if words else None
-            return kind if kind in ("preempted", "node_failure") else None
+            return kind if kind in (Kind.PREEMPTED, Kind.NODE_FAILURE) else None
     return None
 
 

@@ -12,9 +12,11 @@ from study.executors.base import Executor, JobRun, Lookup, QueueReason, QueueVie
 from study.executors.slurm import query
 
 if TYPE_CHECKING:
+    from study.config.schema import ClusterConfig
     from study.executors.job_spec import Shape
     from study.executors.slurm.limits import Room
     from study.executors.slurm.nodes import Site
+    from study.failures.kinds import Kind
     from study.records.ledger import Batch
     from study.storage.layout import StudyFolder
 
@@ -106,6 +108,14 @@ class Slurm(Executor):
 
         return variables.rank_info(environment)
 
+    def python_job(
+        self, words: Sequence[str], cluster: ClusterConfig, environment: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return an srun: within a job, as this command may be, it would make a step of that, did it know of it."""
+        from study.executors.slurm import foreground
+
+        return foreground.srun_command(words, cluster), query.clean_environment(environment)
+
     def explain(self, reason: str) -> QueueReason:
         """Return what squeue's reason means."""
         from study.executors.slurm import queue_reasons
@@ -130,7 +140,7 @@ class Slurm(Executor):
 
         return accounting.runs(batches, self.runner)
 
-    def earlier_start(self, job_id: str, sleep: Callable[[float], None] = time.sleep) -> str | None:
+    def earlier_start(self, job_id: str, sleep: Callable[[float], None] = time.sleep) -> Kind | None:
         """Ask sacct for some seconds: it may hear of a start's end after the next has begun."""
         from study.executors.slurm import accounting
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from study.config.errors import from_system
+from study.executors.base import RankInfo
 from study.failures.kinds import Ending, Kind
 from study.job import attempt as attempts_module
 from study.job.attempt import Ran, Work, conclude, record
-from study.job.rank import Place
 from study.process.children import Signals
 from study.records import ledger
 from study.records.ledger import Batch
@@ -34,7 +34,7 @@ def work(tmp_path: Path, world: int = 3) -> Work:
     study, point = StudyFolder(tmp_path / "s"), seeded(1)
     append_points(study, [point])
     batch = Batch("local.a", "local", (point.key,), 0.0)
-    return Work(study, batch, point.key, Place("local", "local-1", world=world))
+    return Work(study, batch, point.key, RankInfo("local", "local-1", world=world, starts_ranks=True))
 
 
 def failed(work: Work, said: dict[int, str], kinds: dict[int, Ending]) -> dict[str, object]:

@@ -9,7 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.job.rank import FIRST_PORT, PORTS, Place, find_place
+from study.executors import load
+from study.executors.base import RankInfo
+from study.job.rank import FIRST_PORT, PORTS
 from study.job.rendezvous import first_free, rendezvous
 from tests.study.support.studies import environment, wait_until
 
@@ -46,8 +48,8 @@ def test_place_in_an_array_task_that_was_requeued() -> None:
         "SLURM_LOCALID": "0",
         "SLURM_JOB_NODELIST": "n1,n2",
     }
-    assert find_place("slurm", variables) == Place("slurm", "12_3", 1, 2, 4, 0, ("n1", "n2"))
-    assert find_place("local", variables).world == 1, "a local run inside an allocation is not one of its tasks"
+    assert load("slurm").rank_info(variables) == RankInfo("slurm", "12_3", 1, 2, 4, 0, ("n1", "n2"), index=3)
+    assert load("local").rank_info(variables).world == 1, "a local run inside an allocation is not one of its tasks"
 
 
 def test_ports_come_from_the_job_and_avoid_those_in_use() -> None:
@@ -55,6 +57,6 @@ def test_ports_come_from_the_job_and_avoid_those_in_use() -> None:
     assert first_free(PORTS - 1, lambda port: port == FIRST_PORT) == FIRST_PORT
     with pytest.raises(OSError, match="no free port"):
         first_free(0, lambda port: False)
-    one, other = rendezvous(Place("slurm", "12_3"), "10.0.0.1"), rendezvous(Place("slurm", "12_4"), "10.0.0.1")
+    one, other = rendezvous(RankInfo("slurm", "12_3"), "10.0.0.1"), rendezvous(RankInfo("slurm", "12_4"), "10.0.0.1")
     assert one[0] == "10.0.0.1"
     assert one[1] != other[1]

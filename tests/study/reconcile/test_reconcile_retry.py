@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from study.executors import query
-from study.executors.base import Answer, QueueView
+from study.executors.base import Answer, QueueView, RankInfo
 from study.executors.slurm.query import read_squeue
 from study.failures import kinds
 from study.failures.kinds import Ending, Kind
@@ -23,7 +23,6 @@ from study.failures.retry_policy import Action, End
 from study.job import __main__
 from study.job.attempt import Work
 from study.job.ending import account_for_restart, after
-from study.job.rank import Place
 from study.process.children import Signals
 from study.reconcile import failures
 from study.reconcile.failures import certain
@@ -229,7 +228,7 @@ def test_certain_needs_squeue() -> None:
 
 
 def work(study: StudyFolder, key: str, restart: int = 0) -> Work:
-    return Work(study, ledger.read(study).batches["b"], key, Place("slurm", "7_0", restart, nodes=("n1",)))
+    return Work(study, ledger.read(study).batches["b"], key, RankInfo("slurm", "7_0", restart, nodes=("n1",)))
 
 
 @pytest.mark.parametrize(

@@ -71,19 +71,19 @@ def events(study: StudyFolder) -> list[str]:
 
 
 def test_what_the_ledger_says_of_a_request() -> None:
-    array = Request("s.a", Shape(nodes=2), 3, ("a", "b"), "c", throttle=4, also={"unit": "u"})
+    array = Request("s.a", Shape(nodes=2), 3, ("a", "b"), "c", throttle=4, also={"unit": "u"}, executor="slurm")
     assert array.intent() == {
         "event": "intent", "name": "s.a", "executor": "slurm", "keys": ["a", "b"], "code": "c", "throttle": 4,
         "resources": {**Shape(nodes=2).record(), "unit": "u"},
     }  # fmt: skip
-    single = Request("s.a", Shape(), None).intent()
+    single = Request("s.a", Shape(), None, executor="slurm").intent()
     assert single["array"] is False and "throttle" not in single and single["keys"] == []
     assert "array" not in array.intent()
 
 
 def test_a_submission_that_goes_through(study: StudyFolder) -> None:
     world = World()
-    assert send(study, Request("s.a", Shape(), 2, ("a", "b"), "c"), world.services) == Sent("12")
+    assert send(study, Request("s.a", Shape(), 2, ("a", "b"), "c", executor="slurm"), world.services) == Sent("12")
     assert events(study) == ["intent", "submitted"]
     assert ledger.read(study).batches["s.a"].job_id == "12"
     assert "--array=0-1" in (study.jobs / "s.a.sh").read_text()
@@ -92,13 +92,13 @@ def test_a_submission_that_goes_through(study: StudyFolder) -> None:
 
 def test_what_cannot_be_rendered_leaves_no_intent(study: StudyFolder) -> None:
     with pytest.raises(ValueError, match="code"):
-        send(study, Request("s.a", Shape(code="frozen"), 1, ("a",), "gone"), World().services)
+        send(study, Request("s.a", Shape(code="frozen"), 1, ("a",), "gone", executor="slurm"), World().services)
     assert events(study) == []
 
 
 def test_where_there_is_no_room_its_keys_wait_again(study: StudyFolder) -> None:
     waiting(study, "ab", Shape())
-    sent = send(study, Request("s.a", Shape(), 2, ("a", "b")), World(sbatch=FULL).services)
+    sent = send(study, Request("s.a", Shape(), 2, ("a", "b"), executor="slurm"), World(sbatch=FULL).services)
     assert sent.job_id is None and "QOS policy" in sent.full
     known = ledger.read(study)
     assert set(known.waiting) == {"a", "b"} and "QOS policy" in known.waiting["a"].why
@@ -110,7 +110,7 @@ def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alik
     waiting(study, "ab", asked)
     waiting(study, "c", other)
     with pytest.raises(SubmitError, match=r"Invalid qos specification: cluster\.qos=night: change it") as refused:
-        send(study, Request("s.a", asked, 1, ("a",)), World(sbatch=NO_QOS).services)
+        send(study, Request("s.a", asked, 1, ("a",), executor="slurm"), World(sbatch=NO_QOS).services)
     assert not refused.value.ambiguous
     known = ledger.read(study)
     assert set(known.waiting) == {"c"}
@@ -121,13 +121,13 @@ def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alik
 def test_a_refusal_of_the_only_one_says_nothing_of_others(study: StudyFolder) -> None:
     waiting(study, "c", Shape(qos="day"))
     with pytest.raises(SubmitError):
-        send(study, Request("s.a", Shape(qos="night"), 1, ("a",)), World(sbatch=NO_QOS).services)
+        send(study, Request("s.a", Shape(qos="night"), 1, ("a",), executor="slurm"), World(sbatch=NO_QOS).services)
     assert events(study) == ["waiting", "intent", "abandoned"]
 
 
 def test_a_submission_that_went_through_in_spite_of_the_error(study: StudyFolder) -> None:
     world = World(sbatch=TIMED_OUT, squeue=Answer(0, "31|0|PENDING|None|s.a\n31|1|PENDING|None|s.a\n"))
-    assert send(study, Request("s.a", Shape(), 2, ("a", "b")), world.services) == Sent("31")
+    assert send(study, Request("s.a", Shape(), 2, ("a", "b"), executor="slurm"), world.services) == Sent("31")
     assert world.said == ["s.a: was submitted as job 31"]
     assert ledger.read(study).batches["s.a"].job_id == "31"
     assert world.slept == []
@@ -146,7 +146,7 @@ def test_a_submission_that_never_arrived_is_waited_out_and_given_up(study: Study
 def test_whoever_submits_waits_to_know_what_became_of_it(study: StudyFolder) -> None:
     world = World(sbatch=TIMED_OUT, now=time.time())
     with pytest.raises(ValueError, match="nothing was submitted"):
-        send(study, Request("s.a", Shape(), 1, ("a",)), world.services)
+        send(study, Request("s.a", Shape(), 1, ("a",), executor="slurm"), world.services)
     assert sum(world.slept) >= 10
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from study.config.schema import ClusterConfig
 from study.executors import prepare_data
+from study.executors.slurm.foreground import srun_command
 from study.reconcile.services import Services
 from study.reconcile.step import Stepped
 from study.reconcile.triggers import Submit
@@ -422,7 +423,7 @@ def test_data_is_prepared_in_a_job_where_runs_are_jobs() -> None:
         executor="slurm", cpus_per_task=8, gpus_per_node=4, time_minutes=30, partition="main", mem_gb=2.0,
         setup=("module load python",), prefix=("apptainer", "exec", "an image.sif"), python="python3",
     )  # fmt: skip
-    command = prepare_data.srun_command(["-m", "train.prepare", "--root", "da ta"], cluster)
+    command = srun_command(["-m", "train.prepare", "--root", "da ta"], cluster)
     assert command[:5] == ["srun", "--job-name=prepare-data", "--nodes=1", "--ntasks=1", "--cpus-per-task=8"]
     assert {"--time=30", "--partition=main", "--mem=2048M"} <= set(command)
     assert not any("gpu" in word or "account" in word for word in command)
@@ -430,14 +431,12 @@ def test_data_is_prepared_in_a_job_where_runs_are_jobs() -> None:
     assert command[-3:] == ["bash", "-c", script]
     further = {"comment": "night", "wckey": "w", "gres": "gpu:2,lscratch:5", "contiguous": True, "gpu-bind": "none",
                "gpus": 4, "mem-per-gpu": "4G", "hold": True, "begin": "16:00", "get-user-env": True}  # fmt: skip
-    given = prepare_data.srun_command(["x"], replace(cluster, sbatch=further, nice=5))
-    assert set(given) - set(prepare_data.srun_command(["x"], cluster)) == {
+    given = srun_command(["x"], replace(cluster, sbatch=further, nice=5))
+    assert set(given) - set(srun_command(["x"], cluster)) == {
         *("--comment=night", "--wckey=w", "--gres=lscratch:5", "--contiguous", "--nice=5")
     }
     assert given[-3] == "bash", "what is run comes last"
-    assert not any(
-        "gres" in word for word in prepare_data.srun_command(["x"], replace(cluster, sbatch={"gres": "gpu:1"}))
-    )
+    assert not any("gres" in word for word in srun_command(["x"], replace(cluster, sbatch={"gres": "gpu:1"})))
     assert not prepare_data.in_job(ClusterConfig())
     assert not prepare_data.in_job(ClusterConfig(executor="slurm", prepare="here"))
 
