@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from train.build import build_data, build_mesh, build_model, build_optimizer
 from train.checkpoint.identity import identity_of
 from train.checkpoint.manager import CheckpointManager
 from train.checkpoint.save import WRITE_SECONDS, SaveError
-from train.data.batch import Batch, even_parts
+from train.data.batch import Batch
 from train.data.dataloader import RowSource
 from train.evaluate import evaluate
 from train.health.inspection import Inspection, Watch
@@ -56,12 +57,11 @@ class End(Enum):
     INTERRUPTED = "interrupted"
 
 
+@dataclass(eq=False)
 class _Ended(Exception):  # noqa: N818  (no error)
     """The attempt is over: raised where that is found, caught in `Trainer.fit`."""
 
-    def __init__(self, end: End) -> None:
-        super().__init__(end)
-        self.end = end
+    end: End
 
 
 class Trainer:
@@ -85,8 +85,7 @@ class Trainer:
     ) -> None:
         """Build the parts of a resolved config; ValueError where data or layout do not fit it.
 
-        started: when this process began, by time.perf_counter [s]. rows, fill: instead of the corpus' training rows
-        and of the seeded initial weights.
+        started: of this process, by time.perf_counter [s]. rows, fill: instead of the corpus and of the seeded weights.
         """
         assert config.budget.tokens is not None
         self.config, self.folder, self.world, self.device = config, folder, world, device
@@ -106,8 +105,7 @@ class Trainer:
         self.late: Late[Stamp] = Late(device)
         self.clock = Clock(device, config.profile.nvtx)
         self.profiler = Profiler(config.profile, folder, world.rank, partial(self._event, "profile"))
-        self.before_update: Callable[[], None] = lambda: None
-        """What is called before weights and moments change."""
+        self.before_update: Callable[[], None] = lambda: None  # called before weights and moments change
 
     def restore(self) -> None:
         """Open the run's files and go to where it stands, if anywhere; ValueError if that belongs to another config."""
@@ -222,17 +220,15 @@ class Trainer:
                 return model.pipeline.step(batch, valid, self.scaler.scale if self.scaler.enabled else 1.0)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         (stage,) = model.stages
-        start, sizes = 0, even_parts(len(batch), model.micro)
-        for i, size in enumerate(sizes):
-            micro = batch.part(start, start + size)
-            stage.last_micro(i == len(sizes) - 1)
+        micros = batch.split(model.micro)
+        for i, micro in enumerate(micros):
+            stage.last_micro(i == len(micros) - 1)
             with clock.phase("forward"), model.autocast:
                 loss = stage.call(micro.inputs, micro.targets, micro.positions, micro.documents) / valid
             with clock.phase("backward"):
                 scaled = self.scaler.scaled(loss * stage.loss_factor if stage.loss_factor != 1.0 else loss)
                 torch.autograd.backward(scaled)
             total += loss.detach()
-            start += size
         stage.finish()
         return total
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
@@ -45,6 +46,11 @@ class Sequences(Generic[Array]):
     def part(self, start: int, stop: int) -> Sequences[Array]:
         """Return sequences start to stop, without copying."""
         return self.each(lambda array: cast(Any, array)[start:stop])
+
+    def split(self, most: int) -> list[Sequences[Array]]:
+        """Return the fewest micro-batches of at most `most` sequences, as equal as can be."""
+        ends = itertools.accumulate(even_parts(len(self), most), initial=0)
+        return [self.part(start, stop) for start, stop in itertools.pairwise(ends)]
 
     def valid(self) -> int:
         """Return how many targets are trained on; of sequences on the CPU."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kernels.cross_entropy.linear import linear_cross_entropy
 from train.model.attention.gqa import Attention
+from train.model.attention.kv_cache import KVCache
 from train.model.attention.masks import Masks, Sizes, make_masks
 from train.model.attention.sdpa import rule_of
 from train.model.mlp import MLP
@@ -125,9 +126,9 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.width, config.norm_eps, same_tensor("post_attention_layernorm.weight"))
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, rope: Tensor | None, masks: Masks) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor | None, masks: Masks, *cache: KVCache) -> Tensor:
         """Return the residual stream (batch, length, width) after this block; see `Attention` for rope and masks."""
-        x, normed = self.mlp_norm.after(self.attention(self.attention_norm(x), rope, masks), x)
+        x, normed = self.mlp_norm.after(self.attention(self.attention_norm(x), rope, masks, *cache), x)
         after: Tensor = x + self.mlp(normed)
         return after
 
@@ -180,6 +181,7 @@ class Transformer(nn.Module):
         targets: Tensor | None = None,
         positions: Tensor | None = None,
         documents: Tensor | None = None,
+        caches: Mapping[str, KVCache] | None = None,
     ) -> Tensor:
         """Return what this part makes of int64 tokens (batch, length), or of the residual stream before it.
 
@@ -187,20 +189,23 @@ class Transformer(nn.Module):
         as an fp64 scalar; without targets the logits (batch, length, vocab_size). positions,
         (length,) or (batch, length), are those of the tokens in their sequence or document; None: 0, 1, 2, … documents
         (batch, whole row's length) numbers each position's document, within which attention stays; None: one.
+        caches: one a block, by its name; x goes on from the positions that they hold, as generation does.
         """
         # A later part's stream may be cut over tensor-parallel ranks, which attend to the whole row nevertheless.
         length = x.shape[1] if targets is None else targets.shape[1]
+        past = 0 if not caches else next(iter(caches.values())).length
         if self.part.first:
             x = self._embedding(x)
         rope = self.rope
         if rope is not None:
-            rope = rope[:length] if positions is None else rope[positions]
+            rope = rope[past : past + length] if positions is None else rope[positions]
             rope = rope if x.device.type == "cpu" else torch.view_as_real(rope)
         windows = {name: window_of(self.config, int(name)) for name in self.blocks}
         plain = rule_of(self.config).plain
-        masks = make_masks(self.pieces(length), windows.values(), documents, x.device, plain)
+        sizes = self.pieces(length) if caches is None else [(length, past + length)]
+        masks = make_masks(sizes, windows.values(), documents, x.device, plain)
         for name, block in self.blocks.items():
-            x = block(x, rope, masks[windows[name]])
+            x = block(x, rope, masks[windows[name]], *([caches[name]] if caches else []))
         if self.norm is None or self.output is None:
             return x
         x = self.norm(x)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.train.model.reference import reference_logits
+from train.model.attention.kv_cache import KVCache
 from train.model.attention.masks import block_mask, dense_mask
 from train.model.attention.sdpa import Rule, attend
 from train.model.init import initialise
@@ -129,6 +130,21 @@ def test_documents_in_a_row_are_as_if_alone() -> None:
                 here = numbers == number
                 alone = model(tokens[row : row + 1, here])
                 torch.testing.assert_close(together[row, here], alone[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_with_caches_tokens_in_turn_give_the_logits_of_all_at_once(name: str) -> None:
+    model = made(FAMILY[name])
+    tokens, _ = batch()
+    length = tokens.shape[1]
+    caches = {block: KVCache(length) for block in model.blocks}
+    with torch.no_grad():
+        wanted = model(tokens)
+        ends = [0, length // 2, *range(length // 2 + 1, length + 1)]  # a prompt, then one token after the other
+        found = [model(tokens[:, start:stop], caches=caches) for start, stop in itertools.pairwise(ends)]
+        torch.testing.assert_close(torch.cat(found, 1), wanted, rtol=1e-4, atol=1e-5)
+        with pytest.raises(ValueError, match="do not fit into a cache"):
+            model(tokens, caches={block: KVCache(length - 1) for block in model.blocks})
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kernels.core.dtensor import local
 from kernels.heads.api import split_heads
 from train.model.attention import hub_layout
+from train.model.attention.kv_cache import KVCache
 from train.model.attention.masks import Masks, mask_of
 from train.model.attention.sdpa import attend, rule_of
 from train.model.norm import RMSNorm
@@ -62,11 +63,12 @@ class Attention(nn.Module):
         self.across: Callable[[Attend, Tensor, Tensor, Tensor], Tensor] | None = None
         """How attention runs where the sequence is cut over ranks; set by train.parallel.context."""
 
-    def forward(self, x: Tensor, rope: Tensor | None, masks: Masks) -> Tensor:
+    def forward(self, x: Tensor, rope: Tensor | None, masks: Masks, cache: KVCache | None = None) -> Tensor:
         """Return attention's output for x (batch, length, width).
 
         rope: as train.model.rope.rotations gives, None: positions are not in queries and keys. masks: by the sizes of
-        the pieces that attention runs on, see train.model.attention.masks.
+        the pieces that attention runs on, see train.model.attention.masks. cache: of the positions before x, to which
+        those of x are added.
         """
         batch, length, width = x.shape
         joint = self.linear["qkv"](x, shaped(self.qkv, -1, width)).view(
@@ -78,6 +80,8 @@ class Attention(nn.Module):
         q, k, v = split_heads(joint, rope, norms, eps)
         if self.query_scale != 1.0:
             q = q * self.query_scale
+        if cache is not None:
+            k, v = cache.append(k, v)
 
         def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return attend(q, k, v, mask_of(masks, q.shape[1], k.shape[1]), self.rule)
