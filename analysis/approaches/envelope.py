@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,15 +78,8 @@ def fit(
         law = isoflop.exponents(points, name, confidence)
         interval = resampling.interval(np.array(slopes), law.exponent, confidence) if slopes else None
         # The envelope's points are not independent: the regression's own interval would be far too short.
-        laws[name] = PowerLaw(
-            law.coefficient,
-            law.exponent,
-            law.reference_flops,
-            None,
-            interval,
-            None,
-            law.points,
-            len(np.unique(best)) - 2,
+        laws[name] = replace(
+            law, coefficient_interval=None, exponent_interval=interval, bse=None, df_resid=len(np.unique(best)) - 2
         )
     text = f"the envelope reads {len(rows)} budgets off {len(np.unique(best))} curves before their schedules ended"
     advice = "such losses are 1 to 2 % too high, more so for large models: prefer finished runs (approaches 2 and 3)"

@@ -113,20 +113,17 @@ class Parts:
             resamples=int(asked["resamples"]),
             seed=int(asked["seed"]),
             versions=versions(),
-            runs=Runs(
-                len(frame),
-                len(rows),
-                len(self.dropped),
-                int((frame["state"] == "completed").sum()),
-                len(rows.labels),
-                float(rows.flops.max()),
-            ),
+            runs=self._runs(),
             fits=Fits(valleys, self.block, front, law, envelope),
             backtest=self.test,
             recommendation=plan,
             **found,
             record=record_of(asked, extra, frame) | beside,
         )
+
+    def _runs(self) -> Runs:
+        done, largest = int((self.frame["state"] == "completed").sum()), float(self.rows.flops.max())
+        return Runs(len(self.frame), len(self.rows), len(self.dropped), done, len(self.rows.labels), largest)
 
     def _approaches(self) -> dict[str, Any]:
         """Return the approaches side by side, with the other ways of finding a valley's minimum."""
