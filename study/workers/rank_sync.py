@@ -19,7 +19,7 @@ POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Turn:
+class Decision:
     """A unit that all ranks of a worker advance together.
 
     number: counted from 1 in a job. claim: its number in the event log. ended: the first rank is done with it.
@@ -34,49 +34,49 @@ class Turn:
     over: int | None = None
 
 
-class Crew:
+class RankSync:
     """The ranks of one job; restarts of a job do not read each other's decisions."""
 
     def __init__(self, folder: StudyFolder, place: RankInfo) -> None:
         self._file: Path = folder.crews / f"{place.job_id}.{place.restart}.json"
-        self._latest = Turn(0)
+        self._latest = Decision(0)
         self.alone = place.world == 1
 
     def begin(self, key: str, claim: int, until: int | None) -> None:
         """Tell the others what to advance."""
-        self._tell(Turn(self._latest.number + 1, key, claim, until))
+        self._tell(Decision(self._latest.number + 1, key, claim, until))
 
     def end(self) -> None:
         """Tell the others that the unit is over, also where they did not see it begin."""
-        self._tell(Turn(self._latest.number, ended=True))
+        self._tell(Decision(self._latest.number, ended=True))
 
     def leave(self, code: int) -> None:
         """Tell the others to end with this exit code."""
-        self._tell(Turn(self._latest.number + 1, over=code))
+        self._tell(Decision(self._latest.number + 1, over=code))
 
-    def read(self) -> Turn:
+    def read(self) -> Decision:
         """Return the first rank's latest decision."""
         found = read_json(self._file)
-        return self._latest if found is None else Turn(**found)
+        return self._latest if found is None else Decision(**found)
 
-    def next(self, stopped: Callable[[], bool]) -> Turn | None:
+    def next(self, stopped: Callable[[], bool]) -> Decision | None:
         """Wait for a decision that this rank has not joined, and return it; None once `stopped`."""
         while not stopped():
-            turn = self.read()
-            if turn.number > self._latest.number:
-                self._latest = turn
-                if not turn.ended:
-                    return turn
+            decision = self.read()
+            if decision.number > self._latest.number:
+                self._latest = decision
+                if not decision.ended:
+                    return decision
             time.sleep(POLL_SECONDS)
         return None
 
-    def given_up(self, turn: Turn) -> bool:
+    def given_up(self, decision: Decision) -> bool:
         """Say whether the first rank has gone on from a decision."""
         now = self.read()
-        return now.number > turn.number or (now.number == turn.number and now.ended)
+        return now.number > decision.number or (now.number == decision.number and now.ended)
 
-    def _tell(self, turn: Turn) -> None:
-        self._latest = turn
+    def _tell(self, decision: Decision) -> None:
+        self._latest = decision
         if not self.alone:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._file, asdict(turn))
+            write_json(self._file, asdict(decision))

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from analysis.inputs import recorded
@@ -38,7 +39,7 @@ from study.search.trial_queue import JOB, Office
 from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
 from study.workers import unit_jobs
-from study.workers.rank_sync import Crew
+from study.workers.rank_sync import RankSync
 
 IDLE_SECONDS = 2.0
 
@@ -66,7 +67,7 @@ class Worker:
     office: Office
     batch: ledger.Batch
     place: RankInfo
-    crew: Crew
+    ranks: RankSync
     signals: Signals
 
     def work(self, key: str, claim: int, until: int | None) -> Work:
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = ledger.read(folder).batches.get(given.name)
     place = here(LOCAL if known is None else known.executor)
     batch = known or ledger.Batch(given.name, place.executor, (), time.time())
-    worker = Worker(Office.of(folder), batch, place, Crew(folder, place), signals)
+    worker = Worker(Office.of(folder), batch, place, RankSync(folder, place), signals)
     if UNIT in batch.resources:
         return one(worker)
     return pool(worker) if place.first else follow(worker)
@@ -114,21 +115,22 @@ def pool(worker: Worker) -> int:
         elif office.search.over:
             print("nothing left to do", flush=True)
             pins.release_all(office.folder, office.search)
-            worker.crew.leave(0)
+            worker.ranks.leave(0)
             return 0
         else:
             time.sleep(IDLE_SECONDS)
-    worker.crew.leave(INTERRUPTED)
+    worker.ranks.leave(INTERRUPTED)
     return INTERRUPTED
 
 
 def follow(worker: Worker) -> int:
     """Join what the first rank decides until it ends: every other rank of a worker."""
-    crew = worker.crew
-    while (turn := crew.next(lambda: bool(worker.signals.received))) is not None:
-        if turn.over is not None:
-            return turn.over
-        join(worker.work(turn.key, turn.claim, turn.until), worker.signals, lambda turn=turn: crew.given_up(turn))  # type: ignore[misc]
+    ranks = worker.ranks
+    while (decision := ranks.next(lambda: bool(worker.signals.received))) is not None:
+        if decision.over is not None:
+            return decision.over
+        work = worker.work(decision.key, decision.claim, decision.until)
+        join(work, worker.signals, partial(ranks.given_up, decision))
     return INTERRUPTED
 
 
@@ -191,13 +193,13 @@ class Advance:
         worker, claim = self._worker, self._claim
         until = _until(self._office, claim)
         print(f"trial {claim.unit.trial} ({claim.key}) to {claim.unit.until:,} tokens", flush=True)
-        worker.crew.begin(claim.key, claim.number, until)
+        worker.ranks.begin(claim.key, claim.number, until)
         work = worker.work(claim.key, claim.number, until)
         with self._lease:
             self.code = lead(replace(work, further=self._further if self._name else None), worker.signals)
             if not self._told:
                 self._tell(self.code)
-        worker.crew.end()
+        worker.ranks.end()
         return self._next
 
     def _further(self) -> int | None:
