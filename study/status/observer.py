@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from study.records import ledger
 from study.records.attempts import Attempt, is_alive, last_metrics, read_attempts
 from study.records.heartbeats import read_beat, slow_rank
 from study.records.last_sign import last_sign
-from study.records.point import Point
-from study.records.points import load_points
+from study.records.point import Point, point_log
 from study.status.cache import Remembered
 from study.status.states import Evidence, PointStatus, Standing, judge
 from study.storage.files import RunLock, last_lines, read_json
+from study.storage.jsonl import Log
 from study.storage.layout import RunFolder, StudyFolder
 
 HELD_CODE = f"exit code {HELD}:0"
@@ -41,19 +41,22 @@ class Observer:
     look: Look = query
     view: QueueView = field(default_factory=QueueView)
     _points: dict[str, Point] = field(default_factory=dict)
+    _log: Log[Point] | None = None
     _points_size: int = -1
     _ledger: ledger.Ledger = field(default_factory=ledger.Ledger)
     _ledger_size: int = -1
+    _names: dict[str, str] = field(default_factory=dict)
     _settled: dict[str, PointStatus] = field(default_factory=dict)
-    _no_room: str = ""
     _remembered: Remembered | None = None
 
     @property
     def points(self) -> dict[str, Point]:
-        """The study's points, read again when their file grew."""
+        """The study's points, read on when their file grew."""
         size = _size(self.folder.points)
         if size != self._points_size:
-            self._points, self._points_size = load_points(self.folder), size
+            self._log, self._points_size = self._log or point_log(self.folder), size
+            for point in self._log.read():
+                self._points.setdefault(point.key, point)
         return self._points
 
     @property
@@ -62,26 +65,38 @@ class Observer:
         size = _size(self.folder.ledger)
         if size != self._ledger_size:
             self._ledger, self._ledger_size = ledger.read(self.folder), size
+            self._names = _names(self._ledger)
         return self._ledger
 
-    def refresh(self) -> None:
-        """Ask the scheduler once about every batch that has a point which is not settled."""
+    def refresh(self, settled: Collection[str] = ()) -> None:
+        """Ask the scheduler once about every batch that has a point which is not settled, as far as is known here."""
         state = self.known
         self._recall()
-        names = {state.current[key] for key in self.points if key in state.current and key not in self._settled}
-        batches = submitted(state.batches[name] for name in sorted(names))
-        self.view = self.look(batches) if batches else QueueView()
+        keys = (key for key in self.points if key not in self._settled and key not in settled)
+        names = {state.current[key] for key in keys if key in self._names}
+        self.view = self.look([state.batches[name] for name in sorted(names)]) if names else QueueView()
 
     def statuses(self) -> list[PointStatus]:
         """Return every point's status, from its files as they are now and the scheduler's last view."""
-        state = self.known
         remembered = self._recall()
-        places = {batch.name: batch.places() for batch in submitted(state.batches.values())}
-        started = _subfolders(self.folder.path)
-        self._no_room = str((read_json(self.folder.feed) or {}).get("why") or "") if state.waiting else ""
-        found = [self._status(point, state, places, point.key in started) for point in self.points.values()]
+        started, no_room = _subfolders(self.folder.path), self._no_room()
+        found = [self._status(point, no_room, point.key in started) for point in self.points.values()]
         remembered.save()
         return found
+
+    def seen(self, key: str) -> Seen:
+        """Return all that is seen of one point, and what it stands for: what `status` shows, and MLflow."""
+        return self._seen(key, self._no_room(), started=True)
+
+    def _no_room(self) -> str:
+        """Return why what waits is not submitted, as somebody last saw it."""
+        return str((read_json(self.folder.feed) or {}).get("why") or "") if self.known.waiting else ""
+
+    def _seen(self, key: str, no_room: str, *, started: bool) -> Seen:
+        state, name = self.known, self._names.get(key, "")
+        job = self.view.jobs.get(name)
+        evidence, outcome = gather(self.folder, key, state, self.view, job, no_room=no_room, started=started)
+        return Seen(evidence, judge(evidence), outcome, name)
 
     def _recall(self) -> Remembered:
         """Return what earlier looks found; the first call takes it over."""
@@ -94,19 +109,14 @@ class Observer:
                     self._settled[key] = status
         return self._remembered
 
-    def _status(
-        self, point: Point, state: ledger.Ledger, places: Mapping[str, Mapping[str, str]], started: bool
-    ) -> PointStatus:
-        key, batch = point.key, state.batch(point.key)
-        settled = self._settled.get(key)
+    def _status(self, point: Point, no_room: str, started: bool) -> PointStatus:
+        key, state = point.key, self.known
+        batch, settled = state.batch(key), self._settled.get(key)
         if settled is not None and settled.batch == (batch and batch.name):
             return settled
-        job, name = None, ""
-        if batch is not None and batch.name in places:
-            name = places[batch.name][key]
-            job = self.view.jobs.get(name)
-        seen, outcome = gather(self.folder, key, state, self.view, job, no_room=self._no_room, started=started)
-        status = _describe(point, self.folder, seen, judge(seen), outcome)
+        seen = self._seen(key, no_room, started=started)
+        job, name = seen.evidence.job, seen.job_name
+        status = _describe(point, self.folder, seen.evidence, seen.standing, seen.outcome)
         if status.state == "queued" and job is not None:
             assert batch is not None
             executor = load(batch.executor)
@@ -122,6 +132,25 @@ class Observer:
             self._settled[key] = status
             self._recall().add(status)
         return status
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One point: evidence, what that stands for, its run's outcome.json, SLURM's name of its job."""
+
+    evidence: Evidence
+    standing: Standing
+    outcome: Mapping[str, Any] | None
+    job_name: str = ""
+
+
+def _names(state: ledger.Ledger) -> dict[str, str]:
+    """Return SLURM's name of the current job of every point that has one."""
+    found: dict[str, str] = {}
+    for batch in submitted(state.batches.values()):
+        if not batch.of_search:
+            found |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
+    return found
 
 
 def gather(

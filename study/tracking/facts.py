@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from study.executors.base import Job, QueueView
-from study.records.ledger import Ledger
-from study.status.observer import gather
-from study.status.states import judge
+from study.status.observer import Observer
 from study.storage.files import last_lines, read_json
-from study.storage.layout import RunFolder, StudyFolder
+from study.storage.layout import RunFolder
 
 ERROR_LINES = 12
 
@@ -35,18 +32,15 @@ class Facts:
         return self.outcome is not None
 
 
-def read_facts(folder: StudyFolder, key: str, state: Ledger, view: QueueView, job: Job | None) -> Facts | None:
-    """Return what is known of a run, judged as `status` does; None where it has not started.
+def read_facts(observer: Observer, key: str) -> Facts | None:
+    """Return what an observer sees of a run, judged as `status` does; None where it has not started.
 
-    `state` is the ledger's, `view` the last look at SLURM, `job` its view of the point's job (None: it was not asked or
-    did not say). The run's outcome is read first: once it is there, its metrics are complete.
+    The run's outcome is read first: once it is there, its metrics are complete.
     """
-    run = folder.run(key)
-    seen, outcome = gather(folder, key, state, view, job)
-    attempt = seen.attempt
+    run, seen = observer.folder.run(key), observer.seen(key)
+    attempt, outcome, standing = seen.evidence.attempt, seen.outcome, seen.standing
     if outcome is None and attempt is None and not run.config.exists() and not run.metrics.exists():
         return None
-    standing = judge(seen)
     ended = attempt.ended if attempt else None
     first = read_json(run.attempt(1).job) or (attempt.job if attempt else {})
     return Facts(

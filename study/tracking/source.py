@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from study.executors import query, submitted
-from study.executors.base import Job, QueueView
-from study.records import ledger
-from study.records.point import Point, point_log
+from study.executors import query
+from study.records.ledger import Ledger
+from study.records.point import Point
 from study.search.labels import Labels
+from study.status.observer import Look, Observer
 from study.storage.layout import StudyFolder
 
 REPORT_KINDS = frozenset({".html", ".json", ".png", ".svg", ".pdf", ".csv"})
@@ -21,39 +21,32 @@ LOOK_SECONDS = 60.0
 
 
 class Source:
-    """The study's files, read again only where they have changed; `view`: the last look at SLURM."""
+    """The study's files, read again only where they have changed, and what `observer` sees of its points."""
 
-    def __init__(self, folder: StudyFolder, ask: Callable[[Sequence[ledger.Batch]], QueueView] = query) -> None:
+    def __init__(self, folder: StudyFolder, look: Look = query) -> None:
         self.folder = folder
-        self.points: dict[str, Point] = {}
-        self.ledger = ledger.Ledger()
-        self._ask = ask
+        self.observer = Observer(folder, look)
+        self._known: Ledger | None = None
         self._asked = float("-inf")
-        self.view = QueueView()
         self._labels = Labels(folder)
         self._stamps: dict[Path, tuple[int, int] | None] = {}
-        self._places: dict[str, str] = {}
-        self._log = point_log(folder)
+
+    @property
+    def points(self) -> Mapping[str, Point]:
+        """The study's points."""
+        return self.observer.points
 
     def refresh(self, settled: Collection[str]) -> None:
         """Read what has changed, and ask SLURM about the jobs of runs that are not settled.
 
         Raises ValueError, naming the line, for a file that is damaged.
         """
-        if self._changed(self.folder.points):
-            for point in self._log.read():
-                self.points.setdefault(point.key, point)
-        if self._changed(self.folder.ledger):
-            self.ledger = ledger.read(self.folder)
-            self._places = _places(self.ledger)
-            self._asked = float("-inf")
+        known = self.observer.known
         if self._changed(self.folder.events) or self._changed(self.folder.search):
             self._labels.refresh()
-        if time.monotonic() - self._asked > LOOK_SECONDS:
-            names = {self.ledger.current[key] for key in self._places.keys() - set(settled)}
-            batches = [self.ledger.batches[name] for name in sorted(names)]
-            self.view = self._ask(batches) if batches else QueueView()
-            self._asked = time.monotonic()
+        if known is not self._known or time.monotonic() - self._asked > LOOK_SECONDS:
+            self.observer.refresh(settled)
+            self._known, self._asked = known, time.monotonic()
 
     def started(self) -> list[str]:
         """Return the keys whose run folder exists, in the points' order."""
@@ -63,11 +56,6 @@ class Source:
         except FileNotFoundError:
             return []
         return [key for key in self.points if key in names]
-
-    def job(self, key: str) -> Job | None:
-        """Return SLURM's latest view of the point's job; None where it did not say or was not asked."""
-        place = self._places.get(key)
-        return None if place is None else self.view.jobs.get(place)
 
     def labels(self, key: str) -> Mapping[str, str]:
         """Return what the study's search says of a point, and which point and tokens it goes on from."""
@@ -81,7 +69,7 @@ class Source:
 
     def latest(self) -> tuple[str, str]:
         """Return executor and code version of the latest submission, "" where unknown."""
-        batches = list(self.ledger.batches.values())
+        batches = list(self.observer.known.batches.values())
         return (batches[-1].executor, str(batches[-1].code or "")) if batches else ("", "")
 
     def identities(self) -> list[str]:
@@ -114,15 +102,6 @@ class Source:
             return False
         self._stamps[path] = stamp
         return True
-
-
-def _places(state: ledger.Ledger) -> dict[str, str]:
-    """Return SLURM's name of the current job of every key that has one."""
-    places: dict[str, str] = {}
-    for batch in submitted(state.batches.values()):
-        if not batch.of_search:
-            places |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
-    return places
 
 
 def _first_line(path: Path) -> bytes:

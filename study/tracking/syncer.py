@@ -185,8 +185,7 @@ class Syncer:
         if known is not None and known.done and self._labels.get(key, {}) == labels:
             self._states[key] = known.state
             return 0
-        source = self._source
-        facts = read_facts(self._folder, key, source.ledger, source.view, source.job(key))
+        facts = read_facts(self._source.observer, key)
         if facts is None:
             return 0
         facts = of_search(facts, labels.get("verdict", ""), self._source.search_end or "")

@@ -115,7 +115,7 @@ def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tm
     parent = {"schedule": {"parent": "0123456789ab@1024"}}
     lines = [{"key": key, "config": parent if key == keys[0] else {}, "overrides": []} for key in keys]
     study.points.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    source = Source(study, ask=lambda ids: QueueView())
+    source = Source(study, look=lambda ids: QueueView())
     source.refresh(())
     first, other = source.labels(keys[0]), source.labels(keys[1])
     assert first["parent"] == "0123456789ab@1024" and "parent" not in other

@@ -53,8 +53,7 @@ def test_both_judge_alike(tmp_path: Path, view: str, end: str | None, held: bool
         if let_go:
             lock.close()
         (shown,) = observer.statuses()
-        seen = VIEWS[view]
-        facts = read_facts(study, key, ledger.read(study), seen, seen.jobs.get("7_0"))
+        facts = read_facts(observer, key)
         assert facts is not None
         assert facts.state == shown.state, (facts.why, shown.why)
 
@@ -68,5 +67,20 @@ def test_a_silent_squeue_makes_no_interruption(tmp_path: Path) -> None:
     attempt.path.mkdir(parents=True)
     write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
     write_json(attempt.outcome, {"state": "interrupted", "ended": time.time(), "seconds": 1.0, "error": None})
-    facts = read_facts(study, key, ledger.read(study), SILENT, None)
+    facts = read_facts(Observer(study, view=SILENT), key)
     assert facts is not None and facts.state == "unknown" and "may have requeued it" in facts.why
+
+
+def test_both_say_why_a_run_that_is_tried_again_waits(tmp_path: Path) -> None:
+    study, keys = make_study(tmp_path / "s", [1])
+    (key,) = keys.values()
+    attempt = study.run(key).attempt(1)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
+    write_json(attempt.outcome, {"state": "time_limit", "ended": time.time(), "seconds": 1.0, "error": None})
+    ledger.append(study, "waiting", keys=[key], resources={}, code=None, parallel=None)
+    write_json(study.feed, {"time": 0.0, "why": "MaxJobCount is used up", "waiting": 1})
+    observer = Observer(study)
+    facts, (shown,) = read_facts(observer, key), observer.statuses()
+    assert facts is not None and (facts.state, facts.why) == (shown.state, shown.why)
+    assert shown.why == "queued later: MaxJobCount is used up"
