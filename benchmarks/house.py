@@ -1,15 +1,20 @@
 """The shape of the code in numbers: `python -m benchmarks.house`.
 
 Circles are strongly connected modules by every import there is: inside functions and for type checking as well. Lines
-are of Python files, tests and benchmarks apart. Functions are counted from their `def` to their last line.
+are of Python files, tests and benchmarks apart. Functions are counted from their `def` to their last line. Four small
+runs count the modules between a command and sbatch, and the like; `--no-runs` leaves them out.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import statistics
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from benchmarks._visited import walks
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("study", "train", "kernels", "sweeps", "analysis")
@@ -90,6 +95,13 @@ def imports_of(packages: Sequence[str]) -> dict[str, set[str]]:
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
+def recipe_files() -> dict[str, int]:
+    """Return how many files each recipe names, by what it adds."""
+    parts = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    edit = re.compile(r"^`([^`]+)`, (?:new|before|after|instead of)", re.MULTILINE)
+    return {part.partition("\n")[0].split(" ", 1)[1]: len(set(edit.findall(part))) for part in parts}
+
+
 def main() -> None:
     """Print the table, the circles and the longest of all."""
     rows: list[list[object]] = [
@@ -122,6 +134,13 @@ def main() -> None:
         if "executors" not in path.parts and compares_an_executor(ast.parse(path.read_text(encoding="utf-8")))
     ]
     print(f"\n{len(named)} files of study outside executors/ compare an executor's name")
+    print(
+        "\nfiles that a recipe of CONTRIBUTING.md touches: " + ", ".join(f"{n} {c}" for n, c in recipe_files().items())
+    )
+    if "--no-runs" not in sys.argv[1:]:
+        print("\nmodules of ours that are run through, of one run each:")
+        for name, modules in walks().items():
+            print(f"  {len(modules):>3}  {name}: {' '.join(sorted(modules))}")
 
 
 if __name__ == "__main__":
