@@ -27,8 +27,8 @@ class StudySection:
     """The study that the points belong to."""
 
     name: str = key("default", "the study's points lie in <paths.runs>/<name>; also its name in MLflow")
-    gpu_hours: float | None = key(None, "budget of all its jobs, failed ones too [GPU-hours]; null: no limit")
-    core_hours: float | None = key(None, "the same for processor cores, for clusters without GPUs [core-hours]")
+    gpu_hours: float | None = key(None, "budget of all its jobs, including failed ones [GPU-hours]; null: no limit")
+    core_hours: float | None = key(None, "the same for CPU cores, for clusters without GPUs [core-hours]")
 
 
 @dataclass(frozen=True)
@@ -36,60 +36,63 @@ class SearchConfig:
     """Which points a command makes, besides the lists after -m."""
 
     name: str = key(
-        "grid", f"{', '.join(DESIGNS)}: all points at once; the others give budget as results come in", SEARCHES
+        "grid", f"{', '.join(DESIGNS)}: all points at once; the others allocate budget as results arrive", SEARCHES
     )
     budgets: tuple[float, ...] = key((), "isoflop, trunk_and_branch: training compute of each group [FLOPs]")
-    ratios: tuple[float, ...] = key((), "designs: D/N wanted, or its range (random_nd) [tokens per matmul parameter]")
+    ratios: tuple[float, ...] = key(
+        (), "designs: values of D/N, or their range (random_nd) [tokens per matmul parameter]"
+    )
     tokens: tuple[int, ...] = key((), "trunk_and_branch: budgets, instead of ratios [tokens]")
-    params: tuple[float, ...] = key((), "ladder, trunk_and_branch: sizes to come near to; random_nd: range [N matmul]")
-    points: int = key(20, "random_nd: how many")
+    params: tuple[float, ...] = key((), "ladder, trunk_and_branch: target sizes; random_nd: range of sizes [N matmul]")
+    points: int = key(20, "random_nd: number of points")
     shapes: tuple[dict[str, int], ...] = key((), "designs: explicit sizes [{width, layers}]")
     width_step: int = key(32, "designs: widths tried are multiples of this [channels]")
     width_max: int = key(8192, "designs: widest width tried [channels]")
     aspect_ratio: float = key(32.0, "designs: width per layer of the shapes tried [channels per layer]")
     min_layers: int = key(1, "designs: fewest layers of the shapes tried")
-    trials: int = key(64, "asha, hyperband, random: most trials started; pbt: members")
+    trials: int = key(64, "asha, hyperband, random: largest number of trials; pbt: members")
     min_tokens: int | None = key(
         None,
-        "asha, hyperband: least first rung, of budget.tokens / eta^k; pbt: between two looks at a member [tokens]; "
+        "asha, hyperband: smallest first rung, of budget.tokens / eta^k; pbt: between two comparisons [tokens]; "
         "null: budget.tokens / eta^3, / 20",
     )
-    eta: int = key(3, "asha, hyperband: one trial in eta goes on from a rung")
+    eta: int = key(3, "asha, hyperband: one trial in eta is promoted from a rung")
     sampler: str = key(
         "random",
-        "where new trials come from; tpe, gp, density learn from the trials before; sobol, grid cover the space",
+        "sampler of new trials; tpe, gp, density learn from earlier trials; sobol, grid cover the space",
         tuple(SAMPLERS),
     )
-    objectives: tuple[str, ...] = key(("loss",), "tpe, gp: what they lower: [loss] or [loss, gpu_seconds]")
-    enqueue: tuple[dict[str, Any], ...] = key((), "known-good points to try first, as [{optim.lr: 3e-4}]")
-    seed: int = key(0, "seed of the trials that are drawn")
-    quantile: float = key(0.2, "pbt: share of members at the bottom that copy, and at the top that are copied")
+    objectives: tuple[str, ...] = key(("loss",), "tpe, gp: objectives to minimize: [loss] or [loss, gpu_seconds]")
+    enqueue: tuple[dict[str, Any], ...] = key((), "points to try first, as [{optim.lr: 3e-4}]")
+    seed: int = key(0, "seed of the sampler")
+    quantile: float = key(0.2, "pbt: share of members at the bottom that copy members of the same share at the top")
     resample: float = key(0.25, "pbt: probability that a copied setting is drawn anew, not multiplied by 0.8 or 1.2")
     stake: float = key(
         STAKE,
-        "asha_guarded: share of the resource that selects; the rest trains trials to the end that nobody selects",
+        "asha_guarded: share of the resource for selection; the rest trains unselected trials to the end",
     )
     explore: str = key(
         "perturb",
-        "pbt: what a copy varies; perturb: as above; pb2: real numbers by what settings have gained so far (bandit)",
+        "pbt: how a copy's settings change; perturb: as above; pb2: real numbers by a model of past gains (bandit)",
         ("perturb", "pb2"),
     )
     burn_in_tokens: int = key(0, "pbt: members do not copy before this [tokens]")
-    budget_flops: float | None = key(None, "compute of all trials of a search [FLOPs]; null: no limit")
+    budget_flops: float | None = key(None, "compute budget of all trials [FLOPs]; null: no limit")
     budget_gpu_hours: float | None = key(
         None,
-        "device time of all trials, lost units too [GPU-hours; a worker without GPUs counts one]; null: no limit",
+        "device-time budget of all trials, lost units included [GPU-hours; a worker without GPUs counts as one]; "
+        "null: no limit",
     )
     shape: str = key("pool", "slurm; pool: workers that claim units; jobs: one job for each unit", ("pool", "jobs"))
     workers: int | None = key(None, "workers (jobs) at once; null: cluster.slots on this machine, 4 on SLURM")
-    lease_seconds: float = key(120.0, "a worker silent for so long has lost its trial to another [s]")
+    lease_seconds: float = key(120.0, "a worker silent for this long loses its trial to another [s]")
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
     """Where runs are executed and what one run gets."""
 
-    executor: str = key("local", "processes of this machine, or SLURM jobs", EXECUTORS)
+    executor: str = key("local", "processes on this machine, or SLURM jobs", EXECUTORS)
     slots: int | None = key(None, "local: runs at once; null: cores // runtime.threads")
     nodes: int = key(1, "nodes of one run")
     tasks_per_node: int = key(1, "processes (ranks) of one run on each node")
@@ -100,44 +103,46 @@ class ClusterConfig:
     partition: str | None = key(None, "SLURM partition; null: the cluster's default")
     account: str | None = key(None, "SLURM account; null: your default")
     qos: str | None = key(None, "SLURM quality of service; null: your default")
-    constraint: str | None = key(None, "node features wanted, as sbatch --constraint")
-    exclude: str | None = key(None, "nodes not wanted, as sbatch --exclude")
+    constraint: str | None = key(None, "required node features, as sbatch --constraint")
+    exclude: str | None = key(None, "nodes to exclude, as sbatch --exclude")
     reservation: str | None = key(None, "SLURM reservation")
-    nice: int | None = key(None, "lower priority by this much, as sbatch --nice")
-    sbatch: dict[str, Any] | None = key(None, "more sbatch options, as {comment: night, hint: nomultithread}")
-    container_image: str | None = key(None, "image that tasks run in, as srun --container-image (pyxis)")
-    container_mounts: str | None = key(None, "folders seen inside it, as srun --container-mounts")
-    prefix: tuple[str, ...] = key((), "words before python in a task, as [apptainer, exec, --nv, image.sif]")
-    python: str | None = key(None, "the interpreter in a job, such as a container's; null: this one")
-    pack: int = key(1, "points that share one job side by side, each of one process")
+    nice: int | None = key(None, "lower the priority by this much, as sbatch --nice")
+    sbatch: dict[str, Any] | None = key(None, "other sbatch options, as {comment: night, hint: nomultithread}")
+    container_image: str | None = key(None, "container image for tasks, as srun --container-image (pyxis)")
+    container_mounts: str | None = key(None, "folders mounted in it, as srun --container-mounts")
+    prefix: tuple[str, ...] = key((), "command prefix before python in a task, as [apptainer, exec, --nv, image.sif]")
+    python: str | None = key(None, "Python interpreter in a job, such as a container's; null: this one")
+    pack: int = key(1, "points that run side by side in one job, one process each")
     pack_gpus: str = key(
         "own",
-        "own: each packed point has gpus_per_node GPUs of its own; slices: all take turns on the job's gpus_per_node "
-        "GPUs; mps: the same through NVIDIA's multi-process service",
+        "own: each packed point has gpus_per_node GPUs of its own; slices: all time-slice the job's gpus_per_node "
+        "GPUs; mps: they share them through NVIDIA's multi-process service",
         ("own", "slices", "mps"),
     )
-    auto: tuple[str, ...] = key((), "sized from each point: any of gpus, memory, time; [all] for the three")
-    margin: float = key(1.5, "auto: how much more time and memory is asked than is expected")
+    auto: tuple[str, ...] = key((), "resources sized for each point: any of gpus, memory, time; [all] for the three")
+    margin: float = key(1.5, "auto: factor on the expected time and memory")
     gpu_memory_gb: float = key(80.0, "auto: memory of one GPU [GB]")
     array_parallelism: int = key(256, "jobs of one submission that may run at once")
     code: str = key(
         "live",
-        "what jobs run; live: the checkout as it is when they start; frozen: a copy of it, made as they are submitted",
+        "code that jobs run; live: the checkout as it is when they start; frozen: a copy made at submission",
         ("live", "frozen"),
     )
     prepare: str = key(
         "job",
-        "slurm: where data that is missing is prepared; job: in a SLURM job that the command waits for; here: on this "
-        "machine",
+        "slurm: where missing data is prepared; job: in a SLURM job that the command waits for; here: on this machine",
         ("job", "here"),
     )
     setup: tuple[str, ...] = key((), "shell lines run in the job before Python starts (modules, exports)")
     master_addr: str | None = key(None, "rendezvous address of multi-node runs; null: the first node")
-    poll_seconds: float = key(10.0, "shortest time between two looks at the scheduler [s]")
+    poll_seconds: float = key(10.0, "shortest time between two queries of the scheduler [s]")
     signal_seconds: int = key(90, "warning before the time limit, for the last checkpoint [s]")
-    requeue: bool = key(True, "jobs that are to go on requeue themselves where SLURM lets them; else: submitted anew")
+    requeue: bool = key(
+        True, "interrupted jobs requeue themselves where SLURM allows it; otherwise they are submitted anew"
+    )
     hang_floor_seconds: float = key(
-        600.0, "no step for this long (and 10 median steps) is a hang: stacks are kept, the run is killed [s]; 0: never"
+        600.0,
+        "no step for this long (and 10 median steps) is a hang: stacks are saved, the run is killed [s]; 0: never",
     )
 
 
@@ -155,10 +160,10 @@ def rule_for_each_kind(owner: type[T]) -> type[T]:
 class RetryConfig:
     """What follows by itself from each kind of bad end: again N, elsewhere N, more N (memory), stop."""
 
-    failures: int = key(6, "most failures of one point in a row, together; a newer checkpoint ends a row")
-    memory_factor: float = key(1.5, "more: times this much memory")
-    exclude_after: int = key(2, "a node on which so many attempts ended badly is left out")
-    exclude_most: int = key(4, "most nodes left out at once")
+    failures: int = key(6, "largest number of consecutive failures of a point; a newer checkpoint resets the count")
+    memory_factor: float = key(1.5, "more: factor on the memory")
+    exclude_after: int = key(2, "exclude a node on which this many attempts ended badly")
+    exclude_most: int = key(4, "largest number of excluded nodes")
     exclude_hours: float = key(24.0, "evidence against a node counts for this long [h]")
 
     def __post_init__(self) -> None:
@@ -176,7 +181,7 @@ class RetryConfig:
 class TrackingConfig:
     """Where MLflow shows the runs."""
 
-    enabled: bool = key(True, "send finished metrics to MLflow; the run folders hold them in any case")
+    enabled: bool = key(True, "send metrics to MLflow; the run folders contain them in any case")
     uri: str = key("sqlite:///mlflow.db", "MLflow tracking URI: sqlite:///file.db or http(s)://server")
 
 
@@ -187,8 +192,8 @@ class PathsConfig:
     runs: str = key("runs", "folder of all studies; on SLURM it must be on shared storage")
     locks: str = key(
         "auto",
-        "how processes exclude each other in a study's folder; posix: flock, link: symbolic links, for file systems "
-        "without it; auto: flock where it works",
+        "locks in a study's folder; posix: flock; link: symbolic links, for file systems without flock; auto: flock "
+        "where it works",
         ("auto", "posix", "link"),
     )
 
@@ -200,11 +205,13 @@ class StudyConfig(RunConfig):
     study: StudySection = section(StudySection, "the study that the points belong to")
     search: SearchConfig = section(SearchConfig, "which points are made")
     cluster: ClusterConfig = section(ClusterConfig, "where runs are executed")
-    retry: RetryConfig = section(RetryConfig, "what follows by itself from each kind of bad end")
+    retry: RetryConfig = section(
+        RetryConfig, "automatic retries by kind of failure: again N, elsewhere N, more N (memory), stop"
+    )
     tracking: TrackingConfig = section(TrackingConfig, "MLflow")
     paths: PathsConfig = section(PathsConfig, "folders")
     dry_run: bool = key(False, "show the points and the exact job script; submit and write nothing")
-    wait: bool = key(False, "slurm: stay with live progress until all runs ended (local always stays)")
+    wait: bool = key(False, "slurm: stay and show live progress until all runs have ended (local always does)")
 
     def run(self) -> RunConfig:
         """Return the part that is one run's."""

@@ -39,40 +39,44 @@ class ModelConfig:
     mlp_width: int | None = key(None, "SwiGLU hidden width [channels]; null: 8/3 width, rounded up to 16")
     qk_norm: bool = key(True, "RMSNorm on queries and keys, per head")
     tied_embeddings: bool = key(False, "share the input embedding with the output head")
-    position: str = key("rope", "how attention knows positions", ("rope", "alibi", "none"))
+    position: str = key("rope", "position encoding of attention", ("rope", "alibi", "none"))
     rope_theta: float = key(10000.0, "base of the rotary embedding's wavelengths")
     rope_scaling: str = key(
         "none",
-        "how rotary wavelengths are stretched for longer texts than rope_original_length",
+        "scaling of rotary wavelengths for sequences longer than rope_original_length",
         ("none", "linear", "ntk", "yarn", "llama3"),
     )
-    rope_factor: float = key(1.0, "rope_scaling: how much longer")
+    rope_factor: float = key(1.0, "rope_scaling: factor by which sequences are longer")
     rope_original_length: int | None = key(
         None, "yarn, llama3: sequence length before stretching [tokens]; null: data.sequence_length / rope_factor"
     )
-    attention_softcap: float = key(0.0, "cap on attention scores c, as c·tanh(score / c); 0: none")
-    logit_softcap: float = key(0.0, "cap on the output logits c, as c·tanh(logit / c); 0: none")
-    window: int | None = key(None, "sliding window: keys that a query sees, its own included [tokens]; null: all")
-    global_every: int = key(0, "with a window: every n-th block sees all keys all the same; 0: none does")
+    attention_softcap: float = key(0.0, "soft-cap c of attention scores, c·tanh(score / c); 0: none")
+    logit_softcap: float = key(0.0, "soft-cap c of the output logits, c·tanh(logit / c); 0: none")
+    window: int | None = key(
+        None, "sliding window: keys that a query attends to, including its own [tokens]; null: all"
+    )
+    global_every: int = key(0, "with a window: every n-th block attends to all keys; 0: none")
     norm_eps: float = key(1e-6, "epsilon inside every RMSNorm")
-    init_from: str | None = key(None, "folder of weights to start from, made by train.hub import; null: random ones")
+    init_from: str | None = key(
+        None, "folder of weights to start from, made by train.hub import; null: random initialisation"
+    )
     init_std: float | None = key(None, "std of matrix initialisation; null: 1/sqrt(width)")
     init_std_at: str = key(
         "base",
-        "muP: the width that init_std is for; base: mup_base_width, and hidden matrices of this width get its "
-        "sqrt(base / width); width: this one, and the head gets more",
+        "muP: the width to which init_std applies; base: mup_base_width, hidden matrices are scaled by "
+        "sqrt(base / width); width: this model's width, and the head gets a larger std",
         ("base", "width"),
         former="width",
     )
     mup_base_width: int | None = key(None, "width at which lr was tuned, for muP transfer to this width; null: no muP")
-    mup_base_head_dim: int | None = key(None, "muP: head_dim at that width; null: as head_dim is derived there")
+    mup_base_head_dim: int | None = key(None, "muP: head_dim at that width; null: derived by the same rule as head_dim")
 
 
 @dataclass(frozen=True)
 class SourceConfig:
     """One corpus of a mixture."""
 
-    name: str = key("code", "the corpus' own name; its shards lie beside the mixture's folder")
+    name: str = key("code", "name of the corpus; its shards lie beside the mixture's folder")
     weight: float = key(1.0, "share of the training rows, relative to the other sources")
     source: str | None = key(None, "folder of its raw text; null: the Python sources of this environment")
     text_column: str = key("text", "column (parquet) or field (jsonl) that holds the text")
@@ -86,15 +90,17 @@ class DataConfig:
     name: str = key("code", "corpus name; its shards lie in <runtime.data_root>/<name>-<tokenizer><vocab_size>")
     source: str | None = key(None, "folder of the raw text; null: the Python sources of this environment")
     text_column: str = key("text", "column (parquet) or field (jsonl) that holds the text")
-    tokenizer: str = key("bpe", "how text becomes tokens", ("bpe", "bytes"))
-    vocab_size: int = key(4096, "vocabulary size [tokens], the document separator included; bytes: 257")
+    tokenizer: str = key("bpe", "tokenizer: byte-level BPE, or one token per byte", ("bpe", "bytes"))
+    vocab_size: int = key(4096, "vocabulary size [tokens], including the document separator; bytes: 257")
     validation_fraction: float = key(0.02, "share of documents held out, chosen by content hash")
     max_bytes: int | None = key(None, "stop after this much text [bytes]; null: all of it")
     tokenizer_from: str | None = key(None, "bpe: use the tokenizer of this corpus, or this tokenizer.json; null: train")
-    sources: tuple[SourceConfig, ...] = key((), "corpora mixed by weight [{name, weight, source}]; none: `source`")
+    sources: tuple[SourceConfig, ...] = key(
+        (), "corpora mixed by weight [{name, weight, source}]; empty: only `source`"
+    )
     packing: str = key(
         "concatenate",
-        "rows of running text; the same, attention kept within documents; or whole documents fitted into padded rows",
+        "concatenate: rows of running text; mask: the same, attention within documents; fit: whole documents, padded",
         ("concatenate", "mask", "fit"),
     )
     sequence_length: int = key(128, "training sequence length [tokens]")
@@ -114,11 +120,11 @@ class BatchConfig:
 class OptimConfig:
     """AdamW, Muon (matrices; AdamW for the rest) or SGD, with decoupled weight decay by group."""
 
-    name: str = key("adamw", "rule of the update; muon: matrices by Muon, the rest by AdamW", tuple(OPTIMIZERS))
+    name: str = key("adamw", "optimizer; muon: Muon for matrices, AdamW for the rest", tuple(OPTIMIZERS))
     lr: float | None = key(
         None, "peak learning rate; null: by train.spec.scaling_rules.peak_lr (adamw, and muon by match_rms)"
     )
-    lr_scale: float = key(1.0, "factor on the rule's learning rate; 1 once lr is given")
+    lr_scale: float = key(1.0, "factor on the learning rate; folded into lr when the config is frozen")
     lr_rule: str | None = key(
         "step_law",
         "rule of lr=null; step_law: as published, N without embedding and head; null: as in earlier versions, with the "
@@ -127,7 +133,7 @@ class OptimConfig:
         former=None,
     )
     embedding_lr_scale: float = key(1.0, "factor on the learning rate of the input embedding")
-    head_lr_scale: float = key(1.0, "factor on the learning rate of the output head (of a tied embedding, too)")
+    head_lr_scale: float = key(1.0, "factor on the learning rate of the output head (or tied embedding)")
     norm_lr_scale: float = key(1.0, "factor on the learning rate of norm weights")
     beta1: float = key(0.9, "adamw: decay of the first moment")
     beta2: float = key(0.95, "adamw: decay of the second moment")
@@ -136,24 +142,26 @@ class OptimConfig:
     nesterov: bool = key(True, "muon, sgd: Nesterov momentum")
     muon_scale: str = key(
         "match_rms",
-        "muon: size of an orthogonal update (rows, columns); match_rms: 0.2 sqrt(max), as AdamW's; "
+        "muon: scale of an orthogonal update (rows, columns); match_rms: 0.2 sqrt(max), as for AdamW; "
         "spectral: sqrt(max(1, rows / columns))",
         ("match_rms", "spectral"),
     )
     muon_iterations: int = key(5, "muon: Newton-Schulz iterations")
     weight_decay: float = key(0.1, "decoupled weight decay of matrices, times the learning rate")
     head_decay: float | None = key(None, "weight decay of the output head, tied or not; null: weight_decay")
-    embedding_decay: float = key(0.0, "weight decay of an input embedding that is only looked up")
+    embedding_decay: float = key(0.0, "weight decay of an untied input embedding")
     norm_decay: float = key(0.0, "weight decay of norm weights")
-    independent_decay: bool = key(False, "weight decay times the schedule's factor alone, not times the learning rate")
+    independent_decay: bool = key(
+        False, "multiply weight decay only by the schedule's factor, not by the learning rate"
+    )
     grad_clip: float = key(1.0, "clip the global gradient norm to this; 0: off")
     nonfinite: str = key(
         "skip",
-        "a step whose loss or gradient norm is not finite; skip: leave weights and moments as they are and go on; "
+        "on a non-finite loss or gradient norm; skip: leave weights and moments unchanged and continue; "
         "stop: the run has diverged",
         ("skip", "stop"),
     )
-    nonfinite_limit: int = key(5, "skip: this many such steps in a row and the run has diverged [steps]")
+    nonfinite_limit: int = key(5, "skip: the run has diverged after this many such steps in a row [steps]")
 
 
 @dataclass(frozen=True)
@@ -167,8 +175,8 @@ class ScheduleConfig:
     decay_shape: str = key("linear", "wsd: shape of the cooldown; sqrt: 1 - sqrt(share done)", ("linear", "sqrt"))
     parent: str | None = key(
         None,
-        "what this run branches from, as a cooldown does: <key>@<tokens> of a run of its study, or a checkpoint "
-        "(or run folder: its newest); null: none",
+        "checkpoint to branch from, as for a cooldown: <key>@<tokens> of a run of the same study, or a checkpoint "
+        "folder (or a run folder: its newest); null: none",
     )
 
 
@@ -178,14 +186,14 @@ class SpikesConfig:
 
     policy: str = key(
         "log",
-        "on a spike; rollback: go back to the checkpoint before it and skip its batches; stop: the run has diverged",
+        "action on a spike; log; rollback: go back to the checkpoint before it, skip its batches; stop: diverged",
         ("log", "rollback", "stop"),
     )
-    threshold: float = key(6.0, "a step is high above this many standard deviations of the window; 0: never")
-    window: int = key(128, "steps whose loss and gradient norm are the measure [steps]")
-    warmup_steps: int = key(64, "no step is high before the window holds this many [steps]")
+    threshold: float = key(6.0, "standard deviations above the window's mean at which a step is high; 0: never")
+    window: int = key(128, "past steps with which loss and gradient norm are compared [steps]")
+    warmup_steps: int = key(64, "steps in the window before any step can be high [steps]")
     persistence: int = key(3, "a spike is this many high steps in a row [steps]")
-    limit: int = key(3, "rollback: after this many the run has diverged")
+    limit: int = key(3, "rollback: the run has diverged after this many")
 
 
 @dataclass(frozen=True)
@@ -199,14 +207,16 @@ class PrecisionConfig:
         ("fp32", "bf16", "fp16", "fp8"),
     )
     reduce: str = key("fp32", "format in which sharded gradients are summed over ranks", ("fp32", "bf16"))
-    optimizer_state: str = key("fp32", "format of AdamW's moments; bf16: rounded stochastically", ("fp32", "bf16"))
-    loss_scale: float = key(65536.0, "fp16: first factor on the loss, a power of two")
-    loss_scale_steps: int = key(1000, "fp16: double the factor after this many steps without overflow [steps]")
+    optimizer_state: str = key("fp32", "format of AdamW's moments; bf16: with stochastic rounding", ("fp32", "bf16"))
+    loss_scale: float = key(65536.0, "fp16: initial loss scale, a power of two")
+    loss_scale_steps: int = key(1000, "fp16: double the loss scale after this many steps without overflow [steps]")
     fp8_scaling: str = key(
-        "tensorwise", "fp8: one factor a tensor, or one a row of each factor", ("tensorwise", "rowwise")
+        "tensorwise", "fp8: one scale per tensor, or per row of each operand", ("tensorwise", "rowwise")
     )
-    fp8_keep_blocks: int = key(0, "fp8: blocks at each end that stay bf16, as embedding and head always do")
-    fp8_history: int = key(0, "fp8: scale by the largest value of this many past steps; 0: by the tensor itself")
+    fp8_keep_blocks: int = key(0, "fp8: blocks at each end that stay in bf16, as embedding and head always do")
+    fp8_history: int = key(
+        0, "fp8: delayed scaling by the largest value of this many past steps; 0: by the tensor itself"
+    )
     fp8_gather: bool = key(False, "fp8: all-gather sharded weights in fp8 (parallel: fsdp)")
 
 
@@ -223,19 +233,17 @@ class BudgetConfig:
 class EvalConfig:
     """Validation on a fixed set of sequences at fixed token counts."""
 
-    sequences: int = key(512, "validation sequences, the same ones at every evaluation")
+    sequences: int = key(512, "validation sequences, the same at every evaluation")
     count: int = key(10, "evaluations per run, evenly spaced in tokens; the last is at the budget")
-    by_position: int = key(
-        0, "ranges of positions whose loss is reported apart, each as long as all before it; 0: none are"
-    )
+    by_position: int = key(0, "number of position ranges with separate losses, each as long as all before it; 0: none")
 
 
 @dataclass(frozen=True)
 class ParallelConfig:
     """Mesh axes and micro-batch. Not part of a point's key: the losses do not depend on it."""
 
-    dp_replicate: int | None = key(None, "copies of the (sharded) model; null: the ranks that the other axes leave")
-    dp_shard: int | None = key(1, "ranks over which a copy's weights are cut; null: the ranks that the others leave")
+    dp_replicate: int | None = key(None, "replicas of the (sharded) model; null: the ranks that the other axes leave")
+    dp_shard: int | None = key(1, "ranks that shard the weights of one replica; null: the ranks that the others leave")
     cp: int = key(1, "context parallelism: ranks that share each sequence and gather keys and values")
     tp: int = key(1, "tensor parallelism: ranks that share each layer's matrices and the vocabulary")
     pp: int = key(1, "pipeline parallelism: ranks that share the layers")
@@ -247,8 +255,8 @@ class ParallelConfig:
     )
     zero: int = key(
         3,
-        "what sharding frees: 3: weights are gathered for each pass of a block, 2: once a step, 1: as 2 and gradients "
-        "are summed over ranks once a step",
+        "ZeRO stage; 3: weights are gathered for each pass of a block, 2: once per step, 1: as 2, and gradients "
+        "are reduced once per step",
     )
     context: str = key(
         "gather",
@@ -258,21 +266,21 @@ class ParallelConfig:
     async_tp: bool = key(False, "tensor parallelism: overlap matrix products with their communication (CUDA, compiled)")
     pp_schedule: str = key(
         "1f1b",
-        "order of a pipeline's passes; gpipe: all forward, then all backward; 1f1b: in turn; interleaved: 1f1b over "
-        "several stages a rank; zb1p: interleaved, weights' gradients fill the bubble; zbv: the same, stages in a V",
+        "pipeline schedule; gpipe: all forward, then all backward; 1f1b: alternating; interleaved: 1f1b over "
+        "several stages per rank; zb1p: interleaved, weight gradients fill the bubble; zbv: the same, stages in a V",
         ("gpipe", "1f1b", "interleaved", "zb1p", "zbv"),
     )
     pp_stages: int | None = key(
         None,
-        "interleaved, zb1p: stages of one rank (gpipe and 1f1b have one, zbv two); null: as pp_layers has them, else "
-        "2, or 1 where the model has too few layers for that",
+        "interleaved, zb1p: stages of one rank (gpipe and 1f1b have one, zbv two); null: from pp_layers, else "
+        "2, or 1 if the model has too few layers",
     )
-    pp_layers: tuple[int, ...] = key((), "layers of each stage in the model's order; none: as even as the head allows")
+    pp_layers: tuple[int, ...] = key((), "layers of each stage in the model's order; empty: as even as the head allows")
     pp_micro_batches: int | None = key(
-        None, "micro-batches that pass the pipeline together, more are accumulated in turn; null: all of a step's"
+        None, "micro-batches per pipeline pass, further ones are accumulated in turn; null: all of a step"
     )
     micro_batch_sequences: int | None = key(
-        None, "sequences per forward pass and rank; null: by the model, for 8 GiB of activations on a GPU, 1 on a CPU"
+        None, "sequences per forward pass and rank; null: derived for 8 GiB of activations on a GPU, 1 GiB on a CPU"
     )
 
 
@@ -282,7 +290,7 @@ class MemoryConfig:
 
     checkpointing: str = key(
         "none",
-        "activations computed again in the backward pass; full: every block; every: one block in `every`; selective: "
+        "activations recomputed in the backward pass; full: every block; every: one block in `every`; selective: "
         "all but matrix products and attention; budget: as few as the device's memory allows",
         ("none", "full", "every", "selective", "budget"),
     )
@@ -290,8 +298,8 @@ class MemoryConfig:
     budget_gib: float | None = key(None, "checkpointing=budget: memory to fill [GiB]; null: 92 % of the device's")
     offload: str = key(
         "none",
-        "what lies on the CPU; optimizer: moments, fetched for the update; parameters: sharded weights, gradients and "
-        "moments, updated there; without a GPU all of it does anyway",
+        "what is kept in host memory; optimizer: moments, fetched for the update; parameters: sharded weights, "
+        "gradients and moments, updated there; no effect without a GPU",
         ("none", "optimizer", "parameters"),
     )
 
@@ -301,9 +309,9 @@ class CompileConfig:
     """torch.compile, block by block. Not part of a point's key: the arithmetic is the same up to its order."""
 
     blocks: bool = key(False, "compile every block; all of them share one graph")
-    cache: str | None = key(None, "folder of compiled code that jobs share; null: torch's own, of this machine")
+    cache: str | None = key(None, "folder of compiled code shared by jobs; null: torch's own, on this machine")
     cuda_graphs: bool = key(False, "replay each block as a CUDA graph (shapes are static)")
-    warmup_steps: int = key(2, "steps in which graphs may be compiled; later is an error; -1: never an error")
+    warmup_steps: int = key(2, "steps in which graphs may be compiled; compiling later is an error; -1: never an error")
 
 
 @dataclass(frozen=True)
@@ -314,16 +322,18 @@ class RuntimeConfig:
     threads: int = key(1, "CPU threads of one process")
     data_root: str = key("data", "folder of prepared corpora")
     checkpoint_seconds: float = key(30.0, "time between checkpoints [s]; 0: after every step")
-    checkpoint_keep: int = key(2, "newest checkpoints that stay while the run goes on; the last one stays after it")
-    checkpoint_keep_steps: int = key(0, "steps between checkpoints that are always made and stay for good; 0: none")
+    checkpoint_keep: int = key(2, "newest checkpoints kept during the run; afterwards only the last one is kept")
+    checkpoint_keep_steps: int = key(0, "steps between checkpoints that are kept for good; 0: none")
     prefetch_batches: int | None = key(None, "batches read ahead in a thread; null: 2 on a GPU, 0 on a CPU")
     log_steps: int = key(10, "steps between training metrics [steps]")
     timeout_seconds: float = key(
-        600.0, "several ranks: when one has not moved for this long, all say where they stand and the run fails [s]"
+        600.0, "several ranks: if one makes no progress for this long, all write their stacks and the run fails [s]"
     )
-    start_seconds: float = key(1800.0, "the same until the first step is done: meeting, reading, compiling [s]")
-    deterministic: bool = key(False, "bitwise repeatable on one device and across restarts; refuses what cannot be")
-    measure_peak: bool = key(False, "measure the device's matrix-product rate at the start, for mfu_measured")
+    start_seconds: float = key(1800.0, "the same until the first step is done: rendezvous, reading, compiling [s]")
+    deterministic: bool = key(
+        False, "bitwise reproducible on one device and across restarts; other operations raise an error"
+    )
+    measure_peak: bool = key(False, "measure the device's matmul rate at the start, for mfu_measured")
 
 
 @dataclass(frozen=True)
@@ -331,9 +341,9 @@ class HealthConfig:
     """Looking inside a run at an interval, changing nothing. Not part of a point's key."""
 
     statistics_steps: int = key(0, "steps between statistics of each layer's gradients, weights, updates; 0: never")
-    activations: bool = key(False, "statistics of each block's output too: an extra forward pass of one micro-batch")
-    desync_steps: int = key(0, "steps between comparisons of what ranks hold as copies, by hash; 0: never")
-    probe_steps: int = key(0, "steps between repetitions of a step's gradients, compared bitwise; 0: never")
+    activations: bool = key(False, "also statistics of each block's output: an extra forward pass of one micro-batch")
+    desync_steps: int = key(0, "steps between comparisons of the ranks' replicas by hash; 0: never")
+    probe_steps: int = key(0, "steps between bitwise checks of recomputed gradients; 0: never")
 
 
 @dataclass(frozen=True)
@@ -342,10 +352,10 @@ class ProfileConfig:
 
     start: int | None = key(None, "first step that torch.profiler records, after one of warm-up; null: off")
     steps: int = key(3, "steps recorded")
-    every: int | None = key(None, "record again every so many steps [steps]; null: once")
+    every: int | None = key(None, "record again after this many steps [steps]; null: once")
     ranks: str = key("first", "which ranks record", ("first", "all"))
     nvtx: bool = key(False, "mark the phases of a step as NVTX ranges (Nsight Systems)")
-    memory_history: bool = key(False, "remember who allocated what, for the snapshot at an out-of-memory error")
+    memory_history: bool = key(False, "record the stack of each allocation, for the snapshot at an out-of-memory error")
 
 
 @dataclass(frozen=True)
