@@ -28,13 +28,13 @@ ALL = ("all",)
 HELP = f"""python -m sweeps.replay KEY=VALUE …: run schedulers against recorded learning curves.
 
   curves=FILE.npz      val_loss (configurations x resource), lower is better; optional config, epoch_cost
-  scheduler=NAME,…     {", ".join(POLICIES)}; all: every one that the curves allow
-  workers=8            trials trained at once
-  r=1 eta=3            first rung [columns of val_loss], one in eta goes on
-  seeds=50             orders of the configurations; seed s shuffles with random.Random(s)
+  scheduler=NAME,…     {", ".join(POLICIES)}; all: all that the curves allow
+  workers=8            trials trained in parallel
+  r=1 eta=3            first rung [columns of val_loss]; one in eta is promoted
+  seeds=50             random orders of the configurations; seed s shuffles with random.Random(s)
   budgets=5,10,20,40   times the full resource of one trial, over all workers
   startup=0            cost of starting or resuming a trial on another worker [columns]
-  failures=0           probability that a unit is lost with its worker and begins again from its checkpoint
+  failures=0           probability that a unit is lost with its worker and restarts from its checkpoint
   cost=unit            unit: every column costs 1; table: each configuration's epoch_cost
   out=FILE.json        {{scheduler: {{budget: [regret of each seed]}}}}
 """
