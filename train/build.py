@@ -122,7 +122,7 @@ def _fill(config: RunConfig) -> Fill:
     place = config.model.init_from
     if place is None:
         return lambda module: initialise(module, config.seed)
-    from train.hub.start import load_initial_weights
+    from train.hub.init_from import load_initial_weights
 
     return lambda module: load_initial_weights(module, Path(place))
 

@@ -1,7 +1,7 @@
 """Tensors that sharding stores in rows of another length, as torch's distributed checkpoints take them.
 
 A checkpoint holds every tensor in the weight's own shape, so that it is read on any mesh. Sharding may store a weight
-and its moments in rows of another length (train.spec.cut.stored_shape); a rank's shard is then some regions of the
+and its moments in rows of another length (train.spec.shard_shapes); a rank's shard is then some regions of the
 whole tensor, and this says which.
 """
 

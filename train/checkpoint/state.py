@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from train.checkpoint.relaid import relaid, stored_of
-from train.model.names import plain_name
+from train.model.params import plain_name
 from train.spec.counts import Shape
 
 Optimizers = Sequence[torch.optim.Optimizer]

@@ -18,8 +18,8 @@ from train.checkpoint.layout import Checkpoint, newest
 from train.checkpoint.load import read, stored
 from train.data.corpus.tokenizer import separator_of
 from train.hub import architecture, weights
-from train.hub.shards import Shards, write_shards
-from train.hub.start import SHAPE
+from train.hub.init_from import SHAPE
+from train.hub.safetensors import Shards, write_shards
 from train.hub.tokenizer import write_tokenizer
 from train.spec.config import ModelConfig
 from train.spec.decoder import resolve_model

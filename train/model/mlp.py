@@ -22,7 +22,7 @@ class MLP(nn.Module):
 
     `gate_up` is (2, hidden, width), gate first. Tensor parallelism shards the hidden channels of both alike, and FSDP
     within it does so again. FSDP alone stores the same numbers in rows that its ranks share evenly
-    (train.spec.cut.stored_shape).
+    (train.spec.shard_shapes).
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -40,7 +40,7 @@ class ParamSpec:
 
     shape: of the whole weight. init_std: standard deviation of its initial values, None: all are 1. tp_dim: the axis
     that tensor parallelism cuts, None: every rank holds it whole. fsdp_dim: the axis that FSDP cuts where the weight
-    keeps its shape (see train.spec.cut). muon_split: rows of the matrices that alternate within it, each of
+    keeps its shape (see train.spec.shard_shapes). muon_split: rows of the matrices that alternate within it, each of
     which Muon makes orthogonal by itself; None for one. hub: None where Hugging Face's models have no such weight, and
     a model with it is not exported. layer: number of its block, None outside of blocks; set by `Transformer`.
     """
@@ -69,6 +69,16 @@ def specs_of(module: nn.Module) -> dict[str, ParamSpec]:
     if without:
         raise ValueError(f"{without[0]} has no ParamSpec: make it by train.model.params.parameter(ParamSpec(…))")
     return {name: weight.spec for name, weight in named.items()}  # type: ignore[attr-defined]
+
+
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+
+
+def plain_name(name: str) -> str:
+    """Return a weight's name without what wrappers around modules (compile, checkpointing, DDP) put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name.removeprefix("module.")
 
 
 def same_tensor(name: str, factor: float = 1.0) -> HubTensors:

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from kernels.core.dtensor import is_dtensor, local
 from train.spec.counts import Shape
-from train.spec.cut import Region, regions_of_run
+from train.spec.shard_shapes import Region, regions_of_run
 
 
 def regions_of(weight: Tensor, whole: Shape) -> list[Region]:
     """Return the regions of the whole weight that this rank holds, in the order of its memory.
 
-    One region, unless sharding stores the weight in rows of another length (train.spec.cut): a shard may then begin and
-    end within a row of the weight.
+    One region, unless sharding stores the weight in rows of another length (train.spec.shard_shapes): a shard may then
+    begin and end within a row of the weight.
     """
     if not is_dtensor(weight):
         sizes, starts = tuple(weight.shape), (0,) * weight.dim()

@@ -24,7 +24,7 @@ from train.parallel.mesh import Mesh
 from train.parallel.model_part import Stage
 from train.precision.policy import formats
 from train.spec.config import RunConfig
-from train.spec.cut import stored_shape
+from train.spec.shard_shapes import stored_shape
 
 
 def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
@@ -90,7 +90,7 @@ def _precision(config: RunConfig) -> MixedPrecisionPolicy:
 
 
 def _store_evenly(module: Transformer, ranks: int) -> dict[nn.Parameter, Shard]:
-    """Store every weight in rows that the ranks can share evenly (train.spec.cut); return its placement.
+    """Store every weight in rows that the ranks can share evenly (train.spec.shard_shapes); return its placement.
 
     FSDP2 shards only the first axis unevenly. A weight that tensor parallelism has sharded keeps its shape, as its part
     is not one run of the whole weight's numbers; train.spec.mesh refuses sizes that cannot be shared equally.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from train.model.names import plain_name
+from train.model.params import plain_name
 from train.model.transformer import Transformer
 
 

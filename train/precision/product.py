@@ -16,7 +16,7 @@ Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 def shaped(weight: Tensor, *shape: int) -> Tensor:
     """Return what arithmetic here has of a weight, in its own shape; -1: as many as there are, as in Tensor.view.
 
-    Sharding may store its numbers in rows of another length (train.spec.cut.stored_shape).
+    Sharding may store its numbers in rows of another length (train.spec.shard_shapes).
     """
     part = local(weight)
     same = part.dim() == len(shape) and all(want in (-1, size) for want, size in zip(shape, part.shape, strict=True))

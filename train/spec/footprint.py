@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.spec import cut, optimizers
+from train.spec import optimizers
 from train.spec.config import ModelConfig, RunConfig
 from train.spec.counts import Weight, block_weights, end_weights
 from train.spec.mesh import Axes
 from train.spec.pipeline_layout import micro_batches, share_of, stages_per_rank, waiting_passes
+from train.spec.shard_shapes import largest_shard, largest_shards
 
 KEPT_PER_TOKEN = 34
 """Values kept for the backward pass per token, channel and block (Korthikanti et al. 2022, attention not stored)."""
@@ -49,7 +50,7 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
 
     Weights and gradients are fp32, moments as `precision.optimizer_state` says; a half-precision run holds a copy of
     the weights more. Sharding cuts all of it over dp_shard x cp, tp and pp cut it always; a rank's share of each weight
-    is counted as it is cut, rounded up (train.spec.cut).
+    is counted as it is cut, rounded up (train.spec.shard_shapes).
     """
     weights, moments = max((_states(config, axes, rank) for rank in range(axes.pp)), key=sum)
     activations, gathered = _activations(config, axes, device), _gathered(config, axes)
@@ -64,8 +65,8 @@ def footprint(config: RunConfig, axes: Axes, device: str) -> Footprint:
 def _states(config: RunConfig, axes: Axes, rank: int) -> tuple[int, int]:
     """Return what the fullest of those that share a pipeline rank's part holds: weights and gradients, and moments."""
     layers, block, ends = _part(config, axes, rank)
-    hidden = layers * cut.largest_shards([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp)
-    total = layers * cut.largest_shards(block, axes.fsdp, axes.tp) + cut.largest_shards(ends, axes.fsdp, axes.tp)
+    hidden = layers * largest_shards([weight for weight in block if len(weight.shape) > 1], axes.fsdp, axes.tp)
+    total = layers * largest_shards(block, axes.fsdp, axes.tp) + largest_shards(ends, axes.fsdp, axes.tp)
     moments = optimizers.moments(config.optim.name, hidden, total)
     copy = 0 if config.precision.name == "fp32" else 2
     return total * (8 + copy), moments * (2 if config.precision.optimizer_state == "bf16" else 4)
@@ -87,8 +88,8 @@ def _gathered(config: RunConfig, axes: Axes) -> int:
 def _together(config: RunConfig, axes: Axes, rank: int) -> int:
     """Return how many of a pipeline rank's weights are gathered at a time, in numbers of one shard."""
     layers, block, ends = _part(config, axes, rank)
-    one = cut.largest_shards(block, axes.fsdp, axes.tp)
-    each = [cut.largest_shard(weight, axes.fsdp, axes.tp) for weight in ends]
+    one = largest_shards(block, axes.fsdp, axes.tp)
+    each = [largest_shard(weight, axes.fsdp, axes.tp) for weight in ends]
     whole = layers * one + sum(each)
     return min(whole, 2 * one + max(each, default=0)) if config.parallel.zero == 3 else whole
 

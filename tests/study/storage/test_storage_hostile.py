@@ -33,7 +33,7 @@ from train.checkpoint.layout import Checkpoint, newest, read_manifest
 from train.checkpoint.load import read_all
 from train.checkpoint.metadata import read_index
 from train.hub.convert import export
-from train.hub.shards import Shards
+from train.hub.safetensors import Shards
 from train.spec.frozen_run import load
 
 RUN = "runs/recorded/46f2ae765da8"

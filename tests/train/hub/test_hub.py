@@ -17,8 +17,8 @@ from train.checkpoint.state import collect
 from train.hub import architecture, weights
 from train.hub.__main__ import main
 from train.hub.convert import export, import_model
-from train.hub.shards import INDEX, Shards, write_shards
-from train.hub.start import load_initial_weights
+from train.hub.init_from import load_initial_weights
+from train.hub.safetensors import INDEX, Shards, write_shards
 from train.model.init import initialise
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig, RunConfig, key

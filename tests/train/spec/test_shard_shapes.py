@@ -15,11 +15,11 @@ from benchmarks.shard_evenness import CONF, PRESETS, config_of, measured
 from train.model.transformer import Part, Transformer
 from train.spec.config import ModelConfig, ParallelConfig
 from train.spec.counts import Weight, block_weights, end_weights, params
-from train.spec.cut import largest_shard, largest_shards, regions_of_run
 from train.spec.decoder import resolve_model
 from train.spec.footprint import footprint
 from train.spec.mesh import Axes, check
 from train.spec.pipeline_layout import layers_of
+from train.spec.shard_shapes import largest_shard, largest_shards, regions_of_run
 
 RANKS = range(2, 65)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from train.hub.shards import Shards
+from train.hub.safetensors import Shards
 from train.model.regions import parts_of
 from train.model.transformer import Transformer
 from train.spec.config import ModelConfig
