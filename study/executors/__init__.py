@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING
 from study.config.executors import EXECUTORS
 
 if TYPE_CHECKING:
+    from study.config.schema import ClusterConfig
     from study.executors.base import Executor, QueueView, Runner
+    from study.executors.job_spec import Shape
     from study.records.ledger import Batch, Ledger
 
 
 def load(name: str, runner: Runner | None = None) -> Executor:
     """Return an executor by its name, or raise ValueError; `runner` runs its commands, None: as it does itself."""
     return _load(name) if runner is None else _made(name, runner)
+
+
+def job_shape(cluster: ClusterConfig) -> Shape:
+    """Return what a cluster section asks of its executor; ValueError for what that one does not run."""
+    from study.executors.job_spec import Shape
+
+    load(cluster.executor).check(cluster)
+    return Shape.of(cluster)
 
 
 def detached(batch: Batch | None) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from study.config.schema import ClusterConfig
-from study.executors import load
 
 OURS: Mapping[str, str] = {
     "array": "a list after -m",
@@ -76,7 +75,7 @@ class Shape:
 
     @classmethod
     def of(cls, cluster: ClusterConfig) -> Shape:
-        """Return what a cluster section asks, as it stands. Raises ValueError for what no job can be."""
+        """Return what a cluster section asks, as it stands. Raises ValueError for what no executor runs."""
         _check(cluster)
         said = {f.name: getattr(cluster, f.name) for f in fields(cls) if f.name not in ("sbatch", "dependency")}
         return cls(**said, sbatch=_options(cluster.sbatch or {}))
@@ -147,7 +146,6 @@ def _check(cluster: ClusterConfig) -> None:
     unknown = sorted(set(cluster.auto) - {"gpus", "memory", "time", "all"})
     if unknown:
         raise ValueError(f"cluster.auto={unknown[0]!r} is not allowed: choose among gpus, memory, time, or all")
-    load(cluster.executor).check(cluster)
     if cluster.pack == 1:
         return
     if (cluster.nodes, cluster.tasks_per_node) != (1, 1):

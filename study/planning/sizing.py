@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import ClusterConfig
-from study.executors import load
+from study.executors import job_shape, load
 from study.executors.base import Site
 from study.executors.job_spec import Shape
 from study.planning.estimate import Speed, rows, speed
@@ -53,7 +53,7 @@ def allot(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, 
 
     Raises ValueError for a point whose job could never start at this site.
     """
-    base = Shape.of(cluster)
+    base = job_shape(cluster)
     if not parts(cluster) or not points:
         _refuse(base, site)
         return [_of(base, points)] if points else []
@@ -111,7 +111,7 @@ def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> 
 
     The time limit of a partition, an account or a QOS bounds the time asked: a run that reaches it is resumed.
     """
-    shape, wanted = Shape.of(cluster), parts(cluster)
+    shape, wanted = job_shape(cluster), parts(cluster)
     if "time" in wanted:
         shared = cluster.pack if cluster.pack_gpus != "own" else 1
         expected = START_MINUTES + seconds * shared * cluster.margin / 60

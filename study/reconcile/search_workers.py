@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from study.config.schema import ClusterConfig
-from study.executors import query
+from study.executors import job_shape, query
 from study.executors.base import ALIVE, batch_name
 from study.executors.job_spec import Shape
 from study.process import code_snapshot
@@ -23,7 +23,7 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
     if missing <= 0:
         services.say(f"{count} workers are queued or running already.")
         return 0
-    shape = Shape.of(cluster)
+    shape = job_shape(cluster)
     if shape.pack > 1:
         raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
     purse = budget.purse(folder, services.runner)

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from study.config.schema import ClusterConfig
-from study.executors import query
+from study.executors import job_shape, query
 from study.executors.base import QueueView, batch_name
 from study.executors.job_spec import Shape
 from study.failures.kinds import Kind
@@ -158,7 +158,7 @@ def _kind(unit: str, batch: ledger.Batch | None, seen: QueueView) -> Kind:
 def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Services) -> Shape:
     """Return what a point's job asks for: as the cluster section says, sized from the point where that says so."""
     if not cluster.auto:
-        return Shape.of(cluster)
+        return job_shape(cluster)
     from study.planning import sizing
 
     there = services.executor(cluster.executor).site(folder.limits, services.clock())

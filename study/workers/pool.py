@@ -16,9 +16,8 @@ from typing import Any
 from study import text as terminal
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig, plain
-from study.executors import load, submitted
+from study.executors import job_shape, load, submitted
 from study.executors.base import AnySite, batch_name
-from study.executors.job_spec import Shape
 from study.executors.local import write_batch
 from study.executors.prepare_data import gather
 from study.planning import devices, sizing
@@ -241,7 +240,7 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     single = config.search.shape == "jobs"
     arrays = not single and executor.site().array_limit
     name = batch_name(folder.name, "dryrun")
-    shape, copy = Shape.of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
+    shape, copy = job_shape(config.cluster), frozen_code.would_be(folder, config.cluster.code)
     text = executor.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
     print(f"\nThis script would be submitted with {executor.command}:\n")
     if single:

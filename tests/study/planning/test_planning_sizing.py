@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
+from study.executors import job_shape
 from study.executors.base import Answer, Job
 from study.executors.job_spec import Shape
 from study.executors.slurm import limits, sbatch
@@ -41,7 +42,7 @@ SITE = read_site(
 
 
 def test_a_shape_comes_back_from_the_ledger_as_it_was() -> None:
-    shape = Shape.of(
+    shape = job_shape(
         replace(
             SLURM,
             pack=3,
@@ -57,7 +58,7 @@ def test_a_shape_comes_back_from_the_ledger_as_it_was() -> None:
 
 
 def test_every_option_is_in_the_script() -> None:
-    shape = Shape.of(
+    shape = job_shape(
         replace(
             SLURM,
             nice=100,
@@ -113,7 +114,7 @@ def test_every_option_is_in_the_script() -> None:
 )
 def test_what_no_job_can_be_is_said(changed: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(".", r"\.")):
-        Shape.of(replace(SLURM, **changed))  # type: ignore[arg-type]
+        job_shape(replace(SLURM, **changed))  # type: ignore[arg-type]
 
 
 def test_nodes_are_read_from_sinfo() -> None:
