@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from study.config.compose import Composer, HydraSource, conf_folder
-from study.records.points import append_points, seal, settle
+from study.records.points import append_points, resolve_run, to_point
 from study.storage.layout import StudyFolder
 
 POINTS = 1000
@@ -44,7 +44,7 @@ def measure() -> dict[str, float]:
         composer = Composer(HydraSource(loader, master))
         composed = [composer.compose(job) for job in jobs]
         times.append(time.perf_counter())
-        points = [seal(settle(one.config, one.overrides), {}, one.overrides) for one in composed]
+        points = [to_point(resolve_run(one.config, one.overrides), {}, one.overrides) for one in composed]
         times.append(time.perf_counter())
         new = append_points(StudyFolder(Path(folder) / "study"), points)
         times.append(time.perf_counter())

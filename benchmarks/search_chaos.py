@@ -34,7 +34,7 @@ from study.config.schema import StudyConfig, plain
 from study.search.event_log import EventLog
 from study.search.settings import Settings, described, save
 from study.search.state import Search
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from study.workers import worker
 from sweeps.history import Ended, Event, Reported, Started, Unit
@@ -84,7 +84,7 @@ class Study:
     @property
     def search(self) -> Search:
         """The state that the log adds up to."""
-        return Office.of(self.folder).search
+        return TrialQueue.of(self.folder).search
 
     def _round(self, rng: random.Random) -> bool:
         """Start, kill somebody at a random moment, wait until nobody is left; False where the search is over."""
@@ -94,8 +94,8 @@ class Study:
         submitter = self._stay() if who == "submitter" else None
         workers = [] if submitter else [self._fork() for _ in range(self.lanes)]
         alive = submitter.is_running if submitter else workers[0].is_running
-        events = len(Office.of(self.folder).log.records) + rng.choice((0, 1, 2, 3, 4))
-        while len(Office.of(self.folder).log.records) < events and alive():
+        events = len(TrialQueue.of(self.folder).log.records) + rng.choice((0, 1, 2, 3, 4))
+        while len(TrialQueue.of(self.folder).log.records) < events and alive():
             self._reap()
             time.sleep(0.02)
         time.sleep(rng.uniform(0.0, 1.5 * self.seconds))
@@ -200,7 +200,7 @@ def together(lanes: int) -> None:
 
 def compare(study: Study, kills: int, seed: int) -> str:
     """Run a study undisturbed and disturbed; return what was found. AssertionError where they differ."""
-    scheduler, lanes = Office.of(study.folder).settings.scheduler, study.lanes
+    scheduler, lanes = TrialQueue.of(study.folder).settings.scheduler, study.lanes
     calm = make(study.folder.path.with_name(f"{study.folder.name}-calm"), scheduler, lanes, 0.0, kills).run()
     search = study.run(random.Random(seed), kills)
     exactly = lanes == 1
@@ -295,7 +295,7 @@ class Noted(Scheduler):
 
 def again(folder: StudyFolder) -> tuple[int, int]:
     """Go through a log again, also without losses; return how many units that makes. ValueError where one differs."""
-    settings, log = Office.of(folder).settings, EventLog(folder.events)
+    settings, log = TrialQueue.of(folder).settings, EventLog(folder.events)
     search = Search(settings)
     search.scheduler = noted = Noted(search.scheduler)
     for record in log.read():

@@ -16,7 +16,7 @@ from typing import Any
 
 from study.config.schema import StudyConfig, plain
 from study.search.settings import Settings, described, save
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from sweeps.space import Interval
 from train.spec.config import BudgetConfig
@@ -54,7 +54,7 @@ def _ours(folder: Path, workers: int, units: int) -> tuple[list[float], list[flo
     save(study, Settings("asha", "random", 1000, 27_008, 3, 10**6, 0, None, 600.0, space, plain(asdict(base))))
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         done = pool.starmap(_work, [(folder, f"w{number}", units) for number in range(workers)])
-    search = Office.of(study).search
+    search = TrialQueue.of(study).search
     reached = sum(len(trial.values) for trial in search.trials.values())
     assert reached == workers * units, f"{reached} units in the log, {workers * units} were done"
     return [start for start, _ in done], [one for _, many in done for one in many]
@@ -63,14 +63,14 @@ def _ours(folder: Path, workers: int, units: int) -> tuple[list[float], list[flo
 def _work(folder: Path, name: str, units: int) -> tuple[float, list[float]]:
     """Claim and tell, as a worker does; return what its start took, and each unit [s of processor time]."""
     began = time.process_time()
-    office = Office.of(StudyFolder(folder))
-    office.rehearse()
+    queue = TrialQueue.of(StudyFolder(folder))
+    queue.rehearse()
     start, times = time.process_time() - began, []
     for _ in range(units):
         began = time.process_time()
-        claim = office.claim(name)
+        claim = queue.claim(name)
         assert claim is not None
-        office.tell(claim, "reached", value=float(claim.number))
+        queue.tell(claim, "reached", value=float(claim.number))
         times.append(time.process_time() - began)
     return start, times
 

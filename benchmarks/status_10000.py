@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.records.point import Point, point
 from study.records.points import append_points
@@ -55,7 +55,7 @@ def make(folder: Path, count: int, shares: dict[str, float]) -> tuple[StudyFolde
     settled = resolve(replace(base, budget=BudgetConfig(tokens=12_800)))
     points = [point(replace(settled, seed=seed), (f"seed={seed}",)) for seed in range(count)]
     append_points(study, points, known=())
-    resources = Shape().record()
+    resources = JobSpec().record()
     lines, made, at = list[str](), list[str](), 0
     for state, share in shares.items():
         some = points[at : at + round(share * count)]

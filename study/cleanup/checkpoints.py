@@ -31,7 +31,7 @@ RULES = ("last", "best", "every")
 
 
 @dataclass(frozen=True)
-class Policy:
+class KeepRules:
     """Checkpoints of a run that stay: the `last` newest, the `best` by validation loss, those of every n-th step."""
 
     last: int = 1
@@ -86,7 +86,7 @@ class Pruning:
         return sum(one.bytes for one in self.removed) + self.leftovers
 
 
-def parse(text: str) -> Policy:
+def parse(text: str) -> KeepRules:
     """Return the policy in `last=2,best=1,every=1000`. Raises ValueError that says what is allowed."""
     given: dict[str, int] = {}
     for part in text.split(","):
@@ -97,10 +97,10 @@ def parse(text: str) -> Policy:
                 "loss) or every=N (steps), several with commas between them"
             )
         given[found[1]] = int(found[2])
-    return Policy(**{"last": 0, **given})
+    return KeepRules(**{"last": 0, **given})
 
 
-def keep(found: Sequence[Stored], policy: Policy, needed: frozenset[int], unfinished: bool) -> dict[Path, str]:
+def keep(found: Sequence[Stored], policy: KeepRules, needed: frozenset[int], unfinished: bool) -> dict[Path, str]:
     """Return the folders that stay, with why. Pure.
 
     `needed`: tokens that others go on from. An unfinished run keeps its newest whole checkpoint whatever the policy.
@@ -157,7 +157,7 @@ def stored(run: RunFolder) -> list[Stored]:
     )
 
 
-def prune(run: RunFolder, policy: Policy, fence: Fence, really: bool) -> Pruning:
+def prune(run: RunFolder, policy: KeepRules, fence: Fence, really: bool) -> Pruning:
     """Remove (or with `really` False: name) what a run does not need, under its lock; skipped where that is held.
 
     fence: says what others go on from at that moment, and lets nobody add to it until the names are gone.
@@ -257,9 +257,9 @@ class StudyFence:
         """Hold the locks, and yield what is needed now. ValueError where a search has gone on meanwhile."""
         with ExitStack() as stack:
             if self.folder.search.exists():
-                from study.search.trial_queue import Office
+                from study.search.trial_queue import TrialQueue
 
-                stack.enter_context(Office.of(self.folder).transaction())
+                stack.enter_context(TrialQueue.of(self.folder).transaction())
                 needed_by_search(self.folder)
             stack.enter_context(locked(self.folder.lock))
             seen = self._state()
@@ -285,9 +285,9 @@ def _copied(folder: StudyFolder) -> Iterable[tuple[str, int]]:
 
 def needed_by_search(folder: StudyFolder) -> dict[str, str]:
     """Return the trials of a search that must not be touched: while it goes on, any may be promoted or copied."""
-    from study.search.trial_queue import Office
+    from study.search.trial_queue import TrialQueue
 
-    search = Office.of(folder).search
+    search = TrialQueue.of(folder).search
     if not search.over and (search.claims or not search.stopped):
         raise ValueError(
             f"{folder.name} is a search that goes on, and any of its checkpoints may be wanted: wait until it is "

@@ -108,6 +108,6 @@ def _goes_on(folder: StudyFolder) -> bool:
     """Whether a search may still hand out units."""
     if not folder.search.exists():
         return False
-    from study.search.trial_queue import Office
+    from study.search.trial_queue import TrialQueue
 
-    return not Office.of(folder).search.over
+    return not TrialQueue.of(folder).search.over

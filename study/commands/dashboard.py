@@ -14,7 +14,7 @@ from study.records.settings import find_study, load_submission, reference
 from study.storage.files import last_lines
 from study.storage.layout import StudyFolder
 from study.tracking import server as dashboard
-from study.watch.follow import Stop
+from study.watch.follow import StopSignal
 from study.watch.sync_process import SyncProcess
 
 TICK_SECONDS = 0.25
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{folder.name} is not tracked (tracking.enabled is false in {folder.study})")
     uri = resolve(tracking.uri, Path.cwd())
     log = folder.jobs / "dashboard.log"
-    with Stop() as stop, SyncProcess(folder) as syncer:
+    with StopSignal() as stop, SyncProcess(folder) as syncer:
         try:
             # A store's tables are made by its first user: the server must not be there yet.
             experiment = _first_sync(folder, uri, syncer, stop)
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _first_sync(folder: StudyFolder, uri: str, syncer: SyncProcess, stop: Stop) -> str:
+def _first_sync(folder: StudyFolder, uri: str, syncer: SyncProcess, stop: StopSignal) -> str:
     """Return the id of the study's experiment, once the store holds it. Raises ValueError where that cannot be."""
     from study.config.tracking_uri import identity, shown, sqlite_file
     from study.tracking import state

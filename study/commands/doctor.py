@@ -99,7 +99,7 @@ def lines(check: Check, width: int = terminal.WIDTH) -> list[str]:
 def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Namespace, slurm: bool) -> list[Check]:
     from study.config.schema import ClusterConfig
     from study.doctor import trial
-    from study.executors import job_shape
+    from study.executors import job_spec_of
     from train.spec.from_mapping import read
 
     def say(text: str) -> None:
@@ -112,7 +112,7 @@ def _try(scratch: Path, said: dict[str, object], uri: str, options: argparse.Nam
     gpus = {"gpus_per_node": tasks * int(str(said.get("gpus_per_node") or 0))}
     small = {"nodes": options.nodes, "tasks_per_node": tasks, "time_minutes": TRIAL_MINUTES, "mem_gb": None, **gpus}
     small["time_minutes"] = min(TRIAL_MINUTES, int(str(said["time_minutes"])))
-    shape = job_shape(read(ClusterConfig, {**said, **small}, "cluster"))
+    shape = job_spec_of(read(ClusterConfig, {**said, **small}, "cluster"))
     return trial.judge(trial.on_slurm(scratch, shape, uri, options.seconds, say), socket.gethostname())
 
 

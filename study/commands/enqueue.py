@@ -23,18 +23,18 @@ def run(options: argparse.Namespace) -> int:
     from hydra.errors import HydraException
 
     from study.search.from_overrides import enqueued
-    from study.search.trial_queue import Office
+    from study.search.trial_queue import TrialQueue
 
     folder = find_study(options.study, options.runs)
-    office = Office.of(folder)
+    queue = TrialQueue.of(folder)
     try:
         parsed = OverridesParser.create().parse_overrides(options.values)
     except HydraException as error:
         raise ValueError(f"{' '.join(options.values)}: give each setting as KEY=VALUE ({error})") from None
-    point = enqueued({o.key_or_group: o.value() for o in parsed}, office.search.space)
+    point = enqueued({o.key_or_group: o.value() for o in parsed}, queue.search.space)
     shown = " ".join(f"{name}={value}" for name, value in point.items())
-    new = bool(office.enqueue([point]))
-    left = office.settings.trials - len(office.search.trials)
+    new = bool(queue.enqueue([point]))
+    left = queue.settings.trials - len(queue.search.trials)
     if options.json:
         emit("enqueue", folder, {"settings": point, "queued": new, "trials_left": max(0, left)})
         return 0

@@ -104,10 +104,10 @@ def changed(folder: StudyFolder) -> float:
 
 def _search(folder: StudyFolder) -> Entry:
     from study.search import view
-    from study.search.trial_queue import Office
+    from study.search.trial_queue import TrialQueue
 
     try:
-        search = Office.of(folder).look().search
+        search = TrialQueue.of(folder).look().search
     except ValueError as error:
         return _broken(folder, error)
     counts: dict[str, int] = {}

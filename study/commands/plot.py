@@ -19,11 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Draw a search from its log; the pictures are written anew each time."""
     from study.search.plots import captions, draw
-    from study.search.trial_queue import Office
+    from study.search.trial_queue import TrialQueue
 
     folder = find_study(options.study, options.runs)
     out = options.out or folder.path.absolute().parent.parent / "reports" / folder.name / "search"
-    drawn = draw(Office.of(folder).search, out)
+    drawn = draw(TrialQueue.of(folder).search, out)
     if options.json:
         emit("plot", folder, {"pictures": {path.stem: str(path) for path in drawn}})
         return 0

@@ -56,11 +56,11 @@ def run(options: argparse.Namespace) -> int:
 def _search(folder: StudyFolder, machine: bool) -> int:
     from study.search import view
     from study.search.outlook import nothing_finished
-    from study.search.trial_queue import Office
+    from study.search.trial_queue import TrialQueue
     from study.workers import unit_jobs, waiting
 
     unit_jobs.advance_quietly(folder)
-    search = Office.of(folder).look().search
+    search = TrialQueue.of(folder).look().search
     if machine:
         said = {"search": True, **view.as_json(search, folder, time.time())}
         emit("status", folder, said | {"refused": None if search.over else ledger.read(folder).refusal})

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import study
-from study.executors.base import Answer, Cap, Runner
+from study.executors.base import Answer, Limit, Runner
 from study.executors.slurm import limits, nodes, query
 from study.executors.slurm import site as room
 from study.storage import mounts
@@ -44,7 +44,7 @@ class Slurm:
     version: str = ""
     site: nodes.Site = field(default_factory=nodes.Site)
     gpus: Mapping[str, int] = field(default_factory=dict)
-    caps: tuple[Cap, ...] = ()
+    caps: tuple[Limit, ...] = ()
     max_array: int | None = None
     account: str | None = None
     requeue: bool | None = None

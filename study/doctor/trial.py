@@ -16,7 +16,7 @@ from study.config.tracking_uri import is_server
 from study.doctor.checks import Check
 from study.doctor.probe import LETTER, LOCK
 from study.executors.base import SubmitError
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.executors.slurm import query
 from study.process.children import job_environment
 from study.storage.files import RunLock, last_lines, read_json, write_json
@@ -40,7 +40,7 @@ class Trial:
     problem: str = ""
 
 
-def on_slurm(folder: Path, shape: Shape, tracking: str, seconds: float, say: Say) -> Trial:
+def on_slurm(folder: Path, shape: JobSpec, tracking: str, seconds: float, say: Say) -> Trial:
     """Submit the test job and wait for it, at most `seconds`; it is cancelled where it takes longer, or at Ctrl-C."""
     from study.executors.slurm import sbatch
 

@@ -12,7 +12,7 @@ from study.config.executors import EXECUTORS
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
     from study.executors.base import Executor, QueueView, Runner
-    from study.executors.job_spec import Shape
+    from study.executors.job_spec import JobSpec
     from study.records.ledger import Batch, Ledger
 
 
@@ -21,12 +21,12 @@ def load(name: str, runner: Runner | None = None) -> Executor:
     return _load(name) if runner is None else _made(name, runner)
 
 
-def job_shape(cluster: ClusterConfig) -> Shape:
+def job_spec_of(cluster: ClusterConfig) -> JobSpec:
     """Return what a cluster section asks of its executor; ValueError for what that one does not run."""
-    from study.executors.job_spec import Shape
+    from study.executors.job_spec import JobSpec
 
     load(cluster.executor).check(cluster)
-    return Shape.of(cluster)
+    return JobSpec.of(cluster)
 
 
 def detached(batch: Batch | None) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
-    from study.executors.job_spec import Shape
+    from study.executors.job_spec import JobSpec
     from study.failures.kinds import Kind
     from study.records.ledger import Batch
     from study.storage.layout import StudyFolder
@@ -165,7 +165,7 @@ class RankInfo:
 
 
 @dataclass(frozen=True)
-class Cap:
+class Limit:
     """One limit on jobs that are queued or running: `most` of them, `used` now; `what` names it for people."""
 
     what: str
@@ -200,7 +200,7 @@ class QueueLimits(Protocol):
         """Jobs of one array at most; 0: jobs are submitted one by one."""
         return ARRAY_LIMIT
 
-    def tightest(self, shape: Shape) -> Cap | None:
+    def tightest(self, shape: JobSpec) -> Limit | None:
         """Return the limit of which the least is left for jobs of this shape; None where there is none."""
         return None
 
@@ -213,7 +213,7 @@ class Site(Protocol):
         """Jobs of one array at most; 0: jobs are submitted one by one."""
         return ARRAY_LIMIT
 
-    def check(self, shape: Shape) -> str | None:
+    def check(self, shape: JobSpec) -> str | None:
         """Return why a job of this shape can never start, and what would fit; None where it may."""
         return None
 
@@ -221,7 +221,7 @@ class Site(Protocol):
         """Return the most GPUs that a node of a partition has; 0: none, or not known."""
         return 0
 
-    def longest_minutes(self, shape: Shape) -> int | None:
+    def longest_minutes(self, shape: JobSpec) -> int | None:
         """Return the longest time limit that a job of this shape may ask [minutes]; None where nothing limits it."""
         return None
 
@@ -259,7 +259,7 @@ class Executor(Protocol):
     def render(
         self,
         folder: StudyFolder,
-        shape: Shape,
+        shape: JobSpec,
         name: str,
         count: int | None,
         parallel: int | None = None,
@@ -274,7 +274,7 @@ class Executor(Protocol):
         """
         ...
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: Shape | None = None) -> str:
+    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
         """Submit a rendered script, kept as `jobs/NAME.sh`; return its job id. Raises SubmitError."""
         ...
 

@@ -37,7 +37,7 @@ OURS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class JobSpec:
     """What a job asks, said for one point: `pack` points share a job, which asks for all of them.
 
     nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_gb [GB a node]: of one point. time_minutes: of the job.
@@ -74,14 +74,14 @@ class Shape:
     dependency: str | None = None
 
     @classmethod
-    def of(cls, cluster: ClusterConfig) -> Shape:
+    def of(cls, cluster: ClusterConfig) -> JobSpec:
         """Return what a cluster section asks, as it stands. Raises ValueError for what no executor runs."""
         _check(cluster)
         said = {f.name: getattr(cluster, f.name) for f in fields(cls) if f.name not in ("sbatch", "dependency")}
         return cls(**said, sbatch=_options(cluster.sbatch or {}))
 
     @classmethod
-    def read(cls, recorded: Mapping[str, Any]) -> Shape:
+    def read(cls, recorded: Mapping[str, Any]) -> JobSpec:
         """Return the shape that :meth:`record` wrote; what an older ledger does not say is as by default."""
         values = {f.name: recorded[f.name] for f in fields(cls) if f.name in recorded}
         for name in ("prefix", "setup"):

@@ -20,7 +20,7 @@ from study.storage.layout import StudyFolder
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
-    from study.executors.job_spec import Shape
+    from study.executors.job_spec import JobSpec
 
 LOCAL = "local"
 """Its name, and the job id of all that it was given."""
@@ -50,7 +50,7 @@ class Local(Executor):
     def render(
         self,
         folder: StudyFolder,
-        shape: Shape,
+        shape: JobSpec,
         name: str,
         count: int | None,
         parallel: int | None = None,
@@ -62,7 +62,7 @@ class Local(Executor):
         words = [*python(copy), "-m", module, str(folder.path.absolute()), "--name", name]
         return shlex.join([*words, "--index", "0"] if module == "study.job" else words)
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: Shape | None = None) -> str:
+    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
         """Return the id that all have: whoever holds the controller's lock starts them by what the ledger says."""
         return LOCAL
 
@@ -87,7 +87,7 @@ class Local(Executor):
         return folder.jobs / LOG
 
 
-class Slots:
+class LocalExecutor:
     """The `study.job` processes that this process has started. They get SIGTERM when it dies in any way."""
 
     def __init__(self, folder: StudyFolder, count: int) -> None:

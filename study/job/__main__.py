@@ -21,10 +21,10 @@ import study
 from study.executors import load
 from study.failures.kinds import HELD, Ending
 from study.job.attempt import (
-    Ran,
-    Work,
+    JobContext,
+    TrainerExit,
     advance,
-    conclude,
+    classify_attempt,
     conclude_rank,
     finished,
     not_run,
@@ -42,10 +42,10 @@ from study.records.attempts import claim
 from study.records.checkpoints import pin
 from study.records.lineage import has_branches
 from study.records.point import find_point
-from study.storage.files import Reserve, RunLock, read_json, write_atomic, write_json
+from study.storage.files import DiskReserve, RunLock, read_json, write_atomic, write_json
 from study.storage.layout import AttemptFolder, StudyFolder
 
-__all__ = ["HELD", "NOT_WANTED", "Work", "join", "lead", "main"]
+__all__ = ["HELD", "NOT_WANTED", "JobContext", "main", "run_first_rank", "run_other_rank"]
 
 NOT_WANTED = 77
 LOCK_SECONDS = 60.0
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     if batch.pack > 1 and given.slot is None:
         from study.job import packed
 
-        code = packed.lead(study, batch, index, signals)
+        code = packed.run_packed(study, batch, index, signals)
     else:
         code = run(study, state, batch, keys[given.slot or 0], signals)
     if executor.detached and given.slot is None and info.first:
@@ -94,12 +94,12 @@ def run(study: StudyFolder, state: ledger.Ledger, batch: ledger.Batch, key: str,
         print(f"{key}: nothing to do: {why}", file=sys.stderr)
         return NOT_WANTED
     world = local_world(find_point(study, key).raw.get("parallel") or {}, _tasks(batch))
-    work = Work(study, batch, key, load(batch.executor).rank_info(os.environ, world))
+    work = JobContext(study, batch, key, load(batch.executor).rank_info(os.environ, world))
     done = finished(work.run)
     if done is not None:
         print(f"{key}: the run is {done.state} already")
         return done.code
-    return lead(work, signals) if work.place.first else join(work, signals)
+    return run_first_rank(work, signals) if work.place.first else run_other_rank(work, signals)
 
 
 def _tasks(batch: ledger.Batch) -> int:
@@ -139,7 +139,7 @@ def send_next(study: StudyFolder, ended: Sequence[str], told_to_end: bool = Fals
         print(f"points that wait were not submitted: {error}", file=sys.stderr)
 
 
-def lead(work: Work, signals: Signals) -> int:
+def run_first_rank(work: JobContext, signals: Signals) -> int:
     """Claim an attempt and run it: the first rank."""
     run = work.run
     run.path.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def lead(work: Work, signals: Signals) -> int:
     started = time.time()
     job = describe(work, started)
     write_json(attempt.job, job)
-    reserve = Reserve(run.reserve)
+    reserve = DiskReserve(run.reserve)
     print(f"{work.key}: attempt {number} on {job['host']}{_said_of_code(job)}", flush=True)
     # A cancel that came since the ledger was read has not found this process: its job.json was not there yet.
     too_often = _accounted(work, number)
@@ -169,7 +169,7 @@ def lead(work: Work, signals: Signals) -> int:
     else:
         try:
             ran = _meet_and_advance(work, config, Round(attempt, job, 0), signals, (lock.fileno(),))
-            ending = conclude(work, attempt, ran, signals, started)
+            ending = classify_attempt(work, attempt, ran, signals, started)
         except OSError as error:
             ending = not_run(error)
     reserve.release()
@@ -190,8 +190,8 @@ def lead(work: Work, signals: Signals) -> int:
 
 
 def _meet_and_advance(
-    work: Work, config: dict[str, Any], meeting: Round, signals: Signals, inherit: tuple[int, ...]
-) -> Ran:
+    work: JobContext, config: dict[str, Any], meeting: Round, signals: Signals, inherit: tuple[int, ...]
+) -> TrainerExit:
     """Run the trainer to its end, with another port for all ranks where somebody has taken theirs meanwhile."""
     while True:
         ran = advance(work, config, meeting, signals, inherit=inherit)
@@ -205,7 +205,7 @@ def _meet_and_advance(
         write_json(meeting.attempt.job, job)
 
 
-def _accounted(work: Work, number: int) -> Ending | None:
+def _accounted(work: JobContext, number: int) -> Ending | None:
     """Write down how the earlier start of a requeued job ended; return the end of this one if it was one too many."""
     if not work.place.restart:
         return None
@@ -218,7 +218,7 @@ def _accounted(work: Work, number: int) -> Ending | None:
         return None
 
 
-def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: False) -> int:
+def run_other_rank(work: JobContext, signals: Signals, given_up: Callable[[], bool] = lambda: False) -> int:
     """Find the attempt that the first rank of this job claimed, and run this rank of it.
 
     `given_up`: whether the first rank has gone on without one.
@@ -247,7 +247,7 @@ def join(work: Work, signals: Signals, given_up: Callable[[], bool] = lambda: Fa
     return 0 if ending.code == 0 or wait_for_first(attempt) else ending.code
 
 
-def freeze_config(work: Work) -> dict[str, Any]:
+def freeze_config(work: JobContext) -> dict[str, Any]:
     """Write the run's config.yaml from points.jsonl unless it is there, and return the config."""
     config = find_point(work.study, work.key).raw
     if not work.run.config.exists():
@@ -257,7 +257,7 @@ def freeze_config(work: Work) -> dict[str, Any]:
     return config
 
 
-def describe(work: Work, started: float) -> dict[str, Any]:
+def describe(work: JobContext, started: float) -> dict[str, Any]:
     """Return what job.json says of this attempt, the rendezvous of its ranks included."""
     import psutil
 
@@ -293,7 +293,7 @@ def _said_of_code(job: Mapping[str, Any]) -> str:
     return said.get(str(job["source"]), "")
 
 
-def _meeting_place(work: Work, again: int = 0) -> tuple[str, int]:
+def _meeting_place(work: JobContext, again: int = 0) -> tuple[str, int]:
     local = work.place.starts_ranks
     return rendezvous(work.place, "127.0.0.1" if local else work.batch.resources.get("master_addr"), again)
 
@@ -308,7 +308,7 @@ def _acquire(lock: RunLock, signals: Signals) -> bool:
     return True
 
 
-def _find_attempt(work: Work, given_up: Callable[[], bool]) -> tuple[AttemptFolder, dict[str, Any]] | None:
+def _find_attempt(work: JobContext, given_up: Callable[[], bool]) -> tuple[AttemptFolder, dict[str, Any]] | None:
     limit = time.monotonic() + PEERS_SECONDS
     while time.monotonic() < limit:
         for path in sorted(work.run.attempts.glob("*/job.json"), reverse=True):

@@ -37,7 +37,7 @@ LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Work:
+class JobContext:
     """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget.
 
     unit: number of the claim that it belongs to, where one job advances several. further: asked when the trainer has
@@ -69,7 +69,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Ran:
+class TrainerExit:
     """How a trainer ended: Popen's return code, why it was taken to hang, kills for want of memory meanwhile."""
 
     returncode: int
@@ -88,8 +88,8 @@ def finished(run: RunFolder) -> Ending | None:
 
 
 def advance(
-    work: Work, config: Mapping[str, Any], meeting: Round, signals: Signals, *, inherit: tuple[int, ...] = ()
-) -> Ran:
+    work: JobContext, config: Mapping[str, Any], meeting: Round, signals: Signals, *, inherit: tuple[int, ...] = ()
+) -> TrainerExit:
     """Run the trainer to its end, or to that of the round; where several ranks run here, return the first one's."""
     attempt, job = meeting.attempt, meeting.job
     runtime = config.get("runtime", {})
@@ -125,11 +125,11 @@ def advance(
     if first is not None and not meeting.taken(processes[here.rank].returncode):
         # Ranks that fail within a moment look alike: what each said tells the cause from what follows from it.
         for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
-            ended = Ran(processes[rank].returncode, watch.hang, kills)
+            ended = TrainerExit(processes[rank].returncode, watch.hang, kills)
             ending = conclude_rank(work, attempt, ended, signals, rank=rank, started=started)
             if ending.state == AttemptState.FAILED:
                 write_json(attempt.rank(rank), record(attempt, ending, started, rank))
-    return Ran(processes[here.rank].returncode, watch.hang, kills)
+    return TrainerExit(processes[here.rank].returncode, watch.hang, kills)
 
 
 class Pauses:
@@ -150,7 +150,7 @@ class Pauses:
         write_json(self._answer, {"number": self._answered, "until": until})
 
 
-def bounds(work: Work, runtime: Mapping[str, Any]) -> Bounds:
+def bounds(work: JobContext, runtime: Mapping[str, Any]) -> Bounds:
     """Return how long the run may stand still: the cluster's floor, and what the config allows a start."""
     floor = work.resources.get("hang_floor_seconds", FLOOR_SECONDS)
     peers = float(runtime.get("timeout_seconds", 600.0)) + PEERS_MARGIN if work.place.world > 1 else 0.0
@@ -187,7 +187,9 @@ def trainer_environment(
     return environment
 
 
-def conclude(work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, started: float) -> Ending:
+def classify_attempt(
+    work: JobContext, attempt: AttemptFolder, ran: TrainerExit, signals: Signals, started: float
+) -> Ending:
     """Return how the attempt ended; a failure of another rank outranks what the first saw of it."""
     if ran.returncode == 0 and work.until is not None and finished(work.run) is None:
         return Ending(Kind.PAUSED, 0)
@@ -210,7 +212,7 @@ def conclude(work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, sta
 
 
 def conclude_rank(
-    work: Work, attempt: AttemptFolder, ran: Ran, signals: Signals, *, rank: int, started: float
+    work: JobContext, attempt: AttemptFolder, ran: TrainerExit, signals: Signals, *, rank: int, started: float
 ) -> Ending:
     """Return how one rank ended, by itself."""
     outcome = finished(work.run)
@@ -234,7 +236,7 @@ def conclude_rank(
     return ending
 
 
-def told_to_end(work: Work, signals: Signals, started: float) -> Ending:
+def told_to_end(work: JobContext, signals: Signals, started: float) -> Ending:
     """Return the ending of an attempt that was told to end before its trainer had begun."""
     left, notice = time_left(work, started), float(work.resources.get("signal_seconds") or 0.0)
     seen = Seen(INTERRUPTED, tuple(signals.received), cancelled=work.cancelled, time_left=left, notice=notice)
@@ -247,7 +249,7 @@ def not_run(error: OSError) -> Ending:
     return Ending(Kind.BAD_CONFIG if kind == Kind.UNKNOWN else kind, why=f"the trainer could not be run: {error}")
 
 
-def time_left(work: Work, started: float) -> float | None:
+def time_left(work: JobContext, started: float) -> float | None:
     """Return the seconds to the job's time limit; None where there is none."""
     minutes = work.resources.get("time_minutes")
     return None if minutes is None else started + 60 * float(minutes) - time.time()

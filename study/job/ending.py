@@ -8,7 +8,7 @@ from typing import Any
 from study.executors import load
 from study.failures.kinds import Ending, Kind
 from study.failures.retry_policy import Action
-from study.job.attempt import Work
+from study.job.attempt import JobContext
 from study.job.peers import is_time_to_look
 from study.reconcile.failures import FailedAttempt, ends_of
 from study.reconcile.services import Services
@@ -22,7 +22,9 @@ NOTHING_FOLLOWS = frozenset({Kind.COMPLETED, Kind.PAUSED, Kind.DIVERGED, Kind.CA
 """Kinds of ends that a job leaves to others: it cannot know who interrupted it."""
 
 
-def after(work: Work, number: int, ending: Ending, job: Mapping[str, Any], services: Services | None = None) -> None:
+def after(
+    work: JobContext, number: int, ending: Ending, job: Mapping[str, Any], services: Services | None = None
+) -> None:
     """See to what follows from the end of a job's own attempt, then from those of others. For the job, as it ends.
 
     May end this process: a job that SLURM requeues is killed. Never raises: how the attempt ended is written down, and
@@ -41,7 +43,7 @@ def after(work: Work, number: int, ending: Ending, job: Mapping[str, Any], servi
         services.say(f"{work.key}: what follows is left to the next command: {type(error).__name__}: {error}")
 
 
-def _failed(work: Work, number: int, ending: Ending, job: Mapping[str, Any]) -> FailedAttempt:
+def _failed(work: JobContext, number: int, ending: Ending, job: Mapping[str, Any]) -> FailedAttempt:
     gb = job.get("memory_gb") or work.resources.get("mem_gb")
     return FailedAttempt(
         work.key,
@@ -54,12 +56,12 @@ def _failed(work: Work, number: int, ending: Ending, job: Mapping[str, Any]) -> 
     )
 
 
-def may_requeue(work: Work) -> bool:
+def may_requeue(work: JobContext) -> bool:
     """Whether a job may ask SLURM to start it again: not one whose other points still run."""
     return bool(work.resources.get("requeue", True)) and work.batch.pack == 1
 
 
-def account_for_restart(work: Work, number: int, services: Services | None = None) -> Ending | None:
+def account_for_restart(work: JobContext, number: int, services: Services | None = None) -> Ending | None:
     """Write down how the job's earlier start ended where only SLURM knows: preempted, or its node failed.
 
     For a job that SLURM has requeued by itself. Returns the ending of this start where there have been too many.

@@ -24,7 +24,7 @@ LEDGER_SECONDS = 5.0
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
-def lead(study: StudyFolder, batch: ledger.Batch, index: int, signals: Signals) -> int:
+def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Signals) -> int:
     """Run the points of job `index` of a packed batch to their ends; return the exit code that stands for all.
 
     One that fails leaves the others alone; one that is cancelled is told to end, the others go on.

@@ -42,9 +42,9 @@ def expand(jobs: Sequence[Sequence[str]], composer: Composes) -> list[tuple[str,
             continue
         config = composer.compose(job).config
         if name == "trunk_and_branch":
-            made = branched(config, job, first=len(expanded))
+            made = trunk_points(config, job, first=len(expanded))
         else:
-            made = {"isoflop": isoflop, "ladder": climbed, "random_nd": scattered}[name](config, job)
+            made = {"isoflop": isoflop, "ladder": ladder_points, "random_nd": random_points}[name](config, job)
         expanded += [(*job, *overrides) for overrides in made]
     return expanded
 
@@ -70,12 +70,12 @@ def isoflop(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
     return [_overrides(run) for run in design]
 
 
-def climbed(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
+def ladder_points(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the ladder of one config: each of its sizes at each of `search.ratios`."""
     return [_of_rung(rung) for rung in ladder(_sizes(config, given), config.search.ratios)]
 
 
-def scattered(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
+def random_points(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
     """Return `search.points` runs spread over the ranges of `search.params` and `search.ratios`."""
     search, layers = config.search, _layers(config, given)
     runs = random_nd(
@@ -84,7 +84,7 @@ def scattered(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]
     return [_of_rung(rung) for rung in runs]
 
 
-def branched(config: StudyConfig, given: Sequence[str], first: int) -> list[tuple[str, ...]]:
+def trunk_points(config: StudyConfig, given: Sequence[str], first: int) -> list[tuple[str, ...]]:
     """Return trunk and branches of each size, as overrides; `first`: how many points come before them.
 
     Budgets are `search.tokens`, else `search.budgets` over what a token costs, else `search.ratios` times N. Where the
@@ -133,7 +133,7 @@ def _of_part(part: Part, budgets: dict[int, str], schedule: ScheduleConfig, warm
             f"schedule.decay_shape={schedule.decay_shape}",
         ]
     if part.parent is not None:
-        said.append(f"schedule.parent={lineage.at(start + part.parent, part.begin)}")
+        said.append(f"schedule.parent={lineage.reference(start + part.parent, part.begin)}")
     return tuple(said)
 
 

@@ -12,14 +12,14 @@ from study.config.schema import ClusterConfig, StudyConfig
 from study.records import lineage
 from study.records.corpus import Corpus
 from study.records.point import Point
-from study.records.points import seal
+from study.records.points import to_point
 from study.storage.layout import StudyFolder
 from study.storage.study_names import check_place, check_study_name
 from train.spec.config import SCIENTIFIC, RunConfig
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """Points to submit; `asked` counts them before duplicates were dropped."""
 
     folder: StudyFolder
@@ -55,19 +55,21 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
     return first
 
 
-def make_plan(composed: Sequence[Composed], settled: Sequence[RunConfig], fingerprints: Mapping[Corpus, str]) -> Plan:
+def make_plan(
+    composed: Sequence[Composed], settled: Sequence[RunConfig], fingerprints: Mapping[Corpus, str]
+) -> StudyPlan:
     """Return the frozen points, each once, named by the overrides that tell them apart."""
     config = common(composed)
     frozen: dict[str, tuple[Point, ClusterConfig]] = {}
     keys: list[str] = []
     for one, run in zip(composed, settled, strict=True):
-        point = seal(lineage.bound(run, keys), fingerprints, lineage.named(one.overrides, keys))
+        point = to_point(lineage.bind_parent(run, keys), fingerprints, lineage.name_parent(one.overrides, keys))
         keys.append(point.key)
         frozen.setdefault(point.key, (point, one.config.cluster))
     shared = _shared([point.overrides for point, _ in frozen.values()])
     derived = lineage.DERIVED if lineage.parents(point for point, _ in frozen.values()) else ()
     points = tuple(p.called(_recognisable(p.overrides, shared, derived)) for p, _ in frozen.values())
-    return Plan(folder_of(config), config, points, tuple(c for _, c in frozen.values()), len(composed))
+    return StudyPlan(folder_of(config), config, points, tuple(c for _, c in frozen.values()), len(composed))
 
 
 def folder_of(config: StudyConfig) -> StudyFolder:

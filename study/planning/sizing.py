@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import ClusterConfig
-from study.executors import job_shape, load
+from study.executors import job_spec_of, load
 from study.executors.base import Site
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.planning.estimate import Speed, rows, speed
 from study.records.point import Point
 from study.storage.layout import StudyFolder
@@ -37,7 +37,7 @@ class Sized:
     held: what each GPU of the largest point is planned to hold; None without GPUs.
     """
 
-    shape: Shape
+    shape: JobSpec
     keys: tuple[str, ...]
     why: str = ""
     held: Footprint | None = None
@@ -48,17 +48,17 @@ def parts(cluster: ClusterConfig) -> frozenset[str]:
     return frozenset({"gpus", "memory", "time"} if "all" in cluster.auto else cluster.auto)
 
 
-def allot(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:
+def job_specs(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, site: Site) -> list[Sized]:
     """Return the points by the shape of their jobs, in the order given. Points of one shape become one array.
 
     Raises ValueError for a point whose job could never start at this site.
     """
-    base = job_shape(cluster)
+    base = job_spec_of(cluster)
     if not parts(cluster) or not points:
         _refuse(base, site)
         return [_of(base, points)] if points else []
     kinds: dict[bool, Speed] = {}
-    by_shape: dict[Shape, list[Point]] = {}
+    by_shape: dict[JobSpec, list[Point]] = {}
     for point, row in zip(points, rows(points, {}), strict=True):
         sized = layout(cluster, point.config, site)
         gpu = sized.gpus_per_node > 0
@@ -72,7 +72,7 @@ def allot(folder: StudyFolder, points: Sequence[Point], cluster: ClusterConfig, 
     return [_of(shape, there, why) for shape, there in by_shape.items()]
 
 
-def _of(shape: Shape, points: Sequence[Point], why: str = "") -> Sized:
+def _of(shape: JobSpec, points: Sequence[Point], why: str = "") -> Sized:
     held = None
     if shape.gpus_per_node:
         world = shape.nodes * shape.tasks_per_node
@@ -106,12 +106,12 @@ def layout(cluster: ClusterConfig, run: RunConfig, site: Site) -> ClusterConfig:
     return replace(cluster, nodes=nodes, gpus_per_node=world // nodes, tasks_per_node=world // nodes)
 
 
-def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> Shape:
+def size(cluster: ClusterConfig, run: RunConfig, seconds: float, site: Site) -> JobSpec:
     """Return the shape of a run that is expected to train for so many seconds. Pure.
 
     The time limit of a partition, an account or a QOS bounds the time asked: a run that reaches it is resumed.
     """
-    shape, wanted = job_shape(cluster), parts(cluster)
+    shape, wanted = job_spec_of(cluster), parts(cluster)
     if "time" in wanted:
         shared = cluster.pack if cluster.pack_gpus != "own" else 1
         expected = START_MINUTES + seconds * shared * cluster.margin / 60
@@ -127,13 +127,13 @@ def ranks(cluster: ClusterConfig) -> int:
     return max(1, cluster.nodes * (cluster.gpus_per_node or cluster.tasks_per_node))
 
 
-def refuse(shapes: Iterable[Shape], site: Site) -> None:
+def refuse(shapes: Iterable[JobSpec], site: Site) -> None:
     """Raise ValueError for the first shape whose job could never start at this site."""
     for shape in shapes:
         _refuse(shape, site)
 
 
-def _refuse(shape: Shape, site: Site) -> None:
+def _refuse(shape: JobSpec, site: Site) -> None:
     why = site.check(shape)
     if why is not None:
         raise ValueError(why)

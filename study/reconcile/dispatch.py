@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from study.executors import cancel
 from study.executors.base import Executor, QueueLimits, SubmitError, batch_name, chunks
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.failures.kinds import FAILURES
 from study.failures.retry_policy import Action
 from study.reconcile import dependencies
@@ -81,7 +81,7 @@ def plan(
     fitting: list[tuple[Waiting, str | None, list[tuple[str, ...]]]] = []
     whys = [why for key, why in held.items() if key in state.waiting]
     for asked, job, keys in _kinds(state, held, after or {}):
-        shape = Shape.read(asked.resources)
+        shape = JobSpec.read(asked.resources)
         if alive.jobs and asked.parallel is not None and asked.parallel - alive.throttles < max(1, asked.parallel // 4):
             whys.append(f"cluster.array_parallelism={asked.parallel:,} is used by the jobs there are")
             continue
@@ -103,7 +103,7 @@ def plan(
     parts = []
     for asked, job, arrays in fitting:
         for array in arrays:
-            jobs = Shape.read(asked.resources).jobs(len(array))
+            jobs = JobSpec.read(asked.resources).jobs(len(array))
             share = jobs if asked.parallel is None else max(1, (asked.parallel - alive.throttles) // count)
             parts.append(Part(array, asked, min(share, jobs), job, array=most > 0))
     return DispatchPlan(tuple(parts), whys[0] if whys else "")
@@ -165,10 +165,10 @@ def _submit_what_fits(
     over = settled(folder, state, seen)
     decided = plan(state, seen, held, after=after, sparing=sparing, over=over)
     out, singles, why = 0, 0, decided.why
-    purse = budget.purse(folder, services.runner) if decided.parts else None
+    remaining = budget.remaining_budget(folder, services.runner) if decided.parts else None
     for part in decided.parts:
-        shape = Shape.read(part.asked.resources)
-        short = purse.take(shape, shape.jobs(len(part.keys))) if purse is not None else ""
+        shape = JobSpec.read(part.asked.resources)
+        short = remaining.take(shape, shape.jobs(len(part.keys))) if remaining is not None else ""
         if short:
             why = short
             continue
@@ -223,7 +223,7 @@ def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services)
 
 def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool) -> str:
     """Submit one array or job; return why it was refused for now, "" where it went out."""
-    shape = replace(Shape.read(part.asked.resources), dependency=part.dependency)
+    shape = replace(JobSpec.read(part.asked.resources), dependency=part.dependency)
     jobs = shape.jobs(len(part.keys)) if part.array else None
     module, also = ("study.workers.worker", {UNIT: True}) if part.of_search else ("study.job", {})
     name = batch_name(folder.name)

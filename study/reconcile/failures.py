@@ -14,7 +14,7 @@ from typing import Any
 
 from study.executors import detached
 from study.executors.base import QueueView
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.executors.local import write_batch
 from study.failures.kinds import Kind
 from study.failures.retry_policy import (
@@ -205,9 +205,9 @@ def _said(ends: Sequence[End]) -> list[str]:
     return lines
 
 
-def _base(batch: Batch, known: Ledger) -> Shape:
+def _base(batch: Batch, known: Ledger) -> JobSpec:
     """Return what a batch asked, but for the nodes that were left out on evidence: that grows old."""
-    shape = Shape.read(batch.resources)
+    shape = JobSpec.read(batch.resources)
     exclude = shape.exclude or ""
     while exclude and exclude.rpartition(",")[2] in known.ever_excluded:
         exclude = exclude.rpartition(",")[0]

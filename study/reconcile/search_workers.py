@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from study.config.schema import ClusterConfig
-from study.executors import job_shape, query
+from study.executors import job_spec_of, query
 from study.executors.base import ALIVE, batch_name
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.process import code_snapshot
 from study.reconcile import units
 from study.reconcile.services import Services
@@ -23,11 +23,11 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
     if missing <= 0:
         services.say(f"{count} workers are queued or running already.")
         return 0
-    shape = job_shape(cluster)
+    shape = job_spec_of(cluster)
     if shape.pack > 1:
         raise ValueError(f"cluster.pack={shape.pack} is for points: a worker of a search has its job to itself")
-    purse = budget.purse(folder, services.runner)
-    short = purse.take(shape, missing) if purse is not None else ""
+    remaining = budget.remaining_budget(folder, services.runner)
+    short = remaining.take(shape, missing) if remaining is not None else ""
     if short:
         raise ValueError(f"{missing} workers: {short}")
     version = code_snapshot.take(folder, shape.code)
@@ -38,7 +38,7 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
 
 
 def _send(
-    folder: StudyFolder, shape: Shape, code: str, count: int, services: Services, *, executor: str, arrays: bool
+    folder: StudyFolder, shape: JobSpec, code: str, count: int, services: Services, *, executor: str, arrays: bool
 ) -> str:
     """Submit this many workers, as one array or as single jobs; return what was submitted. code: what they run.
 

@@ -233,10 +233,12 @@ def _of_search(study: StudyFolder, services: Services, trigger: Units | UnitEnd 
             return units.submit_units(study, services)
 
     match trigger:
-        case Workers(count, cluster):
+        case Workers(count, cluster, begin):
             from study.reconcile.search_workers import submit_workers
 
             with locked(study.submitting, SUBMITTER_SECONDS):
+                if begin is not None:
+                    begin()
                 return submit_workers(study, services, cluster, count)
         case LostUnits():
             if units.any_claimed(study):
@@ -244,7 +246,11 @@ def _of_search(study: StudyFolder, services: Services, trigger: Units | UnitEnd 
                     units.give_up_all(study, services)
             return 0
         case Units():
-            return submit()
+            if trigger.begin is None:
+                return submit()
+            with locked(study.submitting, SUBMITTER_SECONDS):
+                trigger.begin()
+                return units.submit_units(study, services)
         case UnitEnd():
             out = submit()
             if out or not units.is_last(study):

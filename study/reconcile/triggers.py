@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,7 +81,12 @@ class LocalEnds:
 
 @dataclass(frozen=True)
 class Units:
-    """A search whose units are jobs of their own: those that it hands out now are submitted."""
+    """A search whose units are jobs of their own: those that it hands out now are submitted.
+
+    begin: what writes the search down first, under the same lock; None where that has been done.
+    """
+
+    begin: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,11 @@ class LostUnits:
 
 @dataclass(frozen=True)
 class Workers:
-    """A person wants so many workers for a search: those that are missing are submitted."""
+    """A person wants so many workers for a search: missing ones are submitted. `begin`: as in :class:`Units`."""
 
     count: int
     cluster: ClusterConfig
+    begin: Callable[[], None] | None = None
 
 
 Trigger = Submit | Resolve | Look | Neighbours | AttemptEnd | JobEnd | LocalEnds | Units | UnitEnd | LostUnits | Workers

@@ -8,7 +8,7 @@ from typing import Any
 
 from study.executors import detached, load
 from study.executors.base import Lookup, SubmitError
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.process import code_snapshot
 from study.reconcile.decide import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
 from study.reconcile.services import Services
@@ -27,7 +27,7 @@ class Request:
     """
 
     name: str
-    shape: Shape
+    shape: JobSpec
     jobs: int | None
     keys: tuple[str, ...] = ()
     code: str | None = None

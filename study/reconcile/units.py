@@ -11,9 +11,9 @@ import time
 from dataclasses import replace
 
 from study.config.schema import ClusterConfig
-from study.executors import job_shape, query
+from study.executors import job_spec_of, query
 from study.executors.base import QueueView, batch_name
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, Rules
 from study.process import code_snapshot
@@ -27,7 +27,7 @@ from study.records.settings import load_submission
 from study.search import pins
 from study.search.retry import GONE, by_job
 from study.search.state import Claim
-from study.search.trial_queue import JOB, Office
+from study.search.trial_queue import JOB, TrialQueue
 from study.status import budget
 from study.status.cost import attempts
 from study.storage.files import read_json
@@ -41,27 +41,27 @@ def submit_units(folder: StudyFolder, services: Services) -> int:
     or gives no answer, or a unit is over the study's budget.
     """
     unclear = resolve_unclear(folder, services)
-    office = Office.of(folder)
-    give_up(office, services)
-    while len(_claimed(office)) < office.settings.workers and not unclear:
-        claim = office.claim(f"{JOB}{batch_name(folder.name)}", lease=False)
+    queue = TrialQueue.of(folder)
+    give_up(queue, services)
+    while len(_claimed(queue)) < queue.settings.workers and not unclear:
+        claim = queue.claim(f"{JOB}{batch_name(folder.name)}", lease=False)
         if claim is None:
             break
-        _queue(office, claim, services)
-    submitted = _dispatch(office, services)
-    if office.search.over:
-        pins.release_all(folder, office.search)
+        _queue(queue, claim, services)
+    submitted = _dispatch(queue, services)
+    if queue.search.over:
+        pins.release_all(folder, queue.search)
     return submitted
 
 
-def _dispatch(office: Office, services: Services) -> int:
+def _dispatch(queue: TrialQueue, services: Services) -> int:
     """Submit what fits, and say which job each unit became; return how many went out."""
-    before = ledger.read(office.folder).current
+    before = ledger.read(queue.folder).current
     try:
-        return dispatch(office.folder, services)
+        return dispatch(queue.folder, services)
     finally:
-        known = ledger.read(office.folder)
-        for claim in office.search.claims.values():
+        known = ledger.read(queue.folder)
+        for claim in queue.search.claims.values():
             batch = known.batch(unit := name_of(claim))
             if batch is not None and batch.job_id is not None and unit not in before:
                 what = f"trial {claim.unit.trial} to {claim.unit.until:,} tokens"
@@ -83,9 +83,9 @@ def choose_code(folder: StudyFolder, mode: str) -> None:
 
 def is_last(folder: StudyFolder) -> bool:
     """Whether there is work left and no job in which a unit is advanced: none that was confirmed."""
-    office, known = Office.of(folder), ledger.read(folder)
-    search = office.search
-    units = [name_of(claim) for claim in _claimed(office)]
+    queue, known = TrialQueue.of(folder), ledger.read(folder)
+    search = queue.search
+    units = [name_of(claim) for claim in _claimed(queue)]
     batches = (_batch(known, unit) for unit in units)
     if search.stopped or any(batch is not None and batch.job_id is not None for batch in batches):
         return False
@@ -100,24 +100,24 @@ def withdraw(folder: StudyFolder) -> None:
         ledger.append(folder, "cancelled", keys=waiting)
 
 
-def give_up(office: Office, services: Services) -> None:
+def give_up(queue: TrialQueue, services: Services) -> None:
     """End the claims whose job SLURM knows to be gone, or which never became one. For the submit lock's holder."""
-    office.refresh()
-    claims = _claimed(office)
+    queue.refresh()
+    claims = _claimed(queue)
     if not claims:
         return
-    known = ledger.read(office.folder)
+    known = ledger.read(queue.folder)
     of = {claim.number: _batch(known, name_of(claim)) for claim in claims}
     seen = query((batch for batch in of.values() if batch is not None), services.runner)
-    with office.transaction():
+    with queue.transaction():
         for claim in claims:
-            if office.search.is_current(claim.number, claim.unit.trial):
+            if queue.search.is_current(claim.number, claim.unit.trial):
                 unit, batch = name_of(claim), of[claim.number]
                 why = gone(known, unit, seen)
                 if why is not None:
-                    began, ended = _lasted(office.folder, claim)
+                    began, ended = _lasted(queue.folder, claim)
                     kind = _kind(unit, batch, seen)
-                    office.lose(claim, why, ended - began, begun=began > 0.0, kind=kind)
+                    queue.lose(claim, why, ended - began, begun=began > 0.0, kind=kind)
 
 
 def gone(known: Ledger, unit: str, seen: QueueView) -> str | None:
@@ -155,18 +155,18 @@ def _kind(unit: str, batch: ledger.Batch | None, seen: QueueView) -> Kind:
     return by_job(job.word) if job is not None else GONE
 
 
-def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Services) -> Shape:
+def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Services) -> JobSpec:
     """Return what a point's job asks for: as the cluster section says, sized from the point where that says so."""
     if not cluster.auto:
-        return job_shape(cluster)
+        return job_spec_of(cluster)
     from study.planning import sizing
 
     there = services.executor(cluster.executor).site(folder.limits, services.clock())
-    (sized,) = sizing.allot(folder, [load_points(folder)[key]], cluster, there)
+    (sized,) = sizing.job_specs(folder, [load_points(folder)[key]], cluster, there)
     return sized.shape
 
 
-def with_more_memory(shape: Shape, rules: Rules, times: int) -> Shape:
+def with_more_memory(shape: JobSpec, rules: Rules, times: int) -> JobSpec:
     """Return what a job asks for after its trial was short of memory so many times, where the policy is `more`."""
     rule = rules.kinds.get(Kind.HOST_MEMORY)
     if not times or rule is None or rule.action != Action.MORE or shape.mem_gb is None:
@@ -174,35 +174,35 @@ def with_more_memory(shape: Shape, rules: Rules, times: int) -> Shape:
     return replace(shape, mem_gb=round(shape.mem_gb * rules.memory_factor**times, 3))
 
 
-def _queue(office: Office, claim: Claim, services: Services) -> None:
+def _queue(queue: TrialQueue, claim: Claim, services: Services) -> None:
     """Write down what the job of a claim asks for; ValueError where it cannot be, or the budget is spent."""
-    folder = office.folder
+    folder = queue.folder
     try:
         told = load_submission(folder)
         shape = shape_of(folder, claim.key, told.cluster, services)
-        shape = with_more_memory(shape, told.retry.rules(), office.search.trials[claim.unit.trial].short_of_memory)
+        shape = with_more_memory(shape, told.retry.rules(), queue.search.trials[claim.unit.trial].short_of_memory)
         if short := _short(folder, shape, services):
             raise ValueError(short)
     except ValueError as error:
-        with office.transaction():
-            office.lose(claim, str(error), 0.0, begun=False)
+        with queue.transaction():
+            queue.lose(claim, str(error), 0.0, begun=False)
         raise
     asked = {"resources": {**shape.record(), UNIT: True}, "code": _code(folder, shape)}
     waiting = {"event": "waiting", "keys": [name_of(claim)], "executor": told.cluster.executor, **asked}
     ledger.extend(folder, [waiting])
 
 
-def _short(folder: StudyFolder, shape: Shape, services: Services) -> str:
+def _short(folder: StudyFolder, shape: JobSpec, services: Services) -> str:
     """Return why the budget does not bear one more job beside the units that wait; "" where it does."""
-    purse = budget.purse(folder, services.runner)
-    if purse is None:
+    remaining = budget.remaining_budget(folder, services.runner)
+    if remaining is None:
         return ""
     for asked in ledger.read(folder).waiting.values():
-        purse.take(Shape.read(asked.resources), 1)
-    return purse.take(shape, 1)
+        remaining.take(JobSpec.read(asked.resources), 1)
+    return remaining.take(shape, 1)
 
 
-def _code(folder: StudyFolder, shape: Shape) -> str:
+def _code(folder: StudyFolder, shape: JobSpec) -> str:
     """Return the version of the code that a unit runs: as it is now, or as it was frozen by the search's command."""
     chosen = ledger.read(folder).code if shape.code == "frozen" else None
     return chosen or code_snapshot.take(folder, shape.code).id
@@ -219,15 +219,15 @@ def _lasted(folder: StudyFolder, claim: Claim) -> tuple[float, float]:
 
 def any_claimed(folder: StudyFolder) -> bool:
     """Whether units are claimed for jobs of their own."""
-    return bool(_claimed(Office.of(folder)))
+    return bool(_claimed(TrialQueue.of(folder)))
 
 
 def give_up_all(folder: StudyFolder, services: Services) -> None:
     """Give up the units that wait, or whose jobs are gone, where workers advance the search now."""
     resolve_unclear(folder, services)
     withdraw(folder)
-    give_up(Office.of(folder), services)
+    give_up(TrialQueue.of(folder), services)
 
 
-def _claimed(office: Office) -> list[Claim]:
-    return [claim for claim in office.search.claims.values() if claim.worker.startswith(JOB)]
+def _claimed(queue: TrialQueue) -> list[Claim]:
+    return [claim for claim in queue.search.claims.values() if claim.worker.startswith(JOB)]

@@ -63,7 +63,7 @@ def _queue(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, ser
     asked = {"executor": executor.name, "code": version.id, "parallel": cluster.array_parallelism}
     events = []
     site = executor.site(folder.limits, services.clock())
-    sized = sizing.allot(folder, [points[key] for key in ordered], cluster, site)
+    sized = sizing.job_specs(folder, [points[key] for key in ordered], cluster, site)
     wanted = [(one.shape, len(one.keys)) for one in sized]
     budget.check(folder, wanted, sorted(known.keys() - set(ordered)), services.runner)
     for one in sized:

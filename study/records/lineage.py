@@ -24,12 +24,12 @@ DERIVED = tuple(
 """Overrides of trunks and branches that follow from their tokens: nobody recognises a point by them."""
 
 
-def at(number: int, tokens: int) -> str:
+def reference(number: int, tokens: int) -> str:
     """Return how to name a parent whose key is not known yet: by its number among the points of one command."""
     return f"point:{number}@{tokens}"
 
 
-def bound(run: RunConfig, keys: Sequence[str]) -> RunConfig:
+def bind_parent(run: RunConfig, keys: Sequence[str]) -> RunConfig:
     """Return the config with the key of its parent in the place of its number; `keys`: of the points before it."""
     found = _PLACE.fullmatch(run.schedule.parent or "")
     if found is None:
@@ -39,7 +39,7 @@ def bound(run: RunConfig, keys: Sequence[str]) -> RunConfig:
     return replace(run, schedule=replace(run.schedule, parent=str(parent)))
 
 
-def named(overrides: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
+def name_parent(overrides: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides with the key of the parent in the place of its number."""
 
     def key(found: re.Match[str]) -> str:

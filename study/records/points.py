@@ -21,17 +21,17 @@ def freeze(config: StudyConfig, given: Sequence[str] = (), fingerprints: Mapping
 
     `given` is the override list that a person would recognise it by. ValueError where values contradict each other.
     """
-    return seal(settle(config, given), fingerprints or {}, given)
+    return to_point(resolve_run(config, given), fingerprints or {}, given)
 
 
-def settle(config: StudyConfig, given: Sequence[str] = ()) -> RunConfig:
+def resolve_run(config: StudyConfig, given: Sequence[str] = ()) -> RunConfig:
     """Return the run's config with everything but the corpus's fingerprint; ValueError for a contradiction."""
     if config.data.source == "":
         raise ValueError("data.source has no value yet: give the folder of your text, as data.source=/folder")
     return resolve(absolute(replace(config.run(), budget=one_budget(config.budget, given))))
 
 
-def seal(run: RunConfig, fingerprints: Mapping[Corpus, str], given: Sequence[str] = ()) -> Point:
+def to_point(run: RunConfig, fingerprints: Mapping[Corpus, str], given: Sequence[str] = ()) -> Point:
     """Return the point of a settled config, with the fingerprint of its corpus where that is known."""
     fingerprint = fingerprints.get(corpus_of(run), run.data.fingerprint)
     if run.data.fingerprint not in (None, fingerprint):

@@ -40,10 +40,10 @@ class Labels:
     def _ended(self, search: Search) -> str:
         if search.stopped or search.claims:
             return "stopped" if search.stopped and not search.claims else ""
-        from study.search.trial_queue import Office  # it knows what the next trial would cost
+        from study.search.trial_queue import TrialQueue  # it knows what the next trial would cost
 
         try:
-            return "over" if Office.of(self._folder).search.over else ""
+            return "over" if TrialQueue.of(self._folder).search.over else ""
         except ValueError:  # of another version: whoever advances it says what is wrong
             return ""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from study.search import view
 from study.search.pareto import values_at
 from study.search.state import Search, Trial
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from sweeps.history import Config
@@ -44,11 +44,11 @@ def fill(folder: StudyFolder) -> int:
     if not folder.search.exists():
         raise ValueError(f"{folder.name} is no search: its points were all known beforehand, there are no trials")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    office = Office.of(folder)
-    search = office.search
+    queue = TrialQueue.of(folder)
+    search = queue.search
     begun: dict[int, float] = {}
     over: dict[int, float] = {}
-    for record in office.log.records:
+    for record in queue.log.records:
         if record["event"] == "started":
             begun.setdefault(record["trial"], record["time"])
         if "trial" in record:

@@ -33,9 +33,9 @@ def release_all(folder: StudyFolder, search: Search) -> None:
 
 def needed(folder: StudyFolder) -> set[tuple[str, int]]:
     """Return the checkpoints (key, tokens) of a study's search that trials may still copy or go on from."""
-    from study.search.trial_queue import Office
+    from study.search.trial_queue import TrialQueue
 
-    search = Office.of(folder).search
+    search = TrialQueue.of(folder).search
     if not isinstance(search.scheduler, PopulationBased):
         return set()
     return {(place.key, place.tokens) for text in search.needed() if (place := parse(text)) is not None}

@@ -8,7 +8,7 @@ from typing import Any
 from study.config.compose import check
 from study.config.schema import StudyConfig
 from study.records.point import Point
-from study.records.points import seal, settle
+from study.records.points import resolve_run, to_point
 from study.search.settings import Settings
 from sweeps.history import Config
 from train.spec.from_mapping import read
@@ -26,7 +26,7 @@ def frozen(settings: Settings, config: Config, origin: str | None = None, base: 
     for key, value in said.items():
         plain = _with(plain, key.split("."), value)
     overrides = tuple(f"{key}={_short(value)}" for key, value in said.items())
-    return seal(settle(check(plain) if base is None else _reread(base, plain, said), overrides), {}, overrides)
+    return to_point(resolve_run(check(plain) if base is None else _reread(base, plain, said), overrides), {}, overrides)
 
 
 def _reread(base: StudyConfig, plain: dict[str, Any], said: Config) -> StudyConfig:

@@ -33,7 +33,7 @@ JOB = "job:"
 
 
 @dataclass
-class Office:
+class TrialQueue:
     """A study's search as one process sees it: its settings, its log, and the state that the log adds up to."""
 
     folder: StudyFolder
@@ -54,9 +54,9 @@ class Office:
         settings = load(folder)
         if settings is None:
             raise ValueError(f"{folder.name} is no search: its points were all known beforehand, there are no trials")
-        office = cls(folder, settings, EventLog(folder.events), Search(settings))
-        office.refresh()
-        return office
+        opened = cls(folder, settings, EventLog(folder.events), Search(settings))
+        opened.refresh()
+        return opened
 
     def refresh(self) -> None:
         """Take in what other processes have written."""

@@ -11,7 +11,7 @@ from typing import Any
 from study.config.schema import StudySection
 from study.executors import query
 from study.executors.base import Runner
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.records.point import Point
 from study.records.settings import load_section
@@ -75,7 +75,7 @@ def section(folder: StudyFolder) -> StudySection:
 def balances(
     folder: StudyFolder,
     limits: StudySection,
-    asked: Sequence[tuple[Shape, int]],
+    asked: Sequence[tuple[JobSpec, int]],
     seen: tuple[Mapping[str, Point], Sequence[PointStatus]],
     runner: Runner | None = None,
 ) -> list[Balance]:
@@ -101,7 +101,7 @@ def balances(
 
 
 def check(
-    folder: StudyFolder, wanted: Sequence[tuple[Shape, int]], waiting: Sequence[str], runner: Runner | None = None
+    folder: StudyFolder, wanted: Sequence[tuple[JobSpec, int]], waiting: Sequence[str], runner: Runner | None = None
 ) -> None:
     """Raise ValueError where points (shape, how many) are over the study's budget with all that is out already.
 
@@ -110,21 +110,21 @@ def check(
     limits = section(folder)
     if limits.gpu_hours is None and limits.core_hours is None:
         return
-    queued = [(Shape.read(asked), count) for asked, count in _counted(folder, waiting)]
+    queued = [(JobSpec.read(asked), count) for asked, count in _counted(folder, waiting)]
     asked = [(shape, shape.jobs(points)) for shape, points in [*wanted, *queued]]
     for balance in balances(folder, limits, asked, _seen(folder, runner), runner):
         if not balance.fits:
             raise ValueError(balance.refusal())
 
 
-class Purse:
+class RemainingBudget:
     """What is left of a study's budgets while jobs are submitted one array after the other."""
 
     def __init__(self, found: Sequence[Balance]) -> None:
         self._balances = {balance.unit: balance for balance in found}
         self._left = {balance.unit: balance.left for balance in found}
 
-    def take(self, shape: Shape, jobs: int) -> str:
+    def take(self, shape: JobSpec, jobs: int) -> str:
         """Take what so many jobs may come to; return why that is not there, "" where it is."""
         need = {unit: jobs * shape.hours * cost.devices(shape).count(unit) for unit in self._left}
         short = next((unit for unit, hours in need.items() if hours > self._left[unit] * (1 + 1e-9)), None)
@@ -135,12 +135,12 @@ class Purse:
         return ""
 
 
-def purse(folder: StudyFolder, runner: Runner | None = None) -> Purse | None:
+def remaining_budget(folder: StudyFolder, runner: Runner | None = None) -> RemainingBudget | None:
     """Return what is left of the study's budgets; None where it has none."""
     limits = section(folder)
     if limits.gpu_hours is None and limits.core_hours is None:
         return None
-    return Purse(balances(folder, limits, (), _seen(folder, runner), runner))
+    return RemainingBudget(balances(folder, limits, (), _seen(folder, runner), runner))
 
 
 def _seen(folder: StudyFolder, runner: Runner | None) -> tuple[Mapping[str, Point], Sequence[PointStatus]]:

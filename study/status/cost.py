@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from study.executors import detached, load, submitted
 from study.executors.base import JobRun, Runner
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.records.last_sign import last_sign
 from study.records.point import Point
@@ -224,7 +224,7 @@ def _lost_idle(one: Charge) -> float:
     return one.seconds if not one.busy and one.lost else 0.0
 
 
-def devices(shape: Shape) -> Devices:
+def devices(shape: JobSpec) -> Devices:
     """Return what a job of this shape holds while it runs."""
     return Devices(shape.gpus, shape.cores, shape.pack)
 
@@ -239,7 +239,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
     for name, batch in known.batches.items():
         if not detached(batch) or batch.abandoned is not None:
             continue
-        shape = Shape.read(batch.resources)
+        shape = JobSpec.read(batch.resources)
         each = shape.hours * _devices(batch, None).count(unit)
         asked += 0.0 if batch.of_search else shape.jobs(len(batch.keys)) * each
         live = alive.get(name)
@@ -251,7 +251,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
 def _workers(known: ledger.Ledger, charges: Sequence[Charge], unit: str) -> tuple[float, float]:
     """Return the same of a search's jobs, whose batches name no points: of those that have run, and of the alive."""
     each = {
-        batch.job_id: Shape.read(batch.resources).hours * _devices(batch, None).count(unit)
+        batch.job_id: JobSpec.read(batch.resources).hours * _devices(batch, None).count(unit)
         for batch in submitted(known.batches.values())
         if batch.of_search
     }
@@ -266,7 +266,7 @@ def _devices(batch: ledger.Batch, point: Point | None) -> Devices:
     if not detached(batch):
         threads = point.config.runtime.threads if point is not None else 1
         return Devices(0, max(1, int(batch.resources.get("tasks") or 1)) * threads)
-    return devices(Shape.read(batch.resources))
+    return devices(JobSpec.read(batch.resources))
 
 
 def _charge(run: JobRun, asked: Devices) -> Charge:

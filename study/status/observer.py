@@ -19,7 +19,7 @@ from study.records.heartbeats import read_beat, slow_rank
 from study.records.last_sign import last_sign
 from study.records.point import Point, point_log
 from study.status.cache import Remembered
-from study.status.states import Evidence, PointStatus, Standing, judge
+from study.status.states import DerivedState, Evidence, PointStatus, derive_state
 from study.storage.files import RunLock, last_lines, read_json
 from study.storage.jsonl import Log
 from study.storage.layout import RunFolder, StudyFolder
@@ -96,7 +96,7 @@ class Observer:
         state, name = self.known, self._names.get(key, "")
         job = self.view.jobs.get(name)
         evidence, outcome = gather(self.folder, key, state, self.view, job, no_room=no_room, started=started)
-        return Seen(evidence, judge(evidence), outcome, name)
+        return Seen(evidence, derive_state(evidence), outcome, name)
 
     def _recall(self) -> Remembered:
         """Return what earlier looks found; the first call takes it over."""
@@ -139,7 +139,7 @@ class Seen:
     """One point: evidence, what that stands for, its run's outcome.json, SLURM's name of its job."""
 
     evidence: Evidence
-    standing: Standing
+    standing: DerivedState
     outcome: Mapping[str, Any] | None
     job_name: str = ""
 
@@ -227,7 +227,7 @@ def observe(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
 
 
 def _describe(
-    point: Point, folder: StudyFolder, seen: Evidence, standing: Standing, outcome: Mapping[str, Any] | None
+    point: Point, folder: StudyFolder, seen: Evidence, standing: DerivedState, outcome: Mapping[str, Any] | None
 ) -> PointStatus:
     attempt = seen.attempt
     job: Mapping[str, Any] = attempt.job if attempt else {}

@@ -83,7 +83,7 @@ NEVER_BEGAN = "it never began: its parent's job did not succeed"
 
 
 @dataclass(frozen=True)
-class Standing:
+class DerivedState:
     """A point's state, why it is that, and of what kind its end was."""
 
     state: PointState
@@ -91,25 +91,25 @@ class Standing:
     kind: Kind = Kind.NONE
 
 
-def judge(seen: Evidence) -> Standing:
+def derive_state(seen: Evidence) -> DerivedState:
     """Return where a point stands. Pure."""
     if seen.outcome is not None:
-        return Standing(PointState.DIVERGED if seen.outcome == AttemptState.DIVERGED else PointState.COMPLETED)
+        return DerivedState(PointState.DIVERGED if seen.outcome == AttemptState.DIVERGED else PointState.COMPLETED)
     attempt = seen.attempt
     if seen.batch is None:
         if attempt is not None and attempt.ended is None and seen.alive:
-            return Standing(PointState.RUNNING)
+            return DerivedState(PointState.RUNNING)
         if seen.waiting is not None:
-            return Standing(PointState.WAITING, seen.waiting)
+            return DerivedState(PointState.WAITING, seen.waiting)
         return _waiting(seen)
     mine = attempt if attempt is not None and attempt.batch == seen.batch.name else None
     return _scheduled(seen, mine) if detached(seen.batch) else _local(seen, mine)
 
 
-def _waiting(seen: Evidence) -> Standing:
+def _waiting(seen: Evidence) -> DerivedState:
     if seen.cancelled:
-        return Standing(PointState.CANCELLED)
-    return Standing(PointState.PENDING, "" if seen.refused is None else refused(seen.refused))
+        return DerivedState(PointState.CANCELLED)
+    return DerivedState(PointState.PENDING, "" if seen.refused is None else refused(seen.refused))
 
 
 def refused(said: str) -> str:
@@ -117,28 +117,28 @@ def refused(said: str) -> str:
     return f"{REFUSED}: {said}"
 
 
-def _local(seen: Evidence, mine: Attempt | None) -> Standing:
+def _local(seen: Evidence, mine: Attempt | None) -> DerivedState:
     if mine is None:
         # The attempt of an earlier batch may still be writing its checkpoint.
-        return Standing(PointState.RUNNING) if seen.alive else _waiting(seen)
+        return DerivedState(PointState.RUNNING) if seen.alive else _waiting(seen)
     if mine.ended is not None:
         return _ended(seen, mine.ended)
     if seen.alive is None:
-        return Standing(PointState.UNKNOWN, f"it was started on {mine.job.get('host')}: ask there")
+        return DerivedState(PointState.UNKNOWN, f"it was started on {mine.job.get('host')}: ask there")
     if seen.alive:
-        return Standing(PointState.RUNNING)
+        return DerivedState(PointState.RUNNING)
     if seen.cancelled:
-        return Standing(PointState.CANCELLED)
-    return Standing(PointState.INTERRUPTED, "its process was killed outright", Kind.KILLED)
+        return DerivedState(PointState.CANCELLED)
+    return DerivedState(PointState.INTERRUPTED, "its process was killed outright", Kind.KILLED)
 
 
-def _scheduled(seen: Evidence, mine: Attempt | None) -> Standing:
+def _scheduled(seen: Evidence, mine: Attempt | None) -> DerivedState:
     assert seen.batch is not None
     if seen.batch.ambiguous:
-        return Standing(PointState.UNKNOWN, "nobody wrote down whether it was submitted: submit again to settle it")
+        return DerivedState(PointState.UNKNOWN, "nobody wrote down whether it was submitted: submit again to settle it")
     job = seen.job
     if job is not None and job.state in ("queued", "running"):
-        return (_packed(seen.batch, mine) if job.state == "running" else None) or Standing(
+        return (_packed(seen.batch, mine) if job.state == "running" else None) or DerivedState(
             PointState(job.state), job.reason
         )
     ended = mine.ended if mine is not None else None
@@ -151,53 +151,53 @@ def _scheduled(seen: Evidence, mine: Attempt | None) -> Standing:
     return _never_said(seen, mine)
 
 
-def _never_said(seen: Evidence, mine: Attempt | None) -> Standing:
+def _never_said(seen: Evidence, mine: Attempt | None) -> DerivedState:
     """Return the standing of a point whose attempt, if there was one, wrote nothing of its end."""
     job = seen.job
     if job is not None and job.state != "unknown":
         return _ended_by_slurm(seen, job)
     if seen.cancelled and mine is None:
-        return Standing(PointState.CANCELLED)
+        return DerivedState(PointState.CANCELLED)
     said = job.reason or f"{SAYS} {job.word}" if job else seen.problem or "neither squeue nor sacct know it"
-    return Standing(PointState.UNKNOWN, said)
+    return DerivedState(PointState.UNKNOWN, said)
 
 
-def _left_to_another(seen: Evidence) -> Standing | None:
+def _left_to_another(seen: Evidence) -> DerivedState | None:
     """Return the standing of a point whose job found the run held: it goes on once its owner is known to be gone."""
     if seen.owned is None or seen.cancelled:
         return None
     if seen.owned:
-        return Standing(PointState.RUNNING, "an earlier attempt still has the run")
-    return Standing(PointState.INTERRUPTED, "an earlier attempt had the run; nobody has it any more", Kind.HELD)
+        return DerivedState(PointState.RUNNING, "an earlier attempt still has the run")
+    return DerivedState(PointState.INTERRUPTED, "an earlier attempt had the run; nobody has it any more", Kind.HELD)
 
 
-def _packed(batch: Batch, mine: Attempt | None) -> Standing | None:
+def _packed(batch: Batch, mine: Attempt | None) -> DerivedState | None:
     """Return the standing of a point that ended while the packed job goes on with those that share it."""
     if mine is None or not mine.ended or batch.pack == 1:
         return None
     match mine.ended.get("state"):
         case AttemptState.FAILED:
-            return Standing(PointState.FAILED, kind=_kind(mine.ended))
+            return DerivedState(PointState.FAILED, kind=_kind(mine.ended))
         case AttemptState.CANCELLED:
-            return Standing(PointState.CANCELLED)
+            return DerivedState(PointState.CANCELLED)
     return None
 
 
-def _ended(seen: Evidence, ended: Mapping[str, Any]) -> Standing:
+def _ended(seen: Evidence, ended: Mapping[str, Any]) -> DerivedState:
     """Return the state that an attempt wrote; why it was interrupted, the scheduler and the ledger know better."""
     state, kind, job = str(ended.get("state", "unknown")), _kind(ended), seen.job
     told = state in (AttemptState.INTERRUPTED, AttemptState.PREEMPTED)
     if detached(seen.batch) and job is None and not seen.queue_complete and (told or seen.again):
-        return Standing(PointState.UNKNOWN, f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
+        return DerivedState(PointState.UNKNOWN, f"its attempt ended, and SLURM may have requeued it: {seen.problem}")
     said = _by_job(job) if job is not None and (FAILURES[kind].unsure or told) else None
     if told and (seen.cancelled or said == Kind.CANCELLED):
-        return Standing(PointState.CANCELLED)
+        return DerivedState(PointState.CANCELLED)
     if job is not None and said is not None and said not in (Kind.NO_OUTCOME, Kind.CANCELLED):
         return _of(said, f"{SAYS} {job.word}")
     if told:
-        return Standing(PointState.INTERRUPTED, "preempted" if state == AttemptState.PREEMPTED else "", kind)
+        return DerivedState(PointState.INTERRUPTED, "preempted" if state == AttemptState.PREEMPTED else "", kind)
     said_so = state in (AttemptState.FAILED, AttemptState.TIME_LIMIT, AttemptState.DIVERGED)
-    return Standing(PointState(state), kind=kind if said_so else Kind.NONE)
+    return DerivedState(PointState(state), kind=kind if said_so else Kind.NONE)
 
 
 def _by_job(job: Job) -> Kind | None:
@@ -212,26 +212,26 @@ def _kind(ended: Mapping[str, Any]) -> Kind:
     return Kind(ended.get("state", "unknown")) if kind in (Kind.NONE, Kind.UNKNOWN) else kind
 
 
-def _of(kind: Kind, why: str) -> Standing:
+def _of(kind: Kind, why: str) -> DerivedState:
     """Return the standing of a point whose latest end was of this kind by what SLURM says."""
     gone = kind in (Kind.PREEMPTED, Kind.NODE_FAILURE)
-    return Standing(PointState.INTERRUPTED if gone else PointState(FAILURES[kind].state), why, kind)
+    return DerivedState(PointState.INTERRUPTED if gone else PointState(FAILURES[kind].state), why, kind)
 
 
-def _ended_by_slurm(seen: Evidence, job: Job) -> Standing:
+def _ended_by_slurm(seen: Evidence, job: Job) -> DerivedState:
     """Return the state of an attempt that ended without writing how: what SLURM says of its job."""
     said = f"{SAYS} {job.word}" + (f", {job.reason}" if job.reason else "")
     if job.state == "completed":
-        return Standing(PointState.FAILED, f"{said}, but there is no outcome", Kind.NO_OUTCOME)
+        return DerivedState(PointState.FAILED, f"{said}, but there is no outcome", Kind.NO_OUTCOME)
     if job.state in ("preempted", "node_failure"):
         return _of(_by_job(job) or Kind.UNKNOWN, said)
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
     branch = batch is not None and batch.resources.get("dependency")
     if branch and job.state == "cancelled" and not (seen.cancelled or begun or _by_a_person(job)):
-        return Standing(PointState.INTERRUPTED, NEVER_BEGAN)
+        return DerivedState(PointState.INTERRUPTED, NEVER_BEGAN)
     if job.state == "cancelled" or seen.cancelled:
-        return Standing(PointState.CANCELLED, said)
-    return Standing(PointState(job.state), said, _by_job(job) or Kind.UNKNOWN)
+        return DerivedState(PointState.CANCELLED, said)
+    return DerivedState(PointState(job.state), said, _by_job(job) or Kind.UNKNOWN)
 
 
 def _by_a_person(job: Job) -> bool:

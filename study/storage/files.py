@@ -96,7 +96,7 @@ def tail(path: Path, size: int = 8192) -> str:
     return text if end <= size else text.partition("\n")[2] or text
 
 
-class Reserve:
+class DiskReserve:
     """Room on a disk, held by a file of zeros until it is needed to write down that the disk was full."""
 
     def __init__(self, path: Path, size: int = RESERVE_BYTES) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from study.executors import query
 from study.executors.base import Executor, Runner, batch_name, chunks
-from study.executors.job_spec import Shape
-from study.planning.plan import Plan
+from study.executors.job_spec import JobSpec
+from study.planning.plan import StudyPlan
 from study.planning.sizing import Sized, in_words
 from study.process import code_snapshot
 from study.status import budget, cost
@@ -30,7 +30,7 @@ def scripts(
     frozen_one = any(one.shape.code == "frozen" for one in sized)
     copy = code_snapshot.would_be(folder, "frozen") if frozen_one else None
 
-    def script(shape: Shape, count: int | None, throttle: int | None = None) -> str:
+    def script(shape: JobSpec, count: int | None, throttle: int | None = None) -> str:
         own = copy if shape.code == "frozen" else None
         return executor.render(folder, shape, name, count, throttle, copy=own)
 
@@ -60,7 +60,7 @@ def asked(sized: Sequence[Sized]) -> str:
     return "\n".join([f"Asked if every job runs to its time limit: {head}{why}", *lines])
 
 
-def described(shape: Shape) -> str:
+def described(shape: JobSpec) -> str:
     """Return a shape in words: 2 nodes x 8 GPUs, 64 cores, 240 GB, 2 h."""
     nodes = f"{shape.nodes} nodes x " if shape.nodes > 1 else ""
     parts = [counted(shape.job_gpus_per_node, "GPU")] if shape.job_gpus_per_node else []
@@ -70,7 +70,7 @@ def described(shape: Shape) -> str:
 
 
 def outlook(
-    plan: Plan, executor: Executor, sized: Sequence[Sized], texts: Sequence[str], runner: Runner | None = None
+    plan: StudyPlan, executor: Executor, sized: Sequence[Sized], texts: Sequence[str], runner: Runner | None = None
 ) -> list[str]:
     """Return when the first arrays would start by the scheduler, why jobs of the study wait now, and the budget."""
     lines = list(dict.fromkeys(said for text in texts[:ESTIMATES] if (said := executor.estimate(text))))

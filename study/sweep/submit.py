@@ -18,12 +18,12 @@ from study.executors.base import Executor, Site
 from study.executors.prepare_data import gather
 from study.planning import devices, sizing
 from study.planning.estimate import rows, slots, speed
-from study.planning.plan import Plan, common, folder_of, make_plan
+from study.planning.plan import StudyPlan, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
 from study.records import lineage
 from study.records.corpus import epochs
 from study.records.point import Point
-from study.records.points import append_points, known_keys, load_points, settle
+from study.records.points import append_points, known_keys, load_points, resolve_run
 from study.records.settings import reference, settings
 from study.storage import locks
 from study.storage.files import write_atomic
@@ -52,7 +52,7 @@ def submit(composed: Sequence[Composed]) -> int:
     at_once = slots(config.cluster, config.run())
     _check_folder(config)
     sites = {name: load(name).site() for name in {one.config.cluster.executor for one in composed}}
-    settled = [settle(one.config, one.overrides) for one in composed]
+    settled = [resolve_run(one.config, one.overrides) for one in composed]
     wanted = [(one.config.cluster, run) for one, run in zip(composed, settled, strict=True)]
     laid_out = [(sizing.layout(cluster, run, sites[cluster.executor]), run) for cluster, run in wanted]
     devices.check(laid_out)
@@ -85,7 +85,7 @@ def _check_folder(config: StudyConfig) -> None:
         )
 
 
-def _check_weights(plan: Plan) -> None:
+def _check_weights(plan: StudyPlan) -> None:
     """Raise ValueError where weights or a checkpoint that runs are to begin with are not there.
 
     Weights of runs on nodes may lie where only these see them; checkpoints lie in studies, which this process sees too.
@@ -105,27 +105,27 @@ def _world(cluster: ClusterConfig, run: RunConfig) -> int:
     return count if load(cluster.executor).allocates else local_world(asdict(run.parallel), count)
 
 
-def _known(plan: Plan) -> dict[str, Point]:
+def _known(plan: StudyPlan) -> dict[str, Point]:
     """Return the study's points where a parent may be among them: reading thousands takes a moment."""
     return load_points(plan.folder) if lineage.parents(plan.points) else {}
 
 
-def _states(plan: Plan) -> dict[str, str]:
+def _states(plan: StudyPlan) -> dict[str, str]:
     """Return what is known of the points already: completed, or held by the study."""
     return {key: "completed" if plan.folder.run(key).outcome.exists() else "known" for key in known_keys(plan.folder)}
 
 
-def _sized(plan: Plan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
+def _sized(plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
     """Return the jobs that go to each scheduler, by shape; ValueError for one that could never start."""
     found: dict[str, list[sizing.Sized]] = {}
     for cluster, points in plan.batches():
         if load(cluster.executor).detached:
-            jobs = sizing.allot(plan.folder, points, cluster, sites[cluster.executor])
+            jobs = sizing.job_specs(plan.folder, points, cluster, sites[cluster.executor])
             found.setdefault(cluster.executor, []).extend(jobs)
     return found
 
 
-def _show(plan: Plan, at_once: int, times: float, console: Console, sites: Mapping[str, Site]) -> None:
+def _show(plan: StudyPlan, at_once: int, times: float, console: Console, sites: Mapping[str, Site]) -> None:
     first = plan.clusters[0]
     cluster = sizing.layout(first, plan.points[0].config, sites[first.executor])
     shown = rows(plan.points, _states(plan))
@@ -140,7 +140,9 @@ def _show(plan: Plan, at_once: int, times: float, console: Console, sites: Mappi
         console.print(f"The longest run reads the training text {times:.1f} times.")
 
 
-def _show_scripts(plan: Plan, executor: Executor, sized: Sequence[sizing.Sized], console: Console, site: Site) -> None:
+def _show_scripts(
+    plan: StudyPlan, executor: Executor, sized: Sequence[sizing.Sized], console: Console, site: Site
+) -> None:
     """Print the exact scripts that would be submitted, with what the scheduler says of them."""
     from study.sweep import dry_run
 
@@ -153,7 +155,7 @@ def _show_scripts(plan: Plan, executor: Executor, sized: Sequence[sizing.Sized],
     sys.stdout.write("\n".join([dry_run.asked(sized), *dry_run.outlook(plan, executor, sized, texts)]) + "\n")
 
 
-def _show_processes(plan: Plan, console: Console) -> None:
+def _show_processes(plan: StudyPlan, console: Console) -> None:
     """Print the commands that this command would run in its slots."""
     for cluster, points in plan.batches():
         if load(cluster.executor).detached:
@@ -169,7 +171,7 @@ def _show_processes(plan: Plan, console: Console) -> None:
     sys.stdout.write("\ndry_run=true: nothing was submitted, nothing was written.\n")
 
 
-def _write(plan: Plan) -> None:
+def _write(plan: StudyPlan) -> None:
     """Write the study's points and the settings of this submission; what is there already stays untouched."""
     from train.spec.yamlfile import dump
 
@@ -191,7 +193,7 @@ def _update(path: Path, text: str) -> None:
         write_atomic(path, text)
 
 
-def _execute(plan: Plan, console: Console) -> int:
+def _execute(plan: StudyPlan, console: Console) -> int:
     from study.reconcile.services import Services
     from study.reconcile.step import step
     from study.reconcile.triggers import Submit
@@ -210,7 +212,7 @@ def _execute(plan: Plan, console: Console) -> int:
     return 0
 
 
-def _next_commands(plan: Plan, submitted: int, console: Console) -> None:
+def _next_commands(plan: StudyPlan, submitted: int, console: Console) -> None:
     from rich.text import Text
 
     study = reference(plan.folder)

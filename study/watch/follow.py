@@ -16,7 +16,7 @@ from typing import Self
 from study import text
 from study.config.schema import ClusterConfig
 from study.executors import detached, load
-from study.executors.local import LOG, Slots
+from study.executors.local import LOG, LocalExecutor
 from study.failures.kinds import FAILURES, HELD
 from study.failures.retry_policy import ENDED_BADLY
 from study.planning.ranks import estimated_flops, slot_count
@@ -46,7 +46,7 @@ INTERRUPTED = 130
 NOT_GOOD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
 
 
-class Stop:
+class StopSignal:
     """Counts the requests to stop: Ctrl-C, SIGTERM, and the terminal going away.
 
     While `at_once`, Ctrl-C is not only counted: it raises KeyboardInterrupt.
@@ -72,10 +72,10 @@ class Stop:
             raise KeyboardInterrupt
 
 
-class Controller:
+class LocalRunner:
     """Starts the pending local runs of a study as slots become free."""
 
-    def __init__(self, observer: Observer, slots: Slots) -> None:
+    def __init__(self, observer: Observer, slots: LocalExecutor) -> None:
         self._observer = observer
         self.slots = slots
         self._broken: dict[tuple[str | None, str], int] = {}
@@ -196,14 +196,14 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
     pace = Pace({point.key: estimated_flops(point.config) for point in points})
     with ExitStack() as stack:
         # The first look at a large study takes a while; who only watches leaves nothing undone by going at once.
-        stop = stack.enter_context(Stop(at_once=not control))
+        stop = stack.enter_context(StopSignal(at_once=not control))
         syncer = stack.enter_context(SyncProcess(folder, if_needed=True))
         controller = None
         if control and not all(map(detached, observer.known.batches.values())):
             try:
                 stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
                 count = slot_count(cluster, [point.config for point in points])
-                controller = Controller(observer, Slots(folder, count))
+                controller = LocalRunner(observer, LocalExecutor(folder, count))
             except TimeoutError:
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
         with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:
@@ -225,7 +225,7 @@ def _waits(status: PointStatus) -> bool:
 
 
 def _watch(
-    observer: Observer, cluster: ClusterConfig, controller: Controller | None, shown: Display, stop: Stop
+    observer: Observer, cluster: ClusterConfig, controller: LocalRunner | None, shown: Display, stop: StopSignal
 ) -> list[PointStatus]:
     poll = Poll(observer, cluster.poll_seconds)
     told = 0
@@ -278,14 +278,14 @@ def pause(cpu_seconds: float) -> float:
     return max(TICK_SECONDS, min(MAX_REST_SECONDS, cpu_seconds / WATCHING_SHARE))
 
 
-def _rest(seconds: float, stop: Stop) -> None:
+def _rest(seconds: float, stop: StopSignal) -> None:
     """Sleep, but not on through a request to stop."""
     end = time.monotonic() + seconds
     while not stop.requests and (left := end - time.monotonic()) > 0:
         time.sleep(min(TICK_SECONDS, left))
 
 
-def _live(observer: Observer, statuses: Sequence[PointStatus], controller: Controller | None) -> list[PointStatus]:
+def _live(observer: Observer, statuses: Sequence[PointStatus], controller: LocalRunner | None) -> list[PointStatus]:
     """Return the points that can still end: without a process that starts local runs, pending ones wait for ever."""
     held = lineage.stranded(observer.points, {s.key for s in statuses if s.ended and s.state != "completed"})
     wanted = (s for s in statuses if s.batch is not None or s.state == "waiting")

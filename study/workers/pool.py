@@ -16,7 +16,7 @@ from typing import Any
 from study import text as terminal
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig, plain
-from study.executors import job_shape, load, submitted
+from study.executors import job_spec_of, load, submitted
 from study.executors.base import AnySite, batch_name
 from study.executors.local import write_batch
 from study.executors.prepare_data import gather
@@ -27,13 +27,13 @@ from study.planning.ranks import tasks
 from study.process import code_snapshot as frozen_code
 from study.process.children import job_environment, python, spawn
 from study.reconcile.services import Services
-from study.reconcile.step import SUBMITTER_SECONDS, step
+from study.reconcile.step import step
 from study.reconcile.triggers import LostUnits, Units, Workers
 from study.reconcile.units import choose_code, withdraw
 from study.records import ledger, outcomes
 from study.records.corpus import corpus_of
 from study.records.point import Point
-from study.records.points import known_keys, one_budget, settle
+from study.records.points import known_keys, one_budget, resolve_run
 from study.records.settings import reference
 from study.records.settings import settings as study_settings
 from study.search import outlook, view
@@ -41,11 +41,11 @@ from study.search.from_overrides import WORKERS, check_first_rung, enqueued, set
 from study.search.settings import Settings, refuse_another, save, with_rungs_of
 from study.search.settings import load as load_settings
 from study.search.trial_point import frozen
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage import locks
 from study.storage.files import locked, write_atomic
 from study.storage.layout import StudyFolder
-from study.watch.follow import INTERRUPTED, Stop
+from study.watch.follow import INTERRUPTED, StopSignal
 from study.watch.sync_process import SyncProcess
 from study.workers import unit_jobs, waiting
 from sweeps.space import Condition, Domain
@@ -71,7 +71,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
         raise ValueError(
             f"study.name={folder.name}: this study has points that no search made ({len(there):,}): take another name"
         )
-    run = settle(composed.config, composed.overrides)
+    run = resolve_run(composed.config, composed.overrides)
     site = load(config.cluster.executor).site() if config.cluster.auto else AnySite()
     by_unit = (
         config.search.shape == "jobs"
@@ -132,11 +132,11 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
     """
     with suppress(TimeoutError):  # whoever looks at the search does it as well
         step(folder, Services(), LostUnits())
-    office = Office.of(folder)
+    queue = TrialQueue.of(folder)
     version = frozen_code.take(folder, mode)
     copy = frozen_code.source(folder, mode, version.id)
     name = write_batch(folder, [], version.id, {"code": mode})
-    with Stop() as stop, SyncProcess(folder) as syncer:
+    with StopSignal() as stop, SyncProcess(folder) as syncer:
         workers = [_spawn(folder, name, copy) for _ in range(count)]
         shown, told = 0.0, 0
         while any(worker.poll() is None for worker in workers):
@@ -147,21 +147,21 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
                     worker.terminate() if told == 1 else worker.kill()
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
-                office.refresh()
-                terminal.show(view.line(office.look().search))
+                queue.refresh()
+                terminal.show(view.line(queue.look().search))
             time.sleep(TICK_SECONDS)
-        office.refresh()
+        queue.refresh()
         outcomes.export(folder)
-        terminal.show(view.text(office.search, folder, time.time()))
+        terminal.show(view.text(queue.search, folder, time.time()))
         if stop.requests:
             print(f"Carry on with the same command, or look:  python -m study status {reference(folder)}")
             return INTERRUPTED
         syncer.finish(stop)
-    if office.search.why_stopped:
-        print(f"the search is stopped: {office.search.why_stopped}", file=sys.stderr)
+    if queue.search.why_stopped:
+        print(f"the search is stopped: {queue.search.why_stopped}", file=sys.stderr)
         return 1
-    if office.search.over:
-        return 1 if outlook.nothing_finished(office.search) else 0
+    if queue.search.over:
+        return 1 if outlook.nothing_finished(queue.search) else 0
     print(f"every worker ended and work is left: see {folder.jobs / 'workers.log'}", file=sys.stderr)
     return 1
 
@@ -171,22 +171,22 @@ def watch(folder: StudyFolder) -> int:
 
     Why SLURM does not start its jobs is said once, and again where that changes.
     """
-    office, noted = Office.of(folder), list[str]()
-    with Stop() as stop:
+    queue, noted = TrialQueue.of(folder), list[str]()
+    with StopSignal() as stop:
         shown = 0.0
-        while not office.search.over and not office.search.stopped and not stop.requests:
+        while not queue.search.over and not queue.search.stopped and not stop.requests:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 unit_jobs.advance_quietly(folder)
-                terminal.show(view.line(office.look().search))
+                terminal.show(view.line(queue.look().search))
                 if noted != (noted := waiting.lines(folder)) and noted:
                     terminal.show("\n".join(noted))
             time.sleep(TICK_SECONDS)
-            office.refresh()
-    terminal.show(view.text(office.look().search, folder, time.time()))
+            queue.refresh()
+    terminal.show(view.text(queue.look().search, folder, time.time()))
     if stop.requests:
         return INTERRUPTED
-    return 1 if outlook.nothing_finished(office.search) else 0
+    return 1 if outlook.nothing_finished(queue.search) else 0
 
 
 def cancel(folder: StudyFolder) -> str:
@@ -194,10 +194,10 @@ def cancel(folder: StudyFolder) -> str:
 
     A search that is over stays as it is.
     """
-    office = Office.of(folder)
-    if office.search.over and not office.search.stopped:
+    queue = TrialQueue.of(folder)
+    if queue.search.over and not queue.search.stopped:
         return f"{folder.name}: the search is over, there is nothing to stop; jobs that still wait end as they start"
-    office.say("stopped")
+    queue.say("stopped")
     withdraw(folder)
     known = ledger.read(folder)
     batches = submitted(known.batches.values())
@@ -240,7 +240,7 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     single = config.search.shape == "jobs"
     arrays = not single and executor.site().array_limit
     name = batch_name(folder.name, "dryrun")
-    shape, copy = job_shape(config.cluster), frozen_code.would_be(folder, config.cluster.code)
+    shape, copy = job_spec_of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
     text = executor.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
     print(f"\nThis script would be submitted with {executor.command}:\n")
     if single:
@@ -256,14 +256,16 @@ def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings
     Under one lock: a command that is refused because another one submits has changed nothing.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
-    with locked(folder.submitting, SUBMITTER_SECONDS):
+    as_jobs = config.search.shape == "jobs"
+
+    def begin() -> None:
         _begin(folder, config, wanted)
-        if config.search.shape == "jobs":
+        if as_jobs:
             choose_code(folder, config.cluster.code)
-    if config.search.shape == "jobs":
-        print(f"submitted {step(folder, Services(), Units()).submitted} jobs")
-    else:
-        step(folder, Services(), Workers(count, config.cluster))
+
+    done = step(folder, Services(), Units(begin) if as_jobs else Workers(count, config.cluster, begin))
+    if as_jobs:
+        print(f"submitted {done.submitted} jobs")
     _say_next(folder)
 
 
@@ -281,9 +283,9 @@ def _spawn(folder: StudyFolder, name: str, copy: Path | None) -> subprocess.Pope
 def _begin(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
     """Write a search down, or what is allowed to it from now on; points of the user's come first, a stop is over."""
     _write(folder, config, wanted)
-    office = Office.of(folder)
-    office.enqueue([enqueued(point, office.search.space) for point in config.search.enqueue])
-    office.say("resumed")
+    queue = TrialQueue.of(folder)
+    queue.enqueue([enqueued(point, queue.search.space) for point in config.search.enqueue])
+    queue.say("resumed")
 
 
 def _outlook(
@@ -293,7 +295,7 @@ def _outlook(
 
     Of one that has begun how far it is: what it has reached counts as well.
     """
-    if load_settings(folder) is not None and (there := Office.of(folder).search).trials:
+    if load_settings(folder) is not None and (there := TrialQueue.of(folder).search).trials:
         return [f"  begun: {view.line(there)}; what is left:  python -m study status {reference(folder)}"]
     made = rows(corners, {})
     tokens = [row.flops / row.tokens for row in made]

@@ -9,7 +9,7 @@ from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import LostUnits, UnitEnd, Units
 from study.records import ledger
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 
 QUIET = Services(say=partial(print, file=sys.stderr, flush=True))
@@ -21,7 +21,7 @@ def advance_quietly(folder: StudyFolder, services: Services = QUIET) -> None:
 
     What SLURM refused for good is not tried again before the study's command is given again, or a job of it ends.
     """
-    as_jobs = Office.of(folder).settings.shape == "jobs" and ledger.read(folder).refusal is None
+    as_jobs = TrialQueue.of(folder).settings.shape == "jobs" and ledger.read(folder).refusal is None
     _take(folder, services, Units() if as_jobs else LostUnits())
 
 

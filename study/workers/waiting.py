@@ -7,7 +7,7 @@ from study.executors.base import ALIVE
 from study.records import ledger
 from study.records.ledger import UNIT
 from study.records.settings import reference
-from study.search.trial_queue import JOB, Office
+from study.search.trial_queue import JOB, TrialQueue
 from study.status.observer import Look
 from study.status.overview import bad_ends, next_action, queued_lines, refused_lines, waiting_lines
 from study.status.states import PointState, PointStatus, refused
@@ -22,7 +22,7 @@ def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
     """
     known = submitted(ledger.read(folder).batches.values())
     if any(UNIT in batch.resources for batch in known):
-        wanted = {claim.worker.removeprefix(JOB) for claim in Office.of(folder).search.claims.values()}
+        wanted = {claim.worker.removeprefix(JOB) for claim in TrialQueue.of(folder).search.claims.values()}
         known = [b for b in known if UNIT not in b.resources or wanted.intersection([b.name, *b.keys])]
     executors = {batch.job_id: batch.executor for batch in known}
     return [

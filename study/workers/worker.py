@@ -24,8 +24,8 @@ from study.executors.base import RankInfo
 from study.executors.local import LOCAL
 from study.failures.kinds import DIVERGED, HELD, INTERRUPTED, Kind
 from study.failures.retry_policy import TOLD
-from study.job.__main__ import NOT_WANTED, join, lead
-from study.job.attempt import Work
+from study.job.__main__ import NOT_WANTED, run_first_rank, run_other_rank
+from study.job.attempt import JobContext
 from study.planning.ranks import local_world
 from study.process.children import Signals
 from study.records import checkpoints, ledger
@@ -35,7 +35,7 @@ from study.records.point import find_point
 from study.search import pins
 from study.search.leases import Lease
 from study.search.state import Claim
-from study.search.trial_queue import JOB, Office
+from study.search.trial_queue import JOB, TrialQueue
 from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
 from study.workers import unit_jobs
@@ -64,19 +64,19 @@ class Ending:
 class Worker:
     """One process of a worker: its study, its batch in the ledger, its place among the ranks of its job."""
 
-    office: Office
+    queue: TrialQueue
     batch: ledger.Batch
     place: RankInfo
     ranks: RankSync
     signals: Signals
 
-    def work(self, key: str, claim: int, until: int | None) -> Work:
+    def work(self, key: str, claim: int, until: int | None) -> JobContext:
         """Return what `study.job` advances for a claim."""
         place = self.place
         if place.starts_ranks:  # it starts the ranks of a trial itself, as many as that needs
-            place = replace(place, world=local_world(find_point(self.office.folder, key).raw.get("parallel") or {}, 1))
+            place = replace(place, world=local_world(find_point(self.queue.folder, key).raw.get("parallel") or {}, 1))
         batch = replace(self.batch, executor=place.executor, keys=(key,))
-        return Work(self.office.folder, batch, key, place, until, unit=claim)
+        return JobContext(self.queue.folder, batch, key, place, until, unit=claim)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = ledger.read(folder).batches.get(given.name)
     place = here(LOCAL if known is None else known.executor)
     batch = known or ledger.Batch(given.name, place.executor, (), time.time())
-    worker = Worker(Office.of(folder), batch, place, RankSync(folder, place), signals)
+    worker = Worker(TrialQueue.of(folder), batch, place, RankSync(folder, place), signals)
     if UNIT in batch.resources:
         return one(worker)
     return pool(worker) if place.first else follow(worker)
@@ -105,16 +105,16 @@ def here(executor: str) -> RankInfo:
 
 def pool(worker: Worker) -> int:
     """Claim and advance units until none is left: the first rank of a worker."""
-    office, name = worker.office, f"{worker.batch.name}/{socket.gethostname()}/{worker.place.job_id}"
+    queue, name = worker.queue, f"{worker.batch.name}/{socket.gethostname()}/{worker.place.job_id}"
     claim: Claim | None = None
-    office.rehearse()
+    queue.rehearse()
     while claim is not None or not worker.signals.received:
-        claim = claim or office.claim(name)
+        claim = claim or queue.claim(name)
         if claim is not None:
             claim = Advance(worker, claim, name).run()
-        elif office.search.over:
+        elif queue.search.over:
             print("nothing left to do", flush=True)
-            pins.release_all(office.folder, office.search)
+            pins.release_all(queue.folder, queue.search)
             worker.ranks.leave(0)
             return 0
         else:
@@ -130,31 +130,31 @@ def follow(worker: Worker) -> int:
         if decision.over is not None:
             return decision.over
         work = worker.work(decision.key, decision.claim, decision.until)
-        join(work, worker.signals, partial(ranks.given_up, decision))
+        run_other_rank(work, worker.signals, partial(ranks.given_up, decision))
     return INTERRUPTED
 
 
 def one(worker: Worker) -> int:
     """Advance the unit that this job was submitted for, then see to it that the next ones are submitted."""
-    office = worker.office
+    queue = worker.queue
     unit = _unit(worker)
-    found = [c for c in office.search.claims.values() if c.worker == f"{JOB}{unit}"]
+    found = [c for c in queue.search.claims.values() if c.worker == f"{JOB}{unit}"]
     if unit is None or not found:
         print(f"{worker.batch.name}: nothing to do: its unit was given up, or it is over", file=sys.stderr)
         return NOT_WANTED
     claim = found[0]
-    if office.search.stopped:  # while this job was on its way, so that nobody could cancel it
+    if queue.search.stopped:  # while this job was on its way, so that nobody could cancel it
         if worker.place.first:
-            with office.transaction():
-                if office.search.is_current(claim.number, claim.unit.trial):
-                    office.lose(claim, "the search was stopped", 0.0, begun=False)
+            with queue.transaction():
+                if queue.search.is_current(claim.number, claim.unit.trial):
+                    queue.lose(claim, "the search was stopped", 0.0, begun=False)
         print(f"{worker.batch.name}: nothing to do: the search was stopped", file=sys.stderr)
         return NOT_WANTED
     if not worker.place.first:
-        return join(worker.work(claim.key, claim.number, _until(office, claim)), worker.signals)
+        return run_other_rank(worker.work(claim.key, claim.number, _until(queue, claim)), worker.signals)
     advance = Advance(worker, claim)
     advance.run()
-    unit_jobs.advance_at_end(office.folder)
+    unit_jobs.advance_at_end(queue.folder)
     return advance.code
 
 
@@ -164,7 +164,7 @@ def _unit(worker: Worker) -> str | None:
     if not keys:  # an earlier version submitted each as a batch that has its name
         return name
     unit = keys[int(os.environ.get("SLURM_ARRAY_TASK_ID") or 0)]
-    return unit if ledger.read(worker.office.folder).current.get(unit) == name else None
+    return unit if ledger.read(worker.queue.folder).current.get(unit) == name else None
 
 
 class Advance:
@@ -176,27 +176,27 @@ class Advance:
 
     def __init__(self, worker: Worker, claim: Claim, name: str | None = None) -> None:
         self._worker, self._claim, self._name = worker, claim, name
-        self._office, self._run = worker.office, worker.office.folder.run(claim.key)
+        self._queue, self._run = worker.queue, worker.queue.folder.run(claim.key)
         self._next: Claim | None = None
         self._told = False
         self._warm = False
         self._trained = _training(self._run) or 0.0
-        settings = worker.office.settings
+        settings = worker.queue.settings
         leased = name is not None
         self._lease = Lease(
-            worker.office.folder, claim, settings.lease, self._limit(claim), worker.signals.pass_on, beating=leased
+            worker.queue.folder, claim, settings.lease, self._limit(claim), worker.signals.pass_on, beating=leased
         )
         self.code = 0
 
     def run(self) -> Claim | None:
         """Advance to the end of the last unit, write down what came of each; return a claim of another run, if any."""
         worker, claim = self._worker, self._claim
-        until = _until(self._office, claim)
+        until = _until(self._queue, claim)
         print(f"trial {claim.unit.trial} ({claim.key}) to {claim.unit.until:,} tokens", flush=True)
         worker.ranks.begin(claim.key, claim.number, until)
         work = worker.work(claim.key, claim.number, until)
         with self._lease:
-            self.code = lead(replace(work, further=self._further if self._name else None), worker.signals)
+            self.code = run_first_rank(replace(work, further=self._further if self._name else None), worker.signals)
             if not self._told:
                 self._tell(self.code)
         worker.ranks.end()
@@ -208,7 +208,7 @@ class Advance:
             return None
         self._tell(0)
         assert self._name is not None
-        found = self._office.claim(self._name)
+        found = self._queue.claim(self._name)
         if found is None or found.key != self._claim.key:
             self._next = found
             if found is not None:
@@ -221,13 +221,13 @@ class Advance:
 
     def _tell(self, code: int) -> None:
         """Write down how the present unit ended."""
-        worker, office, claim, lease = self._worker, self._office, self._claim, self._lease
+        worker, queue, claim, lease = self._worker, self._queue, self._claim, self._lease
         end = ending(worker, claim, code, lease.used_up)
         if end.how == "reached" and end.tokens is not None:
-            pins.keep(office.folder, office.search, claim.key, end.tokens)
+            pins.keep(queue.folder, queue.search, claim.key, end.tokens)
         trained = _training(self._run)
         self._told = True
-        held = office.tell(
+        held = queue.tell(
             claim, end.how, end.why, end.value,
             tokens=end.tokens,
             seconds=lease.seconds,
@@ -236,22 +236,22 @@ class Advance:
             kind=end.kind,
         )  # fmt: skip
         if end.stops:
-            office.say("stopped", end.why)
+            queue.say("stopped", end.why)
             print(f"the search is stopped: {end.why}", file=sys.stderr, flush=True)
         self._trained = trained or 0.0
         if held:
-            pins.release(office.folder, office.search, claim)
+            pins.release(queue.folder, queue.search, claim)
         else:
             what = "the claim was given up meanwhile; what was trained stays in its checkpoint"
             print(f"trial {claim.unit.trial}: {what}", flush=True)
 
     def _limit(self, claim: Claim) -> float | None:
-        return None if claim.reserved is None else claim.reserved / self._office.settings.devices
+        return None if claim.reserved is None else claim.reserved / self._queue.settings.devices
 
 
 def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> Ending:
     """Return how a unit ended; of a bad end what the study's policy makes of it."""
-    run = worker.office.folder.run(claim.key)
+    run = worker.queue.folder.run(claim.key)
     found = value_at(run, claim.unit.until)
     if code == 0 and found is not None:
         return Ending("reached", "", *found)
@@ -261,7 +261,7 @@ def ending(worker: Worker, claim: Claim, code: int, used_up: bool) -> Ending:
         return Ending("lost", "the device time set aside for it was used up")
     kind = Kind.NO_OUTCOME if code == 0 else Kind.HELD if code == HELD else _kind(run) or Kind.UNKNOWN
     said = "it ended without a validation loss" if code == 0 else f"exit code {code} ({kind})"
-    then = worker.office.verdict(claim, Kind.INTERRUPTED if code == INTERRUPTED and kind == Kind.UNKNOWN else kind)
+    then = worker.queue.verdict(claim, Kind.INTERRUPTED if code == INTERRUPTED and kind == Kind.UNKNOWN else kind)
     if then.gives_up:
         return Ending("failed", f"{said}: {then.why}", kind=kind)
     if then.stops_all:
@@ -285,8 +285,8 @@ def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
     return None
 
 
-def _until(office: Office, claim: Claim) -> int | None:
-    return claim.unit.until if claim.unit.until < office.settings.R else None
+def _until(queue: TrialQueue, claim: Claim) -> int | None:
+    return claim.unit.until if claim.unit.until < queue.settings.R else None
 
 
 def _kind(run: RunFolder) -> Kind:

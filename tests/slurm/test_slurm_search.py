@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from study.search.state import Search
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from tests.slurm.cluster import ClusterError, ThrowawayCluster, wait_for
 from tests.slurm.lab import TINY, Lab
@@ -54,7 +54,7 @@ def test_trials_finish_though_workers_and_nodes_do_not(own: Lab) -> None:
     folder = StudyFolder(own.folder / "runs" / "asha")
 
     def search() -> Search:
-        return Office.of(folder).search
+        return TrialQueue.of(folder).search
 
     wait_for("two claims", lambda: len(search().claims) >= 2)
     killed, fenced = list(search().claims.values())[:2]
@@ -90,7 +90,7 @@ SMALL = (
 
 
 def _search_in(lab: Lab, name: str) -> Search:
-    return Office.of(StudyFolder(lab.folder / "runs" / name)).search
+    return TrialQueue.of(StudyFolder(lab.folder / "runs" / name)).search
 
 
 def _notes(lab: Lab, name: str) -> list[dict[str, Any]]:

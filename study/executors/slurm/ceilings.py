@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from study.executors.job_spec import Shape
-from study.executors.slurm.limits import Asked, Association, Qos, Room, holding
+from study.executors.job_spec import JobSpec
+from study.executors.slurm.limits import Asked, Association, Limits, Qos, holding
 
 WALL = "time"
 UNITS = {"cpu": "core(s)", "gres/gpu": "GPU(s)", "node": "node(s)", "mem": "GB", WALL: "minutes"}
@@ -28,7 +28,7 @@ class Ceiling:
     what: str
 
 
-def beyond(shape: Shape, allowed: Room) -> str | None:
+def beyond(shape: JobSpec, allowed: Limits) -> str | None:
     """Return why a job of this shape can never start for what accounting allows it, and what would fit. Pure."""
     over = _over(shape, allowed)
     if not over:
@@ -41,7 +41,7 @@ def beyond(shape: Shape, allowed: Room) -> str | None:
     return f"a job{packed} would ask {said}, so it could never start: {_fitting(shape, allowed, over)}"
 
 
-def ceilings(shape: Shape, allowed: Room) -> list[Ceiling]:
+def ceilings(shape: JobSpec, allowed: Limits) -> list[Ceiling]:
     """Return the most that one job may ask where it asks to be run, as far as anything says it. Pure."""
     if not allowed.controller.enforced:
         return []
@@ -50,7 +50,7 @@ def ceilings(shape: Shape, allowed: Room) -> list[Ceiling]:
     return [*_of_one_job(counted, levels), *_of_groups(counted, levels)]
 
 
-def longest(shape: Shape, allowed: Room) -> int | None:
+def longest(shape: JobSpec, allowed: Limits) -> int | None:
     """Return the longest time limit that a job may ask [minutes]; None where nothing limits it."""
     return min((one.most for one in ceilings(shape, allowed) if one.resource == WALL), default=None)
 
@@ -85,7 +85,7 @@ def _first(said: Sequence[tuple[str, Mapping[str, int]]]) -> Iterator[Ceiling]:
                 yield Ceiling(resource, most, what)
 
 
-def _asks(shape: Shape, resource: str) -> int:
+def _asks(shape: JobSpec, resource: str) -> int:
     """Return the least of a resource that a job of this shape is given."""
     if resource == "mem":
         return round((shape.job_mem_gb or 0.0) * 1024) * shape.nodes
@@ -93,7 +93,7 @@ def _asks(shape: Shape, resource: str) -> int:
     return asked[resource]
 
 
-def _over(shape: Shape, allowed: Room) -> list[Ceiling]:
+def _over(shape: JobSpec, allowed: Limits) -> list[Ceiling]:
     """Return the limits that a job of this shape is beyond, the tightest of each resource."""
     over = [one for one in ceilings(shape, allowed) if _asks(shape, one.resource) > one.most]
     tightest = {one.resource: one for one in sorted(over, key=lambda one: -one.most)}
@@ -104,7 +104,7 @@ def _amount(resource: str, value: int) -> str:
     return f"{value / 1024 if resource == 'mem' else value:,g} {UNITS[resource]}"
 
 
-def _fitting(shape: Shape, allowed: Room, over: Sequence[Ceiling]) -> str:
+def _fitting(shape: JobSpec, allowed: Limits, over: Sequence[Ceiling]) -> str:
     """Return the overrides with which the job would fit."""
     for pack in range(shape.pack - 1, 0, -1):
         if not _over(replace(shape, pack=pack), allowed):
@@ -119,7 +119,7 @@ def _fitting(shape: Shape, allowed: Room, over: Sequence[Ceiling]) -> str:
     return f"{said} would fit" + (", and a run that reaches it is resumed" if changed == ["time_minutes"] else "")
 
 
-def _less(shape: Shape, one: Ceiling) -> Shape:
+def _less(shape: JobSpec, one: Ceiling) -> JobSpec:
     """Return the shape with less of a resource: fewer nodes first, for what a node does is sized for its devices."""
     less: dict[str, Any] = {}
     if one.most < 1:

@@ -13,8 +13,8 @@ from study.executors.slurm import query
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
-    from study.executors.job_spec import Shape
-    from study.executors.slurm.limits import Room
+    from study.executors.job_spec import JobSpec
+    from study.executors.slurm.limits import Limits
     from study.executors.slurm.nodes import Site
     from study.failures.kinds import Kind
     from study.records.ledger import Batch
@@ -41,7 +41,7 @@ class Slurm(Executor):
     def render(
         self,
         folder: StudyFolder,
-        shape: Shape,
+        shape: JobSpec,
         name: str,
         count: int | None,
         parallel: int | None = None,
@@ -54,7 +54,7 @@ class Slurm(Executor):
 
         return sbatch.render(folder, shape, name, count, parallel, module=module, copy=copy)
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: Shape | None = None) -> str:
+    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
         """Submit by sbatch."""
         from study.executors.slurm import sbatch
 
@@ -96,7 +96,7 @@ class Slurm(Executor):
 
         return site.site(self.runner, memory, now)
 
-    def limits(self, memory: Path, now: float) -> Room:
+    def limits(self, memory: Path, now: float) -> Limits:
         """Ask squeue, sdiag, scontrol and sacctmgr."""
         from study.executors.slurm import site
 

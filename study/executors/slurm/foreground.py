@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from study.config.schema import ClusterConfig
-from study.executors import job_shape
+from study.executors import job_spec_of
 
 NOT_FOR_SRUN = frozenset({
     "batch", "export-file", "get-user-env", "gid", "ignore-pbs", "kill-on-invalid-dep", "nodefile", "parsable", "uid",
@@ -40,7 +40,7 @@ def srun_command(words: Sequence[str], cluster: ClusterConfig) -> list[str]:
 
 def _further(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
     """Yield the options of cluster.sbatch that such a job takes, with their values; a flag has ''."""
-    for name, value in job_shape(cluster).sbatch:
+    for name, value in job_spec_of(cluster).sbatch:
         if name == "gres":
             other = [part for part in value.split(",") if not part.removeprefix("gres/").startswith("gpu")]
             yield from [(name, ",".join(other))] if other else []

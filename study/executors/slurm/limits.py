@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from study.executors.base import ARRAY_LIMIT, Cap
+from study.executors.base import ARRAY_LIMIT, Limit
 
 if TYPE_CHECKING:
-    from study.executors.job_spec import Shape
+    from study.executors.job_spec import JobSpec
 
 REFUSALS = (
     "AssocGrpSubmitJobsLimit",
@@ -58,8 +58,8 @@ class Association:
     parent: str = ""
     default: bool = False
     default_qos: str = ""
-    max_submit: Cap | None = None
-    group_submit: Cap | None = None
+    max_submit: Limit | None = None
+    group_submit: Limit | None = None
     max_tres: Mapping[str, int] = field(default_factory=dict)
     max_wall: int | None = None
     group_tres: Mapping[str, int] = field(default_factory=dict)
@@ -73,9 +73,9 @@ class Qos:
     """
 
     name: str
-    group_submit: Cap | None = None
-    per_user: Cap | None = None
-    per_account: Mapping[str, Cap] = field(default_factory=dict)
+    group_submit: Limit | None = None
+    per_user: Limit | None = None
+    per_account: Mapping[str, Limit] = field(default_factory=dict)
     account_most: int | None = None
     max_tres: Mapping[str, int] = field(default_factory=dict)
     max_wall: int | None = None
@@ -123,7 +123,7 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Room:
+class Limits:
     """All that one look at the limits gave.
 
     everybody: jobs of all users that wait or run, as far as known. problem: why nothing should be submitted on its
@@ -148,7 +148,7 @@ class Room:
         """Jobs of one array at most; 0: jobs are submitted one by one."""
         return array_limit(self.controller.max_array)
 
-    def tightest(self, shape: Shape) -> Cap | None:
+    def tightest(self, shape: JobSpec) -> Limit | None:
         """Return the limit of which the least is left for jobs of this shape; None where there is none."""
         asked = Asked(self.user, shape.account, shape.partition, shape.qos)
         return min(caps(self, asked), key=lambda cap: cap.left, default=None)
@@ -193,7 +193,7 @@ def merge(seen: Accounts, associations: Sequence[Association], named: Mapping[st
     return Accounts(tuple(filled), qos, live=True)
 
 
-def caps(room: Room, asked: Asked) -> list[Cap]:
+def caps(room: Limits, asked: Asked) -> list[Limit]:
     """Return the limits that hold for a submission, with what is used of each. Pure.
 
     Where the controller does not count, the user's own jobs in squeue stand in: they may be more than what a limit
@@ -203,7 +203,7 @@ def caps(room: Room, asked: Asked) -> list[Cap]:
     found = []
     if controller.max_jobs is not None:
         held = max(queue.held, room.everybody + queue.held - queue.total)
-        found.append(Cap("MaxJobCount of the cluster", controller.max_jobs - 1, held))
+        found.append(Limit("MaxJobCount of the cluster", controller.max_jobs - 1, held))
     if not controller.enforced:
         return found
     own = None if accounts.live else queue.total
@@ -213,7 +213,7 @@ def caps(room: Room, asked: Asked) -> list[Cap]:
     for qos in levels:
         found += [_used(cap, own) for cap in (qos.group_submit, qos.per_user) if cap]
         if counted and qos.account_most is not None:
-            unseen = Cap(f"MaxSubmitJobsPerAccount of QOS {qos.name}", qos.account_most, queue.total)
+            unseen = Limit(f"MaxSubmitJobsPerAccount of QOS {qos.name}", qos.account_most, queue.total)
             found.append(qos.per_account.get(counted[0].account, unseen))
     return found
 
@@ -265,5 +265,5 @@ def _upwards(associations: Sequence[Association], mine: Association | None) -> I
         name = accounts[name].parent
 
 
-def _used(cap: Cap, own: int | None) -> Cap:
+def _used(cap: Limit, own: int | None) -> Limit:
     return cap if own is None else replace(cap, used=own)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from study.executors.base import Answer, Runner
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.executors.slurm import ceilings, limits, parse_limits, query
 from study.text import counted
 
@@ -44,7 +44,7 @@ class Site:
     nodes: tuple[Nodes, ...] = ()
     complete: bool = False
     problem: str = ""
-    allowed: limits.Room = field(default_factory=limits.Room)
+    allowed: limits.Limits = field(default_factory=limits.Limits)
 
     def of(self, partition: str | None) -> tuple[Nodes, ...]:
         """Return the nodes of these partitions (a comma-separated list), or of the default one."""
@@ -58,7 +58,7 @@ class Site:
         """Jobs of one array at most; 0: jobs are submitted one by one."""
         return self.allowed.array_limit
 
-    def check(self, shape: Shape) -> str | None:
+    def check(self, shape: JobSpec) -> str | None:
         """Return why a job of this shape can never start, and what would fit; None where it may."""
         return never(shape, self) or ceilings.beyond(shape, self.allowed)
 
@@ -66,7 +66,7 @@ class Site:
         """Return the most GPUs that a node of a partition has; 0: none, or not known."""
         return max((n.gpus for n in self.of(partition)), default=0)
 
-    def longest_minutes(self, shape: Shape) -> int | None:
+    def longest_minutes(self, shape: JobSpec) -> int | None:
         """Return the longest time limit that a job may ask, by its partition, account and QOS [minutes]."""
         most = [limit for limit in (ceilings.longest(shape, self.allowed),) if limit]
         limits = [nodes.minutes for nodes in self.of(shape.partition)]
@@ -93,7 +93,7 @@ def read_site(answer: Answer) -> Site:
     return Site(tuple(found), not problem, problem)
 
 
-def never(shape: Shape, site: Site) -> str | None:
+def never(shape: JobSpec, site: Site) -> str | None:
     """Return why a job of this shape can never start at this site, and what would fit; None where it may. Pure."""
     if not site.complete:
         return None
@@ -117,7 +117,7 @@ def never(shape: Shape, site: Site) -> str | None:
     return _too_large(shape, there, where) or _too_long(shape, there, where) or _too_many(shape, there, where)
 
 
-def _too_large(shape: Shape, there: tuple[Nodes, ...], where: str) -> str | None:
+def _too_large(shape: JobSpec, there: tuple[Nodes, ...], where: str) -> str | None:
     cores = shape.tasks_per_node * shape.job_cpus_per_task
     memory, gpus = shape.job_mem_gb or 0.0, shape.job_gpus_per_node
     if any(n.cores >= cores and n.mem_gb * 1.001 >= memory and n.gpus >= gpus for n in there):
@@ -139,7 +139,7 @@ def _too_large(shape: Shape, there: tuple[Nodes, ...], where: str) -> str | None
     )
 
 
-def _fitting(shape: Shape, node: Nodes) -> str:
+def _fitting(shape: JobSpec, node: Nodes) -> str:
     """Return the overrides with which the job would fit a node."""
     if shape.pack > 1:
         each = [node.cores // shape.cpus_per_task]
@@ -162,7 +162,7 @@ def _fitting(shape: Shape, node: Nodes) -> str:
     return f"{' '.join(said)} would fit" if said else "ask less of one node"
 
 
-def _too_long(shape: Shape, there: tuple[Nodes, ...], where: str) -> str | None:
+def _too_long(shape: JobSpec, there: tuple[Nodes, ...], where: str) -> str | None:
     if shape.qos is not None or any(n.minutes is None for n in there):
         return None  # a QOS may lift a partition's limit
     most = max(n.minutes or 0 for n in there)
@@ -174,7 +174,7 @@ def _too_long(shape: Shape, there: tuple[Nodes, ...], where: str) -> str | None:
     )
 
 
-def _too_many(shape: Shape, there: tuple[Nodes, ...], where: str) -> str | None:
+def _too_many(shape: JobSpec, there: tuple[Nodes, ...], where: str) -> str | None:
     counts: dict[str, int] = {}
     for n in there:
         counts[n.partition] = counts.get(n.partition, 0) + n.count

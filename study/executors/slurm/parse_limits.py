@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from study.executors.base import Answer, Cap
+from study.executors.base import Answer, Limit
 from study.executors.slurm.limits import Accounts, Association, Controller, Partitions, Qos, Queue
 from study.executors.slurm.query import read_squeue
 
@@ -72,8 +72,8 @@ def read_sacctmgr_qos(text: str) -> dict[str, Qos]:
         user_most, group_most = _number(per_user), _number(group)
         found[name] = Qos(
             name,
-            group_submit=None if group_most is None else Cap(f"GrpSubmitJobs of QOS {name}", group_most),
-            per_user=None if user_most is None else Cap(f"MaxSubmitJobsPerUser of QOS {name}", user_most),
+            group_submit=None if group_most is None else Limit(f"GrpSubmitJobs of QOS {name}", group_most),
+            per_user=None if user_most is None else Limit(f"MaxSubmitJobsPerUser of QOS {name}", user_most),
             account_most=_number(per_account),
             max_tres=read_tres(tres),
             max_wall=minutes(wall),
@@ -217,10 +217,10 @@ def _user_id(text: str, user: str) -> str:
     return f"{user}|{match[1]}" if match else user
 
 
-def _cap(what: str, text: str) -> Cap | None:
+def _cap(what: str, text: str) -> Limit | None:
     """Return `20(4)` or `20` as a limit; None for no limit (`N(4)`, empty) and for what is not understood."""
     match = re.fullmatch(r"(\d+)(?:\((\d+)\))?", text.strip())
-    return Cap(what, int(match[1]), int(match[2] or 0)) if match else None
+    return Limit(what, int(match[1]), int(match[2] or 0)) if match else None
 
 
 def _number(text: str | None) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 
 _UNSURE = ("timed out", "Unable to contact", "Connection", "communication", "Zero Bytes", "Slurm temporarily", "busy")
 _USAGE = 'Try "sbatch --help"'
@@ -34,7 +34,7 @@ def refused(said: str) -> bool:
     return _USAGE in said or ("error" in said and not any(word.lower() in said.lower() for word in _UNSURE))
 
 
-def blamed(said: str, shape: Shape) -> str:
+def blamed(said: str, shape: JobSpec) -> str:
     """Return the keys of the cluster that a refusal is about, each with the value that it has; "" where none is known.
 
     shape: what was asked for. An option that the user gave, and that sbatch names, is meant rather than any key.

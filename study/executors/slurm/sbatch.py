@@ -16,7 +16,7 @@ from typing import Any
 from submitit.slurm.slurm import _make_sbatch_string
 
 from study.executors.base import Runner, SubmitError
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.executors.slurm import limits, query, refusal
 from study.process import code_snapshot, code_version
 from study.storage.files import write_atomic
@@ -27,7 +27,7 @@ PEERS_WAIT_SECONDS = 60
 
 def render(
     folder: StudyFolder,
-    shape: Shape,
+    shape: JobSpec,
     name: str,
     count: int | None,
     parallel: int | None = None,
@@ -89,7 +89,7 @@ def render(
 
 
 def submit(
-    folder: StudyFolder, name: str, script: str, runner: Runner = query.run, *, shape: Shape | None = None
+    folder: StudyFolder, name: str, script: str, runner: Runner = query.run, *, shape: JobSpec | None = None
 ) -> str:
     """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SubmitError.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from study.executors.base import Runner
 from study.executors.slurm import limits, nodes, parse_limits
-from study.executors.slurm.limits import Room
+from study.executors.slurm.limits import Limits
 from study.executors.slurm.nodes import Site
 from study.executors.slurm.query import SQUEUE_FIELDS, run
 from study.storage.files import read_json, write_json
@@ -33,7 +33,7 @@ def site(runner: Runner = run, memory: Path | None = None, now: float | None = N
     return seen
 
 
-def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> Room:
+def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> Limits:
     """Ask the scheduler what it takes: one squeue, one sdiag, one `scontrol show assoc_mgr` where limits are enforced.
 
     What administrators set comes from the file `memory` while that is younger than MEMORY_SECONDS.
@@ -44,7 +44,7 @@ def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> R
     )
     queue = parse_limits.read_queue(said)
     if not queue.complete:
-        return Room(problem=said.error.splitlines()[-1] if said.error else "squeue's answer could not be read")
+        return Limits(problem=said.error.splitlines()[-1] if said.error else "squeue's answer could not be read")
     ask = _Remembered(runner, memory, now)
     rules = _rules(runner, ask, user)
     ask.save()
@@ -52,7 +52,7 @@ def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> R
     return replace(rules, queue=queue, everybody=everybody)
 
 
-def _rules(runner: Runner, ask: _Remembered, user: str) -> Room:
+def _rules(runner: Runner, ask: _Remembered, user: str) -> Limits:
     """Return what the administrators' limits are, without a look at the queue."""
     controller = parse_limits.read_config(ask("scontrol", "show", "config"))
     accounts, partitions = limits.Accounts(), limits.Partitions()
@@ -66,7 +66,7 @@ def _rules(runner: Runner, ask: _Remembered, user: str) -> Room:
             parse_limits.read_sacctmgr_assoc(own),
             parse_limits.read_sacctmgr_qos(named),
         )
-    return Room(controller, accounts, partitions, user=user)
+    return Limits(controller, accounts, partitions, user=user)
 
 
 class _Remembered:

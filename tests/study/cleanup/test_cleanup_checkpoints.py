@@ -17,12 +17,12 @@ from filelock import FileLock
 from study.__main__ import main
 from study.cleanup import checkpoints as retention
 from study.cleanup import preparations
-from study.cleanup.checkpoints import Needs, Policy, Stored, keep, parse, prune
+from study.cleanup.checkpoints import KeepRules, Needs, Stored, keep, parse, prune
 from study.records import checkpoints, points
 from study.records.checkpoints import ABANDONED, PIN, saved
 from study.records.point import point
 from study.records.points import append_points, known_keys
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.files import RunLock, locked
 from study.storage.layout import RunFolder, StudyFolder
 from tests.study.support.searches import make_search
@@ -64,23 +64,23 @@ def stored(
 @pytest.mark.parametrize(
     ("policy", "found", "needed", "unfinished", "stays"),
     [
-        (Policy(last=1), stored([1, 2, 3]), [], False, {3}),
-        (Policy(last=2), stored([1, 2, 3]), [], True, {2, 3}),
-        (Policy(last=0), stored([1, 2, 3]), [], False, set()),
-        (Policy(last=0), stored([1, 2, 3]), [], True, {3}),
-        (Policy(last=0), stored([1, 2, 3], torn=[3]), [], True, {2}),
-        (Policy(last=1), stored([1, 2, 3], torn=[3]), [], False, {2}),
-        (Policy(last=1, best=1), stored([1, 2, 3], [2.0, 1.0, 3.0]), [], False, {2, 3}),
-        (Policy(last=0, best=1), stored([1, 2, 3], [1.0, 1.0, 3.0]), [], False, {2}),
-        (Policy(last=1, every=2), stored([1, 2, 3, 4, 5]), [], False, {2, 4, 5}),
-        (Policy(last=1), stored([1, 2, 3]), [10], False, {1, 3}),
-        (Policy(last=9), stored([1, 2]), [], False, {1, 2}),
-        (Policy(last=1), [], [], True, set()),
-        (Policy(last=1, best=1, every=3), stored([1, 2, 3], [3.0, 2.0, 1.0], abandoned=[3]), [30], True, {2}),
+        (KeepRules(last=1), stored([1, 2, 3]), [], False, {3}),
+        (KeepRules(last=2), stored([1, 2, 3]), [], True, {2, 3}),
+        (KeepRules(last=0), stored([1, 2, 3]), [], False, set()),
+        (KeepRules(last=0), stored([1, 2, 3]), [], True, {3}),
+        (KeepRules(last=0), stored([1, 2, 3], torn=[3]), [], True, {2}),
+        (KeepRules(last=1), stored([1, 2, 3], torn=[3]), [], False, {2}),
+        (KeepRules(last=1, best=1), stored([1, 2, 3], [2.0, 1.0, 3.0]), [], False, {2, 3}),
+        (KeepRules(last=0, best=1), stored([1, 2, 3], [1.0, 1.0, 3.0]), [], False, {2}),
+        (KeepRules(last=1, every=2), stored([1, 2, 3, 4, 5]), [], False, {2, 4, 5}),
+        (KeepRules(last=1), stored([1, 2, 3]), [10], False, {1, 3}),
+        (KeepRules(last=9), stored([1, 2]), [], False, {1, 2}),
+        (KeepRules(last=1), [], [], True, set()),
+        (KeepRules(last=1, best=1, every=3), stored([1, 2, 3], [3.0, 2.0, 1.0], abandoned=[3]), [30], True, {2}),
     ],
 )
 def test_which_checkpoints_stay(
-    policy: Policy, found: list[Stored], needed: list[int], unfinished: bool, stays: set[int]
+    policy: KeepRules, found: list[Stored], needed: list[int], unfinished: bool, stays: set[int]
 ) -> None:
     assert {int(str(f)) for f in keep(found, policy, frozenset(needed), unfinished)} == stays
 
@@ -100,12 +100,15 @@ def test_a_checkpoint_of_an_abandoned_path_is_found_and_stays_only_pinned(tmp_pa
         (2, True, False),
         (3, True, True),
     ]
-    assert {f.name for f in keep(found, Policy(last=1), frozenset({20}), True)} == {"step-000000001", "step-000000003"}
+    assert {f.name for f in keep(found, KeepRules(last=1), frozenset({20}), True)} == {
+        "step-000000001",
+        "step-000000003",
+    }
 
 
 def test_the_words_of_a_policy() -> None:
-    assert parse("last=2, best=1") == Policy(2, 1, 0)
-    assert parse("every=100") == Policy(0, 0, 100)
+    assert parse("last=2, best=1") == KeepRules(2, 1, 0)
+    assert parse("every=100") == KeepRules(0, 0, 100)
     with pytest.raises(ValueError, match="'newest=2' is not a rule: write last=N"):
         parse("newest=2")
 
@@ -208,11 +211,11 @@ def test_a_search_that_goes_on_again_stops_gc_before_it_removes(
     (key,) = known_keys(study)
     for step in (10, 20):
         checkpoint(study.run(key), step)
-    Office.of(study).say("stopped")
+    TrialQueue.of(study).say("stopped")
     stored_in = retention.stored
 
     def look_and_let_it_go_on(run: RunFolder) -> list[Stored]:
-        Office.of(study).say("resumed")
+        TrialQueue.of(study).say("resumed")
         return stored_in(run)
 
     monkeypatch.setattr(retention, "stored", look_and_let_it_go_on)
@@ -225,7 +228,7 @@ import os, shutil, signal, sys
 from contextlib import nullcontext
 from pathlib import Path
 from study.storage.layout import RunFolder
-from study.cleanup.checkpoints import Needs, Policy, prune
+from study.cleanup.checkpoints import KeepRules, Needs, prune
 calls = iter(range(100))
 def counted(function):
     def call(*arguments, **options):
@@ -235,7 +238,7 @@ def counted(function):
     return call
 Path.rename = counted(Path.rename)
 os.rmdir, os.unlink = counted(os.rmdir), counted(os.unlink)
-prune(RunFolder(Path(sys.argv[1])), Policy(1), lambda: nullcontext(Needs({}, frozenset())), True)
+prune(RunFolder(Path(sys.argv[1])), KeepRules(1), lambda: nullcontext(Needs({}, frozenset())), True)
 """
 
 
@@ -251,7 +254,7 @@ def test_killed_anywhere_it_leaves_whole_checkpoints_and_the_next_one_tidies_up(
         for one in saved(run):
             assert (one.folder / "__0_0.distcp").stat().st_size == 100
         assert saved(run)[-1].tokens == 300
-    assert prune(run, Policy(1), lambda: nullcontext(NOBODY), really=True).bytes > 0
+    assert prune(run, KeepRules(1), lambda: nullcontext(NOBODY), really=True).bytes > 0
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000030"]
 
 

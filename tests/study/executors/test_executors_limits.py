@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from study.executors.base import Answer, Cap
-from study.executors.job_spec import Shape
+from study.executors.base import Answer, Limit
+from study.executors.job_spec import JobSpec
 from study.executors.slurm import limits, parse_limits, site
 from study.executors.slurm.ceilings import beyond
-from study.executors.slurm.limits import Accounts, Asked, Association, Controller, Partitions, Qos, Queue, Room
+from study.executors.slurm.limits import Accounts, Asked, Association, Controller, Limits, Partitions, Qos, Queue
 from study.failures.kinds import Kind
 from study.failures.retry_policy import Action, End
 from study.reconcile.dispatch import plan, settled
@@ -93,13 +93,13 @@ def test_associations_and_qos_with_what_is_used_of_them() -> None:
         ("lab", "ann", "", True),
     ], "bob's limits are bob's"
     mine = known.associations[2]
-    assert mine.max_submit == Cap("MaxSubmitJobs of ann", 20, 4)
+    assert mine.max_submit == Limit("MaxSubmitJobs of ann", 20, 4)
     assert (mine.group_submit, mine.max_wall) == (None, 30)
     assert mine.max_tres == {"cpu": 4, "mem": 16384, "gres/gpu": 2}
-    assert known.associations[1].group_submit == Cap("GrpSubmitJobs of account lab", 50, 30)
-    assert known.qos["normal"].per_user == Cap("MaxSubmitJobsPerUser of QOS normal", 10, 7)
+    assert known.associations[1].group_submit == Limit("GrpSubmitJobs of account lab", 50, 30)
+    assert known.qos["normal"].per_user == Limit("MaxSubmitJobsPerUser of QOS normal", 10, 7)
     assert known.qos["normal"].per_account["lab"].left == 16
-    assert known.qos["small"].group_submit == Cap("GrpSubmitJobs of QOS small", 7, 6)
+    assert known.qos["small"].group_submit == Limit("GrpSubmitJobs of QOS small", 7, 6)
     assert known.qos["small"].per_user is None
 
 
@@ -125,8 +125,8 @@ def test_qos_of_the_database(text: str, names: set[str]) -> None:
     if "small" in found:
         assert found["small"] == Qos(
             "small",
-            group_submit=Cap("GrpSubmitJobs of QOS small", 7),
-            per_user=Cap("MaxSubmitJobsPerUser of QOS small", 5),
+            group_submit=Limit("GrpSubmitJobs of QOS small", 7),
+            per_user=Limit("MaxSubmitJobsPerUser of QOS small", 5),
             max_tres={"cpu": 3},
             max_wall=30,
             deny=True,
@@ -171,21 +171,21 @@ LIVE = limits.merge(
 @pytest.mark.parametrize(
     ("seen", "asked", "left"),
     [
-        (Room(Controller()), ANN, None),
-        (Room(Controller(max_jobs=100), queue=Queue({"1": 4}, 10), everybody=50), ANN, 43),
-        (Room(Controller(enforced=False), LIVE), ANN, None),
-        (Room(Controller(enforced=True), LIVE), ANN, 3),
-        (Room(Controller(enforced=True), LIVE), Asked("ann", qos="small"), 1),
-        (Room(Controller(enforced=True), LIVE), Asked("ann", account="other"), 3),
-        (Room(Controller(enforced=True), LIVE, Partitions("big", {"big": "small"})), ANN, 1),
+        (Limits(Controller()), ANN, None),
+        (Limits(Controller(max_jobs=100), queue=Queue({"1": 4}, 10), everybody=50), ANN, 43),
+        (Limits(Controller(enforced=False), LIVE), ANN, None),
+        (Limits(Controller(enforced=True), LIVE), ANN, 3),
+        (Limits(Controller(enforced=True), LIVE), Asked("ann", qos="small"), 1),
+        (Limits(Controller(enforced=True), LIVE), Asked("ann", account="other"), 3),
+        (Limits(Controller(enforced=True), LIVE, Partitions("big", {"big": "small"})), ANN, 1),
         # nobody counts for us: what the user has in squeue stands in
-        (Room(Controller(enforced=True), Accounts((Association("lab", "ann", max_submit=Cap("m", 9)),)),
+        (Limits(Controller(enforced=True), Accounts((Association("lab", "ann", max_submit=Limit("m", 9)),)),
               queue=Queue({"1": 4, "2": 3}, 9)), ANN, 2),
     ],
 )  # fmt: skip
-def test_the_tightest_limit(seen: Room, asked: Asked, left: int | None) -> None:
+def test_the_tightest_limit(seen: Limits, asked: Asked, left: int | None) -> None:
     found = replace(seen, user=asked.user).tightest(
-        Shape(account=asked.account, partition=asked.partition, qos=asked.qos)
+        JobSpec(account=asked.account, partition=asked.partition, qos=asked.qos)
     )
     assert (found.left if found else None) == left
 
@@ -271,39 +271,39 @@ LIVE_ROOT = limits.merge(
     parse_limits.read_sacctmgr_assoc(RECORDED_ASSOC),
     parse_limits.read_sacctmgr_qos(RECORDED_QOS),
 )
-ROOT = Room(Controller(enforced=True), LIVE_ROOT, user="root")
+ROOT = Limits(Controller(enforced=True), LIVE_ROOT, user="root")
 DATABASE_ONLY = replace(
     ROOT, accounts=limits.merge(Accounts(), parse_limits.read_sacctmgr_assoc(RECORDED_ASSOC), LIVE_ROOT.qos)
 )
-TIGHT = Room(Controller(enforced=True), Accounts((Association("lab", "ann", max_tres={"gres/gpu": 8}),)), user="ann")
+TIGHT = Limits(Controller(enforced=True), Accounts((Association("lab", "ann", max_tres={"gres/gpu": 8}),)), user="ann")
 
 
 @pytest.mark.parametrize("seen", [ROOT, DATABASE_ONLY])
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        (Shape(cpus_per_task=3), ""),
+        (JobSpec(cpus_per_task=3), ""),
         (
-            Shape(cpus_per_task=4),
+            JobSpec(cpus_per_task=4),
             "4 core(s) (MaxTRES of the association of root: at most 3 core(s)), so it could never start: "
             "cluster.cpus_per_task=3 would fit",
         ),
-        (Shape(nodes=4), "4 node(s) (GrpTRES of the association of root: at most 3 node(s))"),
-        (Shape(nodes=4), "cluster.nodes=3 would fit"),
-        (Shape(mem_gb=4), "4 GB (MaxTRES of the association of root: at most 3 GB), so it could never start: "),
-        (Shape(mem_gb=4), "cluster.mem_gb=3 would fit"),
-        (Shape(time_minutes=91), "91 minutes (MaxWall of the association of root: at most 90 minutes)"),
-        (Shape(time_minutes=91), "cluster.time_minutes=90 would fit, and a run that reaches it is resumed"),
-        (Shape(pack=5, mem_gb=1), "of cluster.pack=5 points would ask 5 core(s)"),
-        (Shape(pack=5, mem_gb=1), "cluster.pack=3 would fit"),
-        (Shape(pack=2, cpus_per_task=2), "cluster.pack=1 would fit"),
-        (Shape(cpus_per_task=3, qos="small"), "3 core(s) (MaxTRES of QOS small: at most 2 core(s))"),
-        (Shape(time_minutes=60, qos="small"), "cluster.time_minutes=10 would fit"),
-        (Shape(nodes=2, time_minutes=10, qos="small"), "2 node(s) (MaxTRES of QOS small: at most 1 node(s))"),
+        (JobSpec(nodes=4), "4 node(s) (GrpTRES of the association of root: at most 3 node(s))"),
+        (JobSpec(nodes=4), "cluster.nodes=3 would fit"),
+        (JobSpec(mem_gb=4), "4 GB (MaxTRES of the association of root: at most 3 GB), so it could never start: "),
+        (JobSpec(mem_gb=4), "cluster.mem_gb=3 would fit"),
+        (JobSpec(time_minutes=91), "91 minutes (MaxWall of the association of root: at most 90 minutes)"),
+        (JobSpec(time_minutes=91), "cluster.time_minutes=90 would fit, and a run that reaches it is resumed"),
+        (JobSpec(pack=5, mem_gb=1), "of cluster.pack=5 points would ask 5 core(s)"),
+        (JobSpec(pack=5, mem_gb=1), "cluster.pack=3 would fit"),
+        (JobSpec(pack=2, cpus_per_task=2), "cluster.pack=1 would fit"),
+        (JobSpec(cpus_per_task=3, qos="small"), "3 core(s) (MaxTRES of QOS small: at most 2 core(s))"),
+        (JobSpec(time_minutes=60, qos="small"), "cluster.time_minutes=10 would fit"),
+        (JobSpec(nodes=2, time_minutes=10, qos="small"), "2 node(s) (MaxTRES of QOS small: at most 1 node(s))"),
     ],
 )
 def test_a_job_beyond_what_accounting_allows_is_refused_with_what_would_fit(
-    shape: Shape, said: str, seen: Room
+    shape: JobSpec, said: str, seen: Limits
 ) -> None:
     found = beyond(shape, seen)
     assert (found is None) if not said else said in (found or ""), found
@@ -312,17 +312,17 @@ def test_a_job_beyond_what_accounting_allows_is_refused_with_what_would_fit(
 @pytest.mark.parametrize(
     ("shape", "seen", "said"),
     [
-        (Shape(nodes=2, gpus_per_node=8), TIGHT, "cluster.nodes=1 would fit"),
-        (Shape(gpus_per_node=16, tasks_per_node=16), TIGHT, "cluster.tasks_per_node=8 cluster.gpus_per_node=8 would"),
-        (Shape(nodes=2, gpus_per_node=8), replace(TIGHT, controller=Controller(enforced=False)), None),
-        (Shape(nodes=2, gpus_per_node=8), replace(TIGHT, user="bob"), None),
-        (Shape(cpus_per_task=8), replace(ROOT, partitions=Partitions("main", {"main": "small"})), "MaxTRES of QOS sm"),
-        (Shape(cpus_per_task=8), replace(ROOT, accounts=LIVE), None),
-        (Shape(), Room(Controller(0)), None),
-        (Shape(), Room(), None),
+        (JobSpec(nodes=2, gpus_per_node=8), TIGHT, "cluster.nodes=1 would fit"),
+        (JobSpec(gpus_per_node=16, tasks_per_node=16), TIGHT, "cluster.tasks_per_node=8 cluster.gpus_per_node=8 would"),
+        (JobSpec(nodes=2, gpus_per_node=8), replace(TIGHT, controller=Controller(enforced=False)), None),
+        (JobSpec(nodes=2, gpus_per_node=8), replace(TIGHT, user="bob"), None),
+        (JobSpec(cpus_per_task=8), replace(ROOT, partitions=Partitions("main", {"main": "small"})), "MaxTRES of QOS "),
+        (JobSpec(cpus_per_task=8), replace(ROOT, accounts=LIVE), None),
+        (JobSpec(), Limits(Controller(0)), None),
+        (JobSpec(), Limits(), None),
     ],
 )  # fmt: skip
-def test_what_is_not_limited_or_not_said_refuses_nothing(shape: Shape, seen: Room, said: str | None) -> None:
+def test_what_is_not_limited_or_not_said_refuses_nothing(shape: JobSpec, seen: Limits, said: str | None) -> None:
     found = beyond(shape, seen)
     assert (found is None) if said is None else said in (found or ""), found
 
@@ -330,15 +330,15 @@ def test_what_is_not_limited_or_not_said_refuses_nothing(shape: Shape, seen: Roo
 def test_a_limit_of_the_account_above_holds_and_a_qos_goes_before_it() -> None:
     free = replace(LIVE_ROOT, associations=tuple(replace(a, max_tres={}) for a in LIVE_ROOT.associations))
     above = replace(ROOT, accounts=free)
-    assert "8 core(s) (GrpTRES of account root: at most 7 core(s))" in (beyond(Shape(cpus_per_task=8), above) or "")
+    assert "8 core(s) (GrpTRES of account root: at most 7 core(s))" in (beyond(JobSpec(cpus_per_task=8), above) or "")
     qos = {"big": Qos("big", group_tres={"cpu": 100})}
     lifted = replace(above, accounts=replace(free, qos={**free.qos, **qos}))
-    assert beyond(Shape(cpus_per_task=8, qos="big"), lifted) is None
+    assert beyond(JobSpec(cpus_per_task=8, qos="big"), lifted) is None
     first = Qos("big", max_tres={"cpu": 4}, first=True)
     of_partition = replace(free, qos={**free.qos, "big": first, "part": Qos("part", max_tres={"cpu": 2})})
     both = replace(lifted, accounts=of_partition, partitions=Partitions("main", {"main": "part"}))
-    assert beyond(Shape(cpus_per_task=4, qos="big"), both) is None, "OverPartQOS"
-    assert beyond(Shape(cpus_per_task=4), both) is not None
+    assert beyond(JobSpec(cpus_per_task=4, qos="big"), both) is None, "OverPartQOS"
+    assert beyond(JobSpec(cpus_per_task=4), both) is not None
 
 
 def waiting(count: int, parallel: int | None = None, **resources: object) -> ledger.Ledger:
@@ -346,33 +346,33 @@ def waiting(count: int, parallel: int | None = None, **resources: object) -> led
     return ledger.fold([{"event": "waiting", "time": 0.0, "keys": keys, "resources": resources, "parallel": parallel}])
 
 
-def under(most: int, used: int = 0, array: int = 1001) -> Room:
-    cap = Association("lab", "ann", max_submit=Cap("MaxSubmitJobs of ann", most, used))
-    return Room(Controller(array, enforced=True), Accounts((cap,), live=True))
+def under(most: int, used: int = 0, array: int = 1001) -> Limits:
+    cap = Association("lab", "ann", max_submit=Limit("MaxSubmitJobs of ann", most, used))
+    return Limits(Controller(array, enforced=True), Accounts((cap,), live=True))
 
 
 @pytest.mark.parametrize(
     ("state", "seen", "sizes", "throttles"),
     [
-        (waiting(10), Room(), [10], [10]),
-        (waiting(2300), Room(), [1000, 1000, 300], [1000, 1000, 300]),
+        (waiting(10), Limits(), [10], [10]),
+        (waiting(2300), Limits(), [1000, 1000, 300], [1000, 1000, 300]),
         (waiting(10), under(100, array=4), [4, 4, 2], [4, 4, 2]),
         (waiting(10), under(6, array=4), [4, 2], [4, 2]),
         (waiting(10), under(6, 6), [], []),
-        (waiting(2300, 90), Room(), [1000, 1000, 300], [30, 30, 30]),
-        (waiting(10, pack=3), Room(), [10], [4]),
+        (waiting(2300, 90), Limits(), [1000, 1000, 300], [30, 30, 30]),
+        (waiting(10, pack=3), Limits(), [10], [4]),
         (waiting(10, pack=3), under(2), [6], [2]),
-        (waiting(3), Room(Controller(1)), [1] * 3, [1] * 3),
-        (waiting(9, pack=4), Room(Controller(0)), [4, 4, 1], [1] * 3),
-        (waiting(10, 4), Room(Controller(0)), [1] * 4, [1] * 4),
+        (waiting(3), Limits(Controller(1)), [1] * 3, [1] * 3),
+        (waiting(9, pack=4), Limits(Controller(0)), [4, 4, 1], [1] * 3),
+        (waiting(10, 4), Limits(Controller(0)), [1] * 4, [1] * 4),
         (waiting(10, 4), under(3, array=0), [1] * 3, [1] * 3),
-        (waiting(100, 90), Room(Controller(0)), [1] * 60, [1] * 60),
-        (waiting(10), Room(Controller(1001, 5)), [4], [4]),
-        (waiting(10), Room(Controller(1001, 1)), [], []),
-        (waiting(10), Room(Controller(1001, 8), queue=Queue({"1": 2}, 5), everybody=3), [1], [1]),
+        (waiting(100, 90), Limits(Controller(0)), [1] * 60, [1] * 60),
+        (waiting(10), Limits(Controller(1001, 5)), [4], [4]),
+        (waiting(10), Limits(Controller(1001, 1)), [], []),
+        (waiting(10), Limits(Controller(1001, 8), queue=Queue({"1": 2}, 5), everybody=3), [1], [1]),
     ],
 )
-def test_arrays_that_fit(state: ledger.Ledger, seen: Room, sizes: list[int], throttles: list[int]) -> None:
+def test_arrays_that_fit(state: ledger.Ledger, seen: Limits, sizes: list[int], throttles: list[int]) -> None:
     found = plan(state, replace(seen, user="ann"), {})
     assert [len(part.keys) for part in found.parts] == sizes
     assert [part.throttle for part in found.parts] == throttles
@@ -381,7 +381,7 @@ def test_arrays_that_fit(state: ledger.Ledger, seen: Room, sizes: list[int], thr
 
 
 def test_what_may_not_go_out_yet_stays() -> None:
-    found = plan(waiting(3), Room(), {"k1": "its parent has not completed"})
+    found = plan(waiting(3), Limits(), {"k1": "its parent has not completed"})
     assert [part.keys for part in found.parts] == [("k0", "k2")]
     assert found.why == "its parent has not completed"
 
@@ -396,7 +396,7 @@ def submitted(size: int, throttle: int) -> list[dict[str, Any]]:
 def test_the_throttle_holds_over_arrays_submitted_at_different_times(alive: int, sizes: list[int]) -> None:
     asked = {"event": "waiting", "time": 0.0, "keys": [f"k{n}" for n in range(10)], "parallel": 20}
     state = ledger.fold([*submitted(50, 20), asked])
-    found = plan(state, Room(queue=Queue({"7": alive} if alive else {}, alive)), {})
+    found = plan(state, Limits(queue=Queue({"7": alive} if alive else {}, alive)), {})
     assert [len(part.keys) for part in found.parts] == sizes
     assert sum(part.throttle for part in found.parts) <= 20 - min(alive, 20)
 
@@ -412,7 +412,7 @@ def test_single_jobs_go_out_as_many_as_may_run_at_once(alive: int, over: str, ou
         events.append({"event": "intent", "executor": "slurm", "keys": [f"old{n}"], "array": False, **about})
         events.append({"event": "submitted", "job_id": str(n), **about})
     asked = {"event": "waiting", "time": 0.0, "keys": [f"k{n}" for n in range(10)], "parallel": 8}
-    seen = Room(Controller(0), queue=Queue({str(n): 1 for n in range(alive)}, 8))
+    seen = Limits(Controller(0), queue=Queue({str(n): 1 for n in range(alive)}, 8))
     found = plan(ledger.fold([*events, asked]), seen, {}, over=over)
     assert len(found.parts) == out
     assert found.why == "cluster.array_parallelism=8 is used by the jobs there are"
@@ -436,7 +436,7 @@ def test_a_job_that_slurm_starts_again_is_not_settled(tmp_path: Path) -> None:
         end = End(key, key, 1, Kind.KILLED, action=action)
         events.append({"event": "ended", "time": 0.0, **ledger.end_fields(end)})
     events.append({"event": "cancelled", "time": 0.0, "keys": ["cancelled"]})
-    seen = Room(Controller(0), queue=Queue({str(n): 1 for n in range(5)}, 5))
+    seen = Limits(Controller(0), queue=Queue({str(n): 1 for n in range(5)}, 5))
     assert settled(folder, ledger.fold(events), seen) == {"2", "3", "4"}
 
 
@@ -445,6 +445,6 @@ def test_jobs_that_end_leave_room_that_is_not_worth_an_array(used: int, alive: i
     asked = {"event": "waiting", "time": 0.0, "keys": [f"k{n}" for n in range(30)]}
     state = ledger.fold([*submitted(80, 80), asked])
     seen = under(100, used)
-    seen = Room(seen.controller, seen.accounts, queue=Queue({"7": alive}, alive))
+    seen = Limits(seen.controller, seen.accounts, queue=Queue({"7": alive}, alive))
     assert sum(len(part.keys) for part in plan(state, replace(seen, user="ann"), {}, sparing=True).parts) == out
     assert sum(len(part.keys) for part in plan(state, replace(seen, user="ann"), {}).parts) == 100 - used

@@ -9,7 +9,7 @@ import pytest
 from study.config.schema import ClusterConfig
 from study.executors import load
 from study.executors.base import ARRAY_LIMIT, Answer, batch_name, chunks
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.executors.slurm import query, refusal, sbatch
 from study.planning.sizing import Sized
 from study.storage.layout import StudyFolder
@@ -19,7 +19,9 @@ from study.sweep.dry_run import scripts
 def script(folder: StudyFolder, keys: list[str], cluster: ClusterConfig) -> str:
     """Return the scripts that a dry run shows for points of one shape."""
     return "\n".join(
-        scripts(folder, load("slurm"), [Sized(Shape.of(cluster), tuple(keys))], cluster.array_parallelism, ARRAY_LIMIT)
+        scripts(
+            folder, load("slurm"), [Sized(JobSpec.of(cluster), tuple(keys))], cluster.array_parallelism, ARRAY_LIMIT
+        )
     )
 
 
@@ -96,7 +98,7 @@ def test_many_points_are_several_arrays_that_count_from_0_and_share_the_throttle
 
 
 def test_where_no_arrays_are_taken_a_job_is_none_and_is_shown_once() -> None:
-    sized = [Sized(Shape(), ("a", "b", "c"))]
+    sized = [Sized(JobSpec(), ("a", "b", "c"))]
     (text,) = scripts(StudyFolder(Path("/s")), load("slurm"), sized, 2, 0)
     assert "--array" not in text
     assert "#SBATCH --output=/s/jobs/%j_0_log.out" in text
@@ -161,7 +163,7 @@ def test_a_refusal_is_told_from_a_silence(said: str, no: bool) -> None:
     ],
 )
 def test_a_refusal_names_the_keys_that_it_is_about(said: str, keys: str) -> None:
-    asked = Shape(
+    asked = JobSpec(
         partition="gpuu", account="me", mem_gb=4.0, gpus_per_node=2, sbatch=(("mail-type", "never"), ("nam", "x"))
     )
     assert refusal.blamed(said, asked) == keys

@@ -13,7 +13,7 @@ from study.config.executors import EXECUTORS
 from study.config.schema import ClusterConfig
 from study.executors import load, submitted
 from study.executors.base import ALIVE, Answer, Executor, SubmitError
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.records.ledger import Batch
 from study.status.observer import observe
@@ -67,9 +67,9 @@ def test_a_config_takes_its_name(executor: Executor) -> None:
 
 
 def test_a_script_names_the_study_and_the_batch(executor: Executor, tmp_path: Path) -> None:
-    script = executor.render(StudyFolder(tmp_path / "a b"), Shape(), "s.1", 2, 1)
+    script = executor.render(StudyFolder(tmp_path / "a b"), JobSpec(), "s.1", 2, 1)
     assert str(tmp_path / "a b") in script and "s.1" in script and "study.job" in script
-    assert script == executor.render(StudyFolder(tmp_path / "a b"), Shape(), "s.1", 2, 1), "it is the same each time"
+    assert script == executor.render(StudyFolder(tmp_path / "a b"), JobSpec(), "s.1", 2, 1), "it is the same each time"
 
 
 def test_what_is_submitted_is_found_by_its_name_and_cancelled(executor: Executor, tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_a_refusal_says_whether_it_may_have_been_submitted(tmp_path: Path, monke
 
 def test_limits_and_the_site_refuse_nothing_that_is_not_known(executor: Executor, tmp_path: Path) -> None:
     limits, site = executor.limits(tmp_path / "limits.json", 0.0), executor.site()
-    assert not limits.problem and limits.tightest(Shape()) is None
-    assert site.check(Shape()) is None and site.longest_minutes(Shape()) is None and site.gpus_per_node(None) == 0
+    assert not limits.problem and limits.tightest(JobSpec()) is None
+    assert site.check(JobSpec()) is None and site.longest_minutes(JobSpec()) is None and site.gpus_per_node(None) == 0
 
 
 def test_a_process_knows_which_rank_of_which_job_it_is(executor: Executor) -> None:

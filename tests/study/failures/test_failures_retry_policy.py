@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.config.schema import RetryConfig
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.failures.kinds import FAILURES, Kind
 from study.failures.retry_policy import (
     Action,
@@ -189,7 +189,7 @@ def test_states_of_nodes(state: str, bad: bool) -> None:
 
 
 def test_a_change_is_made_to_what_is_asked() -> None:
-    shape = Shape(exclude="n[1-3]", mem_gb=4.0)
+    shape = JobSpec(exclude="n[1-3]", mem_gb=4.0)
     assert adapt(shape, Change()) is shape
     assert adapt(shape, Change(("n7", "n9"))).exclude == "n[1-3],n7,n9"
     assert adapt(shape, Change((), 6.0)).mem_gb == 6.0

@@ -14,7 +14,7 @@ from study.config.errors import from_system
 from study.executors.base import RankInfo
 from study.failures.kinds import Ending, Kind
 from study.job import attempt as attempts_module
-from study.job.attempt import Ran, Work, conclude, record
+from study.job.attempt import JobContext, TrainerExit, classify_attempt, record
 from study.process.children import Signals
 from study.records import ledger
 from study.records.ledger import Batch
@@ -30,14 +30,14 @@ from tests.study.support.studies import seeded
 CLOSED = "RuntimeError: [/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:7"
 
 
-def work(tmp_path: Path, world: int = 3) -> Work:
+def work(tmp_path: Path, world: int = 3) -> JobContext:
     study, point = StudyFolder(tmp_path / "s"), seeded(1)
     append_points(study, [point])
     batch = Batch("local.a", "local", (point.key,), 0.0)
-    return Work(study, batch, point.key, RankInfo("local", "local-1", world=world, starts_ranks=True))
+    return JobContext(study, batch, point.key, RankInfo("local", "local-1", world=world, starts_ranks=True))
 
 
-def failed(work: Work, said: dict[int, str], kinds: dict[int, Ending]) -> dict[str, object]:
+def failed(work: JobContext, said: dict[int, str], kinds: dict[int, Ending]) -> dict[str, object]:
     """Let ranks fail with these last words; return the attempt's outcome as it is written."""
     attempt = work.run.attempt(1)
     attempt.path.mkdir(parents=True)
@@ -45,7 +45,7 @@ def failed(work: Work, said: dict[int, str], kinds: dict[int, Ending]) -> dict[s
         attempt.stderr(rank).write_text(f"Traceback (most recent call last):\n{text}\n")
         if rank:
             write_json(attempt.rank(rank), record(attempt, kinds[rank], time.time(), rank))
-    ending = conclude(work, attempt, Ran(1), Signals(), time.time())
+    ending = classify_attempt(work, attempt, TrainerExit(1), Signals(), time.time())
     return record(attempt, ending, time.time(), 0)
 
 

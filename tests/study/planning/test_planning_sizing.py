@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from study.config.schema import ClusterConfig
-from study.executors import job_shape
+from study.executors import job_spec_of
 from study.executors.base import Answer, Job
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.executors.slurm import limits, sbatch
-from study.executors.slurm.limits import Accounts, Association, Controller, Room
+from study.executors.slurm.limits import Accounts, Association, Controller, Limits
 from study.executors.slurm.nodes import SINFO, Nodes, Site, never, read_site
 from study.executors.slurm.start_estimate import in_words
 from study.job import packed
@@ -22,7 +22,7 @@ from study.reconcile import dependencies, dispatch
 from study.records.attempts import Attempt
 from study.records.ledger import Batch, fold
 from study.records.point import point
-from study.status.states import NEVER_BEGAN, Evidence, judge
+from study.status.states import NEVER_BEGAN, Evidence, derive_state
 from study.storage.layout import StudyFolder
 from study.sweep import dry_run
 from train.spec.config import BudgetConfig, RunConfig
@@ -42,7 +42,7 @@ SITE = read_site(
 
 
 def test_a_shape_comes_back_from_the_ledger_as_it_was() -> None:
-    shape = job_shape(
+    shape = job_spec_of(
         replace(
             SLURM,
             pack=3,
@@ -52,13 +52,13 @@ def test_a_shape_comes_back_from_the_ledger_as_it_was() -> None:
             sbatch={"comment": "night", "exclusive": True, "hint": None},
         )
     )
-    assert Shape.read(json.loads(json.dumps(shape.record()))) == shape
+    assert JobSpec.read(json.loads(json.dumps(shape.record()))) == shape
     assert shape.sbatch == (("comment", "night"), ("exclusive", ""))
     assert len({shape, replace(shape)}) == 1, "shapes group points"
 
 
 def test_every_option_is_in_the_script() -> None:
-    shape = job_shape(
+    shape = job_spec_of(
         replace(
             SLURM,
             nice=100,
@@ -114,7 +114,7 @@ def test_every_option_is_in_the_script() -> None:
 )
 def test_what_no_job_can_be_is_said(changed: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(".", r"\.")):
-        job_shape(replace(SLURM, **changed))  # type: ignore[arg-type]
+        job_spec_of(replace(SLURM, **changed))  # type: ignore[arg-type]
 
 
 def test_nodes_are_read_from_sinfo() -> None:
@@ -137,7 +137,7 @@ def test_nodes_are_read_from_sinfo() -> None:
     ],
 )
 def test_what_sinfo_does_not_say_refuses_nothing(answer: Answer) -> None:
-    assert never(replace(Shape(), gpus_per_node=1000), read_site(answer)) is None
+    assert never(replace(JobSpec(), gpus_per_node=1000), read_site(answer)) is None
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_sinfo_does_not_say_refuses_nothing(answer: Answer) -> None:
     ],
 )
 def test_a_job_that_could_never_start_is_told_what_would_fit(changed: dict[str, object], says: str | None) -> None:
-    why = never(replace(Shape(), **changed), SITE)  # type: ignore[arg-type]
+    why = never(replace(JobSpec(), **changed), SITE)  # type: ignore[arg-type]
     assert (why is None) if says is None else (why is not None and says in why), why
 
 
@@ -180,7 +180,7 @@ def test_time_asked_follows_the_expected_time_and_stays_within_the_partition() -
     assert sizing.size(auto, run_of(), 10**6, Site()).time_minutes == 33840, "whole half days, no known limit"
     assert sizing.size(SLURM, run_of(), 10**6, SITE).time_minutes == 60, "what is not to be sized stays"
     day = Accounts((Association("lab", "ann", max_wall=1440),))
-    allowed = Room(Controller(enforced=True), day, user="ann")
+    allowed = Limits(Controller(enforced=True), day, user="ann")
     assert sizing.size(auto, run_of(), 10**6, replace(SITE, allowed=allowed)).time_minutes == 1440, "an account's limit"
 
 
@@ -222,12 +222,12 @@ def test_ranks_that_do_not_make_up_the_mesh_name_what_makes_them() -> None:
 def test_a_dry_run_says_what_each_gpu_is_planned_to_hold(tmp_path: Path) -> None:
     points = [point(run_of(width)) for width in (256, 1024)]
     for cluster in (replace(SLURM, gpus_per_node=1), replace(SLURM, gpus_per_node=1, auto=("memory",))):
-        sized = sizing.allot(StudyFolder(tmp_path), points, cluster, Site())
+        sized = sizing.job_specs(StudyFolder(tmp_path), points, cluster, Site())
         need = footprint(points[1].config, Axes(), "cuda")
         said = dry_run.asked(sized)
         assert f"each GPU is planned to hold {need.total / 1e9:.3g} GB" in said
         assert f"{need.states / 1e9:.1f} for weights, gradients and moments" in said
-    assert "planned to hold" not in dry_run.asked(sizing.allot(StudyFolder(tmp_path), points, SLURM, Site()))
+    assert "planned to hold" not in dry_run.asked(sizing.job_specs(StudyFolder(tmp_path), points, SLURM, Site()))
 
 
 def test_footprint_is_cut_by_sharding() -> None:
@@ -336,7 +336,7 @@ def waiting(keys: str, **resources: object) -> dict[str, object]:
 def test_points_that_wait_for_other_jobs_are_arrays_of_their_own() -> None:
     known = fold([waiting("abxyz", pack=1)])
     after = {"x": "afterok:7_1", "y": "afterok:7_1", "z": "afterok:7_2"}
-    parts = dispatch.plan(known, limits.Room(), {"b": "parent k has not completed"}, after=after).parts
+    parts = dispatch.plan(known, limits.Limits(), {"b": "parent k has not completed"}, after=after).parts
     assert [(part.keys, part.dependency) for part in parts] == [
         (("a",), None),
         (("x", "y"), "afterok:7_1"),
@@ -347,20 +347,20 @@ def test_points_that_wait_for_other_jobs_are_arrays_of_their_own() -> None:
 def test_a_branch_whose_job_was_given_up_is_told_from_one_that_was_cancelled() -> None:
     batch = Batch("b", "slurm", ("x",), 1.0, {"dependency": "afterok:7_1"}, job_id="8")
     gone = Evidence(batch, job=Job("cancelled", "CANCELLED"))
-    assert judge(gone).why == NEVER_BEGAN
-    assert judge(replace(gone, job=Job("cancelled", "CANCELLED", "DependencyNeverSatisfied"))).why == NEVER_BEGAN
-    assert judge(replace(gone, job=Job("cancelled", "CANCELLED by 1000", "exit code 0:0"))).state == "cancelled"
-    assert judge(replace(gone, job=Job("cancelled", "CANCELLED", "Dependency"))).state == "cancelled"
-    assert judge(replace(gone, cancelled=True)).state == "cancelled"
-    assert judge(replace(gone, batch=replace(batch, resources={}))).state == "cancelled"
+    assert derive_state(gone).why == NEVER_BEGAN
+    assert derive_state(replace(gone, job=Job("cancelled", "CANCELLED", "DependencyNeverSatisfied"))).why == NEVER_BEGAN
+    assert derive_state(replace(gone, job=Job("cancelled", "CANCELLED by 1000", "exit code 0:0"))).state == "cancelled"
+    assert derive_state(replace(gone, job=Job("cancelled", "CANCELLED", "Dependency"))).state == "cancelled"
+    assert derive_state(replace(gone, cancelled=True)).state == "cancelled"
+    assert derive_state(replace(gone, batch=replace(batch, resources={}))).state == "cancelled"
     began = Attempt(1, {"name": "b"})
-    assert judge(replace(gone, attempt=began)).state == "cancelled"
+    assert derive_state(replace(gone, attempt=began)).state == "cancelled"
 
 
 def test_a_point_that_failed_is_failed_while_its_packed_job_goes_on() -> None:
     batch = Batch("b", "slurm", ("x", "y"), 1.0, {"pack": 2}, job_id="8")
     ended = Attempt(1, {"name": "b"}, {"state": "failed", "kind": "code_error"})
     seen = Evidence(batch, attempt=ended, job=Job("running", "RUNNING"))
-    assert judge(seen).state == "failed"
-    assert judge(replace(seen, batch=replace(batch, resources={}))).state == "running", "it may be requeued"
-    assert judge(replace(seen, job=Job("queued", "PENDING"))).state == "queued", "requeued: it is tried again"
+    assert derive_state(seen).state == "failed"
+    assert derive_state(replace(seen, batch=replace(batch, resources={}))).state == "running", "it may be requeued"
+    assert derive_state(replace(seen, job=Job("queued", "PENDING"))).state == "queued", "requeued: it is tried again"

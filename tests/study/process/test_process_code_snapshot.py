@@ -13,7 +13,7 @@ import pytest
 
 import study
 from study.cleanup import code
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.executors.slurm import sbatch
 from study.process import code_snapshot, code_version
 from study.reconcile import units
@@ -22,7 +22,7 @@ from study.storage.files import locked, write_json
 from study.storage.layout import StudyFolder
 
 SOURCES = {"study/__init__.py": "", "study/a.py": "one = 1\n", "train/b.py": "two = 2\n", "conf/c.yaml": "three: 3\n"}
-SHAPE = replace(Shape(), code="frozen").record()
+SHAPE = replace(JobSpec(), code="frozen").record()
 LONG_AGO = time.time() - 10 * code.GRACE_SECONDS
 
 
@@ -204,20 +204,20 @@ def test_a_job_tells_by_the_sources_whether_it_runs_what_was_recorded(
     assert code_snapshot.ran(folder, "abc-clean", "frozen") == "other"
     # What a job submits that itself runs in a copy: each batch from where it belongs.
     assert code_version.home() == checkout
-    live, own = (sbatch.render(folder, Shape(), "n", 1, copy=c) for c in (None, copy))
+    live, own = (sbatch.render(folder, JobSpec(), "n", 1, copy=c) for c in (None, copy))
     assert f"export PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}}\n" in live
     assert f'export PYTHONPATH={copy}:"$PWD":{checkout}${{PYTHONPATH:+:$PYTHONPATH}}\n' in own
     assert (" -P -u -m study.job " in own, " -P " in live) == (True, False)
 
 
 def test_units_of_a_search_run_what_its_command_froze(checkout: Path, folder: StudyFolder) -> None:
-    frozen_shape = replace(Shape(), code="frozen")
+    frozen_shape = replace(JobSpec(), code="frozen")
     units.choose_code(folder, "frozen")
     first = units._code(folder, frozen_shape)
     (checkout / "train" / "b.py").write_text("two = 3\n")
     assert units._code(folder, frozen_shape) == first, "whoever submits a unit, and whenever"
     now = code_version.current().id
-    assert units._code(folder, Shape()) == now != first
+    assert units._code(folder, JobSpec()) == now != first
     units.choose_code(folder, "frozen")
     assert units._code(folder, frozen_shape) == now
     assert [event["event"] for event in ledger.read_events(folder.ledger)] == ["code", "code"]
@@ -228,7 +228,7 @@ BATCH = [
     {"event": "intent", "name": "s.1", "executor": "slurm", "keys": ["k"], "resources": SHAPE, "code": "v"},
     {"event": "submitted", "name": "s.1", "job_id": "7"},
 ]
-LIVE = {"event": "waiting", "keys": ["k"], "resources": Shape().record(), "code": "v"}
+LIVE = {"event": "waiting", "keys": ["k"], "resources": JobSpec().record(), "code": "v"}
 CANCELLED = {"event": "cancelled", "keys": ["k"]}
 
 

@@ -18,7 +18,7 @@ from study.records.ledger import Batch, end_fields
 from study.records.settings import load_submission
 from study.status.observer import Observer
 from study.status.states import PointState, PointStatus
-from study.watch.follow import Controller
+from study.watch.follow import LocalRunner
 from tests.study.support.studies import FULL, make_study, run_to_end, states
 
 
@@ -55,7 +55,7 @@ def test_a_disk_that_the_policy_tries_again_or_a_person_has_cleared_stops_nothin
     cluster, slots, observer, said = load_submission(study).cluster, OneSlot(), Observer(study), list[str]()
     take_step(study, Services(), Submit([first, second], cluster))
     observer.refresh()
-    controller = Controller(observer, slots)  # type: ignore[arg-type]
+    controller = LocalRunner(observer, slots)  # type: ignore[arg-type]
 
     def step(state: str, kind: str = "") -> str:
         observer.refresh()

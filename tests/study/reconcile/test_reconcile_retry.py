@@ -21,7 +21,7 @@ from study.failures import kinds
 from study.failures.kinds import Ending, Kind
 from study.failures.retry_policy import Action, End
 from study.job import __main__
-from study.job.attempt import Work
+from study.job.attempt import JobContext
 from study.job.ending import account_for_restart, after
 from study.process.children import Signals
 from study.reconcile import failures
@@ -227,8 +227,8 @@ def test_certain_needs_squeue() -> None:
     assert certain([said, written], QueueView(complete=False, queue_complete=False)) == []
 
 
-def work(study: StudyFolder, key: str, restart: int = 0) -> Work:
-    return Work(study, ledger.read(study).batches["b"], key, RankInfo("slurm", "7_0", restart, nodes=("n1",)))
+def work(study: StudyFolder, key: str, restart: int = 0) -> JobContext:
+    return JobContext(study, ledger.read(study).batches["b"], key, RankInfo("slurm", "7_0", restart, nodes=("n1",)))
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_run_that_was_held_goes_out_again_once_its_owner_is_gone(
     owner = RunLock(study.run(key).lock)
     assert owner.acquire()
     monkeypatch.setattr(__main__, "LOCK_SECONDS", 0.0)
-    assert __main__.lead(work(study, key, 1), Signals()) == kinds.HELD
+    assert __main__.run_first_rank(work(study, key, 1), Signals()) == kinds.HELD
     scheduler = Scheduler(squeue=squeue, sacct=history)
     (seen,) = look(study, scheduler)
     assert (seen.state, seen.why) == ("running", "an earlier attempt still has the run")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from study.executors.base import Answer, SubmitError
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.reconcile.services import Services
 from study.reconcile.two_phase import Request, Sent, after_error, resolve_unclear, send
 from study.records import ledger
@@ -58,11 +58,11 @@ def study(tmp_path: Path) -> StudyFolder:
 
 def intent(study: StudyFolder, name: str = "s.a", at: float = 0.0, executor: str = "slurm", keys: str = "ab") -> None:
     ledger.append(
-        study, "intent", at, name=name, executor=executor, keys=list(keys), resources=Shape().record(), code="c"
+        study, "intent", at, name=name, executor=executor, keys=list(keys), resources=JobSpec().record(), code="c"
     )
 
 
-def waiting(study: StudyFolder, keys: str, shape: Shape) -> None:
+def waiting(study: StudyFolder, keys: str, shape: JobSpec) -> None:
     ledger.append(study, "waiting", keys=list(keys), resources=shape.record(), code="c")
 
 
@@ -71,19 +71,19 @@ def events(study: StudyFolder) -> list[str]:
 
 
 def test_what_the_ledger_says_of_a_request() -> None:
-    array = Request("s.a", Shape(nodes=2), 3, ("a", "b"), "c", throttle=4, also={"unit": "u"}, executor="slurm")
+    array = Request("s.a", JobSpec(nodes=2), 3, ("a", "b"), "c", throttle=4, also={"unit": "u"}, executor="slurm")
     assert array.intent() == {
         "event": "intent", "name": "s.a", "executor": "slurm", "keys": ["a", "b"], "code": "c", "throttle": 4,
-        "resources": {**Shape(nodes=2).record(), "unit": "u"},
+        "resources": {**JobSpec(nodes=2).record(), "unit": "u"},
     }  # fmt: skip
-    single = Request("s.a", Shape(), None, executor="slurm").intent()
+    single = Request("s.a", JobSpec(), None, executor="slurm").intent()
     assert single["array"] is False and "throttle" not in single and single["keys"] == []
     assert "array" not in array.intent()
 
 
 def test_a_submission_that_goes_through(study: StudyFolder) -> None:
     world = World()
-    assert send(study, Request("s.a", Shape(), 2, ("a", "b"), "c", executor="slurm"), world.services) == Sent("12")
+    assert send(study, Request("s.a", JobSpec(), 2, ("a", "b"), "c", executor="slurm"), world.services) == Sent("12")
     assert events(study) == ["intent", "submitted"]
     assert ledger.read(study).batches["s.a"].job_id == "12"
     assert "--array=0-1" in (study.jobs / "s.a.sh").read_text()
@@ -92,13 +92,13 @@ def test_a_submission_that_goes_through(study: StudyFolder) -> None:
 
 def test_what_cannot_be_rendered_leaves_no_intent(study: StudyFolder) -> None:
     with pytest.raises(ValueError, match="code"):
-        send(study, Request("s.a", Shape(code="frozen"), 1, ("a",), "gone", executor="slurm"), World().services)
+        send(study, Request("s.a", JobSpec(code="frozen"), 1, ("a",), "gone", executor="slurm"), World().services)
     assert events(study) == []
 
 
 def test_where_there_is_no_room_its_keys_wait_again(study: StudyFolder) -> None:
-    waiting(study, "ab", Shape())
-    sent = send(study, Request("s.a", Shape(), 2, ("a", "b"), executor="slurm"), World(sbatch=FULL).services)
+    waiting(study, "ab", JobSpec())
+    sent = send(study, Request("s.a", JobSpec(), 2, ("a", "b"), executor="slurm"), World(sbatch=FULL).services)
     assert sent.job_id is None and "QOS policy" in sent.full
     known = ledger.read(study)
     assert set(known.waiting) == {"a", "b"} and "QOS policy" in known.waiting["a"].why
@@ -106,7 +106,7 @@ def test_where_there_is_no_room_its_keys_wait_again(study: StudyFolder) -> None:
 
 
 def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alike(study: StudyFolder) -> None:
-    asked, other = Shape(qos="night"), Shape(qos="day")
+    asked, other = JobSpec(qos="night"), JobSpec(qos="day")
     waiting(study, "ab", asked)
     waiting(study, "c", other)
     with pytest.raises(SubmitError, match=r"Invalid qos specification: cluster\.qos=night: change it") as refused:
@@ -119,15 +119,15 @@ def test_what_is_refused_for_good_waits_no_more_nor_what_is_to_be_submitted_alik
 
 
 def test_a_refusal_of_the_only_one_says_nothing_of_others(study: StudyFolder) -> None:
-    waiting(study, "c", Shape(qos="day"))
+    waiting(study, "c", JobSpec(qos="day"))
     with pytest.raises(SubmitError):
-        send(study, Request("s.a", Shape(qos="night"), 1, ("a",), executor="slurm"), World(sbatch=NO_QOS).services)
+        send(study, Request("s.a", JobSpec(qos="night"), 1, ("a",), executor="slurm"), World(sbatch=NO_QOS).services)
     assert events(study) == ["waiting", "intent", "abandoned"]
 
 
 def test_a_submission_that_went_through_in_spite_of_the_error(study: StudyFolder) -> None:
     world = World(sbatch=TIMED_OUT, squeue=Answer(0, "31|0|PENDING|None|s.a\n31|1|PENDING|None|s.a\n"))
-    assert send(study, Request("s.a", Shape(), 2, ("a", "b"), executor="slurm"), world.services) == Sent("31")
+    assert send(study, Request("s.a", JobSpec(), 2, ("a", "b"), executor="slurm"), world.services) == Sent("31")
     assert world.said == ["s.a: was submitted as job 31"]
     assert ledger.read(study).batches["s.a"].job_id == "31"
     assert world.slept == []
@@ -146,7 +146,7 @@ def test_a_submission_that_never_arrived_is_waited_out_and_given_up(study: Study
 def test_whoever_submits_waits_to_know_what_became_of_it(study: StudyFolder) -> None:
     world = World(sbatch=TIMED_OUT, now=time.time())
     with pytest.raises(ValueError, match="nothing was submitted"):
-        send(study, Request("s.a", Shape(), 1, ("a",), executor="slurm"), world.services)
+        send(study, Request("s.a", JobSpec(), 1, ("a",), executor="slurm"), world.services)
     assert sum(world.slept) >= 10
 
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from study.config.compose import Composer, HydraSource, conf_folder
 from study.planning.designs import expand
 from study.planning.estimate import Speed, rows
-from study.planning.plan import Plan, make_plan
+from study.planning.plan import StudyPlan, make_plan
 from study.records import lineage
 from study.records.point import Point, point
-from study.records.points import settle
+from study.records.points import resolve_run
 from study.sweep.table import table
 from train.spec.lineage import Parent, parse
 
@@ -32,14 +32,14 @@ def source() -> Iterator[HydraSource]:
         yield HydraSource(GlobalHydra.instance().config_loader(), master)
 
 
-def planned(source: HydraSource, *jobs: tuple[str, ...]) -> Plan:
+def planned(source: HydraSource, *jobs: tuple[str, ...]) -> StudyPlan:
     composer = Composer(source)
     composed = [composer.compose(overrides) for overrides in expand(jobs, composer)]
-    return make_plan(composed, [settle(one.config, one.overrides) for one in composed], {})
+    return make_plan(composed, [resolve_run(one.config, one.overrides) for one in composed], {})
 
 
 @pytest.fixture(scope="module")
-def branched(source: HydraSource) -> Plan:
+def branched(source: HydraSource) -> StudyPlan:
     command = (*COMMAND, "search=trunk_and_branch", "search.tokens=[16384,65536]")
     return planned(source, (*command, "seed=0"), (*command, "seed=1"))
 
@@ -49,7 +49,7 @@ def tokens(one: Point) -> int:
     return one.config.budget.tokens
 
 
-def test_branches_name_their_parent_by_its_key_and_tokens(branched: Plan) -> None:
+def test_branches_name_their_parent_by_its_key_and_tokens(branched: StudyPlan) -> None:
     assert len(branched.points) == 8
     by_key = {one.key: one for one in branched.points}
     for seed in (0, 1):
@@ -66,7 +66,7 @@ def test_branches_name_their_parent_by_its_key_and_tokens(branched: Plan) -> Non
     assert lineage.parents(branched.points) < set(by_key)
 
 
-def test_the_key_depends_on_the_parent(branched: Plan) -> None:
+def test_the_key_depends_on_the_parent(branched: StudyPlan) -> None:
     branch = branched.points[2]
     other = replace(branch.config, schedule=replace(branch.config.schedule, parent="0123456789ab@12288"))
     assert point(other).key != branch.key
@@ -74,7 +74,7 @@ def test_the_key_depends_on_the_parent(branched: Plan) -> None:
     assert parse("/runs/a/step-000000012") is None and parse(None) is None
 
 
-def test_the_table_bills_the_trunk_once_and_says_what_that_saves(branched: Plan) -> None:
+def test_the_table_bills_the_trunk_once_and_says_what_that_saves(branched: StudyPlan) -> None:
     made = rows(branched.points[:4], {})
     each = made[0].flops / 12_288
     assert [row.own / each for row in made] == pytest.approx([12_288, 39_936, 4_096, 13_312])
@@ -87,7 +87,7 @@ def test_the_table_bills_the_trunk_once_and_says_what_that_saves(branched: Plan)
     assert f"{69_632 * each:.2e} FLOPs, 15 % less than the {81_920 * each:.2e} of 2 separate runs" in said
 
 
-def test_a_branch_waits_for_its_parent_and_is_stranded_with_it(branched: Plan) -> None:
+def test_a_branch_waits_for_its_parent_and_is_stranded_with_it(branched: StudyPlan) -> None:
     points = {one.key: one for one in branched.points[:4]}
     first, second, small, large = points
     assert lineage.waiting(points, set()) == {second: first, small: first, large: second}
@@ -97,7 +97,7 @@ def test_a_branch_waits_for_its_parent_and_is_stranded_with_it(branched: Plan) -
     assert lineage.stranded(points, {large}) == set()
 
 
-def test_a_parent_that_is_elsewhere_or_ends_elsewhere_is_refused(branched: Plan) -> None:
+def test_a_parent_that_is_elsewhere_or_ends_elsewhere_is_refused(branched: StudyPlan) -> None:
     branch = branched.points[2]
     with pytest.raises(ValueError, match="the study has no point"):
         lineage.check([branch], {})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from study.config.schema import StudyConfig
 from study.records.corpus import corpus_of
 from study.records.point import Point, key_of
-from study.records.points import append_points, freeze, known_keys, load_points, one_budget, settle
+from study.records.points import append_points, freeze, known_keys, load_points, one_budget, resolve_run
 from study.storage.layout import StudyFolder
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RuntimeConfig
 
@@ -42,7 +42,7 @@ def test_key_is_the_science_not_where_it_runs() -> None:
 
 
 def test_fingerprint_of_the_corpus_is_part_of_the_key() -> None:
-    settled = settle(config())
+    settled = resolve_run(config())
     frozen = freeze(config(), (), {corpus_of(settled): "0123456789ab"})
     assert frozen.config.data.fingerprint == "0123456789ab"
     assert frozen.key != freeze(config()).key
@@ -50,13 +50,13 @@ def test_fingerprint_of_the_corpus_is_part_of_the_key() -> None:
 
 def test_the_sequence_length_does_not_make_another_corpus() -> None:
     longer = config(data=DataConfig(sequence_length=256), budget=BudgetConfig(tokens=25600))
-    assert corpus_of(settle(longer)) == corpus_of(settle(config()))
+    assert corpus_of(resolve_run(longer)) == corpus_of(resolve_run(config()))
 
 
 def test_another_fingerprint_than_asked_for_is_refused() -> None:
     asked = config(data=DataConfig(fingerprint="aaaaaaaaaaaa"))
     with pytest.raises(ValueError, match=r"data\.fingerprint=aaaaaaaaaaaa was asked for"):
-        freeze(asked, (), {corpus_of(settle(config())): "bbbbbbbbbbbb"})
+        freeze(asked, (), {corpus_of(resolve_run(config())): "bbbbbbbbbbbb"})
 
 
 def test_the_budget_on_the_command_line_replaces_the_presets() -> None:
@@ -69,9 +69,9 @@ def test_the_budget_on_the_command_line_replaces_the_presets() -> None:
 
 def test_contradictions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"model\.width=63"):
-        settle(config(model=ModelConfig(width=63)))
+        resolve_run(config(model=ModelConfig(width=63)))
     with pytest.raises(ValueError, match=r"data\.source has no value yet"):
-        settle(config(data=DataConfig(source="")))
+        resolve_run(config(data=DataConfig(source="")))
 
 
 def test_points_come_back_as_they_were(tmp_path: Path) -> None:

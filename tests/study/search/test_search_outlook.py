@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from study.commands.status import run as status
+from study.reconcile import search_workers
 from study.search import outlook, view
 from study.search.settings import load, save, with_rungs_of
 from study.search.state import Search, ended, reported, started
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from study.sweep.__main__ import main
@@ -84,12 +85,12 @@ def test_rehearsals_count_what_the_search_will_finish(changes: dict[str, object]
 
 def test_a_search_that_finished_nothing_says_so_and_what_would_have_been_enough(tmp_path: Path) -> None:
     study = make_search(tmp_path / "runs" / "s", trials=5, r=1_001)
-    office = advance(study, 1_000, lose=0.0)
-    assert office.search.over
-    said = view.text(office.search, study)
+    queue = advance(study, 1_000, lose=0.0)
+    assert queue.search.over
+    said = view.text(queue.search, study)
     assert "no trial was trained to the end: none was among the best of enough at each rung" in said
     assert "search.trials=27 always brings one there" in said
-    assert view.as_json(office.search, study)["nothing_finished"]
+    assert view.as_json(queue.search, study)["nothing_finished"]
 
     class Options:
         study, runs, json = "s", tmp_path / "runs", False
@@ -99,9 +100,9 @@ def test_a_search_that_finished_nothing_says_so_and_what_would_have_been_enough(
     settings = load(study)
     assert settings is not None
     save(study, type(settings)(**{**vars(settings), "trials": 27}))
-    office = advance(study, 1_000, lose=0.0)
-    assert outlook.nothing_finished(office.search) == ""
-    assert any(trial.at == R for trial in office.search.trials.values())
+    queue = advance(study, 1_000, lose=0.0)
+    assert outlook.nothing_finished(queue.search) == ""
+    assert any(trial.at == R for trial in queue.search.trials.values())
 
 
 def test_a_budget_that_was_too_small_is_named_with_one_that_was_not(tmp_path: Path) -> None:
@@ -143,18 +144,18 @@ def test_a_second_driver_changes_nothing_and_is_told_who_is_the_first(
     assert f"another process: {os.getpid()} on {os.uname().nodename}" in said
     assert f"kill {os.getpid()}" in said and "python -m study status" in said
     assert {path: path.read_bytes() for path in before} == before
-    assert Office.of(study).search.queue == [] and Office.of(study).settings.trials == 4
+    assert TrialQueue.of(study).search.queue == [] and TrialQueue.of(study).settings.trials == 4
     assert main(more) == 0
-    assert len(Office.of(study).search.queue) == 1 and Office.of(study).settings.trials == 6
+    assert len(TrialQueue.of(study).search.queue) == 1 and TrialQueue.of(study).settings.trials == 6
 
 
 def test_a_command_that_is_refused_the_submission_has_changed_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(pool, "_submit", lambda folder, cluster, count: sent.append(count))
+    monkeypatch.setattr(search_workers, "submit_workers", lambda folder, services, cluster, count: sent.append(count))
     monkeypatch.setattr(pool, "gather", lambda *_: {})
-    monkeypatch.setattr(pool, "SUBMITTER_SECONDS", 0.0)
+    monkeypatch.setattr("study.reconcile.step.SUBMITTER_SECONDS", 0.0)
     words = ["study.name=t", "search=random", "budget.tokens=65536", "cluster=slurm", "search.workers=2"]
     assert main([*words, "search.trials=4", "-m", RATE]) == 0 and sent == [2]
     study = StudyFolder(here / "runs" / "t")
@@ -163,7 +164,7 @@ def test_a_command_that_is_refused_the_submission_has_changed_nothing(
         assert main([*words, "search.trials=6", "search.enqueue=[{optim.lr:3e-4}]", "-m", RATE]) == 1
     assert f"{study.submitting} is held by another process" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before and sent == [2]
-    assert Office.of(study).search.queue == []
+    assert TrialQueue.of(study).search.queue == []
 
 
 def test_a_holder_that_is_gone_is_not_named(tmp_path: Path) -> None:

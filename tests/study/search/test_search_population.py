@@ -18,7 +18,7 @@ from study.records.points import load_points
 from study.search import view
 from study.search.from_overrides import settings_of
 from study.search.state import Search
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain, Interval
@@ -36,7 +36,7 @@ PBT = {"scheduler": "pbt", "space": SPACE, "trials": 5, "r": 7_000, "R": 27_008}
 def population(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, Search, PopulationBased]:
     study = make_search(tmp_path_factory.mktemp("population") / "s", **PBT)
     run_worker(study)
-    search = Office.of(study).search
+    search = TrialQueue.of(study).search
     assert isinstance(search.scheduler, PopulationBased)
     return study, search, search.scheduler
 
@@ -102,23 +102,23 @@ def test_only_checkpoints_that_can_still_be_copied_are_pinned(
 
 def test_a_member_that_copied_and_has_not_moved_is_copied_from_where_its_weights_are(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s", **{**PBT, "trials": 3, "quantile": 0.34, "r": 5_000})
-    office = Office.of(study)
-    first = [office.claim(f"w{number}") for number in range(3)]
+    queue = TrialQueue.of(study)
+    first = [queue.claim(f"w{number}") for number in range(3)]
     for value, claim in zip((1.0, 3.0, 2.0), first, strict=True):
         assert claim is not None
-        assert office.tell(claim, "reached", value=value, tokens=5_120)
-    moved = office.claim("w")  # the best goes on
-    copy = office.claim("w")  # the worst copies it
+        assert queue.tell(claim, "reached", value=value, tokens=5_120)
+    moved = queue.claim("w")  # the best goes on
+    copy = queue.claim("w")  # the worst copies it
     assert moved is not None and copy is not None
     assert (moved.unit.trial, moved.unit.until, moved.unit.parent) == (0, 10_000, None)
     assert (copy.unit.trial, copy.unit.parent) == (1, (0, 5_000))
     assert load_points(study)[copy.key].config.schedule.parent == f"{moved.key}@5120"
-    assert office.search.trials[1].places == {5_000: f"{moved.key}@5120"}
-    assert f"{moved.key}@5120" in office.search.needed()
-    assert office.tell(copy, "lost")
-    assert office.tell(moved, "reached", value=0.9)
-    assert f"{moved.key}@5120" in office.search.needed()  # its donor is further, the copy is still to come
-    again = office.claim("other")
+    assert queue.search.trials[1].places == {5_000: f"{moved.key}@5120"}
+    assert f"{moved.key}@5120" in queue.search.needed()
+    assert queue.tell(copy, "lost")
+    assert queue.tell(moved, "reached", value=0.9)
+    assert f"{moved.key}@5120" in queue.search.needed()  # its donor is further, the copy is still to come
+    again = queue.claim("other")
     assert again is not None and (again.key, again.unit) == (copy.key, copy.unit)
     assert len(load_points(study)) == 4
 
@@ -128,11 +128,11 @@ def test_what_a_copy_cannot_take_over_is_refused() -> None:
 
     def define(space: Mapping[str, Domain], name: str = "pbt", explore: str = "perturb") -> Any:
         from study.config.compose import check
-        from study.records.points import settle
+        from study.records.points import resolve_run
 
         search = SearchConfig(name=name, trials=4, explore=explore)
         config = StudyConfig(search=search, budget=BudgetConfig(tokens=27_008))
-        return settings_of(config, settle(check(dict(run))), dict(run), dict(space))
+        return settings_of(config, resolve_run(check(dict(run))), dict(run), dict(space))
 
     assert define({"optim.lr": Interval(1e-3, 1e-1, log=True)}).r == 1351
     with pytest.raises(ValueError, match=r"model.layers: a member of a population goes on with"):
@@ -149,19 +149,19 @@ def test_what_a_copy_cannot_take_over_is_refused() -> None:
 
 def test_settings_chosen_by_what_they_gained_are_those_of_the_log(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s", **{**PBT, "r": 1_500, "explore": "pb2"})
-    office = advance(study, 70)
-    assert isinstance(office.search.scheduler, PopulationBased)
-    lineage = office.search.scheduler.lineage
+    queue = advance(study, 70)
+    assert isinstance(queue.search.scheduler, PopulationBased)
+    lineage = queue.search.scheduler.lineage
     plain = make_search(tmp_path / "p", **{**PBT, "r": 1_500})
     search = advance(plain, 70).search
     assert isinstance(search.scheduler, PopulationBased)
     same = [ours.config == theirs.config for ours, theirs in zip(lineage, search.scheduler.lineage, strict=False)]
     assert not all(same)
-    again = Office.of(study).search
+    again = TrialQueue.of(study).search
     assert isinstance(again.scheduler, PopulationBased)
     assert again.scheduler.lineage == lineage
-    assert again.scheduler.seen == office.search.scheduler.seen
-    assert again.decide() == office.search.decide()
+    assert again.scheduler.seen == queue.search.scheduler.seen
+    assert again.decide() == queue.search.decide()
     assert f"copied {lineage[0].donor}" in view.text(again, study)
 
 
@@ -171,7 +171,7 @@ def test_names_of_files_agree_with_the_trainers() -> None:
 
 
 def wait_for_event(study: StudyFolder, seen: int, worker: "subprocess.Popen[str]") -> None:
-    wait_until("an event", lambda: len(Office.of(study).log.records) > seen or worker.poll() is not None)
+    wait_until("an event", lambda: len(TrialQueue.of(study).log.records) > seen or worker.poll() is not None)
 
 
 def diary(study: StudyFolder, key: str) -> list[tuple[int, int]]:
@@ -185,7 +185,7 @@ def test_kills_at_any_moment_leave_lineage_and_winner_as_they_were(
 ) -> None:
     study, rng = make_search(tmp_path / "s", lease=0.3, **PBT), random.Random(1)
     for number in range(3):
-        seen = len(Office.of(study).log.records)
+        seen = len(TrialQueue.of(study).log.records)
         worker = begin_worker(study, f"pool{number}", seconds=0.05)
         wait_for_event(study, seen, worker)
         time.sleep(rng.uniform(0.0, 0.8))
@@ -193,7 +193,7 @@ def test_kills_at_any_moment_leave_lineage_and_winner_as_they_were(
         worker.communicate()
         time.sleep(0.35)
     run_worker(study)
-    search, (_, calm, calm_scheduler) = Office.of(study).search, population
+    search, (_, calm, calm_scheduler) = TrialQueue.of(study).search, population
     assert isinstance(search.scheduler, PopulationBased)
     assert search.lost_units >= 1
     assert search.scheduler.lineage == calm_scheduler.lineage

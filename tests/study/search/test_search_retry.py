@@ -10,13 +10,13 @@ import pytest
 
 from study.config.schema import RetryConfig
 from study.executors.base import QueueView
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.failures.kinds import Kind
 from study.failures.retry_policy import End, Rules, unit_verdict
 from study.reconcile import units
 from study.search import retry, view
 from study.search.state import Search, ended, started
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from tests.study.support.searches import make_search, run_worker, search_settings
 
@@ -84,17 +84,17 @@ def test_a_jobs_end_is_of_the_kind_that_slurm_says(word: str, kind: str) -> None
 def test_workers_that_fall_silent_cost_a_trial_what_the_policy_says(tmp_path: Path, rule: str, losses: int) -> None:
     study = make_search(tmp_path / "s", lease=600.0, **ONE)
     study.study.write_text(f"retry: {{node_failure: {rule}}}\n")
-    office = Office.of(study)
+    queue = TrialQueue.of(study)
     for loss in range(losses + 1):
-        claim = office.claim(f"w{loss}")
+        claim = queue.claim(f"w{loss}")
         assert claim is not None and claim.unit.trial == 0
         for lease in study.leases.iterdir():
             os.utime(lease, (0, 0))
-    assert office.claim("last") is None
-    assert office.search.trials[0].failed and office.search.lost_units == losses
-    assert "node_failure" in str(office.log.records[-1]["why"])
-    again = Office.of(study).search
-    assert again.trials == office.search.trials  # the counts are in the log
+    assert queue.claim("last") is None
+    assert queue.search.trials[0].failed and queue.search.lost_units == losses
+    assert "node_failure" in str(queue.log.records[-1]["why"])
+    again = TrialQueue.of(study).search
+    assert again.trials == queue.search.trials  # the counts are in the log
 
 
 def test_ends_of_the_version_before_count_as_what_they_were() -> None:
@@ -113,13 +113,13 @@ def test_a_crash_is_tried_again_where_the_policy_says_so(tmp_path: Path) -> None
     study = make_search(tmp_path / "s", space=space, **ONE)
     study.study.write_text("cluster: {executor: local}\ntracking: {enabled: false}\nretry: {code_error: again 2}\n")
     run_worker(study)
-    records = [r for r in Office.of(study).log.records if r["event"] == "ended"]
+    records = [r for r in TrialQueue.of(study).log.records if r["event"] == "ended"]
     assert [(r["how"], r["kind"]) for r in records] == [("lost", "code_error")] * 2 + [("failed", "code_error")]
     assert "that is the cap (retry.code_error)" in records[-1]["why"]
 
 
 def test_a_unit_that_is_a_job_asks_for_more_memory_each_time_that_its_trial_was_short_of_it() -> None:
-    rules, shape = policy(host_memory="more 3", memory_factor=2.0), Shape(mem_gb=8.0)
+    rules, shape = policy(host_memory="more 3", memory_factor=2.0), JobSpec(mem_gb=8.0)
     assert [units.with_more_memory(shape, rules, times).mem_gb for times in range(3)] == [8.0, 16.0, 32.0]
     assert units.with_more_memory(shape, policy(host_memory="again 3"), 2) == shape
     search = Search(search_settings(**ONE))
@@ -132,8 +132,8 @@ def test_a_unit_that_is_a_job_asks_for_more_memory_each_time_that_its_trial_was_
 
 def dead_worker(folder: Path) -> StudyFolder:
     study = make_search(folder, lease=600.0)
-    office = Office.of(study)
-    assert office.claim("dead") and office.claim("alive")
+    queue = TrialQueue.of(study)
+    assert queue.claim("dead") and queue.claim("alive")
     os.utime(study.leases / "0", (0, 0))
     return study
 
@@ -141,12 +141,12 @@ def dead_worker(folder: Path) -> StudyFolder:
 def test_a_worker_that_is_gone_does_not_count_as_running_once_its_lease_has_run_out(tmp_path: Path) -> None:
     study = dead_worker(tmp_path / "s")
     before = study.events.read_bytes()
-    search = Office.of(study).look().search
+    search = TrialQueue.of(study).look().search
     assert [view.verdict(search, trial) for trial in search.trials.values()] == ["silent", "running"]
     assert "1 running, 1 silent" in view.line(search)
     assert "1 worker silent for longer than a lease: the next worker takes the unit over" in view.text(search, study)
     os.utime(study.leases / "1", (0, 0))
-    search = Office.of(study).look().search
+    search = TrialQueue.of(study).look().search
     assert "no worker is advancing a trial: give the study's command again" in view.text(search, study)
     assert study.events.read_bytes() == before  # who looks decides nothing
 

@@ -16,7 +16,7 @@ from study.search.event_log import Record
 from study.search.from_overrides import domains, enqueued
 from study.search.settings import described, domain_of
 from study.search.state import Search, ended, reported, started
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from sweeps.history import Config
 from sweeps.samplers.optuna_models import distribution
 from sweeps.space import Choice, Condition, Domain, Integers, Interval, Space
@@ -85,7 +85,7 @@ def test_enqueue_is_a_command_and_the_same_point_is_queued_once(
     words = ["enqueue", str(study.path), "optim.lr=3e-3", "model.layers=2"]
     assert main(words) == main(words) == 0
     assert "is tried next" in capsys.readouterr().out
-    assert Office.of(find_study(str(study.path), tmp_path)).search.queue == [{"optim.lr": 0.003, "model.layers": 2}]
+    assert TrialQueue.of(find_study(str(study.path), tmp_path)).search.queue == [{"optim.lr": 0.003, "model.layers": 2}]
     assert main(["enqueue", str(study.path), "optim.lr=3"]) == 2
     assert "optim.lr=3.0 is outside the search: it takes numbers from " in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from study.search.labels import Labels
 from study.search.optuna_export import fill, url
 from study.search.plots import draw, survivors
 from study.search.settings import load, save
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.search.view import verdict
 from study.storage.layout import StudyFolder
 from study.storage.secrets import redactor
@@ -33,25 +33,25 @@ def stored(study: StudyFolder) -> optuna.Study:
 
 def test_optuna_shows_every_trial_and_follows_the_log(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s", trials=14, eta=2, r=3_500)
-    office = advance(study, 12, seed=1)
-    assert fill(study) == len(office.search.trials)
+    queue = advance(study, 12, seed=1)
+    assert fill(study) == len(queue.search.trials)
     half = stored(study).trials
     assert {t.state.name for t in half} >= {"RUNNING", "FAIL"}
 
-    office = advance(study, 200, seed=1, lose=0.0)
-    assert office.search.over
+    queue = advance(study, 200, seed=1, lose=0.0)
+    assert queue.search.over
     assert fill(study) == fill(study) == 14
     trials = stored(study).trials
-    for ours, theirs in zip(office.search.trials.values(), trials, strict=True):
+    for ours, theirs in zip(queue.search.trials.values(), trials, strict=True):
         finite = {at: value for at, value in ours.values.items() if math.isfinite(value)}
         assert theirs.params == dict(ours.config)
         assert theirs.intermediate_values == finite
         assert theirs.user_attrs["point"] == ours.key
-        word = verdict(office.search, ours)
+        word = verdict(queue.search, ours)
         assert theirs.user_attrs["verdict"] == word
         state = {"completed": "COMPLETE", "failed": "FAIL"}.get(word, "PRUNED")
         assert theirs.state.name == state
-    best = office.search.incumbent
+    best = queue.search.incumbent
     assert best is not None and stored(study).best_trial.user_attrs["point"] == best.key
     assert stored(study).user_attrs["over"] is True
     assert stored(study).metric_names == ["validation loss [nats per token]"]
@@ -60,7 +60,7 @@ def test_optuna_shows_every_trial_and_follows_the_log(tmp_path: Path) -> None:
     settings = load(study)
     assert settings is not None
     save(study, type(settings)(**{**vars(settings), "trials": 16}))
-    office = advance(study, 300, seed=2)
+    queue = advance(study, 300, seed=2)
     assert fill(study) == 16
     again = stored(study).trials
     study.optuna.unlink()
@@ -97,21 +97,21 @@ def test_labels_say_rung_bracket_and_verdict_as_the_search_goes_on(tmp_path: Pat
     labels = Labels(study)
     labels.refresh()
     assert labels.of("0" * 12) == {}
-    office = advance(study, 10, lose=0.0)
+    queue = advance(study, 10, lose=0.0)
     labels.refresh()
-    for trial in office.search.trials.values():
+    for trial in queue.search.trials.values():
         expected = {"trial": str(trial.number), "bracket": "0", "rung": str(trial.at), "verdict": "paused"}
         assert dict(labels.of(trial.key)) == expected
-    office = advance(study, 200, seed=1, lose=0.0)
+    queue = advance(study, 200, seed=1, lose=0.0)
     labels.refresh()
-    said = [labels.of(trial.key)["verdict"] for trial in office.search.trials.values()]
-    assert said.count("completed") == sum(t.at == office.settings.R for t in office.search.trials.values()) > 0
+    said = [labels.of(trial.key)["verdict"] for trial in queue.search.trials.values()]
+    assert said.count("completed") == sum(t.at == queue.settings.R for t in queue.search.trials.values()) > 0
 
 
 def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s")
-    office = advance(study, 6, lose=0.0)
-    keys = [trial.key for trial in office.search.trials.values()]
+    queue = advance(study, 6, lose=0.0)
+    keys = [trial.key for trial in queue.search.trials.values()]
     parent = {"schedule": {"parent": "0123456789ab@1024"}}
     lines = [{"key": key, "config": parent if key == keys[0] else {}, "overrides": []} for key in keys]
     study.points.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -119,7 +119,7 @@ def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tm
     source.refresh(())
     first, other = source.labels(keys[0]), source.labels(keys[1])
     assert first["parent"] == "0123456789ab@1024" and "parent" not in other
-    assert other["rung"] == str(office.search.trials[1].at)
+    assert other["rung"] == str(queue.search.trials[1].at)
     card = run_card(Facts("running"), "local", "abc", str, first)
     assert {name: card.tags[name] for name in first} == first
     rungs = {key: source.labels(key)["rung"] for key in keys}
@@ -131,16 +131,16 @@ def test_mlflow_runs_carry_what_the_search_says_and_whom_a_point_goes_on_from(tm
 def test_mlflow_ends_with_the_search(tmp_path: Path) -> None:
     """Runs that wait at a rung are scheduled while they may go on, and killed once none does."""
     study, store = make_search(tmp_path / "runs" / "s", eta=2, r=13_504), FakeStore()
-    office = advance(study, 8, lose=0.0)
+    queue = advance(study, 8, lose=0.0)
 
     def write_runs() -> None:
-        keys = dict.fromkeys(r["key"] for r in office.log.records if r["event"] == "started")
+        keys = dict.fromkeys(r["key"] for r in queue.log.records if r["event"] == "started")
         lines = [{"key": key, "config": {}, "overrides": []} for key in keys]
         study.points.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        for trial in office.search.trials.values():
+        for trial in queue.search.trials.values():
             study.run(trial.key).path.mkdir(exist_ok=True)
             study.run(trial.key).config.write_text("{}")
-            if trial.at == office.settings.R:
+            if trial.at == queue.settings.R:
                 study.run(trial.key).outcome.write_text('{"state": "completed", "tokens": 27008}')
 
     def statuses() -> list[str]:
@@ -151,11 +151,11 @@ def test_mlflow_ends_with_the_search(tmp_path: Path) -> None:
     syncer = Syncer(study, store, "fake", redactor({}), None)
     found = statuses()
     assert found[0] == "RUNNING" and {"SCHEDULED"} <= set(found[1:]) <= {"SCHEDULED", "FINISHED"}
-    office = advance(study, 1_000, lose=0.0)
-    assert office.search.over
+    queue = advance(study, 1_000, lose=0.0)
+    assert queue.search.over
     write_runs()
     found = statuses()
-    finished = sum(t.at == office.settings.R for t in office.search.trials.values())
+    finished = sum(t.at == queue.settings.R for t in queue.search.trials.values())
     assert (found[0], found.count("FINISHED"), found.count("KILLED")) == ("FINISHED", 1 + finished, 12 - finished)
     settings = load(study)
     assert settings is not None
@@ -168,34 +168,34 @@ def test_mlflow_ends_with_the_search(tmp_path: Path) -> None:
 def test_optunas_parameters_of_a_member_are_what_its_weights_were_trained_with(tmp_path: Path) -> None:
     space = {"optim.lr": {"kind": "interval", "low": 1e-3, "high": 1e-1, "log": True}}
     study = make_search(tmp_path / "p", scheduler="pbt", trials=6, r=3_000, space=space)
-    office = advance(study, 400, lose=0.0)
-    scheduler, best = office.search.scheduler, office.search.incumbent
-    assert isinstance(scheduler, PopulationBased) and best is not None and office.search.over and scheduler.lineage
+    queue = advance(study, 400, lose=0.0)
+    scheduler, best = queue.search.scheduler, queue.search.incumbent
+    assert isinstance(scheduler, PopulationBased) and best is not None and queue.search.over and scheduler.lineage
     fill(study)
-    for member, theirs in zip(office.search.trials.values(), stored(study).trials, strict=True):
+    for member, theirs in zip(queue.search.trials.values(), stored(study).trials, strict=True):
         lived = [(at, dict(config)) for at, config in scheduler.schedule(member.number) if at < member.at]
         told = json.loads(theirs.user_attrs["schedule"])
         assert [(step["tokens"], step["config"]) for step in told] == lived
         assert theirs.params == lived[-1][1]
     assert stored(study).best_params == dict(scheduler.schedule(best.number)[-1][1])
-    assert any(dict(office.search.first[n]) != t.params for n, t in enumerate(stored(study).trials))
+    assert any(dict(queue.search.first[n]) != t.params for n, t in enumerate(stored(study).trials))
 
 
 def test_pictures_are_drawn_of_a_search_and_of_a_population(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s", trials=30)
-    office = advance(study, 200)
-    assert {path.stem for path in draw(office.search, tmp_path / "out")} == {"curves", "settings", "survival"}
-    rows = survivors(office.search)
-    assert rows[0][1] == len([t for t in office.search.trials.values() if t.values])
+    queue = advance(study, 200)
+    assert {path.stem for path in draw(queue.search, tmp_path / "out")} == {"curves", "settings", "survival"}
+    rows = survivors(queue.search)
+    assert rows[0][1] == len([t for t in queue.search.trials.values() if t.values])
     assert all(further <= came and further + bad <= came for _, came, further, bad in rows)
     assert [came for _, came, _, _ in rows] == sorted((came for _, came, _, _ in rows), reverse=True)
     space = {"optim.lr": {"kind": "interval", "low": 1e-3, "high": 1e-1, "log": True}}
     population = make_search(tmp_path / "p", scheduler="pbt", trials=6, r=3_000, space=space)
-    office = advance(population, 60, lose=0.0)
-    drawn = draw(office.search, tmp_path / "pbt")
+    queue = advance(population, 60, lose=0.0)
+    drawn = draw(queue.search, tmp_path / "pbt")
     assert {path.stem for path in drawn} == {"curves", "settings", "lineage", "schedule"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
 
 
 def test_an_empty_search_has_pictures_too(tmp_path: Path) -> None:
-    assert len(draw(Office.of(make_search(tmp_path / "s")).search, tmp_path / "out")) == 3
+    assert len(draw(TrialQueue.of(make_search(tmp_path / "s")).search, tmp_path / "out")) == 3

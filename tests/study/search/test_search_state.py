@@ -14,7 +14,7 @@ from study.search.event_log import Record
 from study.search.settings import load, save
 from study.search.state import Search, ended, reported, started
 from study.search.trial_point import frozen
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from sweeps.history import Unit
 from sweeps.schedulers.asha_guarded import AshaGuarded
@@ -61,11 +61,11 @@ def make_folder() -> StudyFolder:
 
 def test_a_rehearsal_leaves_nothing_behind_and_is_what_is_claimed_then(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s")
-    office = Office.of(study)
-    office.rehearse()
+    queue = TrialQueue.of(study)
+    queue.rehearse()
     assert not study.events.exists()
     assert study.points.read_text() == ""
-    claim, other = office.claim("w"), Office.of(make_search(tmp_path / "t")).claim("w")
+    claim, other = queue.claim("w"), TrialQueue.of(make_search(tmp_path / "t")).claim("w")
     assert claim is not None and other is not None
     assert (claim.unit, claim.key) == (other.unit, other.key)
 
@@ -204,7 +204,7 @@ def test_another_search_in_the_same_study_is_refused_and_more_trials_are_not(tmp
 
 def test_a_silent_workers_unit_goes_to_the_next(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s", lease=600.0)
-    first, second = Office.of(study), Office.of(study)
+    first, second = TrialQueue.of(study), TrialQueue.of(study)
     claim = first.claim("first")
     assert claim is not None
     other = second.claim("second")
@@ -222,10 +222,10 @@ def test_a_silent_workers_unit_goes_to_the_next(tmp_path: Path) -> None:
 
 def test_an_open_search_sees_that_more_trials_were_allowed(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s", trials=1, scheduler="random")
-    office = Office.of(study)
-    assert office.claim("w") is not None
-    assert office.claim("w") is None
+    queue = TrialQueue.of(study)
+    assert queue.claim("w") is not None
+    assert queue.claim("w") is None
     settings = load(study)
     assert settings is not None
     save(study, replace(settings, trials=2))
-    assert office.claim("w") is not None
+    assert queue.claim("w") is not None

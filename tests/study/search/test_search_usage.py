@@ -8,7 +8,7 @@ import pytest
 from study.search import view
 from study.search.event_log import Record
 from study.search.state import Search, ended, reported, started
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.search.usage import FIRST_SHARE, SAFETY, Usage
 from study.storage.layout import StudyFolder
 from tests.study.support.searches import make_search, run_worker, search_settings
@@ -108,14 +108,14 @@ def test_a_search_ends_with_its_device_time_and_the_best_so_far(tmp_path: Path) 
     """
     space = {"optim.lr": {"kind": "interval", "low": 2e-3, "high": 4e-1, "log": True}}
     study = make_search(tmp_path / "s", scheduler="random", gpu_hours=(60 + 25 + 2) * HOURS, trials=200, space=space)
-    office = Office.of(study)
+    queue = TrialQueue.of(study)
     for _ in range(3):
-        claim = office.claim("w")
+        claim = queue.claim("w")
         assert claim is not None
-        assert office.tell(claim, "reached", value=9.0, seconds=20.0, training=20.0)
+        assert queue.tell(claim, "reached", value=9.0, seconds=20.0, training=20.0)
     run_worker(study, seconds=0.2)
-    office.refresh()
-    search = office.search
+    queue.refresh()
+    search = queue.search
     assert search.over
     assert 60 < search.usage.used <= 60 + 25 + 2
     assert 3 < len(search.trials) < 200

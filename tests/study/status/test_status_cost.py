@@ -11,7 +11,7 @@ import pytest
 
 from study.config.schema import StudySection
 from study.executors.base import Answer
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.status import budget, cost
 from study.status.observer import observe
@@ -37,7 +37,7 @@ SACCT = "\n".join(
 
 def study(folder: Path, keys: str = "abcd", **shape: object) -> StudyFolder:
     made = StudyFolder(folder)
-    asked = replace(Shape(gpus_per_node=2, cpus_per_task=4, time_minutes=120), **shape).record()  # type: ignore[arg-type]
+    asked = replace(JobSpec(gpus_per_node=2, cpus_per_task=4, time_minutes=120), **shape).record()  # type: ignore[arg-type]
     ledger.append(made, "intent", name="s.b", executor="slurm", keys=list(keys), resources=asked)
     ledger.append(made, "submitted", name="s.b", job_id="7")
     return made
@@ -147,7 +147,7 @@ def test_jobs_without_gpus_are_counted_in_core_hours(tmp_path: Path) -> None:
 def test_a_budget_counts_what_was_used_what_waits_and_what_is_asked(tmp_path: Path) -> None:
     made = study(tmp_path / "s")
     statuses = seen(a="completed", b="failed", c="running", d="queued")
-    shapes = [(Shape(gpus_per_node=2, time_minutes=60), 3)]
+    shapes = [(JobSpec(gpus_per_node=2, time_minutes=60), 3)]
     (balance,) = budget.balances(
         made, StudySection(gpu_hours=16.0), shapes, ({}, statuses), lambda command: Answer(0, SACCT)
     )
@@ -156,10 +156,10 @@ def test_a_budget_counts_what_was_used_what_waits_and_what_is_asked(tmp_path: Pa
     assert balance.left == pytest.approx(16 - 8 - 8 / 3)
     assert not balance.fits
     assert "3 jobs, up to the time limit, would ask 6: 2 of them would fit" in balance.refusal()
-    purse = budget.Purse([balance])
-    assert purse.take(shapes[0][0], 2) == ""
-    assert "the budget is spent" in purse.take(shapes[0][0], 1)
-    assert purse.take(Shape(), 100) == "", "cores are no GPUs"
+    remaining = budget.RemainingBudget([balance])
+    assert remaining.take(shapes[0][0], 2) == ""
+    assert "the budget is spent" in remaining.take(shapes[0][0], 1)
+    assert remaining.take(JobSpec(), 100) == "", "cores are no GPUs"
 
 
 def test_no_budget_asks_nobody(tmp_path: Path) -> None:

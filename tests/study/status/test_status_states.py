@@ -5,7 +5,7 @@ import pytest
 from study.executors.base import Job
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
-from study.status.states import ENDED, Evidence, PointState, judge
+from study.status.states import ENDED, Evidence, PointState, derive_state
 
 SLURM = Batch("b", "slurm", ("k",), 0.0, job_id="7")
 LOCAL = Batch("b", "local", ("k",), 0.0, job_id="local")
@@ -87,7 +87,7 @@ def job(state: str, word: str = "WORD", reason: str = "") -> Job:
     ],
 )
 def test_judge(seen: Evidence, state: str) -> None:
-    assert judge(seen).state == state
+    assert derive_state(seen).state == state
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_judge(seen: Evidence, state: str) -> None:
     ],
 )
 def test_the_kind_of_an_end(seen: Evidence, kind: str) -> None:
-    assert judge(seen).kind == kind
+    assert derive_state(seen).kind == kind
 
 
 def test_a_run_that_was_to_requeue_itself_is_unknown_while_squeue_is_silent() -> None:
     ended = attempt("time_limit")
-    assert judge(Evidence(batch=SLURM, attempt=ended, again=True, queue_complete=False)).state == "unknown"
-    assert judge(Evidence(batch=SLURM, attempt=ended, again=True)).state == "time_limit"
+    assert derive_state(Evidence(batch=SLURM, attempt=ended, again=True, queue_complete=False)).state == "unknown"
+    assert derive_state(Evidence(batch=SLURM, attempt=ended, again=True)).state == "time_limit"
 
 
 def test_an_ending_that_no_version_knows_is_unknown() -> None:
-    assert judge(Evidence(batch=LOCAL, attempt=attempt("evaporated"))).state == "unknown"
+    assert derive_state(Evidence(batch=LOCAL, attempt=attempt("evaporated"))).state == "unknown"
 
 
 def test_states_are_known_words() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from study.storage.files import Reserve, write_json
+from study.storage.files import DiskReserve, write_json
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_reserve_makes_room_for_the_last_words(small_disk: Path) -> None:
-    reserve = Reserve(small_disk / "reserve")
+    reserve = DiskReserve(small_disk / "reserve")
     with pytest.raises(OSError, match="No space left"), (small_disk / "shard").open("wb", buffering=0) as shard:
         while True:
             shard.write(bytes(4096))
@@ -37,5 +37,5 @@ def test_a_disk_that_is_full_already_takes_no_reserve_and_no_harm(small_disk: Pa
     with pytest.raises(OSError, match="No space left"), (small_disk / "shard").open("wb", buffering=0) as shard:
         while True:
             shard.write(bytes(4096))
-    Reserve(small_disk / "reserve").release()
+    DiskReserve(small_disk / "reserve").release()
     assert [path.name for path in small_disk.iterdir()] == ["shard"]

@@ -15,7 +15,7 @@ import psutil
 
 from study.config.executors import EXECUTORS
 from study.executors.base import Executor, Job, Lookup, QueueView, RankInfo, Runner, SubmitError
-from study.executors.job_spec import Shape
+from study.executors.job_spec import JobSpec
 from study.storage.layout import StudyFolder
 
 MODULE = __spec__.name
@@ -27,14 +27,14 @@ class Detached(Executor):
     name, title = "detached", "the spool"
 
     def render(
-        self, folder: StudyFolder, shape: Shape, name: str, count: int | None, parallel: int | None = None, *,
+        self, folder: StudyFolder, shape: JobSpec, name: str, count: int | None, parallel: int | None = None, *,
         module: str = "study.job", copy: Path | None = None,
     ) -> str:  # fmt: skip
         command = shlex.join([sys.executable, "-m", MODULE, module, str(folder.path.absolute()), "--name", name])
         job = JOB.format(command=command, log=f"{folder.jobs.absolute()}/${{JOB}}_${{1}}_0_log.out")
         return f"for INDEX in $(seq 0 {(count or 1) - 1}); do export INDEX; sh -c {shlex.quote(job)} - $INDEX; done\n"
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: Shape | None = None) -> str:
+    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
         folder.jobs.mkdir(parents=True, exist_ok=True)
         job_id = str(1 + sum(1 for _ in SPOOL.glob("*.name")))
         if not SPOOL.is_dir():

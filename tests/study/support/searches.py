@@ -14,7 +14,7 @@ from study.config.schema import StudyConfig, plain
 from study.search.event_log import Record
 from study.search.settings import Settings, described, save
 from study.search.state import ended, reported, started
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from sweeps.space import Choice, Domain, Interval
 from tests.environment import python_path
@@ -51,34 +51,32 @@ def make_search(folder: Path, **changes: object) -> StudyFolder:
     return study
 
 
-def advance(study: StudyFolder, units: int, seed: int = 0, lose: float = 0.1) -> Office:
+def advance(study: StudyFolder, units: int, seed: int = 0, lose: float = 0.1) -> TrialQueue:
     """Let one worker take and end units: some fail, some diverge, the rest come to a loss that falls with tokens."""
-    office, rng = Office.of(study), random.Random(seed)
+    queue, rng = TrialQueue.of(study), random.Random(seed)
 
     def tell(*records: Record) -> None:
-        office.log.append(records)
+        queue.log.append(records)
         for record in records:
-            office.search.apply(record)
+            queue.search.apply(record)
 
     for _ in range(units):
-        unit = office.search.decide()
+        unit = queue.search.decide()
         if unit is None:
             break
-        now, number = float(len(office.log.records)), len(office.log.records)
+        now, number = float(len(queue.log.records)), len(queue.log.records)
         key = (
-            f"{unit.trial:06x}{number:06x}"
-            if not office.search.is_begun(unit)
-            else office.search.trials[unit.trial].key
+            f"{unit.trial:06x}{number:06x}" if not queue.search.is_begun(unit) else queue.search.trials[unit.trial].key
         )
         tell(started(unit, key, "w", 1.0, now))
-        claim = office.search.claims[number]
+        claim = queue.search.claims[number]
         draw = rng.random()
         if draw < lose:
             tell(ended(claim, "failed", "it broke", now + 1))
             continue
         loss = math.inf if draw < 2 * lose else draw + 1e3 / unit.until
         tell(reported(claim, unit.until, loss, now + 1), ended(claim, "reached", "", now + 1))
-    return office
+    return queue
 
 
 def environment(seconds: float = 0.0) -> dict[str, str]:

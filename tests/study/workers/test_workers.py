@@ -11,7 +11,7 @@ import pytest
 
 from study.search import view
 from study.search.state import Search
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from tests.study.support.searches import begin_worker, environment, make_search, run_worker
 from tests.study.support.stand_in_search_trainer import loss_at
@@ -28,15 +28,15 @@ def diary(study: StudyFolder, key: str) -> list[tuple[int, int]]:
 
 
 def wait_for_event(study: StudyFolder, worker: "subprocess.Popen[str]") -> None:
-    seen = len(Office.of(study).log.records)
-    wait_until("an event", lambda: len(Office.of(study).log.records) > seen or worker.poll() is not None)
+    seen = len(TrialQueue.of(study).log.records)
+    wait_until("an event", lambda: len(TrialQueue.of(study).log.records) > seen or worker.poll() is not None)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, Search]:
     study = make_search(tmp_path_factory.mktemp("search") / "s")
     run_worker(study)
-    return study, Office.of(study).search
+    return study, TrialQueue.of(study).search
 
 
 def test_a_promoted_trial_goes_on_from_its_checkpoint(undisturbed: tuple[StudyFolder, Search]) -> None:
@@ -56,7 +56,7 @@ def test_a_promoted_trial_goes_on_from_its_checkpoint(undisturbed: tuple[StudyFo
 
 def test_a_trainer_takes_the_next_unit_where_that_is_of_its_run(undisturbed: tuple[StudyFolder, Search]) -> None:
     study, search = undisturbed
-    ends = [record for record in Office.of(study).log.records if record["event"] == "ended"]
+    ends = [record for record in TrialQueue.of(study).log.records if record["event"] == "ended"]
     warm = sum("warm" in record for record in ends)
     attempts = sum(len(list(study.run(trial.key).attempts.iterdir())) for trial in search.trials.values())
     assert warm >= 1
@@ -68,7 +68,7 @@ def test_the_log_alone_tells_it_all_again(undisturbed: tuple[StudyFolder, Search
     before = study.events.read_bytes()
     assert "nothing left to do" in run_worker(study)
     assert study.events.read_bytes() == before
-    assert reached(Office.of(study).search) == reached(search)
+    assert reached(TrialQueue.of(study).search) == reached(search)
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_kills_at_any_moment_change_nothing_but_time(undisturbed: tuple[StudyFol
         worker.communicate()
         time.sleep(0.35)
     run_worker(study)
-    search = Office.of(study).search
+    search = TrialQueue.of(study).search
     assert search.lost_units >= 1
     assert reached(search) == reached(undisturbed[1])
     assert {t.number: dict(t.config) for t in search.trials.values()} == {
@@ -101,7 +101,7 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s", lease=20.0)
 
     def claimed_by(name: str) -> bool:
-        return any(r.get("worker", "").startswith(f"{name}/") for r in Office.of(study).log.records)
+        return any(r.get("worker", "").startswith(f"{name}/") for r in TrialQueue.of(study).log.records)
 
     first = begin_worker(study, "a", seconds=0.3)
     wait_until("a claim of a", lambda: claimed_by("a"))
@@ -112,7 +112,7 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     assert first.returncode in (0, 75), said
     said, _ = second.communicate(timeout=300)
     assert second.returncode == 0, said
-    search = Office.of(study).search
+    search = TrialQueue.of(study).search
     assert search.over
     assert len(search.trials) == 12
     assert not list(study.leases.iterdir())
@@ -121,8 +121,8 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
 def test_cancel_stops_the_workers_and_their_trials_stay(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s")
     worker = begin_worker(study, seconds=120.0)
-    wait_until("a claim", lambda: bool(Office.of(study).search.claims))
-    claim = next(iter(Office.of(study).search.claims.values()))
+    wait_until("a claim", lambda: bool(TrialQueue.of(study).search.claims))
+    claim = next(iter(TrialQueue.of(study).search.claims.values()))
     wait_until("a trainer", (study.run(claim.key).path / "diary").exists)
     said = subprocess.run(
         [sys.executable, "-m", "study", "cancel", "s", "--runs", str(tmp_path)],
@@ -131,7 +131,7 @@ def test_cancel_stops_the_workers_and_their_trials_stay(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
     assert "1 workers of this machine were told" in said.stdout
     worker.communicate(timeout=300)
-    search = Office.of(study).search
+    search = TrialQueue.of(study).search
     assert search.stopped
     assert (search.decide(), search.lost_units) == (None, 1)
     assert "stopped" in view.text(search, study)
@@ -141,7 +141,7 @@ def test_crashes_and_divergence_end_a_trial_not_the_search(tmp_path: Path) -> No
     space = {"optim.lr": {"kind": "choice", "values": [0.0001, 0.9, 0.03, 0.01], "ordered": False}}
     study = make_search(tmp_path / "s", space=space, trials=4, eta=2, r=13_500)
     run_worker(study)
-    search = Office.of(study).search
+    search = TrialQueue.of(study).search
     said = subprocess.run(
         [sys.executable, "-m", "study", "status", "s", "--runs", str(tmp_path), "--json"],
         env=environment(), capture_output=True, text=True, check=False,

@@ -7,13 +7,13 @@ import pytest
 
 from study.config.schema import ClusterConfig
 from study.executors.slurm import site
-from study.executors.slurm.limits import Controller, Room
+from study.executors.slurm.limits import Controller, Limits
 from study.executors.slurm.nodes import Site
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import Workers
 from study.records import ledger
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.sweep.__main__ import main
 from study.workers import pool
 from tests.study.support.searches import advance, make_search
@@ -28,7 +28,7 @@ SLURM = ClusterConfig(executor="slurm")
 
 @pytest.fixture
 def no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "site", lambda *_: Site(allowed=Room(Controller(max_array=0))))
+    monkeypatch.setattr(site, "site", lambda *_: Site(allowed=Limits(Controller(max_array=0))))
 
 
 def tools(folder: Path, most: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,5 +107,5 @@ def test_a_search_that_is_over_is_not_stopped(tmp_path: Path) -> None:
     before = study.events.read_bytes()
     assert "s: the search is over" in pool.cancel(study)
     assert study.events.read_bytes() == before
-    Office.of(study).say("stopped")
+    TrialQueue.of(study).say("stopped")
     assert "s: stopped; " in pool.cancel(study), "one that was stopped may have workers left to tell"

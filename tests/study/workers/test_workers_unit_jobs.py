@@ -19,7 +19,7 @@ from study.reconcile.triggers import LostUnits, Units
 from study.records import ledger
 from study.records.ledger import UNIT, Ledger
 from study.search.state import Claim
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from study.workers import pool, unit_jobs, waiting
 from tests.study.support.searches import environment, make_search
@@ -77,11 +77,11 @@ class World:
         return Services(runner=self.cluster, sleep=lambda _: None, say=say)
 
     def claims(self) -> list[Claim]:
-        return list(Office.of(self.study).search.claims.values())
+        return list(TrialQueue.of(self.study).search.claims.values())
 
     def tell(self, number: int, how: str, value: float | None = None) -> None:
-        office = Office.of(self.study)
-        assert office.tell(office.search.claims[number], how, value=value)
+        queue = TrialQueue.of(self.study)
+        assert queue.tell(queue.search.claims[number], how, value=value)
 
     def state(self, claim: Claim, state: str) -> None:
         unit, known = units.name_of(claim), ledger.read(self.study)
@@ -136,11 +136,11 @@ def test_a_job_that_is_gone_gives_its_unit_back_and_one_that_waits_does_not(worl
     first, second, _ = world.claims()
     world.state(first, "NODE_FAIL")
     world.state(second, "RUNNING")
-    spent = Office.of(world.study).search.spent
+    spent = TrialQueue.of(world.study).search.spent
     assert world.advance() == 1
     again = world.claims()[-1]
     assert (again.key, again.unit) == (first.key, first.unit)
-    assert Office.of(world.study).search.spent == spent  # the job never began
+    assert TrialQueue.of(world.study).search.spent == spent  # the job never began
     assert second.number in {claim.number for claim in world.claims()}
 
 
@@ -181,12 +181,12 @@ def test_a_submitter_that_is_killed_leaves_nothing_twice_and_nothing_lost(world:
 def test_a_full_scheduler_costs_nothing_and_the_unit_comes_again(world: World) -> None:
     world.cluster.refuse = FULL
     assert world.advance() == 0
-    search, known = Office.of(world.study).search, ledger.read(world.study)
+    search, known = TrialQueue.of(world.study).search, ledger.read(world.study)
     assert search.lost_units == 0
     assert list(known.waiting) == [units.name_of(claim) for claim in search.claims.values()]
     world.cluster.refuse = ""
     assert world.advance() == 3
-    assert Office.of(world.study).search.spent == search.spent
+    assert TrialQueue.of(world.study).search.spent == search.spent
 
 
 def test_units_obey_the_limits_of_the_site_as_points_do(world: World) -> None:
@@ -220,7 +220,7 @@ def test_units_that_wait_are_withdrawn_where_the_search_is_stopped_or_workers_ta
     assert not ledger.read(world.study).waiting
     world.cluster.refuse = ""
     assert world.advance() == 0
-    assert (world.claims(), Office.of(world.study).search.lost_units) == ([], 0)
+    assert (world.claims(), TrialQueue.of(world.study).search.lost_units) == ([], 0)
 
 
 def test_a_submission_that_was_given_up_and_arrives_late_does_not_run_its_unit_twice(world: World) -> None:
@@ -275,12 +275,12 @@ def test_a_job_whose_unit_was_given_up_does_nothing(world: World) -> None:
 def test_a_job_that_was_on_its_way_when_the_search_was_stopped_does_nothing(world: World) -> None:
     world.advance()
     claim = world.claims()[0]
-    Office.of(world.study).say("stopped")
+    TrialQueue.of(world.study).say("stopped")
     done = _run(world, claim)
     assert done.returncode == 77, done.stderr
     assert not (world.study.run(claim.key).path / "diary").exists()
     assert claim.number not in {one.number for one in world.claims()}
-    assert Office.of(world.study).search.lost_units == 0
+    assert TrialQueue.of(world.study).search.lost_units == 0
 
 
 def _let_windows_pass(study: StudyFolder) -> None:
@@ -296,7 +296,7 @@ def test_a_search_is_cancelled_while_a_lease_is_being_renewed(world: World) -> N
     world.study.leases.mkdir(parents=True)
     (world.study.leases / "0").write_text("")
     assert "0 workers of this machine were told" in pool.cancel(world.study)
-    assert Office.of(world.study).search.stopped
+    assert TrialQueue.of(world.study).search.stopped
 
 
 def _run(world: World, claim: Claim, name: str = "") -> subprocess.CompletedProcess[str]:

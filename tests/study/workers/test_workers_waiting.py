@@ -17,7 +17,7 @@ from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import Units, Workers
 from study.records import ledger
-from study.search.trial_queue import Office
+from study.search.trial_queue import TrialQueue
 from study.status.observer import Look
 from study.storage.layout import StudyFolder
 from study.workers import pool, waiting
@@ -53,12 +53,12 @@ def test_held_workers_are_named_with_what_helps(tmp_path: Path) -> None:
 
 def test_jobs_whose_unit_is_over_are_not_asked_for(tmp_path: Path) -> None:
     folder = make_search(tmp_path / "s")
-    office = Office.of(folder)
+    queue = TrialQueue.of(folder)
     for name, job in (("s.old", "6"), ("s.w", "7")):
         resources = {"unit": "abc"}
         ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=resources, code=None)
         ledger.append(folder, "submitted", name=name, job_id=job)
-    assert office.claim("job:s.w", lease=False) is not None
+    assert queue.claim("job:s.w", lease=False) is not None
     assert len(waiting.lines(folder, look(Job("queued", "PENDING", "JobHeldUser")))) == 3
 
 
