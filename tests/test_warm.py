@@ -32,7 +32,7 @@ def test_the_process_that_forks_outlives_ctrl_c() -> None:
     warmed = warm("study.commands.status")
     os.kill(warmed.pid, signal.SIGINT)
     process = warmed.start("study", "--help", cwd=ROOT, env=ENVIRONMENT)
-    assert "every study" in process.communicate(timeout=LIMIT_SECONDS)[0]
+    assert "all studies" in process.communicate(timeout=LIMIT_SECONDS)[0]
     assert process.returncode == 0
 
 
