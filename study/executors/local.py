@@ -87,7 +87,7 @@ class Local(Executor):
         return folder.jobs / LOG
 
 
-class LocalExecutor:
+class LocalSlots:
     """The `study.job` processes that this process has started. They get SIGTERM when it dies in any way."""
 
     def __init__(self, folder: StudyFolder, count: int) -> None:

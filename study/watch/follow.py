@@ -16,7 +16,7 @@ from typing import Self
 from study import text
 from study.config.schema import ClusterConfig
 from study.executors import detached, load
-from study.executors.local import LOG, LocalExecutor
+from study.executors.local import LOG, LocalSlots
 from study.failures.kinds import FAILURES, HELD
 from study.failures.retry_policy import ENDED_BADLY
 from study.planning.ranks import estimated_flops, slot_count
@@ -75,7 +75,7 @@ class StopSignal:
 class LocalRunner:
     """Starts the pending local runs of a study as slots become free."""
 
-    def __init__(self, observer: Observer, slots: LocalExecutor) -> None:
+    def __init__(self, observer: Observer, slots: LocalSlots) -> None:
         self._observer = observer
         self.slots = slots
         self._broken: dict[tuple[str | None, str], int] = {}
@@ -203,7 +203,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
             try:
                 stack.enter_context(locked(folder.controller, CONTROL_SECONDS))
                 count = slot_count(cluster, [point.config for point in points])
-                controller = LocalRunner(observer, LocalExecutor(folder, count))
+                controller = LocalRunner(observer, LocalSlots(folder, count))
             except TimeoutError:
                 print(f"another process is running {folder.name}: this one only watches", flush=True)
         with JsonLines(pace, folder.name) if machine else display(pace, folder.name) as shown:
