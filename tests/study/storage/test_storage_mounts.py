@@ -18,7 +18,7 @@ MOUNTS = """\
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/work/mlflow.db", "ext4"),
+        ("/scratch/mlflow.db", "ext4"),
         ("/home/me/mlflow.db", "nfs4"),
         ("/home/me/my disk/mlflow.db", "xfs"),
         ("/homestead/x", "ext4"),
