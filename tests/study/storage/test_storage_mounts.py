@@ -30,5 +30,5 @@ def test_the_file_system_is_that_of_the_nearest_mount(path: str, kind: str) -> N
 
 
 def test_what_lies_on_no_mount_is_unknown_and_proc_is_of_its_own_kind() -> None:
-    assert holding(Path("/work"), "") == "unknown"
+    assert holding(Path("/scratch"), "") == "unknown"
     assert file_system(Path("/proc/self")) == "proc"
