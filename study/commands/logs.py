@@ -20,6 +20,7 @@ from study.records.settings import find_study, reference
 from study.status.observer import observe
 from study.status.selection import by_key, given_points, one_point
 from study.status.states import PointStatus
+from study.storage.jsonl import read_from
 from study.storage.layout import AttemptFolder, StudyFolder
 from study.text import recognised
 
@@ -149,19 +150,10 @@ def _follow(files: Sequence[Path], ended: Callable[[], bool]) -> None:
     while True:
         last = ended()
         for path in files:
-            data = _read_from(path, offsets[path])
+            data = read_from(path, offsets[path])
             offsets[path] += len(data)
             sys.stdout.write(decoders[path].decode(data, final=last))
         if last:
             return
         sys.stdout.flush()
         time.sleep(POLL_SECONDS)
-
-
-def _read_from(path: Path, offset: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read()
-    except FileNotFoundError:
-        return b""
