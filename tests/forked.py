@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import runpy
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -91,7 +92,24 @@ def fork(size: int, module: str, words: Sequence[str], compiling: bool) -> int:
             sys.argv = [module, *words]
             _end(module)
         children.append(child)
-    return sum(os.waitpid(child, 0)[1] != 0 for child in children)
+    return _wait(children)
+
+
+def _wait(children: Sequence[int]) -> int:
+    """Return how many children failed; where a signal ended one, the others, which would wait for it, are killed."""
+    alive, failed = set(children), 0
+    while alive:
+        child, status = os.wait()
+        if child not in alive:
+            continue
+        alive.remove(child)
+        failed += status != 0
+        if os.WIFSIGNALED(status) and failed == 1:
+            name = signal.Signals(os.WTERMSIG(status)).name
+            print(f"rank {children.index(child)} was ended by {name}", file=sys.stderr, flush=True)
+            for other in alive:
+                os.kill(other, signal.SIGKILL)
+    return failed
 
 
 def load_compiler() -> None:
