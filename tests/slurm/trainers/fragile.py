@@ -1,4 +1,4 @@
-"""Stands in for the trainer where a test is about how runs end: its nth start ends as the nth word of FRAGILE says.
+"""Stands in for the trainer where a test is about how runs end: a rank's nth start ends as FRAGILE's nth word says.
 
 The last word goes on for ever. complete, fail (an exception), hang (beats, then sleeps), stop (stops itself), memory
 (asks for more than it may have), devour (takes more than its group has), wait (saves and ends when told to), hold
@@ -30,10 +30,11 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, tell)
     faulthandler.register(signal.SIGQUIT, all_threads=True)
+    rank = os.environ.get("RANK", "0")
     with (run / "starts").open("a+", encoding="utf-8") as starts:
-        starts.write(f"{os.environ.get('SLURMD_NODENAME')} {os.environ.get('SLURM_MEM_PER_NODE')}\n")
+        starts.write(f"{os.environ.get('SLURMD_NODENAME')} {os.environ.get('SLURM_MEM_PER_NODE')} {rank}\n")
         starts.seek(0)
-        count = len(starts.readlines())
+        count = sum(line.split()[2] == rank for line in starts)
     words = behaviour(config["seed"]).split(",")
     word = words[min(count, len(words)) - 1]
     print(f"start {count}: {word}", flush=True)
