@@ -41,14 +41,27 @@ def submitted(batches: Iterable[Batch]) -> list[Batch]:
 
 def query(batches: Iterable[Batch], runner: Runner | None = None) -> QueueView:
     """Ask each scheduler once about the jobs of these batches; what none has is passed over."""
-    from study.executors.base import QueueView
+    return _joined(load(name, runner).query(ids) for name, ids in _job_ids(batches).items())
 
+
+def queue(batches: Iterable[Batch], runner: Runner | None = None) -> QueueView:
+    """Ask each scheduler once which jobs of these batches wait or run."""
+    return _joined(load(name, runner).queue(ids) for name, ids in _job_ids(batches).items())
+
+
+def _job_ids(batches: Iterable[Batch]) -> dict[str, list[str]]:
     ids: dict[str, set[str]] = {}
     for batch in submitted(batches):
         ids.setdefault(batch.executor, set()).add(str(batch.job_id))
+    return {name: sorted(those) for name, those in ids.items()}
+
+
+def _joined(views: Iterable[QueueView]) -> QueueView:
+    from study.executors.base import QueueView
+
     seen = QueueView()
-    for name, those in ids.items():
-        seen = seen.joined(load(name, runner).query(sorted(those)))
+    for view in views:
+        seen = seen.joined(view)
     return seen
 
 

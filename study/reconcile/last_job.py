@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator
 
-from study.executors import load, submitted
-from study.executors.base import ALIVE, QueueView, Runner
+from study.executors import queue, submitted
+from study.executors.base import ALIVE, Runner
 from study.failures.retry_policy import Action
 from study.reconcile.services import Services
 from study.records import ledger
@@ -40,12 +40,7 @@ def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runn
     if not 0 < len(left) <= FEW:
         return bool(left)
     names = {batch.job(batch.task(key)) for key, batch in left}
-    ids: dict[str, set[str]] = {}
-    for _, batch in left:
-        ids.setdefault(batch.executor, set()).add(str(batch.job_id))
-    view = QueueView()
-    for name, those in ids.items():
-        view = view.joined(load(name, runner).queue(sorted(those)))
+    view = queue((batch for _, batch in left), runner)
     jobs = (view.jobs[name] for name in names if name in view.jobs)
     # What SLURM clears away has written its end, or never will.
     return not view.complete or any(job.state in ALIVE and job.word != "COMPLETING" for job in jobs)
