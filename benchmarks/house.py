@@ -77,6 +77,19 @@ def compares_an_executor(tree: ast.AST) -> bool:
     )
 
 
+def imported_functions(package: str) -> dict[str, set[str]]:
+    """Return the functions of a package of study, as `module.function`, that the rest of study imports, and where."""
+    found: dict[str, set[str]] = {}
+    for path in files("study"):
+        if package.replace(".", "/") in str(path.relative_to(ROOT)):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package):
+                for name in (alias.name for alias in node.names if alias.name.islower()):
+                    found.setdefault(f"{node.module}.{name}", set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
 def table(rows: Sequence[Sequence[object]]) -> str:
     """Return rows as columns, the first to the left."""
     widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
@@ -134,6 +147,10 @@ def main() -> None:
         if "executors" not in path.parts and compares_an_executor(ast.parse(path.read_text(encoding="utf-8")))
     ]
     print(f"\n{len(named)} files of study outside executors/ compare an executor's name")
+    for package, what in (("study.reconcile", "the step"), ("study.failures.retry_policy", "the retry rules")):
+        print(f"\nfunctions of {package} that others call ({what}):")
+        for name, callers in sorted(imported_functions(package).items()):
+            print(f"  {name}: {', '.join(sorted(callers))}")
     print(
         "\nfiles that a recipe of CONTRIBUTING.md touches: " + ", ".join(f"{n} {c}" for n, c in recipe_files().items())
     )
