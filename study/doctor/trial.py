@@ -15,7 +15,7 @@ from typing import Any
 from study.config.tracking_uri import is_server
 from study.doctor.checks import Check
 from study.doctor.probe import LETTER, LOCK
-from study.executors.base import SubmitError
+from study.executors.base import JobRequest, SubmitError
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import query
 from study.process.children import job_environment
@@ -46,9 +46,9 @@ def on_slurm(folder: Path, shape: JobSpec, tracking: str, seconds: float, say: S
 
     study = StudyFolder(folder)
     lock = _prepare(folder, tracking)
-    name = f"doctor.{uuid.uuid4().hex[:10]}"
+    request = JobRequest(study, shape, f"doctor.{uuid.uuid4().hex[:10]}", None, module=MODULE)
     try:
-        job_id = sbatch.submit(study, name, sbatch.render(study, shape, name, None, module=MODULE))
+        job_id = sbatch.submit(request, sbatch.render(request))
     except SubmitError as error:
         lock.close()
         return Trial(problem=str(error))

@@ -234,6 +234,28 @@ class NoLimits(QueueLimits):
     """A scheduler that takes any number of jobs."""
 
 
+@dataclass(frozen=True)
+class JobRequest:
+    """One job, or an array of `count` jobs of which at most `parallel` run at once, under a unique name.
+
+    count: None for one job that is no array. Each task runs `python -m module`, with the study's folder and --name.
+    copy: the folder that it imports this code from; None: the checkout.
+    """
+
+    folder: StudyFolder
+    shape: JobSpec
+    name: str
+    count: int | None
+    parallel: int | None = None
+    module: str = "study.job"
+    copy: Path | None = None
+
+    @property
+    def command(self) -> list[str]:
+        """The words after `python -m` of each task."""
+        return [self.module, str(self.folder.path.absolute()), "--name", self.name]
+
+
 class Executor(Protocol):
     """One kind of place where jobs run.
 
@@ -256,25 +278,11 @@ class Executor(Protocol):
         """Raise ValueError for settings of a cluster section that it cannot do."""
         return
 
-    def render(
-        self,
-        folder: StudyFolder,
-        shape: JobSpec,
-        name: str,
-        count: int | None,
-        parallel: int | None = None,
-        *,
-        module: str = "study.job",
-        copy: Path | None = None,
-    ) -> str:
-        """Return the exact script of an array of `count` jobs, at most `parallel` at once; asks no scheduler.
-
-        count: None for one job that is no array. Each task runs `python -m module`, with the study's folder and
-        --name. copy: the folder that it imports this code from; None: the checkout.
-        """
+    def render(self, request: JobRequest) -> str:
+        """Return the exact script of a request, which is what a dry run shows; asks no scheduler."""
         ...
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
+    def submit(self, request: JobRequest, script: str) -> str:
         """Submit a rendered script, kept as `jobs/NAME.sh`; return its job id. Raises SubmitError."""
         ...
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.executors.base import Executor, Lookup, QueueView, RankInfo, Runner
+from study.executors.base import Executor, JobRequest, Lookup, QueueView, RankInfo, Runner
 from study.process import code_snapshot
 from study.process.children import job_environment, python, spawn
 from study.records import ledger
@@ -20,7 +20,6 @@ from study.storage.layout import StudyFolder
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
-    from study.executors.job_spec import JobSpec
 
 LOCAL = "local"
 """Its name, and the job id of all that it was given."""
@@ -47,22 +46,12 @@ class Local(Executor):
                 f"cluster.pack={cluster.pack} is for SLURM: on this machine cluster.slots runs points at once"
             )
 
-    def render(
-        self,
-        folder: StudyFolder,
-        shape: JobSpec,
-        name: str,
-        count: int | None,
-        parallel: int | None = None,
-        *,
-        module: str = "study.job",
-        copy: Path | None = None,
-    ) -> str:
+    def render(self, request: JobRequest) -> str:
         """Return the command of the first run."""
-        words = [*python(copy), "-m", module, str(folder.path.absolute()), "--name", name]
-        return shlex.join([*words, "--index", "0"] if module == "study.job" else words)
+        words = [*python(request.copy), "-m", *request.command]
+        return shlex.join([*words, "--index", "0"] if request.module == "study.job" else words)
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
+    def submit(self, request: JobRequest, script: str) -> str:
         """Return the id that all have: whoever holds the controller's lock starts them by what the ledger says."""
         return LOCAL
 

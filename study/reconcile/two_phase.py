@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from study.executors import detached, load
-from study.executors.base import Lookup, SubmitError
+from study.executors import detached
+from study.executors.base import JobRequest, Lookup, SubmitError
 from study.executors.job_spec import JobSpec
 from study.process import code_snapshot
 from study.reconcile.decide import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
@@ -36,11 +36,10 @@ class Request:
     also: Mapping[str, Any] = field(default_factory=dict)
     executor: str = field(kw_only=True)
 
-    def script(self, folder: StudyFolder) -> str:
-        """Return its script. ValueError where the copy of the code that it runs is gone."""
+    def job_request(self, folder: StudyFolder) -> JobRequest:
+        """Return what its executor is asked. ValueError where the copy of the code that it runs is gone."""
         copy = code_snapshot.source(folder, self.shape.code, self.code)
-        executor = load(self.executor)
-        return executor.render(folder, self.shape, self.name, self.jobs, self.throttle, module=self.module, copy=copy)
+        return JobRequest(folder, self.shape, self.name, self.jobs, self.throttle, self.module, copy)
 
     def intent(self) -> dict[str, Any]:
         """Return the event that says that it is about to be submitted."""
@@ -65,10 +64,11 @@ def send(folder: StudyFolder, request: Request, services: Services, *, patient: 
 
     Raises ValueError (a SubmitError) where the scheduler refuses for good, or nobody knows whether it accepted.
     """
-    text = request.script(folder)  # what cannot be rendered leaves no intent
+    executor, job = services.executor(request.executor), request.job_request(folder)
+    script = executor.render(job)  # what cannot be rendered leaves no intent
     ledger.extend(folder, [request.intent()])
     try:
-        job_id = services.executor(request.executor).submit(folder, request.name, text, request.shape)
+        job_id = executor.submit(job, script)
     except SubmitError as error:
         if error.full:
             ledger.append(folder, "abandoned", name=request.name, why=str(error))

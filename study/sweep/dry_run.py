@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from study.executors import query
-from study.executors.base import Executor, Runner, batch_name, chunks
+from study.executors.base import Executor, JobRequest, Runner, batch_name, chunks
 from study.executors.job_spec import JobSpec
 from study.planning.plan import StudyPlan
 from study.planning.sizing import Sized, in_words
@@ -32,7 +32,7 @@ def scripts(
 
     def script(shape: JobSpec, count: int | None, throttle: int | None = None) -> str:
         own = copy if shape.code == "frozen" else None
-        return executor.render(folder, shape, name, count, throttle, copy=own)
+        return executor.render(JobRequest(folder, shape, name, count, throttle, copy=own))
 
     name = batch_name(folder.name, "dryrun")
     if not array_limit:

@@ -17,7 +17,7 @@ from study import text as terminal
 from study.config.compose import Composed
 from study.config.schema import ClusterConfig, StudyConfig, plain
 from study.executors import job_spec_of, load, submitted
-from study.executors.base import AnySite, batch_name
+from study.executors.base import AnySite, JobRequest, batch_name
 from study.executors.local import write_batch
 from study.executors.prepare_data import gather
 from study.planning import devices, sizing
@@ -241,13 +241,13 @@ def _show_job(config: StudyConfig, folder: StudyFolder, count: int) -> None:
     arrays = not single and executor.site().array_limit
     name = batch_name(folder.name, "dryrun")
     shape, copy = job_spec_of(config.cluster), frozen_code.would_be(folder, config.cluster.code)
-    text = executor.render(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
+    request = JobRequest(folder, shape, name, count if arrays else None, module=MODULE, copy=copy)
     print(f"\nThis script would be submitted with {executor.command}:\n")
     if single:
         print("Once for each step of a trial.\n")
     elif not arrays:
         print(f"{executor.title} takes no arrays here: once for each of {count} workers.\n")
-    print(text.rstrip())
+    print(executor.render(request).rstrip())
 
 
 def _begin_and_submit(folder: StudyFolder, config: StudyConfig, wanted: Settings, count: int) -> None:

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.executors.base import Executor, JobRun, Lookup, QueueReason, QueueView, RankInfo, Runner
+from study.executors.base import Executor, JobRequest, JobRun, Lookup, QueueReason, QueueView, RankInfo, Runner
 from study.executors.slurm import query
 
 if TYPE_CHECKING:
     from study.config.schema import ClusterConfig
-    from study.executors.job_spec import JobSpec
     from study.executors.slurm.limits import Limits
     from study.executors.slurm.nodes import Site
     from study.failures.kinds import Kind
     from study.records.ledger import Batch
-    from study.storage.layout import StudyFolder
 
 
 def executor(runner: Runner | None = None) -> Executor:
@@ -38,27 +36,17 @@ class Slurm(Executor):
     allocates = True
     dependencies = True
 
-    def render(
-        self,
-        folder: StudyFolder,
-        shape: JobSpec,
-        name: str,
-        count: int | None,
-        parallel: int | None = None,
-        *,
-        module: str = "study.job",
-        copy: Path | None = None,
-    ) -> str:
+    def render(self, request: JobRequest) -> str:
         """Return the sbatch script."""
         from study.executors.slurm import sbatch
 
-        return sbatch.render(folder, shape, name, count, parallel, module=module, copy=copy)
+        return sbatch.render(request)
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
+    def submit(self, request: JobRequest, script: str) -> str:
         """Submit by sbatch."""
         from study.executors.slurm import sbatch
 
-        return sbatch.submit(folder, name, script, self.runner, shape=shape)
+        return sbatch.submit(request, script, self.runner)
 
     def find(self, name: str, since: float) -> Lookup:
         """Look for the name in squeue, then in sacct."""

@@ -15,34 +15,19 @@ from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
-from study.executors.base import Runner, SubmitError
-from study.executors.job_spec import JobSpec
+from study.executors.base import JobRequest, Runner, SubmitError
 from study.executors.slurm import limits, query, refusal
 from study.process import code_snapshot, code_version
 from study.storage.files import write_atomic
-from study.storage.layout import StudyFolder
 
 PEERS_WAIT_SECONDS = 60
 
 
-def render(
-    folder: StudyFolder,
-    shape: JobSpec,
-    name: str,
-    count: int | None,
-    parallel: int | None = None,
-    *,
-    module: str = "study.job",
-    copy: Path | None = None,
-) -> str:
-    """Return the exact sbatch script of an array of `count` jobs, at most `parallel` at once. Needs no SLURM.
-
-    count: None for one job that is no array. Each task runs `python -m study.job`, or another module that takes the
-    study's folder and --name. copy: the folder that it imports this code from; None: the checkout.
-    """
+def render(request: JobRequest) -> str:
+    """Return the exact sbatch script of a request. Needs no SLURM."""
+    shape, copy = request.shape, request.copy
     python = shape.python or sys.executable
-    options = code_version.python_options(copied=copy is not None)
-    job = [*shape.prefix, python, *options, "-m", module, str(folder.path.absolute()), "--name", name]
+    job = [*shape.prefix, python, *code_version.python_options(copied=copy is not None), "-m", *request.command]
     again = "requeue" if shape.requeue else "no-requeue"
     extra: dict[str, Any] = {"export": "ALL", again: True, "reservation": shape.reservation, "nice": shape.nice}
     if shape.dependency:
@@ -54,10 +39,10 @@ def render(
     return str(
         _make_sbatch_string(
             command=shlex.join(job),
-            folder=folder.jobs.absolute(),
-            job_name=name,
-            map_count=count,
-            array_parallelism=parallel or count or 1,
+            folder=request.folder.jobs.absolute(),
+            job_name=request.name,
+            map_count=request.count,
+            array_parallelism=request.parallel or request.count or 1,
             time=shape.time_minutes,
             nodes=shape.nodes,
             ntasks_per_node=shape.tasks_per_node,
@@ -88,15 +73,10 @@ def render(
     )
 
 
-def submit(
-    folder: StudyFolder, name: str, script: str, runner: Runner = query.run, *, shape: JobSpec | None = None
-) -> str:
-    """Submit a rendered script, kept as `jobs/NAME.sh`, and return its job id. Raises SubmitError.
-
-    shape: what it asks for, so that a refusal names the key that it is about.
-    """
-    folder.jobs.mkdir(parents=True, exist_ok=True)
-    path = folder.jobs / f"{name}.sh"
+def submit(request: JobRequest, script: str, runner: Runner = query.run) -> str:
+    """Submit the script of a request, kept as `jobs/NAME.sh`, and return its job id. Raises SubmitError."""
+    request.folder.jobs.mkdir(parents=True, exist_ok=True)
+    path = request.folder.jobs / f"{request.name}.sh"
     write_atomic(path, script)
     answer = runner(["sbatch", str(path)])
     found = re.search(r"Submitted batch job (\d+)", answer.out) if answer.code == 0 else None
@@ -109,7 +89,7 @@ def submit(
     said = _last_line(answer.error or answer.out)
     full = limits.is_limit(answer.error)
     no = not full and refusal.refused(answer.error)
-    keys = refusal.blamed(answer.error, shape) if no and shape is not None else ""
+    keys = refusal.blamed(answer.error, request.shape) if no else ""
     what = f": {keys}: change it and give the command again" if keys else ""
     raise SubmitError(f"sbatch failed: {said}{what}", ambiguous=not (full or no), full=full)
 

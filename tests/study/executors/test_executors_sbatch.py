@@ -8,7 +8,7 @@ import pytest
 
 from study.config.schema import ClusterConfig
 from study.executors import load
-from study.executors.base import ARRAY_LIMIT, Answer, batch_name, chunks
+from study.executors.base import ARRAY_LIMIT, Answer, JobRequest, batch_name, chunks
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import query, refusal, sbatch
 from study.planning.sizing import Sized
@@ -177,7 +177,7 @@ def test_names_are_unique_and_safe_for_slurm() -> None:
 def test_without_slurm_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ValueError, match="sbatch is not on PATH: run this on a login node, or take cluster=local"):
-        sbatch.submit(StudyFolder(tmp_path), "s.1", "#!/bin/bash\n")
+        sbatch.submit(JobRequest(StudyFolder(tmp_path), JobSpec(), "s.1", 1), "#!/bin/bash\n")
 
 
 def test_cancel_names_tasks_as_ranges() -> None:
@@ -202,7 +202,7 @@ def test_submission_leaves_one_script_and_runs_sbatch_without_inherited_variable
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     study = StudyFolder(tmp_path / "s")
-    assert sbatch.submit(study, "s.1", "#!/bin/bash\n# ours\n") == "41"
+    assert sbatch.submit(JobRequest(study, JobSpec(), "s.1", 1), "#!/bin/bash\n# ours\n") == "41"
     assert [p.name for p in study.jobs.iterdir()] == ["s.1.sh"]
     assert (study.jobs / "s.1.sh").read_text() == "#!/bin/bash\n# ours\n"
     assert "SLURM_JOB_ID" not in (tmp_path / "env").read_text()

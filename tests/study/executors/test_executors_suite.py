@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from study.config.executors import EXECUTORS
 from study.config.schema import ClusterConfig
 from study.executors import load, submitted
-from study.executors.base import ALIVE, Answer, Executor, SubmitError
+from study.executors.base import ALIVE, Answer, Executor, JobRequest, SubmitError
 from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.records.ledger import Batch
@@ -67,14 +68,15 @@ def test_a_config_takes_its_name(executor: Executor) -> None:
 
 
 def test_a_script_names_the_study_and_the_batch(executor: Executor, tmp_path: Path) -> None:
-    script = executor.render(StudyFolder(tmp_path / "a b"), JobSpec(), "s.1", 2, 1)
+    request = JobRequest(StudyFolder(tmp_path / "a b"), JobSpec(), "s.1", 2, 1)
+    script = executor.render(request)
     assert str(tmp_path / "a b") in script and "s.1" in script and "study.job" in script
-    assert script == executor.render(StudyFolder(tmp_path / "a b"), JobSpec(), "s.1", 2, 1), "it is the same each time"
+    assert script == executor.render(replace(request)), "it is the same each time"
 
 
 def test_what_is_submitted_is_found_by_its_name_and_cancelled(executor: Executor, tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    job_id = executor.submit(folder, "s.1", "for I in $(seq 0 1); do sleep 60; done")
+    job_id = executor.submit(JobRequest(folder, JobSpec(), "s.1", 2), "for I in $(seq 0 1); do sleep 60; done")
     assert ledger.JOB_ID.fullmatch(job_id)
     assert executor.find("s.1", 0.0).job_id == job_id
     batch = Batch("s.1", executor.name, ("a", "b"), 0.0, job_id=job_id)
@@ -93,7 +95,7 @@ def test_a_refusal_says_whether_it_may_have_been_submitted(tmp_path: Path, monke
     monkeypatch.setattr(detached, "SPOOL", tmp_path / "nowhere")
     for name, runner in (("detached", None), ("slurm", lambda command: Answer(1, error="sbatch: error: no"))):
         with pytest.raises(SubmitError) as refused:
-            load(name, runner).submit(StudyFolder(tmp_path / "s"), "s.1", "seq 0 0;")
+            load(name, runner).submit(JobRequest(StudyFolder(tmp_path / "s"), JobSpec(), "s.1", 1), "seq 0 0;")
         assert (refused.value.ambiguous, refused.value.full) == (False, False)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of
-from study.executors.base import Answer, Job
+from study.executors.base import Answer, Job, JobRequest
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import limits, sbatch
 from study.executors.slurm.limits import Accounts, Association, Controller, Limits
@@ -76,7 +76,7 @@ def test_every_option_is_in_the_script() -> None:
             pack=4,
         )
     )
-    text = sbatch.render(StudyFolder(Path("/s")), replace(shape, dependency="afterok:12_3"), "n", 7)
+    text = sbatch.render(JobRequest(StudyFolder(Path("/s")), replace(shape, dependency="afterok:12_3"), "n", 7))
     for line in (
         "#SBATCH --nice=100",
         "#SBATCH --qos=low",

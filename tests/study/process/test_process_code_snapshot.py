@@ -13,6 +13,7 @@ import pytest
 
 import study
 from study.cleanup import code
+from study.executors.base import JobRequest
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import sbatch
 from study.process import code_snapshot, code_version
@@ -204,7 +205,7 @@ def test_a_job_tells_by_the_sources_whether_it_runs_what_was_recorded(
     assert code_snapshot.ran(folder, "abc-clean", "frozen") == "other"
     # What a job submits that itself runs in a copy: each batch from where it belongs.
     assert code_version.home() == checkout
-    live, own = (sbatch.render(folder, JobSpec(), "n", 1, copy=c) for c in (None, copy))
+    live, own = (sbatch.render(JobRequest(folder, JobSpec(), "n", 1, copy=c)) for c in (None, copy))
     assert f"export PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}}\n" in live
     assert f'export PYTHONPATH={copy}:"$PWD":{checkout}${{PYTHONPATH:+:$PYTHONPATH}}\n' in own
     assert (" -P -u -m study.job " in own, " -P " in live) == (True, False)

@@ -14,9 +14,7 @@ from pathlib import Path
 import psutil
 
 from study.config.executors import EXECUTORS
-from study.executors.base import Executor, Job, Lookup, QueueView, RankInfo, Runner, SubmitError
-from study.executors.job_spec import JobSpec
-from study.storage.layout import StudyFolder
+from study.executors.base import Executor, Job, JobRequest, Lookup, QueueView, RankInfo, Runner, SubmitError
 
 MODULE = __spec__.name
 SPOOL = Path(os.environ.get("SPOOL", "spool"))
@@ -26,23 +24,20 @@ JOB = "echo $$ > $SPOOL/$JOB.$1.pid; {command} >> {log} 2>&1; echo $? > $SPOOL/$
 class Detached(Executor):
     name, title = "detached", "the spool"
 
-    def render(
-        self, folder: StudyFolder, shape: JobSpec, name: str, count: int | None, parallel: int | None = None, *,
-        module: str = "study.job", copy: Path | None = None,
-    ) -> str:  # fmt: skip
-        command = shlex.join([sys.executable, "-m", MODULE, module, str(folder.path.absolute()), "--name", name])
-        job = JOB.format(command=command, log=f"{folder.jobs.absolute()}/${{JOB}}_${{1}}_0_log.out")
-        return f"for INDEX in $(seq 0 {(count or 1) - 1}); do export INDEX; sh -c {shlex.quote(job)} - $INDEX; done\n"
+    def render(self, request: JobRequest) -> str:
+        command = shlex.join([sys.executable, "-m", MODULE, *request.command])
+        job = JOB.format(command=command, log=f"{request.folder.jobs.absolute()}/${{JOB}}_${{1}}_0_log.out")
+        loop = f"for INDEX in $(seq 0 {(request.count or 1) - 1}); do export INDEX"
+        return f"{loop}; sh -c {shlex.quote(job)} - $INDEX; done\n"
 
-    def submit(self, folder: StudyFolder, name: str, script: str, shape: JobSpec | None = None) -> str:
-        folder.jobs.mkdir(parents=True, exist_ok=True)
+    def submit(self, request: JobRequest, script: str) -> str:
+        request.folder.jobs.mkdir(parents=True, exist_ok=True)
         job_id = str(1 + sum(1 for _ in SPOOL.glob("*.name")))
         if not SPOOL.is_dir():
             raise SubmitError(f"there is no folder {SPOOL}", ambiguous=False)
-        last = script.partition(";")[0].split()[-1].rstrip(")")
         told = {**os.environ, "SPOOL": str(SPOOL), "JOB": job_id}
         process = subprocess.Popen(["sh", "-c", script], env=told, start_new_session=True)
-        (SPOOL / f"{job_id}.name").write_text(f"{name} {last} {process.pid}")
+        (SPOOL / f"{job_id}.name").write_text(f"{request.name} {(request.count or 1) - 1} {process.pid}")
         return job_id
 
     def find(self, name: str, since: float) -> Lookup:
