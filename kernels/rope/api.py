@@ -88,14 +88,15 @@ def _as_real(x: Tensor, taken: Tensor, interleaved: bool) -> Tensor:
     cos, sin = taken.unbind(-1)
     if not interleaved:
         a, b = wide.chunk(2, -1)
-        return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
+        joined = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+        # Without a cast to the dtype that it has: behind one, Dynamo of torch 2.11 loses the gradient without a word.
+        return joined if joined.dtype == x.dtype else joined.to(x.dtype)
     # Each of a pair by itself, from both: compilers fuse that into whatever takes the result, which they do not do
     # with a pair that is put together.
     pairs: Tensor = wide.unflatten(-1, (-1, 2))  # type: ignore[no-untyped-call, unused-ignore]
     sign = 2 * torch.arange(2, device=x.device, dtype=wide.dtype) - 1
     turned = pairs * cos.unsqueeze(-1) + pairs.flip(-1) * (sin.unsqueeze(-1) * sign)
-    # A copy, which compilers fuse: with the flattened view itself as the result, which it would be in fp32, Dynamo of
-    # torch 2.11 loses the gradient without a word.
+    # A copy, which compilers fuse: the flattened view itself, which it would be in fp32, loses its gradient likewise.
     return turned.flatten(-2).to(x.dtype, copy=True)
 
 

@@ -42,6 +42,15 @@ class Compiled:
         found = dict(re.findall(r"([A-Z]+):(\d+)", self._read(folder, "-res-usage")))
         return {name: int(value) for name, value in found.items()}
 
+    def spills_in_loops(self, folder: Path) -> list[str]:
+        """Return the instructions that move registers to or from the stack between a loop's start and its end."""
+        lines = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,})\*/\s+([^;]+);", self.sass(folder))]
+        jumps = [(at, re.search(r"\bBRA\S* .*?(0x[0-9a-f]+)", text)) for at, text in lines]
+        loops = [(int(goal[1], 16), at) for at, goal in jumps if goal and int(goal[1], 16) < at]
+        assert all(goal or "BRA" not in lines[i][1] for i, (_, goal) in enumerate(jumps)), "a jump is not understood"
+        moved = [(at, text) for at, text in lines if re.search(r"\b(LDL|STL)\b", text)]
+        return [text for at, text in moved if any(first <= at <= last for first, last in loops)]
+
     def _read(self, folder: Path, option: str) -> str:
         binary = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
         file = folder / "kernel.cubin"

@@ -126,7 +126,11 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     for kernel in found:
         used, code = kernel.resources(tmp_path), kernel.sass(tmp_path)
         assert used["REG"] > 0
-        assert used["STACK"] == used["LOCAL"] == 0, f"{kernel.name} spills: {used}"
+        # ptxas 12.8 (Triton 3.6) keeps one register of the fused loss on the stack, once a row, so that a third block
+        # fits on the multiprocessor. Inside a loop that would be memory traffic for every block of columns.
+        assert used["LOCAL"] == 0, f"{kernel.name} has arrays in local memory: {used}"
+        assert used["STACK"] <= 8, f"{kernel.name} spills: {used}"
+        assert not kernel.spills_in_loops(tmp_path), kernel.name
         assert ".f64" not in kernel.ptx
         assert not re.search(r"\bD(ADD|MUL|FMA|SETP|MNMX)\b", code), kernel.name
         assert re.search(r"LDG(STS)?\S*\.128", code), f"{kernel.name} has no 16-byte load"
