@@ -31,9 +31,10 @@ def run_packed(study: StudyFolder, batch: ledger.Batch, index: int, signals: Sig
     """
     keys = batch.of_task(index)
     shape = batch.resources
-    gpus = devices(os.environ.get(DEVICES), len(keys), int(shape.get("gpus_per_node") or 0), shape.get("pack_gpus"))
     cores = shares(sorted(os.sched_getaffinity(0)), batch.pack, int(shape.get("cpus_per_task") or 1))
     with multi_process_service(shape.get("pack_gpus") == "mps") as variables:
+        visible = numbered(os.environ.get(DEVICES)) if variables else os.environ.get(DEVICES)
+        gpus = devices(visible, len(keys), int(shape.get("gpus_per_node") or 0), shape.get("pack_gpus"))
         processes = {}
         for slot, key in enumerate(keys):
             command = [*interpreter(), "-m", "study.job", str(study.path), "--name", batch.name]
@@ -60,6 +61,15 @@ def devices(visible: str | None, count: int, each: int, how: str | None = "own")
     if len(names) < count * each:
         raise ValueError(f"{count} packed points need {count * each} GPUs, but the job sees {visible}")
     return [",".join(names[slot * each : (slot + 1) * each]) for slot in range(count)]
+
+
+def numbered(visible: str | None) -> str | None:
+    """Return the numbers under which clients of the multi-process service see the GPUs it was started with.
+
+    It counts them from 0, so that a client of a job on GPU 3 that asked for "3" would find none.
+    """
+    names = [name for name in (visible or "").split(",") if name]
+    return ",".join(str(place) for place in range(len(names))) or None
 
 
 def shares(cores: Sequence[int], count: int, each: int) -> list[tuple[int, ...]]:

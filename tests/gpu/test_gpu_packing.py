@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from study.job.packed import multi_process_service
+from study.job.packed import DEVICES, multi_process_service, numbered
 from tests.train.runs import LIMIT_SECONDS, finish, read_outcome, start, with_runtime, write_config
 from train.spec.config import RunConfig
 
@@ -20,11 +20,16 @@ pytestmark = [
 ]
 
 
-def test_two_runs_share_a_gpu_as_clients_of_one_service(tmp_path: Path, tiny: RunConfig) -> None:
+def test_two_runs_share_a_gpu_as_clients_of_one_service(
+    tmp_path: Path, tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = with_runtime(tiny, device="cuda")
+    last = os.environ.get(DEVICES, "").split(",")[-1] or str(torch.cuda.device_count() - 1)
+    monkeypatch.setenv(DEVICES, last)  # a job on a node's last GPU: where there are several, its number is not 0
     with multi_process_service(wanted=True) as variables:
         assert variables, "the service is there but did not start"
-        runs = [start(write_config(tmp_path / name, config), env=variables) for name in ("one", "two")]
+        client = {**variables, DEVICES: numbered(last) or ""}
+        runs = [start(write_config(tmp_path / name, config), env=client) for name in ("one", "two")]
         for process in runs:
             finish(process)
         said = subprocess.run(

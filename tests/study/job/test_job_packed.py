@@ -1,0 +1,51 @@
+"""The GPUs that the points of one packed job see."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.job import packed
+from study.process.children import Signals
+from study.records.ledger import Batch
+from study.storage.layout import StudyFolder
+
+
+@pytest.mark.parametrize(("starts", "expected"), [(True, ["0", "1", "0"]), (False, ["2", "3", "2"])])
+def test_points_behind_the_service_see_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: bool, expected: list[str]
+) -> None:
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text(f"#!{sys.executable}\nraise SystemExit({0 if starts else 1})\n", encoding="utf-8")
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv(packed.DEVICES, "2,3")
+    seen: list[Any] = []
+
+    class Ended:
+        returncode = 0
+
+    def note(_command: object, environment: Mapping[str, str], _cores: object) -> Ended:
+        seen.append((environment[packed.DEVICES], "CUDA_MPS_PIPE_DIRECTORY" in environment))
+        return Ended()
+
+    monkeypatch.setattr(packed, "_start", note)
+    monkeypatch.setattr(packed, "_wait", lambda *_: None)
+    monkeypatch.setattr(Signals, "watch", lambda *_: None)
+    shape = {"pack": 3, "gpus_per_node": 1, "pack_gpus": "mps"}
+    batch = Batch("b0", "slurm", ("one", "two", "three"), 0.0, shape)
+    assert packed.run_packed(StudyFolder(tmp_path), batch, 0, Signals()) == 0
+    assert seen == [(device, starts) for device in expected]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [("3", "0"), ("2,3", "0,1"), ("GPU-a,GPU-b", "0,1"), ("", None), (None, None)]
+)
+def test_the_service_counts_its_gpus_from_0(visible: str | None, expected: str | None) -> None:
+    assert packed.numbered(visible) == expected
