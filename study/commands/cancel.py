@@ -13,7 +13,7 @@ from study.records import ledger
 from study.records.settings import find_study, reference
 from study.status.observer import Observer
 from study.status.selection import given_points, selected
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 from study.text import counted
 from study.watch.follow import terminate
@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
         ledger.append(folder, "cancelled", keys=[status.key for status in chosen])
         # Looked at anew: one that began meanwhile has either read the ledger since or is seen to run.
         fresh = {status.key: status for status in observer.statuses()}
-        now = [fresh[s.key] if fresh[s.key].state == "running" else s for s in chosen]
-        running = [status for status in now if status.state == "running"]
+        now = [fresh[s.key] if fresh[s.key].state == PointState.RUNNING else s for s in chosen]
+        running = [status for status in now if status.state == PointState.RUNNING]
         told = terminate(running, observer) + len(_in_queue(observer, running))
         # A packed job that goes on tells its points itself.
         executors.cancel(observer.known, [status.key for status in chosen])
@@ -77,7 +77,12 @@ def what_was_done(points: Sequence[PointStatus], told: int) -> Done:
     One that ran and could not be told has ended meanwhile.
     """
     counts = Counter[str](point.state for point in points)
-    return Done(told, counts["queued"], counts["waiting"] + counts["pending"], counts["unknown"])
+    return Done(
+        told,
+        counts[PointState.QUEUED],
+        counts[PointState.WAITING] + counts[PointState.PENDING],
+        counts[PointState.UNKNOWN],
+    )
 
 
 def in_words(done: Done) -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from study import text as terminal
 from study.commands import add_json, add_runs, emit
-from study.doctor.checks import Check
+from study.doctor.checks import Check, CheckState
 
-MARKS = {"ok": "ok", "warning": "!", "failed": "FAILED", "skipped": "-"}
+MARKS = {CheckState.OK: "ok", CheckState.WARNING: "!", CheckState.FAILED: "FAILED", CheckState.SKIPPED: "-"}
 TRIAL_MINUTES = 5
 BESIDE = 60
 """Columns from which on what a check says stands beside its name."""
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
     name = site.name_of(slurm, socket.gethostname().split(".")[0])
     path, written = _write(options, name, site.document(name, said, done))
-    code = 1 if any(check.state == "failed" for check in done) else 0
+    code = 1 if any(check.state == CheckState.FAILED for check in done) else 0
     if options.json:
         rows = [dataclasses.asdict(check) for check in done]
         emit("doctor", None, {"site": name, "checks": rows, "cluster": said, "file": str(path), "written": written})

@@ -19,7 +19,7 @@ from study.records.attempts import latest_attempt
 from study.records.settings import find_study, reference
 from study.status.observer import observe
 from study.status.selection import by_key, given_points, one_point
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.jsonl import read_from
 from study.storage.layout import AttemptFolder, StudyFolder
 from study.text import recognised
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
             text.show(_listing(folder, statuses))
         return 0
     status = by_key(statuses, one_point(options))
-    if status.state == "failed" and options.attempt is None and not _began(folder, status):
+    if status.state == PointState.FAILED and options.attempt is None and not _began(folder, status):
         batch = ledger.read(folder).batch(status.key)
         assert batch is not None, "what was never submitted cannot fail"
         log = load(batch.executor).log(folder, batch, status.key)
@@ -94,7 +94,7 @@ class Ended:
         self.looked = time.monotonic()
         status = by_key(observe(self.folder), self.key)
         return (
-            status.state not in ("running", "unknown")
+            status.state not in (PointState.RUNNING, PointState.UNKNOWN)
             or self.folder.run(self.key).attempt(status.attempt or 0) != self.attempt
         )
 

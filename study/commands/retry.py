@@ -15,11 +15,14 @@ from study.records import ledger
 from study.records.settings import find_study, load_submission, reference
 from study.status.observer import Observer
 from study.status.selection import parse_states, selected
+from study.status.states import PointState
 from study.text import counted
 from study.watch.follow import follow
 
 DEFAULT_STATES = "failed,interrupted,time_limit"
-RETRIABLE = frozenset({"failed", "interrupted", "time_limit", "cancelled", "unknown"})
+RETRIABLE = frozenset(
+    {PointState.FAILED, PointState.INTERRUPTED, PointState.TIME_LIMIT, PointState.CANCELLED, PointState.UNKNOWN}
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from study.records.settings import find_study, load_section, load_submission, re
 from study.status.filters import said
 from study.status.observer import Observer
 from study.status.selection import by_key, one_point
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
 from study.text import duration, recognised
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         emit("show", folder, found)
     else:
         text.show("\n".join(as_text(folder, status, found)))
-    return 1 if status.state == "failed" else 0
+    return 1 if status.state == PointState.FAILED else 0
 
 
 def describe(folder: StudyFolder, points: Mapping[str, Point], status: PointStatus) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from study.records.point import Point
 from study.records.settings import find_study, reference
 from study.status import cost, overview
 from study.status.observer import Observer
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.layout import StudyFolder
 from study.text import recognised
 from study.watch.progress import slow_lines
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         emit("status", folder, as_json(folder, statuses, points), compact=True)
     else:
         terminal.show(as_text(folder, statuses, points, options.all, terminal.columns()))
-    return 1 if any(status.state == "failed" for status in statuses) else 0
+    return 1 if any(status.state == PointState.FAILED for status in statuses) else 0
 
 
 def _search(folder: StudyFolder, machine: bool) -> int:

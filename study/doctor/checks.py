@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,22 @@ NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cephfs", "fuse.juicefs", 
 SECONDS = 5.0
 
 
+class CheckState(StrEnum):
+    """What came of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, with a limit."""
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. state: `ok`, `warning` (works, with a limit), `failed`, or `skipped`."""
+    """One thing that was looked at."""
 
     name: str
-    state: str
+    state: CheckState
     said: str
     found: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,7 +78,7 @@ def ask(runner: Runner | None, memory: Path) -> tuple[Slurm | None, list[Check]]
             if version.code is None
             else (version.error.splitlines() or ["sbatch gives no answer"])[-1]
         )
-        return None, [Check("slurm", "skipped", f"{why}: runs are processes of this machine (cluster=local)")]
+        return None, [Check("slurm", CheckState.SKIPPED, f"{why}: runs are processes of this machine (cluster=local)")]
     config = runner(["scontrol", "show", "config"])
     site = nodes.site(runner)
     looked = room.look(runner, memory, time.time())
@@ -88,7 +99,11 @@ def ask(runner: Runner | None, memory: Path) -> tuple[Slurm | None, list[Check]]
         sacct=history.code == 0,
     )
     checks = [
-        Check("slurm", "ok" if config.code == 0 else "failed", f"{found.name or 'a cluster'}, SLURM {found.version}"),
+        Check(
+            "slurm",
+            CheckState.OK if config.code == 0 else CheckState.FAILED,
+            f"{found.name or 'a cluster'}, SLURM {found.version}",
+        ),
         _nodes(site),
         *_limits(found, looked.problem),
         _sacct(history),
@@ -120,7 +135,7 @@ def machine() -> Check:
     said = (
         f"{cores} cores, {memory:.0f} GB, {len(gpus)} GPUs{f' ({gpus[0]})' if gpus else ''}, Python {found['python']}"
     )
-    return Check("this machine", "ok", said, found)
+    return Check("this machine", CheckState.OK, said, found)
 
 
 def file_system(folder: Path) -> Check:
@@ -141,16 +156,18 @@ def file_system(folder: Path) -> Check:
         each = (time.perf_counter() - began) / 10
         held = lock_is_seen(trial / "lock")
     except OSError as error:
-        return Check("runs folder", "failed", f"{folder}: {error}", {"folder": str(folder), "type": kind})
+        return Check("runs folder", CheckState.FAILED, f"{folder}: {error}", {"folder": str(folder), "type": kind})
     finally:
         shutil.rmtree(trial, ignore_errors=True)
     found = {"folder": str(folder.absolute()), "type": kind, "free_bytes": free, "write_seconds": each, "locks": held}
     said = f"{kind}, {free / 1e9:,.0f} GB free, {1000 * each:.1f} ms a durable write"
     if not held:
-        return Check("runs folder", "failed", f"{said}; a lock held by one process is not seen by another", found)
+        return Check(
+            "runs folder", CheckState.FAILED, f"{said}; a lock held by one process is not seen by another", found
+        )
     if free < 10e9:
-        return Check("runs folder", "warning", f"{said}: little room for checkpoints", found)
-    return Check("runs folder", "ok", f"{said}; locks hold between processes", found)
+        return Check("runs folder", CheckState.WARNING, f"{said}: little room for checkpoints", found)
+    return Check("runs folder", CheckState.OK, f"{said}; locks hold between processes", found)
 
 
 def lock_is_seen(path: Path) -> bool:
@@ -177,31 +194,38 @@ def tracking(uri: str) -> Check:
     try:
         address = resolve(uri, Path.cwd())
     except ValueError as error:
-        return Check("tracking", "failed", str(error))
+        return Check("tracking", CheckState.FAILED, str(error))
     found = {"store": shown(address)}
     if is_server(address):
         said = why_no_answer(address)
-        return Check("tracking", "failed" if said else "ok", said or f"{shown(address)} answers", found)
+        return Check(
+            "tracking", CheckState.FAILED if said else CheckState.OK, said or f"{shown(address)} answers", found
+        )
     database = sqlite_file(address)
     if database is None:
-        return Check("tracking", "skipped", f"{shown(address)} is a database server: the first sync tries it", found)
+        return Check(
+            "tracking", CheckState.SKIPPED, f"{shown(address)} is a database server: the first sync tries it", found
+        )
     kind = mounts.file_system(database.parent)
     if not os.access(database.parent, os.W_OK):
-        return Check("tracking", "failed", f"{database.parent} cannot be written to", found)
+        return Check("tracking", CheckState.FAILED, f"{database.parent} cannot be written to", found)
     if kind in NETWORK:
         said = f"{database} lies on {kind}, where SQLite's locks may not hold: take a local disk or an MLflow server"
-        return Check("tracking", "warning", said, found)
-    return Check("tracking", "ok", f"{shown(address)} can be written to (only this machine writes it)", found)
+        return Check("tracking", CheckState.WARNING, said, found)
+    return Check("tracking", CheckState.OK, f"{shown(address)} can be written to (only this machine writes it)", found)
 
 
 def _nodes(site: nodes.Site) -> Check:
     if not site.nodes:
-        return Check("partitions", "failed", site.problem or "sinfo names no nodes")
+        return Check("partitions", CheckState.FAILED, site.problem or "sinfo names no nodes")
     names = list(dict.fromkeys(n.partition for n in site.nodes))
     said = "; ".join(_partition(name, [n for n in site.nodes if n.partition == name]) for name in names)
     found = {"partitions": [vars(n) | {"features": sorted(n.features)} for n in site.nodes]}
     return Check(
-        "partitions", "ok" if site.complete else "warning", said + (f" ({site.problem})" * bool(site.problem)), found
+        "partitions",
+        CheckState.OK if site.complete else CheckState.WARNING,
+        said + (f" ({site.problem})" * bool(site.problem)),
+        found,
     )
 
 
@@ -225,14 +249,14 @@ def _limits(found: Slurm, problem: str) -> Iterator[Check]:
     parts += [f"{cap.what}: {cap.most:,} ({cap.used:,} used)" for cap in found.caps]
     parts += [f"account {found.account}"] if found.account else []
     if problem:
-        yield Check("limits", "warning", problem, about)
+        yield Check("limits", CheckState.WARNING, problem, about)
     else:
-        yield Check("limits", "ok", "; ".join(parts) or "none are said", about)
+        yield Check("limits", CheckState.OK, "; ".join(parts) or "none are said", about)
     if found.gpus:
         said = ", ".join(f"{count} x {name}" for name, count in found.gpus.items())
-        yield Check("gpus", "ok", said, {"types": dict(found.gpus)})
+        yield Check("gpus", CheckState.OK, said, {"types": dict(found.gpus)})
     elif found.site.nodes:
-        yield Check("gpus", "ok", "no node has any", {"types": {}})
+        yield Check("gpus", CheckState.OK, "no node has any", {"types": {}})
 
 
 def _arrays(most: int | None) -> list[str]:
@@ -243,16 +267,20 @@ def _arrays(most: int | None) -> list[str]:
 
 def _sacct(history: Answer) -> Check:
     if history.code == 0:
-        return Check("sacct", "ok", "answers: ends of jobs and cost are read from it", {"answers": True})
+        return Check("sacct", CheckState.OK, "answers: ends of jobs and cost are read from it", {"answers": True})
     said = (history.error or "no answer").splitlines()[0]
-    return Check("sacct", "warning", f"{said}: ends and cost are read from the run folders", {"answers": False})
+    return Check(
+        "sacct", CheckState.WARNING, f"{said}: ends and cost are read from the run folders", {"answers": False}
+    )
 
 
 def _requeue(allowed: bool | None) -> Check:
     if allowed is None:
-        return Check("requeue", "warning", "SLURM does not say whether jobs may requeue themselves", {"allowed": None})
+        return Check(
+            "requeue", CheckState.WARNING, "SLURM does not say whether jobs may requeue themselves", {"allowed": None}
+        )
     said = "jobs may requeue themselves" if allowed else "is off here: what was preempted is submitted anew"
-    return Check("requeue", "ok" if allowed else "warning", said, {"allowed": allowed})
+    return Check("requeue", CheckState.OK if allowed else CheckState.WARNING, said, {"allowed": allowed})
 
 
 def _local_gpus() -> list[str]:

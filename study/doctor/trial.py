@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from study.config.tracking_uri import is_server
-from study.doctor.checks import Check
+from study.doctor.checks import Check, CheckState
 from study.doctor.probe import LETTER, LOCK
-from study.executors.base import JobRequest, SubmitError
+from study.executors.base import JobRequest, JobState, SubmitError
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import query
 from study.process.children import job_environment
@@ -84,23 +84,23 @@ def judge(trial: Trial, login: str) -> list[Check]:
     """Return what a test job's findings mean. `login`: the host that it was started from. Pure."""
     about = {"job_id": trial.job_id, "waited_seconds": trial.waited, "ran_seconds": trial.ran}
     if trial.problem or not trial.ranks:
-        return [Check("test job", "failed", trial.problem or "it wrote nothing", about)]
+        return [Check("test job", CheckState.FAILED, trial.problem or "it wrote nothing", about)]
     hosts = sorted({str(rank["host"]) for rank in trial.ranks})
     where = f"on {','.join(sorted({str(rank['node']) for rank in trial.ranks}))}"
     waited = f"waited {duration(trial.waited)}, " if trial.job_id else ""
-    checks = [Check("test job", "ok", f"{where}: {waited}ran {duration(trial.ran)}", about | {"hosts": hosts})]
+    checks = [Check("test job", CheckState.OK, f"{where}: {waited}ran {duration(trial.ran)}", about | {"hosts": hosts})]
     checks += [_shared(trial, login, hosts)] if trial.job_id else []
     checks.append(_torch(trial))
     tracking = [rank["tracking"] for rank in trial.ranks if rank.get("tracking") is not None]
     if tracking:
         bad = [said for said in tracking if said]
         said = f"from a node {bad[0]}: runs do not need it, the login node sends" if bad else "reachable from nodes too"
-        checks.append(Check("tracking, nodes", "warning" if bad else "ok", said))
+        checks.append(Check("tracking, nodes", CheckState.WARNING if bad else CheckState.OK, said))
     missing = [n for n, key in (("scontrol", "scontrol"), ("py-spy", "py_spy")) if not all(r[key] for r in trial.ranks)]
     what = {"scontrol": "jobs are submitted anew instead of requeued", "py-spy": "hangs show no Python stacks"}
     if missing and trial.job_id:
         said = "; ".join(f"no {name} there: {what[name]}" for name in missing)
-        checks.append(Check("tools, nodes", "warning", said, {"missing": missing}))
+        checks.append(Check("tools, nodes", CheckState.WARNING, said, {"missing": missing}))
     return checks
 
 
@@ -114,24 +114,27 @@ def _shared(trial: Trial, login: str, hosts: Sequence[str]) -> Check:
     name = "shared files"
     if not all(rank["sees_letter"] for rank in trial.ranks):
         return Check(
-            name, "failed", "a node does not see what the login node wrote: give --runs on shared storage", found
+            name,
+            CheckState.FAILED,
+            "a node does not see what the login node wrote: give --runs on shared storage",
+            found,
         )
     if not all(rank["lock_held"] for rank in trial.ranks):
         said = f"locks do not hold between nodes ({', '.join(kinds)}): two jobs could advance one run"
-        return Check(name, "failed", said, found)
+        return Check(name, CheckState.FAILED, said, found)
     same = " (the nodes are this host)" if list(hosts) == [login] else ""
-    return Check(name, "ok", f"seen from the nodes, locks hold between them{same}", found)
+    return Check(name, CheckState.OK, f"seen from the nodes, locks hold between them{same}", found)
 
 
 def _torch(trial: Trial) -> Check:
     failed = [rank for rank in trial.ranks if rank["torch_code"]]
     if failed:
         said = str(failed[0]["torch_error"]).strip() or f"exit code {failed[0]['torch_code']}"
-        return Check("torch", "failed", said)
+        return Check("torch", CheckState.FAILED, said)
     found = next((rank["torch"] for rank in trial.ranks if rank.get("torch")), None) or {}
     speed = f", all-reduce {found['gb_per_s']:.2g} GB/s" if found.get("gb_per_s") else ""
     talk = f"; {found.get('ranks')} ranks over {found['backend']}{speed}" if found.get("backend") else ""
-    return Check("torch", "ok", f"{found.get('torch')} on {found.get('device')}{talk}", found)
+    return Check("torch", CheckState.OK, f"{found.get('torch')} on {found.get('device')}{talk}", found)
 
 
 def _prepare(folder: Path, tracking: str) -> RunLock:
@@ -152,14 +155,14 @@ def _wait(folder: Path, job_id: str, world: int, seconds: float, say: Say) -> tu
             first = started or now
             return Trial(found, job_id, first - began, now - first), True
         job = next(iter(query.look([job_id]).jobs.values()), None)
-        state = job.state if job is not None else "unknown"
-        if state == "running" and started is None:
+        state = job.state if job is not None else JobState.UNKNOWN
+        if state == JobState.RUNNING and started is None:
             started, pause = now, POLL_SECONDS
         standing = f"test job {job_id}: {state}" + (f" ({job.reason})" if job is not None and job.reason else "")
         if standing != told:
             told = standing
             say(f"{standing}, {duration(now - began)}")
-        if state not in ("queued", "running", "unknown"):
+        if job is not None and job.over:
             log = last_lines(folder / "jobs" / f"{job_id}_0_log.out")[-3:]
             found = _read(folder, world)
             problem = "" if len(found) == world else f"{standing}: {'; '.join(log) or 'it printed nothing'}"

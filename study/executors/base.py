@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from study.records.ledger import Batch
     from study.storage.layout import StudyFolder
 
-ALIVE = ("queued", "running")
-ORDINARY, LIMIT, STUCK = "ordinary", "limit", "stuck"
-"""It passes as the queue moves on; it passes when something else ends or a limit is raised; it never passes by itself.
-"""
 ARRAY_LIMIT = 1000
 """Jobs of one array: what SLURM's default MaxArraySize of 1001 allows, in whole thousands."""
 
@@ -68,18 +65,41 @@ class SubmitError(ValueError):
         self.full = full
 
 
+class JobState(StrEnum):
+    """Where a scheduler sees a job."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIME_LIMIT = "time_limit"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    NODE_FAILURE = "node_failure"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True)
 class Job:
     """A scheduler's view of one job or array task: our word for its state, its own word, why it waits, its name.
 
-    state: queued, running, completed, failed, time_limit, cancelled, preempted, node_failure or unknown. reason: of one
-    that has ended `exit code N:0`, or `exit code 0:N` where signal N killed it.
+    reason: of one that has ended `exit code N:0`, or `exit code 0:N` where signal N killed it.
     """
 
-    state: str
+    state: JobState
     word: str
     reason: str = ""
     name: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it waits or runs, as far as is known."""
+        return self.state in (JobState.QUEUED, JobState.RUNNING)
+
+    @property
+    def over(self) -> bool:
+        """Whether it is known to have ended."""
+        return not self.alive and self.state != JobState.UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -105,21 +125,40 @@ class QueueView:
         )
 
 
+class LookupAnswer(StrEnum):
+    """Whether a scheduler knows a submission."""
+
+    FOUND = "found"
+    ABSENT = "absent"
+    UNANSWERED = "unanswered"
+
+
 @dataclass(frozen=True)
 class Lookup:
-    """What is known of a submission by its name: `found` (with its id), `absent`, or `unanswered` (with why)."""
+    """What is known of a submission by its name; its id where it was found, why where nobody answered."""
 
-    answer: str
+    answer: LookupAnswer
     job_id: str | None = None
     why: str = ""
 
 
+class WaitKind(StrEnum):
+    """What ends a job's waiting."""
+
+    ORDINARY = "ordinary"
+    """The queue's moving on."""
+    LIMIT = "limit"
+    """Something else's end, or a higher limit."""
+    STUCK = "stuck"
+    """Nothing by itself."""
+
+
 @dataclass(frozen=True)
 class QueueReason:
-    """Why a job waits, in words; one of ORDINARY, LIMIT and STUCK; what helps, {jobs} standing for the jobs' ids."""
+    """Why a job waits, in words; what ends that; what helps, {jobs} standing for the jobs' ids."""
 
     words: str
-    kind: str = ORDINARY
+    kind: WaitKind = WaitKind.ORDINARY
     help: str = ""
 
 

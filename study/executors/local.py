@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.executors.base import Executor, JobRequest, Lookup, QueueView, RankInfo, Runner
+from study.executors.base import Executor, JobRequest, Lookup, LookupAnswer, QueueView, RankInfo, Runner
 from study.process import code_snapshot
 from study.process.children import job_environment, python, spawn
 from study.records import ledger
@@ -57,7 +57,7 @@ class Local(Executor):
 
     def find(self, name: str, since: float) -> Lookup:
         """Return that it is there: a run of this machine is submitted by being written down."""
-        return Lookup("found", LOCAL)
+        return Lookup(LookupAnswer.FOUND, LOCAL)
 
     def query(self, ids: Sequence[str]) -> QueueView:
         """Return nothing: what runs here is seen by its process."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import study
 from study.executors import load
-from study.failures.kinds import HELD, Ending
+from study.failures.kinds import HELD, AttemptState, Ending
 from study.job.attempt import (
     JobContext,
     TrainerExit,
@@ -174,7 +174,7 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
             ending = not_run(error)
     reserve.release()
     write_json(attempt.outcome, record(attempt, ending, started, 0))
-    if ending.state == "completed" and has_branches(work.study, work.key):
+    if ending.state == AttemptState.COMPLETED and has_branches(work.study, work.key):
         pin(run, int(config["budget"]["tokens"]))
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
@@ -241,7 +241,7 @@ def run_other_rank(work: JobContext, signals: Signals, given_up: Callable[[], bo
         if following is None or signals.received:
             break
         job = dict(following)
-    if ending.state == "failed":
+    if ending.state == AttemptState.FAILED:
         write_json(attempt.rank(rank), record(attempt, ending, started, rank))
     # The first rank's exit code says how the job ended; any other that is not 0 would have it killed on the spot.
     return 0 if ending.code == 0 or wait_for_first(attempt) else ending.code

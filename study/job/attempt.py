@@ -220,7 +220,7 @@ def conclude_rank(
         Seen(
             returncode=ran.returncode,
             received=tuple(signals.received),
-            outcome=outcome.state if outcome else "completed" if rank else None,
+            outcome=outcome.state if outcome else AttemptState.COMPLETED if rank else None,
             cancelled=work.cancelled,
             time_left=time_left(work, started),
             notice=float(work.resources.get("signal_seconds") or 0.0),

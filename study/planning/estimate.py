@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from study.config.schema import ClusterConfig
 from study.executors import load
+from study.failures.kinds import AttemptState
 from study.planning.ranks import slot_count
 from study.records import lineage
 from study.records.point import Point
@@ -106,7 +107,7 @@ def _measured(folder: StudyFolder, device: str) -> tuple[tuple[int, float], ...]
         try:
             outcome = json.loads(path.read_text())
             took, ran_on = float(outcome["seconds"]["total"]), str(outcome.get("device", ""))
-            if outcome["state"] == "completed" and took > 0 and ran_on.startswith(device):
+            if outcome["state"] == AttemptState.COMPLETED and took > 0 and ran_on.startswith(device):
                 own = float(outcome.get("flops_own", outcome["flops"]))
                 each = own / took / max(1, int(outcome.get("world_size", 1)))
                 pairs.append((int(outcome["params"]["matmul"]), each))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from study.executors import detached
-from study.executors.base import Lookup
+from study.executors.base import Lookup, LookupAnswer
 from study.records.ledger import Batch, Ledger
-from study.status.states import RESUMABLE
+from study.status.states import RESUMABLE, PointState
 
 WINDOW_SECONDS = 10.0
 """How long after an intent an absent name may still be a submission on its way to the scheduler."""
@@ -61,7 +61,7 @@ def decide(
         _resolve(batch, lookups.get(batch.name), now) for batch in known.batches.values() if batch.ambiguous
     ]
     abandoned = {action.name for action in actions if isinstance(action, Abandon)}
-    keys = [key for key in dict.fromkeys(wanted) if _is_due(key, known, states.get(key, "pending"), abandoned)]
+    keys = [key for key in dict.fromkeys(wanted) if _is_due(key, known, states.get(key, PointState.PENDING), abandoned)]
     if keys:
         actions.append(Submit(tuple(keys)))
     return actions
@@ -70,10 +70,10 @@ def decide(
 def _resolve(batch: Batch, lookup: Lookup | None, now: float) -> Confirm | Abandon | Leave:
     if not detached(batch):  # it was submitted by being written down
         return Confirm(batch.name, batch.executor)
-    if lookup is None or lookup.answer == "unanswered":
+    if lookup is None or lookup.answer == LookupAnswer.UNANSWERED:
         why = lookup.why if lookup is not None else "the scheduler was not asked"
         return Leave(batch.name, f"it is not known whether it was submitted ({why})")
-    if lookup.answer == "found":
+    if lookup.answer == LookupAnswer.FOUND:
         assert lookup.job_id is not None
         return Confirm(batch.name, lookup.job_id)
     age = now - batch.time
@@ -87,5 +87,5 @@ def _is_due(key: str, known: Ledger, state: str, abandoned: set[str]) -> bool:
         return False
     name = known.current.get(key)
     if name is None or name in abandoned:
-        return state not in ("completed", "diverged", "running")
+        return state not in (PointState.COMPLETED, PointState.DIVERGED, PointState.RUNNING)
     return state in RESUMABLE and not known.batches[name].ambiguous

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from study.executors import load, query
+from study.failures.kinds import AttemptState
 from study.reconcile.last_job import has_ended
 from study.reconcile.services import Services
 from study.records import ledger, lineage
@@ -53,7 +54,7 @@ def relations(folder: StudyFolder) -> tuple[dict[str, str], dict[str, str]]:
 
 def _completed(folder: StudyFolder, key: str) -> bool:
     outcome = read_json(folder.run(key).outcome)
-    return outcome is not None and outcome.get("state", "completed") == "completed"
+    return outcome is not None and outcome.get("state", AttemptState.COMPLETED) == AttemptState.COMPLETED
 
 
 def take_back(folder: StudyFolder, services: Services) -> None:

@@ -16,7 +16,7 @@ from study.executors import detached
 from study.executors.base import QueueView
 from study.executors.job_spec import JobSpec
 from study.executors.local import write_batch
-from study.failures.kinds import Kind
+from study.failures.kinds import AttemptState, Kind
 from study.failures.retry_policy import (
     ENDED_BADLY,
     Action,
@@ -58,7 +58,7 @@ class FailedAttempt:
     nodes: tuple[str, ...] = ()
     memory_gb: float | None = None
     requeue: str | None = None
-    state: str = "failed"
+    state: str = AttemptState.FAILED
 
 
 def record(

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 
 from study.executors import queue, submitted
-from study.executors.base import ALIVE, Runner
+from study.executors.base import Runner
 from study.failures.retry_policy import Action
 from study.reconcile.services import Services
 from study.records import ledger
@@ -43,7 +43,7 @@ def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runn
     view = queue((batch for _, batch in left), runner)
     jobs = (view.jobs[name] for name in names if name in view.jobs)
     # What SLURM clears away has written its end, or never will.
-    return not view.complete or any(job.state in ALIVE and job.word != "COMPLETING" for job in jobs)
+    return not view.complete or any(job.alive and job.word != "COMPLETING" for job in jobs)
 
 
 def few_left(folder: StudyFolder, ended: Collection[str]) -> bool:

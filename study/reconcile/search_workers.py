@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of, query
-from study.executors.base import ALIVE, batch_name
+from study.executors.base import batch_name
 from study.executors.job_spec import JobSpec
 from study.process import code_snapshot
 from study.reconcile import units
@@ -71,4 +71,4 @@ def _living(folder: StudyFolder, services: Services) -> int:
     seen = query(known.batches.values(), services.runner)
     if not seen.queue_complete:
         raise ValueError(f"SLURM does not say which workers run ({'; '.join(seen.problems)}): try again later")
-    return sum(job.state in ALIVE for job in seen.jobs.values())
+    return sum(job.alive for job in seen.jobs.values())

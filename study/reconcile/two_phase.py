@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from study.executors import detached
-from study.executors.base import JobRequest, Lookup, SubmitError
+from study.executors.base import JobRequest, Lookup, LookupAnswer, SubmitError
 from study.executors.job_spec import JobSpec
 from study.process import code_snapshot
 from study.reconcile.decide import WINDOW_SECONDS, Abandon, Confirm, Leave, decide
@@ -116,7 +116,7 @@ def _resolve_once(folder: StudyFolder, services: Services) -> tuple[list[Leave],
             services.say(f"{action.name}: never reached the scheduler: its points are submitted again")
         elif isinstance(action, Leave):
             left.append(action)
-    return left, any(lookups[action.name].answer == "absent" for action in left)
+    return left, any(lookups[action.name].answer == LookupAnswer.ABSENT for action in left)
 
 
 def after_error(folder: StudyFolder, name: str, error: ValueError, services: Services, *, patient: bool = True) -> str:
@@ -149,5 +149,5 @@ def _look_up(folder: StudyFolder, batch: ledger.Batch, services: Services) -> Lo
         run = folder.run(key)
         attempt = latest_attempt(run) if run.attempts.is_dir() else None
         if attempt is not None and attempt.batch == batch.name:
-            return Lookup("found", str(attempt.job["job_id"]).partition("_")[0])
+            return Lookup(LookupAnswer.FOUND, str(attempt.job["job_id"]).partition("_")[0])
     return services.executor(batch.executor).find(batch.name, batch.time)

@@ -137,7 +137,7 @@ def _over(name: str, seen: QueueView) -> str | None:
     job = seen.jobs.get(name)
     if job is None:
         return "SLURM knows no such job" if seen.queue_complete else None
-    return None if job.state in ("queued", "running", "unknown") else f"SLURM says {job.word} of job {name}"
+    return f"SLURM says {job.word} of job {name}" if job.over else None
 
 
 def _batch(known: Ledger, unit: str) -> ledger.Batch | None:

@@ -20,6 +20,7 @@ from study.records.points import load_points
 from study.records.settings import reference
 from study.status import budget
 from study.status.observer import Observer
+from study.status.states import PointState
 from study.storage.layout import StudyFolder
 
 
@@ -41,7 +42,7 @@ def queue_points(folder: StudyFolder, services: Services, asked: Submit) -> int:
 def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[str, str], services: Services) -> None:
     """Say which points are not submitted again because only a person can tell whether they should be."""
     counts = Counter(states.get(key) for key in dict.fromkeys(keys))
-    stay = [state for state in ("failed", "cancelled") if counts[state]]
+    stay = [state for state in (PointState.FAILED, PointState.CANCELLED) if counts[state]]
     if stay:
         said = " and ".join(f"{counts[state]:,} {state}" for state in stay)
         again = f"python -m study retry {reference(folder)} --state {','.join(stay)}"

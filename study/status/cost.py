@@ -18,12 +18,12 @@ from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.records.last_sign import last_sign
 from study.records.point import Point
-from study.status.states import PointStatus
+from study.status.states import PointState, PointStatus
 from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
 
 GPU, CORE = "GPU-hours", "core-hours"
-LOST_STATES = frozenset({"failed"})
+LOST_STATES = frozenset({PointState.FAILED})
 SLACK_SECONDS = 5.0
 """Clocks of nodes and of the accounting may differ by so much, and the latter counts whole seconds."""
 
@@ -233,7 +233,7 @@ def promised(known: ledger.Ledger, statuses: Sequence[PointStatus], unit: str) -
     """Return the time limits of all jobs ever submitted, and of those that may still run."""
     alive: dict[str, set[str]] = defaultdict(set)
     for status in statuses:
-        if status.batch is not None and status.state in ("queued", "running", "unknown"):
+        if status.batch is not None and status.state in (PointState.QUEUED, PointState.RUNNING, PointState.UNKNOWN):
             alive[status.batch].add(status.key)
     asked = reserved = 0.0
     for name, batch in known.batches.items():

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from study.executors import detached, load, query, submitted
-from study.executors.base import Job, QueueView
-from study.failures.kinds import HELD, Kind, by_words, headline
+from study.executors.base import Job, JobState, QueueView
+from study.failures.kinds import HELD, AttemptState, Kind, by_words, headline
 from study.failures.retry_policy import ENDED_BADLY
 from study.records import ledger
 from study.records.attempts import Attempt, is_alive, last_metrics, read_attempts
@@ -19,7 +19,7 @@ from study.records.heartbeats import read_beat, slow_rank
 from study.records.last_sign import last_sign
 from study.records.point import Point, point_log
 from study.status.cache import Remembered
-from study.status.states import DerivedState, Evidence, PointStatus, derive_state
+from study.status.states import DerivedState, Evidence, PointState, PointStatus, derive_state
 from study.storage.files import RunLock, last_lines, read_json
 from study.storage.jsonl import Log
 from study.storage.layout import RunFolder, StudyFolder
@@ -117,18 +117,18 @@ class Observer:
         seen = self._seen(key, no_room, started=started)
         job, name = seen.evidence.job, seen.job_name
         status = _describe(point, self.folder, seen.evidence, seen.standing, seen.outcome)
-        if status.state == "queued" and job is not None:
+        if status.state == PointState.QUEUED and job is not None:
             assert batch is not None
             executor = load(batch.executor)
             means = executor.explain(job.reason)
             follows = means.help.format(jobs=executor.job_names([name], [name]))
             status = replace(status, job_id=name, why=means.words, reason=job.reason, next=follows)
             status = replace(status, executor=executor.name)
-        elif status.state == "running" and job is not None and job.state == "running":
+        elif status.state == PointState.RUNNING and job is not None and job.state == JobState.RUNNING:
             status = replace(status, job_id=name)  # also before its attempt has begun
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
             status = replace(status, next=ends[-1].why)
-        if status.state in ("completed", "diverged"):
+        if status.state in (PointState.COMPLETED, PointState.DIVERGED):
             self._settled[key] = status
             self._recall().add(status)
         return status
@@ -178,7 +178,7 @@ def gather(
     seen = Evidence(
         batch=batch,
         cancelled=key in state.cancelled,
-        outcome=None if outcome is None else str(outcome.get("state", "completed")),
+        outcome=None if outcome is None else str(outcome.get("state", AttemptState.COMPLETED)),
         attempt=attempt,
         alive=alive,
         job=job,
@@ -207,7 +207,7 @@ def _owned(
     """
     if batch is None or not detached(batch):
         return None
-    if not queue_complete if job is None else job.state not in ("failed", "completed"):
+    if not queue_complete if job is None else job.state not in (JobState.FAILED, JobState.COMPLETED):
         return None
     note = read_json(run.held)
     mine = note is not None and note.get("name") == batch.name
@@ -240,7 +240,7 @@ def _describe(
         if record:
             step, tokens = record.get("step"), int(record.get("tokens") or 0)
             loss = (record.get("metrics") or {}).get("loss")
-    error = _error(folder.run(point.key), seen) if standing.state in ("failed", "unknown") else ()
+    error = _error(folder.run(point.key), seen) if standing.state in (PointState.FAILED, PointState.UNKNOWN) else ()
     return PointStatus(
         key=point.key,
         state=standing.state,
@@ -257,8 +257,8 @@ def _describe(
         seconds=_seconds(folder.run(point.key), attempt, standing.state),
         error=error,
         kind=_told_by(error) if standing.kind == Kind.UNKNOWN else standing.kind,
-        headline=_headline(seen, error) if standing.state == "failed" else "",
-        slow=_slow(folder.run(point.key), attempt) if standing.state == "running" else None,
+        headline=_headline(seen, error) if standing.state == PointState.FAILED else "",
+        slow=_slow(folder.run(point.key), attempt) if standing.state == PointState.RUNNING else None,
         source=job.get("source"),
     )
 
@@ -313,7 +313,7 @@ def _seconds(run: RunFolder, attempt: Attempt | None, state: str) -> float | Non
     if attempt.ended is not None:
         return float(attempt.ended.get("seconds") or 0.0)
     started = float(attempt.job["started"])
-    until = time.time() if state == "running" else last_sign(run, run.attempt(attempt.number), started)
+    until = time.time() if state == PointState.RUNNING else last_sign(run, run.attempt(attempt.number), started)
     return max(0.0, until - started)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from study.executors import load
-from study.executors.base import ALIVE, ORDINARY, QueueReason
+from study.executors.base import QueueReason, WaitKind
+from study.failures.kinds import Kind
 from study.records.point import Point
 from study.status.cost import Cost
 from study.status.states import REFUSED, RESUMABLE, PointState, PointStatus
@@ -22,7 +23,11 @@ CONFIG = 12
 WEIGHT = ("job", "try", "done")
 FULL_ROWS = 30
 SHOWN_KEYS = 3
-FAILING = frozenset({"failed", "unknown", "diverged"})
+FAILING = frozenset({PointState.FAILED, PointState.UNKNOWN, PointState.DIVERGED})
+LOOK_FIRST = (
+    PointState.FAILED, PointState.UNKNOWN, PointState.INTERRUPTED, PointState.TIME_LIMIT, PointState.DIVERGED,
+    PointState.RUNNING,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def failures(statuses: Sequence[PointStatus]) -> list[Failure]:
 
 def kind(status: PointStatus) -> str:
     """Return the class of a point's bad end in words (study.failures.kinds), its state where nothing finer is known."""
-    return (status.kind if status.kind not in ("", "unknown") else status.state).replace("_", " ")
+    return (status.kind if status.kind not in (Kind.NONE, Kind.UNKNOWN) else status.state).replace("_", " ")
 
 
 def failure_lines(found: Sequence[Failure]) -> list[str]:
@@ -85,14 +90,14 @@ def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -
     By the speed [FLOP/s] of first attempts, for only these have done in their own time all that they have reached;
     the points that wait are shared out over as many as run now.
     """
-    waiting = [s for s in statuses if s.state in ("running", "queued", "waiting", "pending", "unknown")]
+    waiting = [s for s in statuses if not s.ended]
     if not waiting:
         return 0.0
     rates, left, longest = [], 0.0, 0.0
     for status in statuses:
         if status.attempt == 1 and status.tokens and status.seconds:
             rates.append(points[status.key].flops_per_token * status.tokens / status.seconds)
-    running = sum(s.state == "running" for s in statuses)
+    running = sum(s.state == PointState.RUNNING for s in statuses)
     if not rates or not running:
         return None
     for status in waiting:
@@ -105,8 +110,8 @@ def seconds_left(statuses: Sequence[PointStatus], points: Mapping[str, Point]) -
 
 def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
     """Return when the study will have ended, in one line; nothing where nothing is under way."""
-    running = sum(s.state == "running" for s in statuses)
-    waiting = sum(s.state in ("queued", "waiting", "pending") for s in statuses)
+    running = sum(s.state == PointState.RUNNING for s in statuses)
+    waiting = sum(s.state in (PointState.QUEUED, PointState.WAITING, PointState.PENDING) for s in statuses)
     if seconds == 0.0 or not running + waiting:
         return ""
     text = "time left: " + ("cannot be told yet" if seconds is None else f"about {duration(seconds)}")
@@ -115,7 +120,7 @@ def left_line(seconds: float | None, statuses: Sequence[PointStatus]) -> str:
 
 def waiting_lines(statuses: Sequence[PointStatus]) -> list[str]:
     """Return what points wait for that are wanted and not yet submitted, and what sends them."""
-    whys = Counter(s.why for s in statuses if s.state == "waiting")
+    whys = Counter(s.why for s in statuses if s.state == PointState.WAITING)
     said = [
         f"{count:,} {'waits' if count == 1 else 'wait'}: {why or 'for room'}"
         for why, count in whys.most_common(SHOWN_KEYS)
@@ -131,7 +136,7 @@ def refused_lines(statuses: Sequence[PointStatus]) -> list[str]:
 
 
 def _is_refused(status: PointStatus) -> bool:
-    return status.state == "pending" and status.why.startswith(REFUSED)
+    return status.state == PointState.PENDING and status.why.startswith(REFUSED)
 
 
 def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
@@ -139,18 +144,18 @@ def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
 
     Nothing where all of it is ordinary queueing.
     """
-    lives = [s for s in statuses if s.state in ALIVE]
+    lives = [s for s in statuses if s.state in (PointState.QUEUED, PointState.RUNNING)]
     groups: dict[tuple[str, str], list[PointStatus]] = {}
     for status in lives:
-        if status.state == "queued":
+        if status.state == PointState.QUEUED:
             groups.setdefault((status.executor, status.reason), []).append(status)
     lines: list[str] = []
     for (name, reason), group in sorted(groups.items(), key=lambda item: -len(item[1])):
         means = _explained(group[0])
-        if means.kind != ORDINARY:
+        if means.kind != WaitKind.ORDINARY:
             mine = [s.job_id for s in group if s.job_id]
             # No command that is shown may end what runs, or say of a whole array what is meant of a task.
-            others = [s.job_id for s in statuses if s.job_id and (s.state, s.reason) != ("queued", reason)]
+            others = [s.job_id for s in statuses if s.job_id and (s.state, s.reason) != (PointState.QUEUED, reason)]
             helps = means.help.format(jobs=load(name).job_names(mine, others))
             lines += _folded(f"{len(group):,} queued: {means.words}") + _folded(f"    {helps}")
     if lines and stands_still(statuses):
@@ -160,9 +165,9 @@ def queued_lines(statuses: Sequence[PointStatus]) -> list[str]:
 
 def stands_still(statuses: Sequence[PointStatus]) -> bool:
     """Whether points are queued, none of them for an ordinary reason, and none runs that could make room."""
-    waits = [s for s in statuses if s.state == "queued"]
-    runs = any(s.state == "running" for s in statuses)
-    return bool(waits) and not runs and all(_explained(s).kind != ORDINARY for s in waits)
+    waits = [s for s in statuses if s.state == PointState.QUEUED]
+    runs = any(s.state == PointState.RUNNING for s in statuses)
+    return bool(waits) and not runs and all(_explained(s).kind != WaitKind.ORDINARY for s in waits)
 
 
 def _explained(queued: PointStatus) -> QueueReason:
@@ -203,7 +208,7 @@ def interesting(statuses: Sequence[PointStatus]) -> list[PointStatus]:
     """Return the points that a short table shows: those that need a look, then those that run, then the rest."""
     if len(statuses) <= FULL_ROWS:
         return list(statuses)
-    order = {s: i for i, s in enumerate(("failed", "unknown", "interrupted", "time_limit", "diverged", "running"))}
+    order = {state: place for place, state in enumerate(LOOK_FIRST)}
     chosen = sorted(statuses, key=lambda s: order.get(s.state, 9))[:FULL_ROWS]
     keys = {status.key for status in chosen}
     return [status for status in statuses if status.key in keys]
@@ -213,7 +218,7 @@ def unlike(statuses: Sequence[PointStatus], most: int) -> list[PointStatus]:
     """Return at most so many points that need a look, one of each class and error: others say the same again."""
     found: dict[tuple[str, str], PointStatus] = {}
     for status in statuses:
-        if status.state in ("failed", "unknown"):
+        if status.state in (PointState.FAILED, PointState.UNKNOWN):
             found.setdefault((kind(status), _first_line([status])), status)
     return list(found.values())[:most]
 
@@ -229,14 +234,14 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
             f"python -m study logs {called} KEY    # says what cannot be: it fails again until that is changed;\n"
             "change it and give the study's command again, under another study.name if only runtime.* changes"
         )
-    if counts.get("failed") or any(counts.get(state) for state in RESUMABLE):
+    if counts.get(PointState.FAILED) or any(counts.get(state) for state in RESUMABLE):
         first = "make room first; " if "disk_full" in ended else ""
         return f"python -m study retry {called}    # {first}they go on from their checkpoints"
-    if counts.get("unknown"):
+    if counts.get(PointState.UNKNOWN):
         return "unknown: nothing is done about these until the scheduler or a file says more"
-    if counts.get("running") or counts.get("queued") or counts.get("waiting"):
+    if counts.get(PointState.RUNNING) or counts.get(PointState.QUEUED) or counts.get(PointState.WAITING):
         return f"python -m study watch {called}    # live, until all have ended"
-    if counts.get("pending"):
+    if counts.get(PointState.PENDING):
         change = "change what SLURM refused, " if REFUSED in ended else ""
         return f"pending: {change}give the study's command again, and they are submitted"
     return ""
@@ -244,7 +249,7 @@ def next_action(counts: Mapping[str, int], called: str, ended: Collection[str] =
 
 def bad_ends(statuses: Sequence[PointStatus]) -> set[str]:
     """Return the kinds of end of the points that could be tried again, and REFUSED where SLURM took no job for one."""
-    kinds = {status.kind for status in statuses if status.state == "failed" or status.state in RESUMABLE}
+    kinds = {status.kind for status in statuses if status.state == PointState.FAILED or status.state in RESUMABLE}
     return kinds | ({REFUSED} if any(map(_is_refused, statuses)) else set())
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from study.executors import detached
-from study.executors.base import Job
+from study.executors.base import Job, JobState
 from study.failures.kinds import FAILURES, AttemptState, Kind, by_slurm
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
@@ -137,8 +137,8 @@ def _scheduled(seen: Evidence, mine: Attempt | None) -> DerivedState:
     if seen.batch.ambiguous:
         return DerivedState(PointState.UNKNOWN, "nobody wrote down whether it was submitted: submit again to settle it")
     job = seen.job
-    if job is not None and job.state in ("queued", "running"):
-        return (_packed(seen.batch, mine) if job.state == "running" else None) or DerivedState(
+    if job is not None and job.alive:
+        return (_packed(seen.batch, mine) if job.state == JobState.RUNNING else None) or DerivedState(
             PointState(job.state), job.reason
         )
     ended = mine.ended if mine is not None else None
@@ -154,7 +154,7 @@ def _scheduled(seen: Evidence, mine: Attempt | None) -> DerivedState:
 def _never_said(seen: Evidence, mine: Attempt | None) -> DerivedState:
     """Return the standing of a point whose attempt, if there was one, wrote nothing of its end."""
     job = seen.job
-    if job is not None and job.state != "unknown":
+    if job is not None and job.state != JobState.UNKNOWN:
         return _ended_by_slurm(seen, job)
     if seen.cancelled and mine is None:
         return DerivedState(PointState.CANCELLED)
@@ -202,7 +202,7 @@ def _ended(seen: Evidence, ended: Mapping[str, Any]) -> DerivedState:
 
 def _by_job(job: Job) -> Kind | None:
     """Return the kind of end that SLURM's view of a job tells of, if of any."""
-    told = job.state in (Kind.NODE_FAILURE, Kind.TIME_LIMIT, Kind.PREEMPTED, Kind.CANCELLED)
+    told = job.state in (JobState.NODE_FAILURE, JobState.TIME_LIMIT, JobState.PREEMPTED, JobState.CANCELLED)
     return by_slurm(job.word, job.reason) or (Kind(job.state) if told else None)
 
 
@@ -221,15 +221,15 @@ def _of(kind: Kind, why: str) -> DerivedState:
 def _ended_by_slurm(seen: Evidence, job: Job) -> DerivedState:
     """Return the state of an attempt that ended without writing how: what SLURM says of its job."""
     said = f"{SAYS} {job.word}" + (f", {job.reason}" if job.reason else "")
-    if job.state == "completed":
+    if job.state == JobState.COMPLETED:
         return DerivedState(PointState.FAILED, f"{said}, but there is no outcome", Kind.NO_OUTCOME)
-    if job.state in ("preempted", "node_failure"):
+    if job.state in (JobState.PREEMPTED, JobState.NODE_FAILURE):
         return _of(_by_job(job) or Kind.UNKNOWN, said)
     batch, begun = seen.batch, seen.attempt is not None and seen.batch and seen.attempt.batch == seen.batch.name
     branch = batch is not None and batch.resources.get("dependency")
-    if branch and job.state == "cancelled" and not (seen.cancelled or begun or _by_a_person(job)):
+    if branch and job.state == JobState.CANCELLED and not (seen.cancelled or begun or _by_a_person(job)):
         return DerivedState(PointState.INTERRUPTED, NEVER_BEGAN)
-    if job.state == "cancelled" or seen.cancelled:
+    if job.state == JobState.CANCELLED or seen.cancelled:
         return DerivedState(PointState.CANCELLED, said)
     return DerivedState(PointState(job.state), said, _by_job(job) or Kind.UNKNOWN)
 

@@ -13,6 +13,7 @@ from study.planning.sizing import Sized, in_words
 from study.process import code_snapshot
 from study.status import budget, cost
 from study.status.observer import Observer
+from study.status.states import PointState
 from study.storage.layout import StudyFolder
 from study.text import counted
 
@@ -78,7 +79,7 @@ def outlook(
         observer = Observer(plan.folder, lambda batches: query(batches, runner))
         observer.refresh()
         statuses = observer.statuses()
-        lines += waiting([status.why or "not said" for status in statuses if status.state == "queued"])
+        lines += waiting([status.why or "not said" for status in statuses if status.state == PointState.QUEUED])
         seen = (observer.points, statuses)
     else:
         seen = ({}, [])

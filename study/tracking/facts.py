@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.status.observer import Observer
+from study.status.states import PointState
 from study.storage.files import last_lines, read_json
 from study.storage.layout import RunFolder
 
@@ -42,13 +43,14 @@ def read_facts(observer: Observer, key: str) -> Facts | None:
     if outcome is None and attempt is None and not run.config.exists() and not run.metrics.exists():
         return None
     ended = attempt.ended if attempt else None
+    bad = standing.state in (PointState.FAILED, PointState.UNKNOWN)
     first = read_json(run.attempt(1).job) or (attempt.job if attempt else {})
     return Facts(
         state=standing.state,
         why=standing.why,
         attempt=attempt.number if attempt else 0,
         job=attempt.job if attempt else None,
-        error=_error(run, attempt.number, ended) if attempt and standing.state in ("failed", "unknown") else "",
+        error=_error(run, attempt.number, ended) if attempt and bad else "",
         outcome=outcome,
         started=_milliseconds(first.get("started")),
         ended=_milliseconds((ended or {}).get("ended")),

@@ -15,6 +15,7 @@ from study.config.tracking_uri import DEFAULT, identity, resolve, sqlite_file
 from study.executors.base import QueueView
 from study.records.point import Point
 from study.records.settings import load_section
+from study.status.states import PointState
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from study.storage.secrets import Redact, redactor
@@ -91,7 +92,9 @@ class Syncer:
         Raises StoreAwayError; what was written until then is kept and is not written again.
         """
         with self._writing(wait):
-            self._source.refresh({key for key, state in self._states.items() if state in ("completed", "diverged")})
+            self._source.refresh(
+                {key for key, state in self._states.items() if state in (PointState.COMPLETED, PointState.DIVERGED)}
+            )
             if not self._source.identities():
                 return Synced()
             target = self._target()

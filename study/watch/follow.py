@@ -43,7 +43,7 @@ MAX_POLL_SECONDS = 180.0
 UNKNOWN_SECONDS = 600.0
 CONTROL_SECONDS = 1.0
 INTERRUPTED = 130
-NOT_GOOD = frozenset({"failed", "interrupted", "time_limit", "unknown"})
+NOT_GOOD = frozenset({PointState.FAILED, PointState.INTERRUPTED, PointState.TIME_LIMIT, PointState.UNKNOWN})
 
 
 class StopSignal:
@@ -91,15 +91,17 @@ class LocalRunner:
         for key, code in self.slots.reap().items():
             self._broken[self._batches[key], key] = code
         seen = [self._amended(status) for status in statuses]
-        busy = {s.key for s in seen if s.state == "running" and self._is_local(s)} | self.slots.running
+        busy = {s.key for s in seen if s.state == PointState.RUNNING and self._is_local(s)} | self.slots.running
         left = self._left_behind(seen, busy) if starting else []
         if starting and (again := self._again(left, seen, busy, say)):
             seen = [replace(s, state=PointState.PENDING) if s.key in again else s for s in seen]
         if not left:  # else what follows from bad ends is asked at the next step
             self._look_at_disk(seen, busy, say)
         free = 0 if self.full else self.slots.count - len(busy)
-        held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == "completed"})
-        waiting = [s for s in seen if s.state == "pending" and self._is_local(s) and s.key not in busy | held.keys()]
+        held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == PointState.COMPLETED})
+        waiting = [
+            s for s in seen if s.state == PointState.PENDING and self._is_local(s) and s.key not in busy | held.keys()
+        ]
         if starting and free > 0 and waiting:
             for status in sorted(waiting, key=self._rank)[:free]:
                 self._start(status)
@@ -109,11 +111,15 @@ class LocalRunner:
     def stop(self, statuses: Sequence[PointStatus]) -> None:
         """Ask every local run to write a checkpoint and end, also those that an earlier process started."""
         self.slots.signal(signal.SIGTERM)
-        terminate([s for s in statuses if s.state == "running" and s.key not in self.slots.running], self._observer)
+        terminate(
+            [s for s in statuses if s.state == PointState.RUNNING and s.key not in self.slots.running], self._observer
+        )
 
     def busy(self, statuses: Sequence[PointStatus]) -> int:
         """Return how many local runs are still running."""
-        return len({s.key for s in statuses if s.state == "running" and self._is_local(s)} | self.slots.running)
+        return len(
+            {s.key for s in statuses if s.state == PointState.RUNNING and self._is_local(s)} | self.slots.running
+        )
 
     def _start(self, status: PointStatus) -> None:
         batch = self._observer.known.batch(status.key)
@@ -126,7 +132,7 @@ class LocalRunner:
         self._adopted |= busy - self._batches.keys()
         left = [s.key for s in seen if s.key in self._adopted and s.key not in busy]
         self._adopted.difference_update(left)
-        return [s.key for s in seen if s.key in left and s.state == "interrupted"]
+        return [s.key for s in seen if s.key in left and s.state == PointState.INTERRUPTED]
 
     def _again(
         self, left: Sequence[str], seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]
@@ -154,7 +160,7 @@ class LocalRunner:
     def _amended(self, status: PointStatus) -> PointStatus:
         """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""
         code = self._broken.get((status.batch, status.key))
-        if status.state != "pending" or code in (None, HELD):
+        if status.state != PointState.PENDING or code in (None, HELD):
             return status
         log = self._observer.folder.jobs / LOG
         why = f"its job ended with exit code {code} before an attempt began: see {log}"
@@ -221,7 +227,7 @@ def follow(folder: StudyFolder, cluster: ClusterConfig, control: bool = True, ma
 
 def _waits(status: PointStatus) -> bool:
     """Whether a point was submitted and has not begun: whoever was to start it has gone."""
-    return status.state == "pending" and status.batch is not None
+    return status.state == PointState.PENDING and status.batch is not None
 
 
 def _watch(
@@ -270,7 +276,7 @@ def _watch(
 
 def _elsewhere(statuses: Sequence[PointStatus]) -> bool:
     """Whether points live that no process of this machine starts."""
-    return any(s.state in ("queued", "running", "waiting") for s in statuses)
+    return any(s.state in (PointState.QUEUED, PointState.RUNNING, PointState.WAITING) for s in statuses)
 
 
 def pause(cpu_seconds: float) -> float:
@@ -287,10 +293,10 @@ def _rest(seconds: float, stop: StopSignal) -> None:
 
 def _live(observer: Observer, statuses: Sequence[PointStatus], controller: LocalRunner | None) -> list[PointStatus]:
     """Return the points that can still end: without a process that starts local runs, pending ones wait for ever."""
-    held = lineage.stranded(observer.points, {s.key for s in statuses if s.ended and s.state != "completed"})
-    wanted = (s for s in statuses if s.batch is not None or s.state == "waiting")
+    held = lineage.stranded(observer.points, {s.key for s in statuses if s.ended and s.state != PointState.COMPLETED})
+    wanted = (s for s in statuses if s.batch is not None or s.state == PointState.WAITING)
     live = [s for s in wanted if not s.ended and s.key not in held]
-    if controller is not None or not live or any(s.state != "pending" for s in live):
+    if controller is not None or not live or any(s.state != PointState.PENDING for s in live):
         return live
     try:
         with locked(observer.folder.controller, timeout=0):
@@ -301,7 +307,7 @@ def _live(observer: Observer, statuses: Sequence[PointStatus], controller: Local
 
 def _is_over(live: Sequence[PointStatus], poll: Poll) -> bool:
     """Whether nothing is left to wait for: unknown points are waited for, but not for ever."""
-    return not live or (all(s.state == "unknown" for s in live) and poll.quiet_seconds > UNKNOWN_SECONDS)
+    return not live or (all(s.state == PointState.UNKNOWN for s in live) and poll.quiet_seconds > UNKNOWN_SECONDS)
 
 
 class Poll:
@@ -341,7 +347,7 @@ class Poll:
 
 
 def _come_back(folder: StudyFolder, statuses: Sequence[PointStatus]) -> str:
-    alive = sum(s.state in ("running", "queued") for s in statuses)
+    alive = sum(s.state in (PointState.RUNNING, PointState.QUEUED) for s in statuses)
     if alive:
         return f"{alive} runs live on.  Come back:  python -m study watch {reference(folder)}"
     return f"Stopped; what ran is kept. The same command, or python -m study retry {reference(folder)}, carries on."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from study.executors import query, submitted
-from study.executors.base import ALIVE
 from study.records import ledger
 from study.records.ledger import UNIT
 from study.records.settings import reference
@@ -34,7 +33,7 @@ def waiting_jobs(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
             executor=executors[name.partition("_")[0]],
         )
         for name, job in (look(known).jobs.items() if known else ())
-        if job.state in ALIVE
+        if job.alive
     ]
 
 
@@ -44,7 +43,7 @@ def refusal(folder: StudyFolder) -> list[str]:
     if said is None:
         return []
     pending = [PointStatus(key=folder.name, state=PointState.PENDING, why=refused(said))]
-    return [*refused_lines(pending), next_action({"pending": 1}, reference(folder), bad_ends(pending))]
+    return [*refused_lines(pending), next_action({PointState.PENDING: 1}, reference(folder), bad_ends(pending))]
 
 
 def lines(folder: StudyFolder, look: Look = query) -> list[str]:

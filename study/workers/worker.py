@@ -22,7 +22,7 @@ from analysis.inputs import recorded
 from study.executors import load
 from study.executors.base import RankInfo
 from study.executors.local import LOCAL
-from study.failures.kinds import DIVERGED, HELD, INTERRUPTED, Kind
+from study.failures.kinds import DIVERGED, HELD, INTERRUPTED, AttemptState, Kind
 from study.failures.retry_policy import TOLD
 from study.job.__main__ import NOT_WANTED, run_first_rank, run_other_rank
 from study.job.attempt import JobContext
@@ -40,19 +40,20 @@ from study.storage.files import read_json
 from study.storage.layout import RunFolder, StudyFolder
 from study.workers import unit_jobs
 from study.workers.rank_sync import RankSync
+from sweeps.history import How
 
 IDLE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a unit ended: "reached", "lost" or "failed", and why.
+    """How a unit ended, and why.
 
     value: of the trial, where it was reached [nats per token], when the run stood at `tokens`. kind: of a bad end
     (study.failures.kinds); stops: what it met, every other trial would meet as well.
     """
 
-    how: str
+    how: How
     why: str = ""
     value: float | None = None
     tokens: int | None = None
@@ -276,7 +277,7 @@ def value_at(run: RunFolder, resource: int) -> tuple[float, int | None] | None:
     A loss that is not finite is written as null, or not at all: a run's outcome then says that it diverged.
     """
     outcome = read_json(run.outcome)
-    if outcome is not None and outcome.get("state") == "diverged":
+    if outcome is not None and outcome.get("state") == AttemptState.DIVERGED:
         return math.inf, None
     for record in recorded.read(run.metrics, "validation"):
         if record["tokens"] >= resource:

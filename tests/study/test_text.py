@@ -14,7 +14,7 @@ from rich.console import Console
 from study import __main__ as commands
 from study import text as terminal
 from study.commands import doctor, status
-from study.doctor.checks import Check
+from study.doctor.checks import Check, CheckState
 from study.status.overview import bars, table
 from study.status.states import PointState, PointStatus
 from study.text import recognised, scientific
@@ -60,7 +60,7 @@ def test_keys_states_and_reasons_are_shown_at_every_width(width: int) -> None:
     said = status._failure(POINTS[2], width)
     assert " ".join(" ".join(said).split()).endswith(POINTS[2].why.strip())
     assert max(map(len, said)) <= width
-    checked = doctor.lines(Check("test job", "failed", "no " * 60), width)
+    checked = doctor.lines(Check("test job", CheckState.FAILED, "no " * 60), width)
     assert max(map(len, checked)) <= width
     assert " ".join(checked).split() == ["FAILED", "test", "job", *["no"] * 60]
 

@@ -20,7 +20,6 @@ QOS_FIELDS = (
     "MaxTRESPerAccount"
 )
 ASSOC_FIELDS = "Account,User,Partition,ParentName,DefaultQOS,MaxSubmitJobs,GrpSubmitJobs,MaxTRES,MaxWall,GrpTRES"
-ENDED = frozenset({"completed", "failed", "time_limit", "cancelled", "preempted", "node_failure"})
 
 
 def read_config(text: str) -> Controller:
@@ -114,7 +113,7 @@ def read_sacctmgr_assoc(text: str) -> tuple[Association, ...]:
 def read_queue(answer: Answer) -> Queue:
     """Return the user's jobs in squeue's answer; see :func:`study.executors.slurm.query.read_squeue`."""
     view = read_squeue(answer)
-    alive = Counter(name.partition("_")[0] for name, job in view.jobs.items() if job.state not in ENDED)
+    alive = Counter(name.partition("_")[0] for name, job in view.jobs.items() if not job.over)
     return Queue(alive, len(view.jobs), view.complete)
 
 

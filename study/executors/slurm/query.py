@@ -9,22 +9,22 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from study.executors.base import ALIVE, Answer, Job, Lookup, QueueView, Runner
+from study.executors.base import Answer, Job, JobState, Lookup, LookupAnswer, QueueView, Runner
 
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
-STATES: Mapping[str, str] = {
-    **dict.fromkeys(QUEUED, "queued"),
-    **dict.fromkeys(RUNNING, "running"),
-    "COMPLETED": "completed",
-    "FAILED": "failed",
-    "OUT_OF_MEMORY": "failed",
-    "TIMEOUT": "time_limit",
-    "DEADLINE": "time_limit",
-    "CANCELLED": "cancelled",
-    "PREEMPTED": "preempted",
-    "NODE_FAIL": "node_failure",
-    "BOOT_FAIL": "node_failure",
+STATES: Mapping[str, JobState] = {
+    **dict.fromkeys(QUEUED, JobState.QUEUED),
+    **dict.fromkeys(RUNNING, JobState.RUNNING),
+    "COMPLETED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED,
+    "OUT_OF_MEMORY": JobState.FAILED,
+    "TIMEOUT": JobState.TIME_LIMIT,
+    "DEADLINE": JobState.TIME_LIMIT,
+    "CANCELLED": JobState.CANCELLED,
+    "PREEMPTED": JobState.PREEMPTED,
+    "NODE_FAIL": JobState.NODE_FAILURE,
+    "BOOT_FAIL": JobState.NODE_FAILURE,
 }
 """What SLURM's words mean; every other word means unknown."""
 HELD = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -94,7 +94,7 @@ def look(ids: Sequence[str], runner: Runner = run) -> QueueView:
     history = read_sacct(runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--jobs={','.join(ids)}"]))
     jobs = dict(_settled(history, queue))
     known = {i: job.state for i, job in jobs.items()}
-    jobs |= {i: job for i, job in queue.jobs.items() if job.state in ALIVE or known.get(i) != job.state}
+    jobs |= {i: job for i, job in queue.jobs.items() if job.alive or known.get(i) != job.state}
     problems = (*queue.problems, *history.problems)
     return QueueView(jobs, queue.complete and history.complete, problems, queue_complete=queue.complete)
 
@@ -106,17 +106,17 @@ def find(name: str, since: float, runner: Runner = run) -> Lookup:
     )
     found = _named(queue, name)
     if found:
-        return Lookup("found", found)
+        return Lookup(LookupAnswer.FOUND, found)
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - 3600))
     history = read_sacct(
         runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--name={name}", f"--starttime={start}"])
     )
     found = _named(history, name)
     if found:
-        return Lookup("found", found)
+        return Lookup(LookupAnswer.FOUND, found)
     if queue.complete and history.complete:
-        return Lookup("absent")
-    return Lookup("unanswered", why="; ".join((*queue.problems, *history.problems)))
+        return Lookup(LookupAnswer.ABSENT)
+    return Lookup(LookupAnswer.UNANSWERED, why="; ".join((*queue.problems, *history.problems)))
 
 
 def squeue_command(ids: Sequence[str]) -> list[str]:
@@ -225,12 +225,12 @@ def _sacct_line(fields: Sequence[str]) -> tuple[list[str], Job]:
     return expand(job_id), Job(_state(word), word, f"exit code {exit_code}", name)
 
 
-def _state(word: str) -> str:
+def _state(word: str) -> JobState:
     """Return our word for SLURM's, which may carry more: `CANCELLED by 1000`, `COMPLETED+`."""
     match = re.match(r"[A-Z_]+", word)
     if not match:
         raise ValueError(word)
-    return STATES.get(match[0], "unknown")
+    return STATES.get(match[0], JobState.UNKNOWN)
 
 
 def _settled(history: QueueView, queue: QueueView) -> Mapping[str, Job]:
@@ -238,8 +238,8 @@ def _settled(history: QueueView, queue: QueueView) -> Mapping[str, Job]:
     if not queue.complete:
         return history.jobs
     return {
-        job_id: Job("unknown", job.word, "accounting lags behind", job.name)
-        if job.state in ALIVE and job_id not in queue.jobs
+        job_id: Job(JobState.UNKNOWN, job.word, "accounting lags behind", job.name)
+        if job.alive and job_id not in queue.jobs
         else job
         for job_id, job in history.jobs.items()
     }

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from study.executors.base import LIMIT, STUCK, QueueReason
+from study.executors.base import QueueReason, WaitKind
 from study.executors.slurm.query import compress
 
 NODES = "sinfo -R shows which and why; an administrator: scontrol update nodename=NODE state=resume"
+LIMIT, STUCK = WaitKind.LIMIT, WaitKind.STUCK
 LIMITS = "sacctmgr show assoc where user=$USER, sacctmgr show qos"
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from study.commands.doctor import lines
 from study.config.schema import ClusterConfig
-from study.doctor.checks import Check, Slurm, ask, file_system, gpu_types, tracking
+from study.doctor.checks import Check, CheckState, Slurm, ask, file_system, gpu_types, tracking
 from study.doctor.site import document, name_of, settings
 from study.doctor.trial import Trial, judge
 from study.executors.base import Answer
@@ -56,7 +56,7 @@ def test_gpu_types(text: str, types: dict[str, int]) -> None:
 def test_what_one_run_gets(slurm: Slurm, partition: str | None, said: dict[str, object]) -> None:
     found = settings(slurm, {}, partition)
     assert found == {"executor": "slurm", "nodes": 1, "tasks_per_node": 1, **said}
-    text = document("here", found, [Check("gpus", "ok", "32 x a100")])
+    text = document("here", found, [Check("gpus", CheckState.OK, "32 x a100")])
     assert read(ClusterConfig, yaml.safe_load(text), "cluster").time_minutes == said["time_minutes"]
     assert "#   gpus: 32 x a100" in text.splitlines()
 

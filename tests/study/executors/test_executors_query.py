@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.executors.base import Answer, Job
+from study.executors.base import Answer, Job, JobState
 from study.executors.slurm.query import compress, expand, find, look, read_sacct, read_squeue, run
 
 SQUEUE = """7|0|RUNNING|None|s.aa
@@ -45,7 +45,7 @@ def test_squeue_text() -> None:
         "7_2": "running",
         "9": "running",
     }
-    assert view.jobs["7_1"] == Job("queued", "PENDING", "Resources", "s.aa")
+    assert view.jobs["7_1"] == Job(JobState.QUEUED, "PENDING", "Resources", "s.aa")
     assert view.complete
 
 
@@ -53,7 +53,7 @@ def test_sacct_text() -> None:
     view = read_sacct(Answer(0, SACCT))
     assert view.complete
     assert view.jobs["7_3"].state == "cancelled"
-    assert view.jobs["7_4"] == Job("failed", "OUT_OF_MEMORY", "exit code 0:125", "s.aa")
+    assert view.jobs["7_4"] == Job(JobState.FAILED, "OUT_OF_MEMORY", "exit code 0:125", "s.aa")
     assert [k for k, j in view.jobs.items() if j.state == "queued"] == ["7_1", "7_5", "7_6", "7_7", "7_9"]
     assert view.jobs["8"].state == "time_limit"
 

@@ -13,7 +13,7 @@ import pytest
 from study.config.executors import EXECUTORS
 from study.config.schema import ClusterConfig
 from study.executors import load, submitted
-from study.executors.base import ALIVE, Answer, Executor, JobRequest, SubmitError
+from study.executors.base import Answer, Executor, JobRequest, LookupAnswer, SubmitError
 from study.executors.job_spec import JobSpec
 from study.records import ledger
 from study.records.ledger import Batch
@@ -24,7 +24,6 @@ from tests.study.support.studies import FAILS, LIMIT_SECONDS, environment, make_
 from train.spec.from_mapping import read
 
 NAMES = ("local", "slurm", "detached")
-STATES = {"queued", "running", "completed", "failed", "cancelled", "unknown"}
 
 
 class Slurm:
@@ -84,11 +83,11 @@ def test_what_is_submitted_is_found_by_its_name_and_cancelled(executor: Executor
     assert executor.log(folder, batch, "b").parent == folder.jobs
     if executor.detached:
         jobs = executor.query([job_id]).jobs
-        assert set(jobs) == set(batch.places().values()) and {job.state for job in jobs.values()} <= STATES
+        assert set(jobs) == set(batch.places().values())
         assert set(executor.queue([job_id]).jobs) <= set(jobs)
-        assert executor.find("other", 0.0).answer == "absent"
+        assert executor.find("other", 0.0).answer == LookupAnswer.ABSENT
         executor.cancel({job_id: (0, 1)})
-        wait_until("its end", lambda: all(j.state not in ALIVE for j in executor.query([job_id]).jobs.values()))
+        wait_until("its end", lambda: all(not j.alive for j in executor.query([job_id]).jobs.values()))
 
 
 def test_a_refusal_says_whether_it_may_have_been_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from study.config.schema import ClusterConfig
 from study.executors import job_spec_of
-from study.executors.base import Answer, Job, JobRequest
+from study.executors.base import Answer, Job, JobRequest, JobState
 from study.executors.job_spec import JobSpec
 from study.executors.slurm import limits, sbatch
 from study.executors.slurm.limits import Accounts, Association, Controller, Limits
@@ -346,11 +346,17 @@ def test_points_that_wait_for_other_jobs_are_arrays_of_their_own() -> None:
 
 def test_a_branch_whose_job_was_given_up_is_told_from_one_that_was_cancelled() -> None:
     batch = Batch("b", "slurm", ("x",), 1.0, {"dependency": "afterok:7_1"}, job_id="8")
-    gone = Evidence(batch, job=Job("cancelled", "CANCELLED"))
+    gone = Evidence(batch, job=Job(JobState.CANCELLED, "CANCELLED"))
     assert derive_state(gone).why == NEVER_BEGAN
-    assert derive_state(replace(gone, job=Job("cancelled", "CANCELLED", "DependencyNeverSatisfied"))).why == NEVER_BEGAN
-    assert derive_state(replace(gone, job=Job("cancelled", "CANCELLED by 1000", "exit code 0:0"))).state == "cancelled"
-    assert derive_state(replace(gone, job=Job("cancelled", "CANCELLED", "Dependency"))).state == "cancelled"
+    assert (
+        derive_state(replace(gone, job=Job(JobState.CANCELLED, "CANCELLED", "DependencyNeverSatisfied"))).why
+        == NEVER_BEGAN
+    )
+    assert (
+        derive_state(replace(gone, job=Job(JobState.CANCELLED, "CANCELLED by 1000", "exit code 0:0"))).state
+        == "cancelled"
+    )
+    assert derive_state(replace(gone, job=Job(JobState.CANCELLED, "CANCELLED", "Dependency"))).state == "cancelled"
     assert derive_state(replace(gone, cancelled=True)).state == "cancelled"
     assert derive_state(replace(gone, batch=replace(batch, resources={}))).state == "cancelled"
     began = Attempt(1, {"name": "b"})
@@ -360,7 +366,9 @@ def test_a_branch_whose_job_was_given_up_is_told_from_one_that_was_cancelled() -
 def test_a_point_that_failed_is_failed_while_its_packed_job_goes_on() -> None:
     batch = Batch("b", "slurm", ("x", "y"), 1.0, {"pack": 2}, job_id="8")
     ended = Attempt(1, {"name": "b"}, {"state": "failed", "kind": "code_error"})
-    seen = Evidence(batch, attempt=ended, job=Job("running", "RUNNING"))
+    seen = Evidence(batch, attempt=ended, job=Job(JobState.RUNNING, "RUNNING"))
     assert derive_state(seen).state == "failed"
     assert derive_state(replace(seen, batch=replace(batch, resources={}))).state == "running", "it may be requeued"
-    assert derive_state(replace(seen, job=Job("queued", "PENDING"))).state == "queued", "requeued: it is tried again"
+    assert derive_state(replace(seen, job=Job(JobState.QUEUED, "PENDING"))).state == "queued", (
+        "requeued: it is tried again"
+    )

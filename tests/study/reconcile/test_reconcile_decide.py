@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from study.executors.base import Lookup
+from study.executors.base import Lookup, LookupAnswer
 from study.reconcile.decide import Abandon, Confirm, Leave, Submit, decide
 from study.records.ledger import fold
 
@@ -23,9 +23,9 @@ def submitted(name: str = "b") -> dict[str, Any]:
 
 CANCELLED = {"event": "cancelled", "time": OLD, "keys": ["k"]}
 RETRY = {"event": "retry", "time": OLD, "keys": ["k"]}
-FOUND = {"b": Lookup("found", "7")}
-ABSENT = {"b": Lookup("absent")}
-SILENT = {"b": Lookup("unanswered", why="squeue: no answer in 30 s")}
+FOUND = {"b": Lookup(LookupAnswer.FOUND, "7")}
+ABSENT = {"b": Lookup(LookupAnswer.ABSENT)}
+SILENT = {"b": Lookup(LookupAnswer.UNANSWERED, why="squeue: no answer in 30 s")}
 SUBMIT = Submit(("k",))
 
 

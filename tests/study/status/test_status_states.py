@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from study.executors.base import Job
+from study.executors.base import Job, JobState
 from study.records.attempts import Attempt
 from study.records.ledger import Batch
 from study.status.states import ENDED, Evidence, PointState, derive_state
@@ -21,7 +21,7 @@ def said(kind: str) -> Attempt:
 
 
 def job(state: str, word: str = "WORD", reason: str = "") -> Job:
-    return Job(state, word, reason)
+    return Job(JobState(state), word, reason)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,18 @@ from pathlib import Path
 import psutil
 
 from study.config.executors import EXECUTORS
-from study.executors.base import Executor, Job, JobRequest, Lookup, QueueView, RankInfo, Runner, SubmitError
+from study.executors.base import (
+    Executor,
+    Job,
+    JobRequest,
+    JobState,
+    Lookup,
+    LookupAnswer,
+    QueueView,
+    RankInfo,
+    Runner,
+    SubmitError,
+)
 
 MODULE = __spec__.name
 SPOOL = Path(os.environ.get("SPOOL", "spool"))
@@ -42,7 +53,7 @@ class Detached(Executor):
 
     def find(self, name: str, since: float) -> Lookup:
         found = [path.stem for path in SPOOL.glob("*.name") if path.read_text().startswith(f"{name} ")]
-        return Lookup("found", found[0]) if found else Lookup("absent")
+        return Lookup(LookupAnswer.FOUND, found[0]) if found else Lookup(LookupAnswer.ABSENT)
 
     def query(self, ids: Sequence[str]) -> QueueView:
         return QueueView({name: job for job_id in ids for name, job in self._jobs(job_id)})
@@ -53,8 +64,8 @@ class Detached(Executor):
         for index in range(int(last) + 1):
             path = SPOOL / f"{job_id}.{index}.exit"
             code = int(path.read_text() or 0) if path.exists() else 137 if over else None
-            alive = "running" if path.with_suffix(".pid").exists() else "queued"
-            state = alive if code is None else "failed" if code else "completed"
+            alive = JobState.RUNNING if path.with_suffix(".pid").exists() else JobState.QUEUED
+            state = alive if code is None else JobState.FAILED if code else JobState.COMPLETED
             yield f"{job_id}_{index}", Job(state, state.upper(), "" if code is None else f"exit code {code}:0", name)
 
     def cancel(self, indices: Mapping[str, Iterable[int]]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from study.executors.base import Job, QueueView
+from study.executors.base import Job, JobState, QueueView
 from study.records import ledger
 from study.status.observer import Observer
 from study.storage.files import RunLock, write_json
@@ -19,11 +19,11 @@ SILENT = QueueView(complete=False, problems=("squeue: no answer in 30 s",), queu
 VIEWS = {
     "silent": SILENT,
     "nothing known": QueueView(),
-    "requeued": QueueView({"7_0": Job("queued", "PENDING", "BeginTime")}),
-    "node failed": QueueView({"7_0": Job("node_failure", "NODE_FAIL", "exit code 0:0")}),
-    "time limit": QueueView({"7_0": Job("time_limit", "TIMEOUT", "exit code 0:0")}),
-    "cancelled": QueueView({"7_0": Job("cancelled", "CANCELLED by 0", "exit code 0:15")}),
-    "left to another": QueueView({"7_0": Job("failed", "FAILED", "exit code 76:0")}),
+    "requeued": QueueView({"7_0": Job(JobState.QUEUED, "PENDING", "BeginTime")}),
+    "node failed": QueueView({"7_0": Job(JobState.NODE_FAILURE, "NODE_FAIL", "exit code 0:0")}),
+    "time limit": QueueView({"7_0": Job(JobState.TIME_LIMIT, "TIMEOUT", "exit code 0:0")}),
+    "cancelled": QueueView({"7_0": Job(JobState.CANCELLED, "CANCELLED by 0", "exit code 0:15")}),
+    "left to another": QueueView({"7_0": Job(JobState.FAILED, "FAILED", "exit code 76:0")}),
     "sacct silent": QueueView({}, False, ("sacct: away",), queue_complete=True),
 }
 ENDS = (None, "interrupted", "preempted", "failed", "time_limit")

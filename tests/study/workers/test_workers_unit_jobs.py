@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from study.executors.base import Answer, Job, QueueView
+from study.executors.base import Answer, Job, JobState, QueueView
 from study.reconcile import units
 from study.reconcile.services import Services
 from study.reconcile.step import step
@@ -102,13 +102,13 @@ def world(tmp_path: Path) -> World:
         (None, QueueView(), "before it queued"),
         (replace(BATCH, job_id=None, abandoned="x"), QueueView(), "not submitted: x"),
         (replace(BATCH, job_id=None), QueueView(), None),
-        (BATCH, QueueView({"7_0": Job("queued", "PENDING")}), None),
-        (BATCH, QueueView({"7_0": Job("running", "RUNNING")}), None),
-        (BATCH, QueueView({"7_0": Job("unknown", "ODD")}), None),
-        (BATCH, QueueView({"7_0": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7_0"),
-        (EARLIER, QueueView({"7": Job("node_failure", "NODE_FAIL")}), "NODE_FAIL of job 7"),
-        (EARLIER, QueueView({"7": Job("running", "RUNNING")}), None),
-        (BATCH, QueueView({"7_0": Job("completed", "COMPLETED")}), "COMPLETED of job 7"),
+        (BATCH, QueueView({"7_0": Job(JobState.QUEUED, "PENDING")}), None),
+        (BATCH, QueueView({"7_0": Job(JobState.RUNNING, "RUNNING")}), None),
+        (BATCH, QueueView({"7_0": Job(JobState.UNKNOWN, "ODD")}), None),
+        (BATCH, QueueView({"7_0": Job(JobState.NODE_FAILURE, "NODE_FAIL")}), "NODE_FAIL of job 7_0"),
+        (EARLIER, QueueView({"7": Job(JobState.NODE_FAILURE, "NODE_FAIL")}), "NODE_FAIL of job 7"),
+        (EARLIER, QueueView({"7": Job(JobState.RUNNING, "RUNNING")}), None),
+        (BATCH, QueueView({"7_0": Job(JobState.COMPLETED, "COMPLETED")}), "COMPLETED of job 7"),
         (BATCH, QueueView(), "no such job"),
         (BATCH, QueueView(complete=False, queue_complete=False), None),
     ],

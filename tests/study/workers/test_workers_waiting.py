@@ -12,7 +12,7 @@ import pytest
 
 from study.__main__ import main
 from study.config.schema import ClusterConfig
-from study.executors.base import Job, QueueView
+from study.executors.base import Job, JobState, QueueView
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import Units, Workers
@@ -42,13 +42,13 @@ def test_held_workers_are_named_with_what_helps(tmp_path: Path) -> None:
     folder.path.mkdir()
     assert waiting.lines(folder, look()) == []
     submitted(folder)
-    held, runs = Job("queued", "PENDING", "JobHeldUser"), Job("running", "RUNNING")
+    held, runs = Job(JobState.QUEUED, "PENDING", "JobHeldUser"), Job(JobState.RUNNING, "RUNNING")
     said = waiting.lines(folder, look(held, held))
     assert said[0].startswith("2 queued: held by its owner") and said[1].strip() == "scontrol release 7"
     assert "stands still" in said[-1]
     assert "stands still" not in " ".join(waiting.lines(folder, look(held, runs)))
-    assert waiting.lines(folder, look(Job("queued", "PENDING", "Priority"), runs)) == []
-    assert waiting.lines(folder, look(Job("completed", "COMPLETED"))) == []
+    assert waiting.lines(folder, look(Job(JobState.QUEUED, "PENDING", "Priority"), runs)) == []
+    assert waiting.lines(folder, look(Job(JobState.COMPLETED, "COMPLETED"))) == []
 
 
 def test_jobs_whose_unit_is_over_are_not_asked_for(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_jobs_whose_unit_is_over_are_not_asked_for(tmp_path: Path) -> None:
         ledger.append(folder, "intent", name=name, executor="slurm", keys=[], resources=resources, code=None)
         ledger.append(folder, "submitted", name=name, job_id=job)
     assert queue.claim("job:s.w", lease=False) is not None
-    assert len(waiting.lines(folder, look(Job("queued", "PENDING", "JobHeldUser")))) == 3
+    assert len(waiting.lines(folder, look(Job(JobState.QUEUED, "PENDING", "JobHeldUser")))) == 3
 
 
 def test_status_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
