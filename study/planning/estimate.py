@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from study.config.schema import ClusterConfig
 from study.executors import load
@@ -23,12 +24,20 @@ GPU_FLOPS = 1.5e14
 MAX_MEASURED = 500
 
 
+class RowState(StrEnum):
+    """What a study knows of a point before it is submitted."""
+
+    NEW = "new"
+    KNOWN = "known"
+    COMPLETED = "completed"
+
+
 @dataclass(frozen=True)
 class Row:
     """One point with its counts: N matmul and total parameters, D tokens, C exact FLOPs."""
 
     point: Point
-    state: str
+    state: RowState
     params: int
     params_total: int
     tokens: int
@@ -62,9 +71,9 @@ class Speed:
         return row.own / (statistics.median(rate for _, rate in nearest) * self.ranks)
 
 
-def rows(points: Sequence[Point], states: dict[str, str]) -> list[Row]:
+def rows(points: Sequence[Point], states: Mapping[str, RowState]) -> list[Row]:
     """Return the points with their counts, in the order given."""
-    return [_row(point, states.get(point.key, "new")) for point in points]
+    return [_row(point, states.get(point.key, RowState.NEW)) for point in points]
 
 
 def speed(folder: StudyFolder, config: RunConfig, cluster: ClusterConfig) -> Speed:
@@ -91,7 +100,7 @@ def slots(cluster: ClusterConfig, config: RunConfig) -> int:
     return slot_count(cluster, [config])
 
 
-def _row(point: Point, state: str) -> Row:
+def _row(point: Point, state: RowState) -> Row:
     config = point.config
     counts = params(config.model, config.data.vocab_size)
     tokens = config.budget.tokens

@@ -17,7 +17,7 @@ from study.executors import load
 from study.executors.base import Executor, Site
 from study.executors.prepare_data import gather
 from study.planning import devices, sizing
-from study.planning.estimate import rows, slots, speed
+from study.planning.estimate import RowState, rows, slots, speed
 from study.planning.plan import StudyPlan, common, folder_of, make_plan
 from study.planning.ranks import local_world, tasks
 from study.records import lineage
@@ -110,9 +110,10 @@ def _known(plan: StudyPlan) -> dict[str, Point]:
     return load_points(plan.folder) if lineage.parents(plan.points) else {}
 
 
-def _states(plan: StudyPlan) -> dict[str, str]:
+def _states(plan: StudyPlan) -> dict[str, RowState]:
     """Return what is known of the points already: completed, or held by the study."""
-    return {key: "completed" if plan.folder.run(key).outcome.exists() else "known" for key in known_keys(plan.folder)}
+    ended = {key: plan.folder.run(key).outcome.exists() for key in known_keys(plan.folder)}
+    return {key: RowState.COMPLETED if there else RowState.KNOWN for key, there in ended.items()}
 
 
 def _sized(plan: StudyPlan, sites: Mapping[str, Site]) -> dict[str, list[sizing.Sized]]:
@@ -131,8 +132,8 @@ def _show(plan: StudyPlan, at_once: int, times: float, console: Console, sites: 
     shown = rows(plan.points, _states(plan))
     title = f"Study {plan.config.study.name}: {counted(len(plan.points), 'point')} on {cluster.executor}"
     console.print(table(shown, speed(plan.folder, plan.config.run(), cluster), at_once, title, console.width))
-    new = sum(row.state == "new" for row in shown)
-    done = sum(row.state == "completed" for row in shown)
+    new = sum(row.state == RowState.NEW for row in shown)
+    done = sum(row.state == RowState.COMPLETED for row in shown)
     text = f"{new} new, {len(shown) - new} already in {plan.folder.path} ({done} completed)"
     twice = plan.asked - len(plan.points)
     console.print(text + (f"; {twice} duplicates dropped." if twice else "."), soft_wrap=True)

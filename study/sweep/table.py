@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from study.planning.estimate import Row, Speed
+from study.planning.estimate import Row, RowState, Speed
 from study.records import lineage
 from study.text import counted, estimate, human, percent, recognised
 
@@ -69,7 +69,7 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
         shown.add_column(name, justify="left" if name == "points" else "right", no_wrap=True)
     for name, group in groups.items():
         inside = [row for row, _ in group]
-        new = sum(row.state == "new" for row in inside)
+        new = sum(row.state == RowState.NEW for row in inside)
         cells = [name, str(len(inside)), str(new), _span([r.params for r in inside]), _span([r.tokens for r in inside])]
         cells.append(_span([r.ratio for r in inside]))
         shown.add_row(*cells, f"{sum(r.flops for r in inside):.2e}", estimate(sum(took for _, took in group)))
@@ -77,7 +77,7 @@ def _condensed(shown: Table, rows: Sequence[Row], seconds: Sequence[float]) -> N
 
 def _caption(rows: Sequence[Row], seconds: Sequence[float], wall: float, at_once: int, speed: Speed) -> str:
     flops, tokens = sum(r.own for r in rows), sum(lineage.own_tokens(r.point.config) for r in rows)
-    left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != "completed")
+    left = sum(s for s, r in zip(seconds, rows, strict=True) if r.state != RowState.COMPLETED)
     text = f"{counted(len(rows), 'point')}: {flops:.2e} FLOPs, {human(tokens)} tokens, "
     text += f"{estimate(sum(seconds))} of runs"
     if left < sum(seconds):

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from study.config.schema import ClusterConfig, StudyConfig
-from study.planning.estimate import Speed, rows, slots, speed
+from study.planning.estimate import RowState, Speed, rows, slots, speed
 from study.records.point import Point
 from study.records.points import freeze
 from study.storage.layout import StudyFolder
@@ -39,7 +39,7 @@ def test_an_estimate_of_years_is_told_in_years() -> None:
 
 def test_a_row_has_the_exact_counts() -> None:
     (point,) = points(1)
-    (row,) = rows([point], {point.key: "completed"})
+    (row,) = rows([point], {point.key: RowState.COMPLETED})
     model, data = point.config.model, point.config.data
     assert row.state == "completed"
     assert row.params == params(model, data.vocab_size).matmul
@@ -61,7 +61,7 @@ def test_every_point_is_shown_with_what_tells_it_apart() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_the_table_has_whole_keys_and_states_where_it_is_narrow(width: int) -> None:
     made = [freeze(StudyConfig(budget=BudgetConfig(flops=1e11)))]
-    shown = text(table(rows(made, {made[0].key: "completed"}), ASSUMED, 2, "Study x", width), width=width)
+    shown = text(table(rows(made, {made[0].key: RowState.COMPLETED}), ASSUMED, 2, "Study x", width), width=width)
     assert made[0].key in shown
     assert "completed" in shown
     assert "…" not in shown
@@ -78,7 +78,7 @@ def test_many_points_are_condensed_by_budget() -> None:
 
 def test_totals_and_the_assumption_are_in_the_caption() -> None:
     made = points(4)
-    shown = text(table(rows(made, {made[0].key: "completed"}), ASSUMED, 2, "Study x"))
+    shown = text(table(rows(made, {made[0].key: RowState.COMPLETED}), ASSUMED, 2, "Study x"))
     assert "4 points: 3.99e+11 FLOPs" in shown
     assert "40 s of runs (30 s left)" in shown
     assert "20 s with 2 at once" in shown
