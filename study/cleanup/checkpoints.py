@@ -12,15 +12,14 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from study.records import lineage
-from study.records.checkpoints import ABANDONED, MANIFEST, PIN, PREFIX
+from study.records.checkpoints import ABANDONED, MANIFEST, PREFIX, Checkpoint, read
 from study.records.point import Point
 from study.records.points import load_points
-from study.storage.files import RunLock, folder_size, locked, read_json
+from study.storage.files import RunLock, folder_size, locked
 from study.storage.layout import RunFolder, StudyFolder
 
 STAGING = ".staging-"
@@ -40,26 +39,6 @@ class KeepRules:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A checkpoint on disk: step, tokens, validation loss [nats per token] last measured before it, size [bytes].
-
-    `whole`: every file that its manifest names is there with its size; contents are not hashed. `foreign`: something in
-    it that no trainer of ours writes; empty for what may be removed. `abandoned`: its run went back to before it and
-    took another path.
-    """
-
-    folder: Path
-    step: int
-    tokens: int
-    loss: float | None
-    bytes: int
-    whole: bool
-    pinned: bool
-    foreign: str = ""
-    abandoned: bool = False
-
-
-@dataclass(frozen=True)
 class Needs:
     """What others go on from: tokens at which a run's checkpoint is needed, by key; folders named outright."""
 
@@ -75,8 +54,8 @@ class Pruning:
     """What is (to be) removed of a run, what stays of it and why, or why it was not touched."""
 
     key: str
-    removed: tuple[Stored, ...] = ()
-    kept: tuple[tuple[Stored, str], ...] = ()
+    removed: tuple[Checkpoint, ...] = ()
+    kept: tuple[tuple[Checkpoint, str], ...] = ()
     leftovers: int = 0
     skipped: str = ""
 
@@ -100,7 +79,7 @@ def parse(text: str) -> KeepRules:
     return KeepRules(**{"last": 0, **given})
 
 
-def keep(found: Sequence[Stored], policy: KeepRules, needed: frozenset[int], unfinished: bool) -> dict[Path, str]:
+def keep(found: Sequence[Checkpoint], policy: KeepRules, needed: frozenset[int], unfinished: bool) -> dict[Path, str]:
     """Return the folders that stay, with why. Pure.
 
     `needed`: tokens that others go on from. An unfinished run keeps its newest whole checkpoint whatever the policy.
@@ -148,7 +127,7 @@ def needs(folder: StudyFolder, points: Mapping[str, Point], copied: Iterable[tup
     return Needs({key: frozenset(at) for key, at in tokens.items()}, frozenset(folders))
 
 
-def stored(run: RunFolder) -> list[Stored]:
+def stored(run: RunFolder) -> list[Checkpoint]:
     """Return a run's checkpoints, oldest first."""
     every = (*run.checkpoints.glob(f"{PREFIX}*"), *run.checkpoints.glob(f"{ABANDONED}-*-{PREFIX}*"))
     return sorted(
@@ -195,22 +174,13 @@ def _put_away(checkpoint: Path) -> Path:
     return checkpoint.rename(checkpoint.with_name(f"{STAGING}removed-{checkpoint.name}"))
 
 
-def _stored(folder: Path) -> Stored:
-    manifest = read_json(folder / MANIFEST) or {}
-    progress, files = manifest.get("progress"), manifest.get("files")
-    readable = isinstance(progress, dict) and isinstance(files, dict)
-    about: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
-    loss, tokens = about.get("validation_loss"), about.get("tokens")
-    return Stored(
-        folder,
-        step=int(folder.name.rpartition("-")[2]),
-        tokens=tokens if isinstance(tokens, int) and tokens else -1,
-        loss=float(loss) if isinstance(loss, int | float) else None,
+def _stored(folder: Path) -> Checkpoint:
+    one = read(folder)
+    return replace(
+        one,
         bytes=folder_size(folder),
-        whole=readable and bool(about) and all(_is(folder, name, said) for name, said in (files or {}).items()),
-        pinned=(folder / PIN).exists(),
+        whole=one.files is not None and all(_is(folder, name, said) for name, said in one.files.items()),
         foreign=_foreign(folder) or ("" if (folder / MANIFEST).is_file() else f"no {MANIFEST} of ours"),
-        abandoned=(folder / ABANDONED).exists(),
     )
 
 

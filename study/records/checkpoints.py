@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from study.storage.files import read_json
 from study.storage.layout import RunFolder
@@ -17,20 +18,49 @@ PREFIX, MANIFEST, PIN, ABANDONED = "step-", "manifest.json", "pinned", "abandone
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint: tokens that its weights have seen, its folder, and the run's time by kind [s]."""
+class Checkpoint:
+    """A checkpoint as its manifest and its marks show it; tokens that its weights have seen, -1 where it does not say.
 
-    tokens: int
+    loss: the validation loss last measured before it [nats per token]. seconds: the run's time by kind [s]. files: what
+    the manifest says of each; None without a manifest that can be read. abandoned: its run went back to before it and
+    took another path.
+
+    Only :func:`study.cleanup.checkpoints.stored` looks at the files: their size [bytes]; whether each that the manifest
+    names is there with its size (contents are not hashed); something that no trainer of ours writes, "" for none.
+    """
+
     folder: Path
+    step: int
+    tokens: int
+    loss: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, Any] | None = None
+    pinned: bool = False
+    abandoned: bool = False
+    bytes: int = 0
+    whole: bool = False
+    foreign: str = ""
 
-    @property
-    def pinned(self) -> bool:
-        """Whether it stays whatever the trainer's retention says."""
-        return (self.folder / PIN).exists()
+
+def read(folder: Path) -> Checkpoint:
+    """Return the checkpoint in a folder, whose name ends in its step."""
+    manifest = read_json(folder / MANIFEST) or {}
+    progress, files = manifest.get("progress"), manifest.get("files")
+    about: Mapping[str, Any] = progress if isinstance(progress, dict) else {}
+    loss, tokens, seconds = about.get("validation_loss"), about.get("tokens"), about.get("seconds")
+    return Checkpoint(
+        folder,
+        step=int(folder.name.rpartition("-")[2]),
+        tokens=tokens if isinstance(tokens, int) else -1,
+        loss=float(loss) if isinstance(loss, int | float) else None,
+        seconds=seconds if isinstance(seconds, dict) else {},
+        files=files if about and isinstance(files, dict) else None,
+        pinned=(folder / PIN).exists(),
+        abandoned=(folder / ABANDONED).exists(),
+    )
 
 
-def saved(run: RunFolder) -> list[Saved]:
+def saved(run: RunFolder) -> list[Checkpoint]:
     """Return a run's checkpoints, oldest first; those without a manifest are not checkpoints yet.
 
     Not those of a path that the run has abandoned: nobody goes on from them.
@@ -43,14 +73,12 @@ def reached(run: RunFolder) -> int:
     return next((one.tokens for one in _newest_first(run)), 0)
 
 
-def _newest_first(run: RunFolder) -> Iterator[Saved]:
+def _newest_first(run: RunFolder) -> Iterator[Checkpoint]:
     for folder in sorted(run.checkpoints.glob(f"{PREFIX}*"), reverse=True):
-        if (folder / ABANDONED).exists():
-            continue
-        manifest = read_json(folder / MANIFEST)
-        if manifest is not None and folder.name.removeprefix(PREFIX).isdigit():
-            progress = manifest["progress"]
-            yield Saved(int(progress["tokens"]), folder, dict(progress.get("seconds") or {}))
+        if folder.name.removeprefix(PREFIX).isdigit():
+            one = read(folder)
+            if one.tokens >= 0 and not one.abandoned:
+                yield one
 
 
 def pin(run: RunFolder, tokens: int) -> bool:

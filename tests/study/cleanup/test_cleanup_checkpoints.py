@@ -17,9 +17,9 @@ from filelock import FileLock
 from study.__main__ import main
 from study.cleanup import checkpoints as retention
 from study.cleanup import preparations
-from study.cleanup.checkpoints import KeepRules, Needs, Stored, keep, parse, prune
+from study.cleanup.checkpoints import KeepRules, Needs, keep, parse, prune
 from study.records import checkpoints, points
-from study.records.checkpoints import ABANDONED, PIN, saved
+from study.records.checkpoints import ABANDONED, PIN, Checkpoint, saved
 from study.records.point import point
 from study.records.points import append_points, known_keys
 from study.search.trial_queue import TrialQueue
@@ -53,11 +53,11 @@ def checkpoint(run: RunFolder, step: int, loss: float | None = None, pinned: boo
 
 def stored(
     steps: Sequence[int], losses: Sequence[float] = (), torn: Sequence[int] = (), abandoned: Sequence[int] = ()
-) -> list[Stored]:
+) -> list[Checkpoint]:
     known: Sequence[float | None] = losses or [None] * len(steps)
     pairs = zip(steps, known, strict=True)
     return [
-        Stored(Path(str(s)), s, 10 * s, loss, 1, s not in torn, False, abandoned=s in abandoned) for s, loss in pairs
+        Checkpoint(Path(str(s)), s, 10 * s, loss, whole=s not in torn, abandoned=s in abandoned) for s, loss in pairs
     ]
 
 
@@ -80,7 +80,7 @@ def stored(
     ],
 )
 def test_which_checkpoints_stay(
-    policy: KeepRules, found: list[Stored], needed: list[int], unfinished: bool, stays: set[int]
+    policy: KeepRules, found: list[Checkpoint], needed: list[int], unfinished: bool, stays: set[int]
 ) -> None:
     assert {int(str(f)) for f in keep(found, policy, frozenset(needed), unfinished)} == stays
 
@@ -163,7 +163,7 @@ def test_what_is_added_meanwhile_is_seen_and_nothing_is_added_while_names_go(
     def branch(folder: StudyFolder, parent: str) -> None:
         append_points(folder, [point(resolve(replace(base, schedule=replace(base.schedule, parent=parent))))])
 
-    def look_and_let_others_add(run: RunFolder) -> list[Stored]:
+    def look_and_let_others_add(run: RunFolder) -> list[Checkpoint]:
         found = stored_in(run)
         branch(study, f"{keys[1]}@100")
         branch(other, named)
@@ -214,7 +214,7 @@ def test_a_search_that_goes_on_again_stops_gc_before_it_removes(
     TrialQueue.of(study).say("stopped")
     stored_in = retention.stored
 
-    def look_and_let_it_go_on(run: RunFolder) -> list[Stored]:
+    def look_and_let_it_go_on(run: RunFolder) -> list[Checkpoint]:
         TrialQueue.of(study).say("resumed")
         return stored_in(run)
 
