@@ -88,7 +88,7 @@ def error(task: Task, rows: NDArray[np.int64]) -> float:
 def misses(task: Task, rows: NDArray[np.int64]) -> Array:
     """Return the absolute errors of ln loss (t,) at the target."""
     found = posterior.posterior(_problem(task, rows))
-    said = posterior.forecast(found, found.place([c[task.target] for c in task.columns]))[0]
+    said = posterior.forecast(found, found.to_logs([c[task.target] for c in task.columns]))[0]
     return np.asarray(np.abs(said - np.log(task.loss[task.target])))
 
 
@@ -112,7 +112,9 @@ def chosen(task: Task, budget: float) -> NDArray[np.int64]:
         rest = np.array([i for i in pool if i not in seen and task.flops[i] <= left], dtype=np.int64)
         if not len(rest):
             return np.array(rows)
-        places, goal = (found.place([c[index] for c in task.columns]) for index in (rest, np.flatnonzero(task.target)))
+        places, goal = (
+            found.to_logs([c[index] for c in task.columns]) for index in (rest, np.flatnonzero(task.target))
+        )
         batch = posterior.batch(
             found, places, goal, task.flops[rest], budget=left, count=max(1, len(rows) // 5), power=None
         )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeps.history import Config, Ended, Reported, Setting, Started
-from sweeps.schedulers.pbt import PopulationBased, Rules
+from sweeps.schedulers.pbt import PbtRules, PopulationBased
 from sweeps.space import Interval, Space
 
 State = NDArray[np.float64]
@@ -80,7 +80,7 @@ def moving_peak() -> Toy:
 
 def lowest(toy: Toy, seed: int, explore: str, members: int, *, steps: int, quantile: float = 0.25) -> float:
     """Train a population that is looked at every 5 steps; return the lowest loss at the end. explore: see `ROWS`."""
-    rules = Rules(5, quantile=quantile)
+    rules = PbtRules(5, quantile=quantile)
     rules = replace(rules, burn_in=steps) if explore == "none" else replace(rules, explore=explore)
     scheduler = PopulationBased(toy.space, members, steps, rules, seed)
     state = {member: toy.begin() for member in range(members)}

@@ -64,13 +64,13 @@ def _work(folder: Path, name: str, units: int) -> tuple[float, list[float]]:
     """Claim and tell, as a worker does; return what its start took, and each unit [s of processor time]."""
     began = time.process_time()
     queue = TrialQueue.of(StudyFolder(folder))
-    queue.rehearse()
+    queue.warm_up()
     start, times = time.process_time() - began, []
     for _ in range(units):
         began = time.process_time()
         claim = queue.claim(name)
         assert claim is not None
-        queue.tell(claim, "reached", value=float(claim.number))
+        queue.record_end(claim, "reached", value=float(claim.number))
         times.append(time.process_time() - began)
     return start, times
 

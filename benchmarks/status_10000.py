@@ -76,7 +76,7 @@ def make(folder: Path, count: int, shares: dict[str, float]) -> tuple[StudyFolde
                     lines.append(f"{job}|{index}|{word}|None|s.{job}")
                 if state != "queued":
                     write_run(study, one, job, index, state)
-    study.feed.write_text(json.dumps({"time": time.time(), "why": "MaxSubmitJobs of me is 2,000, all used"}))
+    study.queue_note.write_text(json.dumps({"time": time.time(), "why": "MaxSubmitJobs of me is 2,000, all used"}))
     study.study.write_text("cluster: {executor: slurm}\ntracking: {enabled: false}\n", encoding="utf-8")
     return study, lines
 
@@ -137,7 +137,7 @@ def report(name: str, study: StudyFolder, words: Sequence[str], tools: Path) -> 
         looks = []
         for _ in range(LOOKS):
             if not again:
-                study.remembered.unlink(missing_ok=True)
+                study.status_cache.unlink(missing_ok=True)
                 study.ledger.write_bytes(before)
             looks.append(look(words, tools))
         best, most = min(looks, key=lambda one: one.seconds), max(one.megabytes for one in looks)

@@ -213,7 +213,7 @@ class World:
         answer = killer.wrapped(lambda command: self.slurm.run(command, chance))
         try:
             killer.install()
-            action(Services(runner=answer, clock=time.time, sleep=self._sleep, say=lambda text: None))
+            action(Services(runner=answer, clock=time.time, sleep=self._sleep, report=lambda text: None))
         except ValueError:
             pass  # a refusal or a silence, said to the user
         except BaseException:

@@ -326,7 +326,7 @@ class Trainer:
     def _finish(self, state: str) -> NoReturn:
         """Write the outcome."""
         self.liveness.beat(WRITE_SECONDS)
-        self.checkpoints.settle()
+        self.checkpoints.join()
         self.state.seconds["total"] = time.perf_counter() - self.started
         if self.world.writes:
             try:

@@ -107,7 +107,7 @@ def solve(
     return replace(found, theta=held.expand(found.theta))
 
 
-def settled(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
+def refined(p: Problem, found: Minimum, weights: Array | None = None, y: Array | None = None) -> Minimum:
     """Return the minima to all their digits, by Newton's steps."""
 
     def of(rows: Array | None, index: Index) -> Array | None:
@@ -120,7 +120,7 @@ def settled(p: Problem, found: Minimum, weights: Array | None = None, y: Array |
     def second(index: Index, point: Array) -> Array:
         return hessian(p, point, of(weights, index), of(y, index))
 
-    inner = newton.settle(restrict, second, replace(found, theta=p.constraint.reduce(found.theta)))
+    inner = newton.refine(restrict, second, replace(found, theta=p.constraint.reduce(found.theta)))
     return replace(inner, theta=p.expanded(inner.theta))
 
 
@@ -135,7 +135,7 @@ def fit_point(p: Problem, starts: int = STARTS) -> PointFit:
     Of minima that are equal (see EQUAL) the one with the constants nearest to zero, as they are searched, is taken.
     """
     on = decided(p)
-    found = settled(on, polished(on, solve(on, starts_of(p, starts))))
+    found = refined(on, polished(on, solve(on, starts_of(p, starts))))
     best = _chosen(found)
     found = lone(p, found)
     constants = p.form.natural(found.theta, p.centres)
@@ -228,9 +228,9 @@ def fit_many(
             )
             for theta, metric in begins_at
         ]  # fmt: skip
-        minima = settled(on, _lowest(found), w, target)
+        minima = refined(on, _lowest(found), w, target)
         if (minima.gradient > LEVEL * on.loss.scale * on.y.size).any():
-            minima = settled(on, polished(on, minima, w, target), w, target)
+            minima = refined(on, polished(on, minima, w, target), w, target)
         return lone(p, minima, w, target)
 
     on = decided(p)

@@ -23,7 +23,7 @@ WIDE = 2.0
 """No log-constant moves by more than e^2 in one step."""
 
 
-def settle(restrict: Restrict, hessian: Hessian, found: Minimum) -> Minimum:
+def refine(restrict: Restrict, hessian: Hessian, found: Minimum) -> Minimum:
     """Return the minima (R, q) after Newton's steps; a row takes none that raises its value or keeps its gradient.
 
     `restrict(index)` returns the function of these rows and `hessian(index, point)` their second derivatives (r, q, q).

@@ -141,7 +141,7 @@ def next_runs(
     found, candidates, aims = setting.posterior, setting.candidates, setting.aims
     from analysis.planning import posterior, priors
 
-    places = found.place((candidates.params, candidates.tokens))
+    places = found.to_logs((candidates.params, candidates.tokens))
     choices = posterior.batch(
         found, places, aims, candidates.flops, budget=budget or 2 * top, count=count, power=power
     )  # fmt: skip
@@ -225,7 +225,7 @@ def _setting(frame: pd.DataFrame, rows: Rows, form: str, target: float, largest:
     middles = np.array([_best(on, price, float(level), sizes) for level in four])
     grid = _grid(offered, price, four, middles, limits)
     loss = _loss(on, price, target, middle)
-    return Setting(found, problem, every, grid, found.place((around, tokens)), target, middle, loss)
+    return Setting(found, problem, every, grid, found.to_logs((around, tokens)), target, middle, loss)
 
 
 def _loss(on: Law, price: Any, budget: float, size: float) -> float:
@@ -278,7 +278,7 @@ def _simulated(setting: Setting, rows: Rows, studies: int, seed: int) -> Share:
     found, pool, grid = setting.posterior, setting.candidates, setting.grid
     total = float(grid.flops.sum())
     done = (rows.params, rows.tokens)
-    places = found.place((pool.params, pool.tokens))
+    places = found.to_logs((pool.params, pool.tokens))
     order = posterior.batch(found, places, setting.aims, pool.flops, budget=total, count=40, power=None)
     picks = [c.index for c in order]
     now = _spread(setting, done, studies, seed)
@@ -317,7 +317,7 @@ def _spread(setting: Setting, columns: tuple[Array, Array], studies: int, seed: 
 
     found = setting.posterior
     theta = found.basins[0].theta
-    x = found.place(columns)
+    x = found.to_logs(columns)
     both = np.concatenate([x, setting.aims[:, :1]], axis=1)
     truth = found.form.log_value(theta[None], both)[0]
     root = np.linalg.cholesky(posterior.alike(found, both, both) + 1e-12 * np.eye(len(truth)))

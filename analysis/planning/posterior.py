@@ -64,7 +64,7 @@ class Posterior:
         """The basins' weights (b,)."""
         return np.array([basin.weight for basin in self.basins])
 
-    def place(self, columns: Sequence[ArrayLike]) -> Array:
+    def to_logs(self, columns: Sequence[ArrayLike]) -> Array:
         """Return positive inputs, in the order of form.inputs, as the form's logs (k, m)."""
         return np.log(np.stack([np.asarray(c, dtype=np.float64) for c in columns])) - self.centres[:, None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.report.markup import Html, table, tag
+from analysis.report.html import Html, table, tag
 from analysis.text import numbers
 from analysis.values.study_result import Fit
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis.report import maths, sentences
-from analysis.report.markup import Html, join, tag
+from analysis.report import formula, sentences
+from analysis.report.html import Html, join, tag
 from analysis.text import numbers
 from analysis.values.blocks import Block
 from analysis.values.json_values import to_json
@@ -70,7 +70,7 @@ def law(fit: Fit) -> Html:
     block, lines, plan = fit.fits.law or fit.fits.surface, [], fit.recommendation
     if block.status == "ok":
         side = "L(N, D) = " if block is fit.fits.surface else ""
-        lines.append(tag("p", join(side, maths.block_law(block)), class_="maths"))
+        lines.append(tag("p", join(side, formula.block_law(block)), class_="maths"))
         lines += [_unknown(name, block) for name in block.params if _not_identified(block, name)]
         if plan is not None and plan.approach not in ("surface", "law"):
             text = f"This law is not followed: what is recommended is by {sentences.by(to_json(plan))}."
@@ -159,7 +159,9 @@ def _unknown(name: str, block: Block) -> Html:
     found = block.identified[name]
     limit = numbers.one_sided(found.side, found.limit)
     known = f" ({limit})" if limit else ""
-    return tag("p", maths.symbol(name), f" is not identified by these runs{known}: do not quote it.", class_="unknown")
+    return tag(
+        "p", formula.symbol(name), f" is not identified by these runs{known}: do not quote it.", class_="unknown"
+    )
 
 
 def _plain_words(fit: Fit) -> Html:

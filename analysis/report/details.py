@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from analysis.report import maths, sentences, terminal
+from analysis.report import formula, sentences, terminal
 from analysis.report.alone import is_alone
 from analysis.report.answer import loss
 from analysis.report.figures.data import Row
 from analysis.report.figures.valleys import STATUS
-from analysis.report.markup import Html, join, table, tag
+from analysis.report.html import Html, join, table, tag
 from analysis.text import numbers
 from analysis.values.blocks import Block, Check, Optimizer
 from analysis.values.json_values import to_json
@@ -58,13 +58,13 @@ def constants(fit: Fit) -> Html:
                 continue
             laws.append(tag("li", f"{title}: not possible: {block.reason or 'no reason given'}"))
             continue
-        laws.append(tag("li", f"{title}: {sides.get(title, '')}", maths.law(block.form, {})))
+        laws.append(tag("li", f"{title}: {sides.get(title, '')}", formula.law(block.form, {})))
         rows += [_constant(title, name, block, fit) for name in (*block.params, *block.derived)]
     head = ["law", "constant", "value", f"{numbers.percent(fit.confidence)} interval"]
     return join(
         tag("ul", *laws),
         table(head, rows, ["", "nowrap", "number", ""], "fitted constants") if rows else "",
-        "" if is_alone(fit) else tag("p", maths.prose(_references(fit)), class_="quiet"),
+        "" if is_alone(fit) else tag("p", formula.prose(_references(fit)), class_="quiet"),
     )
 
 
@@ -172,11 +172,11 @@ def method(fit: Fit) -> Html:
     """Return how it was done: everything that another group needs to repeat it."""
     beside = (("valleys", fit.fits.valleys), ("frontier", fit.fits.frontier))
     items: list[tuple[str, str]] = [
-        ("form", maths.prose(fit.form)),
+        ("form", formula.prose(fit.form)),
         ("loss function", fit.loss_function),
         ("objective", numbers.number(fit.objective, 6)),
         ("optimizer", _optimizer(fit.optimizer or fit.fits.surface.optimizer)),
-        *((name, maths.prose(f"{b.form}; {b.loss_function}")) for name, b in beside if b.form),
+        *((name, formula.prose(f"{b.form}; {b.loss_function}")) for name, b in beside if b.form),
         ("intervals", f"{numbers.percent(fit.confidence)}, {fit.interval_method}, {fit.resamples} resamples"),
         ("seed", str(fit.seed)),
         ("fitted to", f"{terminal.used(fit)}; {fit.runs.completed} completed"),
@@ -198,12 +198,12 @@ def _constant(title: str, name: str, block: Block, fit: Fit) -> list[str]:
     if found is not None and not found.identified:
         limit = numbers.one_sided(found.side, found.limit)
         known = f", {limit}" if limit else ""
-        why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", maths.prose(_sentence(found.reason)))
-        return [title, maths.symbol(name), tag("span", numbers.number(value), class_="quiet"), why]
+        why = join(tag("b", f"not identified{known}", class_="unknown"), ". ", formula.prose(_sentence(found.reason)))
+        return [title, formula.symbol(name), tag("span", numbers.number(value), class_="quiet"), why]
     shown, bounds = numbers.estimate(value, block.intervals.get(name))
     return [
         title,
-        maths.symbol(name),
+        formula.symbol(name),
         shown,
         f"no interval: {_why(fit, name)}" if bounds == numbers.MISSING else bounds,
     ]

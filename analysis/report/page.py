@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from analysis.report import alone, answer, details, maths
+from analysis.report import alone, answer, details, formula
 from analysis.report.figures.canvas import Figure
 from analysis.report.figures.data import Row
-from analysis.report.markup import Html, join, tag
+from analysis.report.html import Html, join, tag
 from analysis.text import numbers
 from analysis.values.study_result import Fit
 
@@ -70,7 +70,7 @@ def _figure(figure: Figure) -> Html:
         tag("h2", figure.title),
         tag(
             "figure",
-            tag("figcaption", maths.prose(figure.caption), class_="caption"),
+            tag("figcaption", formula.prose(figure.caption), class_="caption"),
             tag("div", *panels, class_="panels"),
             class_="single" if len(panels) == 1 else None,
         ),

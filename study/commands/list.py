@@ -107,7 +107,7 @@ def _search(folder: StudyFolder) -> Entry:
     from study.search.trial_queue import TrialQueue
 
     try:
-        search = TrialQueue.of(folder).look().search
+        search = TrialQueue.of(folder).note_silent().search
     except ValueError as error:
         return _broken(folder, error)
     counts: dict[str, int] = {}

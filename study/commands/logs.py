@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         said = dict(zip(("stdout", "stderr"), map(_text, files), strict=True))
         emit("logs", folder, {"point": status.key, "attempt": number, "rank": options.rank, **said})
     elif options.follow:
-        _follow(files, Ended(folder, status.key, attempt))
+        _follow(files, HasEnded(folder, status.key, attempt))
     else:
         for path in files:
             _copy(path)
@@ -77,21 +77,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass
-class Ended:
+class HasEnded:
     """Whether an attempt has ended: it wrote so, or was killed outright, which the point's state tells now and then."""
 
     folder: StudyFolder
     key: str
     attempt: AttemptFolder
-    looked: float = float("-inf")
+    checked_at: float = float("-inf")
 
     def __call__(self) -> bool:
         """Return it."""
         if self.attempt.outcome.exists():
             return True
-        if time.monotonic() - self.looked < STATUS_SECONDS:
+        if time.monotonic() - self.checked_at < STATUS_SECONDS:
             return False
-        self.looked = time.monotonic()
+        self.checked_at = time.monotonic()
         status = by_key(observe(self.folder), self.key)
         return (
             status.state not in (PointState.RUNNING, PointState.UNKNOWN)

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     """Resolve and submit; 1 where a submission stays unclear or points still wait."""
     folder = find_study(options.study, options.runs)
     stream = sys.stderr if options.json else sys.stdout
-    services = Services(say=lambda text: print(text, file=stream, flush=True))
+    services = Services(report=lambda text: print(text, file=stream, flush=True))
     done = step(folder, services, Resolve(options.force))
     return report("reconcile", folder, done.submitted, options.json)
 

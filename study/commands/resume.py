@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json and not load(cluster.executor).detached:
         raise ValueError("resume --json: runs of this machine are shown as they go: leave --json out")
     stream = sys.stderr if options.json else sys.stdout
-    services = Services(say=lambda text: print(text, file=stream, flush=True))
+    services = Services(report=lambda text: print(text, file=stream, flush=True))
     done = step(folder, services, Submit(list(load_points(folder)), cluster))
     if not load(cluster.executor).detached:
         return follow(folder, cluster)

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         return _search(folder, options.json)
     observer = Observer(folder)
     observer.refresh()
-    services = Services(say=lambda text: print(text, file=sys.stderr))
+    services = Services(report=lambda text: print(text, file=sys.stderr))
     statuses, points = step(folder, services, Look(observer, observer.statuses())).statuses, observer.points
     if options.json:
         emit("status", folder, as_json(folder, statuses, points), compact=True)
@@ -60,7 +60,7 @@ def _search(folder: StudyFolder, machine: bool) -> int:
     from study.workers import unit_jobs, waiting
 
     unit_jobs.advance_quietly(folder)
-    search = TrialQueue.of(folder).look().search
+    search = TrialQueue.of(folder).note_silent().search
     if machine:
         said = {"search": True, **view.as_json(search, folder, time.time())}
         emit("status", folder, said | {"refused": None if search.over else ledger.read(folder).refusal})
@@ -72,7 +72,7 @@ def _search(folder: StudyFolder, machine: bool) -> int:
 
 def as_json(folder: StudyFolder, statuses: Sequence[PointStatus], points: Mapping[str, Point]) -> dict[str, object]:
     """Return the statuses for machines. Losses are in nats per token, times in seconds."""
-    counts, spent = overview.count(statuses), cost.quick(folder, points, statuses)
+    counts, spent = overview.count(statuses), cost.measure_by_clocks(folder, points, statuses)
     return {
         "counts": dict(counts),
         "failures": [dataclasses.asdict(one) for one in overview.failures(statuses)],
@@ -104,7 +104,7 @@ def as_text(
     lines += ["", *overview.failure_lines(found)] if found else []
     for status in overview.unlike(statuses, SHOWN_FAILURES):
         lines += _failure(status, min(width, terminal.WIDTH))
-    spent = cost.quick(folder, points, statuses)
+    spent = cost.measure_by_clocks(folder, points, statuses)
     after = [overview.cost_line(spent)] if spent.used else []
     after += slow_lines(statuses) + overview.queued_lines(statuses) + overview.waiting_lines(statuses)
     after += overview.refused_lines(statuses)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from study.config.executors import EXECUTORS
 from study.failures.kinds import FAILURES
-from study.failures.retry_policy import Rules, parse_rule
+from study.failures.retry_policy import RetryRules, parse_rule
 from sweeps.designs import DESIGNS
 from sweeps.samplers import SAMPLERS
 from sweeps.schedulers import SCHEDULERS, STAKE
@@ -169,12 +169,12 @@ class RetryConfig:
     def __post_init__(self) -> None:
         self.rules()
 
-    def rules(self) -> Rules:
+    def rules(self) -> RetryRules:
         """Return the policy that this spells. ValueError for a rule that is none."""
         said = {f.name: getattr(self, f.name) for f in fields(self)}
         kinds = {name: parse_rule(f"retry.{name}", text) for name, text in said.items() if isinstance(text, str)}
         others = {name: value for name, value in said.items() if name not in kinds}
-        return Rules(kinds, **others)
+        return RetryRules(kinds, **others)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def ask(runner: Runner | None, memory: Path) -> tuple[Slurm | None, list[Check]]
         )
         return None, [Check("slurm", CheckState.SKIPPED, f"{why}: runs are processes of this machine (cluster=local)")]
     config = runner(["scontrol", "show", "config"])
-    site = nodes.site(runner)
-    looked = room.look(runner, memory, time.time())
+    site = nodes.read_nodes(runner)
+    looked = room.read_limits(runner, memory, time.time())
     history = runner(["sacct", "-n", "-X", "-P", "--format=JobID", "--starttime=now-1hour"])
     said = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", config.out, re.MULTILINE))
     user = getpass.getuser()

@@ -35,14 +35,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--name", required=True)
     given = parser.parse_args(arguments)
-    place = load("slurm" if "SLURM_JOB_ID" in os.environ else LOCAL).rank_info(os.environ)
+    rank_info = load("slurm" if "SLURM_JOB_ID" in os.environ else LOCAL).rank_info(os.environ)
     if "DOCTOR_RANK" in os.environ:  # without SLURM nobody else says which rank this is
-        place = RankInfo(LOCAL, given.name, rank=int(os.environ["DOCTOR_RANK"]), world=int(os.environ["DOCTOR_WORLD"]))
+        rank_info = RankInfo(
+            LOCAL, given.name, rank=int(os.environ["DOCTOR_RANK"]), world=int(os.environ["DOCTOR_WORLD"])
+        )
     found = surroundings(given.folder)
-    code, said = torch_works(given.folder, place)
-    found |= {"rank": place.rank, "world": place.world, "torch_code": code, "torch_error": said}
-    found["torch"] = read_json(given.folder / "torch.json") if place.first else None
-    write_json(given.folder / f"rank-{place.rank}.json", found)
+    code, said = torch_works(given.folder, rank_info)
+    found |= {"rank": rank_info.rank, "world": rank_info.world, "torch_code": code, "torch_error": said}
+    found["torch"] = read_json(given.folder / "torch.json") if rank_info.first else None
+    write_json(given.folder / f"rank-{rank_info.rank}.json", found)
     return code
 
 
@@ -64,15 +66,15 @@ def surroundings(folder: Path) -> dict[str, Any]:
     }
 
 
-def torch_works(folder: Path, place: RankInfo) -> tuple[int, str]:
+def torch_works(folder: Path, rank_info: RankInfo) -> tuple[int, str]:
     """Run `train.check_ranks` as this rank of the job's; return its exit code and the end of what it said."""
     environment = job_environment(os.environ)
-    if place.world > 1:
-        address, port = _meet(folder, place)
+    if rank_info.world > 1:
+        address, port = _meet(folder, rank_info)
         words = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-        values = (place.rank, place.world, place.local_rank, address, port)
+        values = (rank_info.rank, rank_info.world, rank_info.local_rank, address, port)
         environment |= dict(zip(words, map(str, values), strict=True))
-    log = folder / f"torch-{place.rank}.log"
+    log = folder / f"torch-{rank_info.rank}.log"
     with log.open("wb") as file:
         try:
             command = [sys.executable, "-m", "train.check_ranks", "--out", str(folder / "torch.json")]
@@ -84,11 +86,11 @@ def torch_works(folder: Path, place: RankInfo) -> tuple[int, str]:
     return done.returncode, "" if done.returncode == 0 else "\n".join(last_lines(log)[-3:])
 
 
-def _meet(folder: Path, place: RankInfo) -> tuple[str, int]:
+def _meet(folder: Path, rank_info: RankInfo) -> tuple[str, int]:
     """Return where the ranks meet; the first one decides and writes it down for the others."""
     path = folder / MEETING
-    if place.first:
-        address, port = rendezvous(place, "127.0.0.1" if "DOCTOR_RANK" in os.environ else None)
+    if rank_info.first:
+        address, port = rendezvous(rank_info, "127.0.0.1" if "DOCTOR_RANK" in os.environ else None)
         write_json(path, {"address": address, "port": port})
         return address, port
     limit = time.monotonic() + MEET_SECONDS

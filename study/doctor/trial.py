@@ -26,7 +26,7 @@ from study.text import duration
 MODULE = "study.doctor.probe"
 POLL_SECONDS = 1.0
 MAX_POLL_SECONDS = 10.0
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Trial:
     problem: str = ""
 
 
-def on_slurm(folder: Path, shape: JobSpec, tracking: str, seconds: float, say: Say) -> Trial:
+def on_slurm(folder: Path, shape: JobSpec, tracking: str, seconds: float, report: Report) -> Trial:
     """Submit the test job and wait for it, at most `seconds`; it is cancelled where it takes longer, or at Ctrl-C."""
     from study.executors.slurm import sbatch
 
@@ -54,7 +54,7 @@ def on_slurm(folder: Path, shape: JobSpec, tracking: str, seconds: float, say: S
         return Trial(problem=str(error))
     over = False
     try:
-        trial, over = _wait(folder, job_id, shape.tasks, seconds, say)
+        trial, over = _wait(folder, job_id, shape.tasks, seconds, report)
         return trial
     finally:
         lock.close()
@@ -145,7 +145,7 @@ def _prepare(folder: Path, tracking: str) -> RunLock:
     return lock
 
 
-def _wait(folder: Path, job_id: str, world: int, seconds: float, say: Say) -> tuple[Trial, bool]:
+def _wait(folder: Path, job_id: str, world: int, seconds: float, report: Report) -> tuple[Trial, bool]:
     """Return what the job found and whether it has ended; says how it stands while it goes on."""
     began, started, told, pause = time.monotonic(), None, "", POLL_SECONDS
     while True:
@@ -154,14 +154,14 @@ def _wait(folder: Path, job_id: str, world: int, seconds: float, say: Say) -> tu
         if len(found) == world:
             first = started or now
             return Trial(found, job_id, first - began, now - first), True
-        job = next(iter(query.look([job_id]).jobs.values()), None)
+        job = next(iter(query.query_jobs([job_id]).jobs.values()), None)
         state = job.state if job is not None else JobState.UNKNOWN
         if state == JobState.RUNNING and started is None:
             started, pause = now, POLL_SECONDS
         standing = f"test job {job_id}: {state}" + (f" ({job.reason})" if job is not None and job.reason else "")
         if standing != told:
             told = standing
-            say(f"{standing}, {duration(now - began)}")
+            report(f"{standing}, {duration(now - began)}")
         if job is not None and job.over:
             log = last_lines(folder / "jobs" / f"{job_id}_0_log.out")[-3:]
             found = _read(folder, world)

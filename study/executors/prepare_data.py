@@ -27,14 +27,14 @@ _TOLD_SECONDS = 1.0
 
 Told twice it might be disturbed while it cleans up.
 """
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 SCRATCH = ".prepare-"
 """How folders begin in which a command keeps what it tells the process that prepares data: host and process follow."""
 _SCRATCH = re.compile(rf"{re.escape(SCRATCH)}(.+)-(\d+)-[^-]+")
 LEFT_SECONDS = 7 * 86_400.0
 
 
-def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool, cluster: ClusterConfig) -> dict[Corpus, Manifest]:
+def gather(runs: Iterable[RunConfig], report: Report, dry_run: bool, cluster: ClusterConfig) -> dict[Corpus, Manifest]:
     """Return the manifest of every corpus that the runs read, preparing what is missing; with `dry_run` nothing is.
 
     cluster: where a run is executed, and so where data is prepared.
@@ -52,13 +52,13 @@ def gather(runs: Iterable[RunConfig], say: Say, dry_run: bool, cluster: ClusterC
             if in_job(cluster):
                 title = load(cluster.executor).title
                 where = f" in a {title} job (cluster.prepare=here does it on this machine)"
-            say(f"Preparing the corpus {wanted.name} in {corpus.root}{where}")
+            report(f"Preparing the corpus {wanted.name} in {corpus.root}{where}")
             prepare(corpus, cluster)
             manifest = corpus.find()
             if manifest is None:
                 raise ValueError(f"{wanted} was prepared with other data.* settings")
         if manifest is None:
-            say(f"The corpus {wanted.name} is not prepared in {corpus.root}: the keys below will change when it is.")
+            report(f"The corpus {wanted.name} is not prepared in {corpus.root}: the keys below will change when it is.")
         else:
             found[corpus] = manifest
     for run in runs:

@@ -270,7 +270,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Evidence:
     """What is known of a trainer's end.
 
     returncode: Popen's. received: signals passed on to it. outcome: the state in the run's outcome.json. cancelled:
@@ -290,7 +290,7 @@ class Seen:
     memory_kills: int = 0
 
 
-def classify(seen: Seen) -> Ending:
+def classify(seen: Evidence) -> Ending:
     """Return how an attempt ended."""
     code = seen.returncode
     killed = -code if code < 0 else None
@@ -348,7 +348,7 @@ def by_slurm(word: str, reason: str = "") -> Kind | None:
     return kind
 
 
-def _by_signal(killed: int, seen: Seen) -> Ending:
+def _by_signal(killed: int, seen: Evidence) -> Ending:
     name = _name(killed)
     if killed == signal.SIGKILL and (seen.memory_kills > 0 or by_words(seen.stderr) == Kind.HOST_MEMORY):
         return Ending(Kind.HOST_MEMORY, None, killed, why=f"killed by signal {killed} ({name}) as memory ran out")
@@ -359,13 +359,13 @@ def _by_signal(killed: int, seen: Seen) -> Ending:
     return Ending(kind, None, killed, why=f"killed by signal {killed} ({name}{hint})")
 
 
-def _asked(killed: int, seen: Seen) -> bool:
+def _asked(killed: int, seen: Evidence) -> bool:
     """Whether it died of a signal that we passed on before its handlers were in place, or of being too slow to end."""
     too_slow = killed == signal.SIGKILL and bool(seen.received) and not seen.memory_kills
     return too_slow or killed in seen.received or (killed == signal.SIGTERM and signal.SIGHUP in seen.received)
 
 
-def _interruption(seen: Seen) -> Kind:
+def _interruption(seen: Evidence) -> Kind:
     if seen.cancelled:
         return Kind.CANCELLED
     left = seen.time_left

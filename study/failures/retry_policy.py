@@ -45,7 +45,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Rules:
+class RetryRules:
     """The policy of a study. failures: cap over all failures in a row; the rest is about nodes and memory."""
 
     kinds: Mapping[str, Rule]
@@ -55,7 +55,7 @@ class Rules:
     exclude_most: int = 4
     exclude_hours: float = 24.0
 
-    def here(self) -> Rules:
+    def here(self) -> RetryRules:
         """Return the policy for runs of one machine: there is no other node, and no more memory to give."""
         kinds = {
             kind: Rule(Action.AGAIN, rule.cap) if rule.action in (Action.ELSEWHERE, Action.MORE) else rule
@@ -65,7 +65,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class End:
+class RecordedFailure:
     """One bad end as the ledger holds it. `action`: what was decided. memory_gb: what a node gave the run [GB].
 
     saved: tokens of the run's newest checkpoint when it ended; 0: there was none, or an earlier version did not say.
@@ -137,7 +137,7 @@ class Asks(Protocol):
 A = TypeVar("A", bound=Asks)
 
 
-class Ended(Protocol):
+class EndedPoint(Protocol):
     """A point that ended badly, as study.status.states.PointStatus says it."""
 
     @property
@@ -177,7 +177,7 @@ def parse_rule(key: str, text: str) -> Rule:
     )
 
 
-def count(ends: Iterable[End]) -> Counters:
+def count(ends: Iterable[RecordedFailure]) -> Counters:
     """Return a point's counters."""
     kinds = Counter(Counts.FAILURE if is_failure(end.kind) else end.kind for end in ends)
     return Counters(kinds[Kind.PREEMPTED], kinds[Kind.TIME_LIMIT], kinds[Counts.FAILURE])
@@ -188,7 +188,7 @@ def is_failure(kind: Kind) -> bool:
     return FAILURES[kind].counts == Counts.FAILURE
 
 
-def in_a_row(ends: Sequence[End], saved: int) -> Sequence[End]:
+def in_a_row(ends: Sequence[RecordedFailure], saved: int) -> Sequence[RecordedFailure]:
     """Return the ends, of these in the order of time, since the run last got further: the one that did comes first.
 
     `saved`: tokens of its newest checkpoint now. None are left where that is newer than at any of these ends.
@@ -200,7 +200,7 @@ def in_a_row(ends: Sequence[End], saved: int) -> Sequence[End]:
     return [] if saved > furthest else ends[first:]
 
 
-def verdict(kind: Kind, ends: Sequence[End], rules: Rules, saved: int = 0) -> Verdict:
+def verdict(kind: Kind, ends: Sequence[RecordedFailure], rules: RetryRules, saved: int = 0) -> Verdict:
     """Return what to do about an end of this kind of a point that has had these ends before.
 
     `saved`: tokens of the run's newest checkpoint. Failures count as :func:`in_a_row` says; preemptions and time limits
@@ -221,7 +221,7 @@ def verdict(kind: Kind, ends: Sequence[End], rules: Rules, saved: int = 0) -> Ve
     return Verdict(rule.action, f"{kind}: tried again {words}, {before + 1} of {rule.cap}")
 
 
-def unit_verdict(kind: Kind, ends: Sequence[End], rules: Rules, saved: int = 0) -> Verdict:
+def unit_verdict(kind: Kind, ends: Sequence[RecordedFailure], rules: RetryRules, saved: int = 0) -> Verdict:
     """Return what to do about an end of this kind of a search's unit whose run had these ends before.
 
     The rules are those of points. A unit that is tried again is handed out again, to whoever asks next: `elsewhere`
@@ -238,7 +238,9 @@ def is_counted(kind: Kind) -> bool:
     return bool(kind) and FAILURES[kind].counts != Counts.NOTHING
 
 
-def evidence(ends: Iterable[End], states: Mapping[str, str], rules: Rules, now: float) -> dict[str, str]:
+def evidence(
+    ends: Iterable[RecordedFailure], states: Mapping[str, str], rules: RetryRules, now: float
+) -> dict[str, str]:
     """Return the nodes not to use now, each with why.
 
     ends: every end that the ledger holds. states: what sinfo says of nodes (missing: not asked). A node is left out
@@ -265,7 +267,7 @@ def is_bad(state: str) -> bool:
     return word.endswith("*") or any(word.startswith(bad) for bad in BAD_NODES)
 
 
-def change(ends: Sequence[End], excluded: Iterable[str], rules: Rules) -> Change:
+def change(ends: Sequence[RecordedFailure], excluded: Iterable[str], rules: RetryRules) -> Change:
     """Return how a point is to be submitted again after these ends.
 
     It keeps the memory that its latest end for want of memory gave it, whatever ended it since.
@@ -286,14 +288,14 @@ def adapt(asks: A, wanted: Change) -> A:
 
 
 def new_ends(
-    statuses: Iterable[Ended],
-    known: Mapping[str, Sequence[End]],
-    rules: Rules,
+    statuses: Iterable[EndedPoint],
+    known: Mapping[str, Sequence[RecordedFailure]],
+    rules: RetryRules,
     now: float,
     *,
     memory: Mapping[str, float] | None = None,
     saved: Callable[[str], int] = lambda key: 0,
-) -> list[End]:
+) -> list[RecordedFailure]:
     """Return the ends that nobody has written down yet, or not as what they are known to be now, and what follows.
 
     `known` are the ledger's ends of each point, `memory` what each was given [GB], `saved` says the tokens of a run's
@@ -312,11 +314,13 @@ def new_ends(
         reached = saved(status.key)
         said = verdict(status.kind, ends, rules, reached)
         gb = (memory or {}).get(status.key)
-        found.append(End(status.key, *this, status.kind, status.nodes, now, said.action, said.why, gb, reached))
+        found.append(
+            RecordedFailure(status.key, *this, status.kind, status.nodes, now, said.action, said.why, gb, reached)
+        )
     return found
 
 
-def due(statuses: Iterable[Ended], known: Mapping[str, Sequence[End]]) -> list[str]:
+def due(statuses: Iterable[EndedPoint], known: Mapping[str, Sequence[RecordedFailure]]) -> list[str]:
     """Return the points that are to be submitted again: they ended, and what the ledger says of that end is not stop.
 
     `known` holds what :func:`new_ends` found as well.

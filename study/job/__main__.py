@@ -23,17 +23,17 @@ from study.failures.kinds import HELD, AttemptState, Ending
 from study.job.attempt import (
     JobContext,
     TrainerExit,
-    advance,
     classify_attempt,
     conclude_rank,
     finished,
     not_run,
     record,
+    run_trainer,
     told_to_end,
     wait_for_first,
 )
 from study.job.peers import is_time_to_look
-from study.job.rendezvous import Round, rendezvous
+from study.job.rendezvous import RendezvousRound, rendezvous
 from study.planning.ranks import local_world
 from study.process import code_snapshot
 from study.process.children import Signals
@@ -99,7 +99,7 @@ def run(study: StudyFolder, state: ledger.Ledger, batch: ledger.Batch, key: str,
     if done is not None:
         print(f"{key}: the run is {done.state} already")
         return done.code
-    return run_first_rank(work, signals) if work.place.first else run_other_rank(work, signals)
+    return run_first_rank(work, signals) if work.rank_info.first else run_other_rank(work, signals)
 
 
 def _tasks(batch: ledger.Batch) -> int:
@@ -147,8 +147,8 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
     if not _acquire(lock, signals):
         print(f"{work.key}: another attempt holds {run.lock}: leaving the run to it", file=sys.stderr)
         if not signals.received:  # else somebody has told it to end before it could know
-            place = work.place
-            write_json(run.held, {"name": work.batch.name, "job_id": place.job_id, "time": time.time()})
+            rank_info = work.rank_info
+            write_json(run.left_to, {"name": work.batch.name, "job_id": rank_info.job_id, "time": time.time()})
         return HELD
     done = finished(run)
     if done is not None:
@@ -168,7 +168,7 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
         ending = told_to_end(work, signals, started)
     else:
         try:
-            ran = _meet_and_advance(work, config, Round(attempt, job, 0), signals, (lock.fileno(),))
+            ran = _meet_and_advance(work, config, RendezvousRound(attempt, job, 0), signals, (lock.fileno(),))
             ending = classify_attempt(work, attempt, ran, signals, started)
         except OSError as error:
             ending = not_run(error)
@@ -179,7 +179,7 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
     lock.close()
     print(f"{work.key}: {ending.state}" + (f": {ending.why}" if ending.why else ""), flush=True)
     if (
-        load(work.place.executor).detached
+        load(work.rank_info.executor).detached
         and work.unit is None
         and (ending.code or is_time_to_look(work.study, work.key))
     ):
@@ -190,24 +190,24 @@ def run_first_rank(work: JobContext, signals: Signals) -> int:
 
 
 def _meet_and_advance(
-    work: JobContext, config: dict[str, Any], meeting: Round, signals: Signals, inherit: tuple[int, ...]
+    work: JobContext, config: dict[str, Any], this_round: RendezvousRound, signals: Signals, inherit: tuple[int, ...]
 ) -> TrainerExit:
     """Run the trainer to its end, with another port for all ranks where somebody has taken theirs meanwhile."""
     while True:
-        ran = advance(work, config, meeting, signals, inherit=inherit)
-        if signals.received or not meeting.taken(ran.returncode):
+        ran = run_trainer(work, config, this_round, signals, inherit=inherit)
+        if signals.received or not this_round.taken(ran.returncode):
             return ran
-        number = meeting.number + 1
+        number = this_round.number + 1
         address, port = _meeting_place(work, number)
-        print(f"{work.key}: port {meeting.job['port']} was taken: the ranks meet at port {port}", flush=True)
-        job = {**meeting.job, "address": address, "port": port, "round": number}
-        meeting = Round(meeting.attempt, job, 0)
-        write_json(meeting.attempt.job, job)
+        print(f"{work.key}: port {this_round.job['port']} was taken: the ranks meet at port {port}", flush=True)
+        job = {**this_round.job, "address": address, "port": port, "round": number}
+        this_round = RendezvousRound(this_round.attempt, job, 0)
+        write_json(this_round.attempt.job, job)
 
 
 def _accounted(work: JobContext, number: int) -> Ending | None:
     """Write down how the earlier start of a requeued job ended; return the end of this one if it was one too many."""
-    if not work.place.restart:
+    if not work.rank_info.restart:
         return None
     from study.job.ending import account_for_restart
 
@@ -226,18 +226,19 @@ def run_other_rank(work: JobContext, signals: Signals, given_up: Callable[[], bo
     found = _find_attempt(work, given_up)
     if found is None:
         print(
-            f"{work.key}: rank 0 of job {work.place.job_id} made no attempt in {PEERS_SECONDS:.0f} s", file=sys.stderr
+            f"{work.key}: rank 0 of job {work.rank_info.job_id} made no attempt in {PEERS_SECONDS:.0f} s",
+            file=sys.stderr,
         )
         return HELD
     attempt, job = found
     started = time.time()
-    rank = work.place.rank
+    rank = work.rank_info.rank
     config = find_point(work.study, work.key).raw
     while True:
-        meeting = Round(attempt, job, rank)
-        ran = advance(work, config, meeting, signals)
+        this_round = RendezvousRound(attempt, job, rank)
+        ran = run_trainer(work, config, this_round, signals)
         ending = conclude_rank(work, attempt, ran, signals, rank=rank, started=started)
-        following = meeting.over() or (meeting.wait() if ending.kind == "communication" else None)
+        following = this_round.over() or (this_round.wait() if ending.kind == "communication" else None)
         if following is None or signals.received:
             break
         job = dict(following)
@@ -261,24 +262,24 @@ def describe(work: JobContext, started: float) -> dict[str, Any]:
     """Return what job.json says of this attempt, the rendezvous of its ranks included."""
     import psutil
 
-    place = work.place
+    rank_info = work.rank_info
     job: dict[str, Any] = {
         "name": work.batch.name,
-        "executor": place.executor,
-        "job_id": place.job_id,
-        "restart": place.restart,
-        "nodes": list(place.nodes),
+        "executor": rank_info.executor,
+        "job_id": rank_info.job_id,
+        "restart": rank_info.restart,
+        "nodes": list(rank_info.nodes),
         "pid": os.getpid(),
         "start_time": psutil.Process().create_time(),
         "host": socket.gethostname(),
         "started": round(started, 3),
         "code": work.batch.code,
         "source": code_snapshot.ran(work.study, work.batch.code, work.resources.get("code")),
-        "world": place.world,
+        "world": rank_info.world,
         "unit": work.unit,
-        "memory_gb": place.memory_gb,
+        "memory_gb": rank_info.memory_gb,
     }
-    if place.world > 1:
+    if rank_info.world > 1:
         job["address"], job["port"] = _meeting_place(work)
     return job
 
@@ -294,8 +295,8 @@ def _said_of_code(job: Mapping[str, Any]) -> str:
 
 
 def _meeting_place(work: JobContext, again: int = 0) -> tuple[str, int]:
-    local = work.place.starts_ranks
-    return rendezvous(work.place, "127.0.0.1" if local else work.batch.resources.get("master_addr"), again)
+    local = work.rank_info.starts_ranks
+    return rendezvous(work.rank_info, "127.0.0.1" if local else work.batch.resources.get("master_addr"), again)
 
 
 def _acquire(lock: RunLock, signals: Signals) -> bool:
@@ -313,7 +314,7 @@ def _find_attempt(work: JobContext, given_up: Callable[[], bool]) -> tuple[Attem
     while time.monotonic() < limit:
         for path in sorted(work.run.attempts.glob("*/job.json"), reverse=True):
             job = read_json(path)
-            mine = (work.place.job_id, work.place.restart, work.unit)
+            mine = (work.rank_info.job_id, work.rank_info.restart, work.unit)
             if job and (job["job_id"], job["restart"], job.get("unit")) == mine:
                 return AttemptFolder(path.parent), job
         if given_up():

@@ -13,9 +13,9 @@ from typing import Any
 
 import study
 from study.executors.base import RankInfo
-from study.failures.kinds import INTERRUPTED, AttemptState, Ending, Kind, Seen, by_words, classify, headline, root
+from study.failures.kinds import INTERRUPTED, AttemptState, Ending, Evidence, Kind, by_words, classify, headline, root
 from study.job.hang_watch import FLOOR_SECONDS, START_SECONDS, Bounds, Watch
-from study.job.rendezvous import Round
+from study.job.rendezvous import RendezvousRound
 from study.process.children import (
     PEERS_GRACE,
     Signals,
@@ -38,19 +38,19 @@ LEAST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class JobContext:
-    """One key of one batch, at one place; `until` [tokens]: where to pause, None: the budget.
+    """One rank's part in training one key of a batch; `until` [tokens]: where to pause, None: at the budget.
 
-    unit: number of the claim that it belongs to, where one job advances several. further: asked when the trainer has
-    paused: to how many tokens it goes on at once; None: it ends there, and so it does where this is None.
+    unit: number of the search's claim, where one job trains several. next_target: called when the trainer has paused;
+    it returns the tokens to train on to, or None to end the trainer. Where it is None itself, the trainer ends.
     """
 
     study: StudyFolder
     batch: ledger.Batch
     key: str
-    place: RankInfo
+    rank_info: RankInfo
     until: int | None = None
     unit: int | None = None
-    further: Callable[[], int | None] | None = None
+    next_target: Callable[[], int | None] | None = None
 
     @property
     def run(self) -> RunFolder:
@@ -87,42 +87,47 @@ def finished(run: RunFolder) -> Ending | None:
     )
 
 
-def advance(
-    work: JobContext, config: Mapping[str, Any], meeting: Round, signals: Signals, *, inherit: tuple[int, ...] = ()
+def run_trainer(
+    work: JobContext,
+    config: Mapping[str, Any],
+    this_round: RendezvousRound,
+    signals: Signals,
+    *,
+    inherit: tuple[int, ...] = (),
 ) -> TrainerExit:
     """Run the trainer to its end, or to that of the round; where several ranks run here, return the first one's."""
-    attempt, job = meeting.attempt, meeting.job
+    attempt, job = this_round.attempt, this_round.job
     runtime = config.get("runtime", {})
-    here = work.place
+    here = work.rank_info
     # SLURM starts a job like this one for each rank; on this machine this one starts them all.
-    places = [here]
+    rank_infos = [here]
     if here.starts_ranks:
-        places = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
+        rank_infos = [replace(here, rank=rank, local_rank=rank) for rank in range(here.world)]
     started, kills, processes = time.time(), memory_kills(), {}
-    for place in places:
-        processes[place.rank] = spawn(
+    for rank_info in rank_infos:
+        processes[rank_info.rank] = spawn(
             trainer_command(work.run.config, work.until),
-            trainer_environment(place, job, int(runtime.get("threads", 1)), os.environ, attempt)
-            | ({} if work.further is None else {"PAUSE": str(attempt.pause.absolute())}),
-            attempt.stdout(place.rank),
-            attempt.stderr(place.rank),
+            trainer_environment(rank_info, job, int(runtime.get("threads", 1)), os.environ, attempt)
+            | ({} if work.next_target is None else {"PAUSE": str(attempt.pause.absolute())}),
+            attempt.stdout(rank_info.rank),
+            attempt.stderr(rank_info.rank),
             inherit,
         )
-        signals.watch(processes[place.rank])
+        signals.watch(processes[rank_info.rank])
     watch = Watch(work.run, attempt, here.world, bounds(work, runtime))
     elsewhere = [attempt.rank(rank) for rank in range(here.world) if rank not in processes] if here.first else []
-    pauses = Pauses(attempt, work.further) if here.first else None
+    pauses = Pauses(attempt, work.next_target) if here.first else None
 
     def look() -> bool:
         if pauses is not None:
             pauses.look()
-        if meeting.taken(processes[here.rank].returncode) or meeting.over() is not None:
+        if this_round.taken(processes[here.rank].returncode) or this_round.over() is not None:
             kill(processes)
         return watch.look(processes)
 
     first = wait_together(processes, look, lambda: any(p.exists() for p in elsewhere))
     kills = memory_kills() - kills
-    if first is not None and not meeting.taken(processes[here.rank].returncode):
+    if first is not None and not this_round.taken(processes[here.rank].returncode):
         # Ranks that fail within a moment look alike: what each said tells the cause from what follows from it.
         for rank in sorted({first, *failed_alone(processes)} - {here.rank}):
             ended = TrainerExit(processes[rank].returncode, watch.hang, kills)
@@ -135,10 +140,10 @@ def advance(
 class Pauses:
     """Answers a trainer that has paused (see train.runtime.pause)."""
 
-    def __init__(self, attempt: AttemptFolder, further: Callable[[], int | None] | None) -> None:
+    def __init__(self, attempt: AttemptFolder, next_target: Callable[[], int | None] | None) -> None:
         self._asked = attempt.pause.with_name(f"{attempt.pause.name}.asked")
         self._answer = attempt.pause.with_name(f"{attempt.pause.name}.answer")
-        self._further, self._answered = further, 0
+        self._next_target, self._answered = next_target, 0
 
     def look(self) -> None:
         """Answer if there is a new question."""
@@ -146,19 +151,19 @@ class Pauses:
         if asked is None or int(asked["number"]) <= self._answered:
             return
         self._answered = int(asked["number"])
-        until = None if self._further is None else self._further()
+        until = None if self._next_target is None else self._next_target()
         write_json(self._answer, {"number": self._answered, "until": until})
 
 
 def bounds(work: JobContext, runtime: Mapping[str, Any]) -> Bounds:
     """Return how long the run may stand still: the cluster's floor, and what the config allows a start."""
     floor = work.resources.get("hang_floor_seconds", FLOOR_SECONDS)
-    peers = float(runtime.get("timeout_seconds", 600.0)) + PEERS_MARGIN if work.place.world > 1 else 0.0
+    peers = float(runtime.get("timeout_seconds", 600.0)) + PEERS_MARGIN if work.rank_info.world > 1 else 0.0
     return Bounds(float(floor), float(runtime.get("start_seconds", START_SECONDS)), peers)
 
 
 def trainer_environment(
-    place: RankInfo,
+    rank_info: RankInfo,
     job: Mapping[str, Any],
     threads: int,
     inherited: Mapping[str, str],
@@ -176,10 +181,10 @@ def trainer_environment(
     root = str(Path(study.__file__).resolve().parents[1])
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, inherited.get("PYTHONPATH")) if p)
     if attempt is not None:
-        environment["HEARTBEAT"] = str(attempt.beat(place.rank).absolute())
+        environment["HEARTBEAT"] = str(attempt.beat(rank_info.rank).absolute())
         environment["HEARTBEAT_WHERE"] = inherited.get("SLURMD_NODENAME") or str(job.get("host", ""))
-    if place.world > 1:
-        values = (place.rank, place.world, place.local_rank, job["address"], job["port"])
+    if rank_info.world > 1:
+        values = (rank_info.rank, rank_info.world, rank_info.local_rank, job["address"], job["port"])
         environment.update(zip(ours, map(str, values), strict=True))
         if attempt is not None:  # where NCCL's flight recorder writes when a collective times out
             traces = str(attempt.path.absolute() / "nccl-trace-rank-")
@@ -194,7 +199,7 @@ def classify_attempt(
     if ran.returncode == 0 and work.until is not None and finished(work.run) is None:
         return Ending(Kind.PAUSED, 0)
     ending = conclude_rank(work, attempt, ran, signals, rank=0, started=started)
-    peers = [p for p in (read_json(attempt.rank(r)) for r in range(1, work.place.world)) if p]
+    peers = [p for p in (read_json(attempt.rank(r)) for r in range(1, work.rank_info.world)) if p]
     if ending.state in (AttemptState.COMPLETED, AttemptState.DIVERGED) or not peers:
         return ending
     peers.sort(key=lambda peer: float(peer["ended"]))
@@ -217,7 +222,7 @@ def conclude_rank(
     """Return how one rank ended, by itself."""
     outcome = finished(work.run)
     ending = classify(
-        Seen(
+        Evidence(
             returncode=ran.returncode,
             received=tuple(signals.received),
             outcome=outcome.state if outcome else AttemptState.COMPLETED if rank else None,
@@ -230,7 +235,7 @@ def conclude_rank(
         )
     )
     if ending.kind in (Kind.UNKNOWN, Kind.CODE_ERROR, Kind.KILLED, Kind.DISK_FULL):
-        full = next((place for place in (work.run.path, Path(tempfile.gettempdir())) if disk_is_full(place)), None)
+        full = next((path for path in (work.run.path, Path(tempfile.gettempdir())) if disk_is_full(path)), None)
         if full == work.run.path or (full and ending.kind == Kind.DISK_FULL):
             return replace(ending, kind=Kind.DISK_FULL, why=f"no space left in {full}")
     return ending
@@ -239,7 +244,7 @@ def conclude_rank(
 def told_to_end(work: JobContext, signals: Signals, started: float) -> Ending:
     """Return the ending of an attempt that was told to end before its trainer had begun."""
     left, notice = time_left(work, started), float(work.resources.get("signal_seconds") or 0.0)
-    seen = Seen(INTERRUPTED, tuple(signals.received), cancelled=work.cancelled, time_left=left, notice=notice)
+    seen = Evidence(INTERRUPTED, tuple(signals.received), cancelled=work.cancelled, time_left=left, notice=notice)
     return classify(seen)
 
 

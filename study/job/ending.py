@@ -31,16 +31,16 @@ def after(
     what is left undone here is done by whoever looks next.
     """
     services = services or Services()
-    if not load(work.place.executor).detached or work.until is not None or work.unit is not None:
+    if not load(work.rank_info.executor).detached or work.until is not None or work.unit is not None:
         return
     try:
         if ending.kind not in NOTHING_FOLLOWS:
             step(work.study, services, AttemptEnd(_failed(work, number, ending, job)))
         if is_time_to_look(work.study, work.key):
-            work.study.looked.touch()
+            work.study.peers_checked.touch()
             step(work.study, services, Neighbours())
     except Exception as error:  # whatever it is, the attempt has ended as it did
-        services.say(f"{work.key}: what follows is left to the next command: {type(error).__name__}: {error}")
+        services.report(f"{work.key}: what follows is left to the next command: {type(error).__name__}: {error}")
 
 
 def _failed(work: JobContext, number: int, ending: Ending, job: Mapping[str, Any]) -> FailedAttempt:
@@ -52,7 +52,7 @@ def _failed(work: JobContext, number: int, ending: Ending, job: Mapping[str, Any
         ending.kind,
         tuple(job.get("nodes") or ()),
         float(gb) if gb else None,
-        work.place.job_id if may_requeue(work) else None,
+        work.rank_info.job_id if may_requeue(work) else None,
     )
 
 
@@ -67,15 +67,15 @@ def account_for_restart(work: JobContext, number: int, services: Services | None
     For a job that SLURM has requeued by itself. Returns the ending of this start where there have been too many.
     """
     services = services or Services()
-    if not load(work.place.executor).detached or not work.place.restart or work.until is not None or number < 2:
+    if not load(work.rank_info.executor).detached or not work.rank_info.restart or work.until is not None or number < 2:
         return None
     before = work.run.attempt(number - 1)
     job, ended = read_json(before.job), read_json(before.outcome)
-    if job is None or job.get("job_id") != work.place.job_id:
+    if job is None or job.get("job_id") != work.rank_info.job_id:
         return None
     if ended is not None and ended.get("kind", ended.get("state")) != Kind.INTERRUPTED:
         return None
-    kind = services.executor(work.place.executor).earlier_start(work.place.job_id, services.sleep)
+    kind = services.executor(work.rank_info.executor).earlier_start(work.rank_info.job_id, services.sleep)
     if kind is None:
         return None
     rules = load_submission(work.study).retry.rules()

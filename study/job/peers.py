@@ -14,14 +14,14 @@ def is_time_to_look(study: StudyFolder, key: str) -> bool:
     """Whether a job whose point has ended looks after the others: once in a while, and always as one of the last."""
     if not looked_lately(study):
         return True
-    from study.reconcile.last_job import few_left
+    from study.reconcile.last_job import is_nearly_done
 
-    return few_left(study, {key})
+    return is_nearly_done(study, {key})
 
 
 def looked_lately(study: StudyFolder) -> bool:
     """Whether a job has looked after the others a moment ago: thousands that end at once need not all do so."""
     try:
-        return 0 <= time.time() - study.looked.stat().st_mtime < LOOK_SECONDS
+        return 0 <= time.time() - study.peers_checked.stat().st_mtime < LOOK_SECONDS
     except OSError:
         return False

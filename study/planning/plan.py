@@ -56,13 +56,13 @@ def common(composed: Sequence[Composed]) -> StudyConfig:
 
 
 def make_plan(
-    composed: Sequence[Composed], settled: Sequence[RunConfig], fingerprints: Mapping[Corpus, str]
+    composed: Sequence[Composed], resolved: Sequence[RunConfig], fingerprints: Mapping[Corpus, str]
 ) -> StudyPlan:
     """Return the frozen points, each once, named by the overrides that tell them apart."""
     config = common(composed)
     frozen: dict[str, tuple[Point, ClusterConfig]] = {}
     keys: list[str] = []
-    for one, run in zip(composed, settled, strict=True):
+    for one, run in zip(composed, resolved, strict=True):
         point = to_point(lineage.bind_parent(run, keys), fingerprints, lineage.name_parent(one.overrides, keys))
         keys.append(point.key)
         frozen.setdefault(point.key, (point, one.config.cluster))

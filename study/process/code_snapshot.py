@@ -31,7 +31,7 @@ TRIES = 3
 LOCK_SECONDS = 300.0
 
 
-def place(folder: StudyFolder, version: str) -> Path:
+def snapshot_path(folder: StudyFolder, version: str) -> Path:
     """Return where the copy of a version lies, which all studies in one folder share."""
     return folder.path.absolute().parent / SHELF / version
 
@@ -55,7 +55,7 @@ def take(folder: StudyFolder, mode: str) -> CodeVersion:
 
 def would_be(folder: StudyFolder, mode: str) -> Path | None:
     """Return the copy that a submission would make of the code as it is now; None where it would make none."""
-    return place(folder, code_version.current().id) if mode == "frozen" else None
+    return snapshot_path(folder, code_version.current().id) if mode == "frozen" else None
 
 
 def source(folder: StudyFolder, mode: object, version: str | None) -> Path | None:
@@ -65,7 +65,7 @@ def source(folder: StudyFolder, mode: object, version: str | None) -> Path | Non
     """
     if mode != "frozen" or version is None:
         return None
-    copy = place(folder, version)
+    copy = snapshot_path(folder, version)
     if not is_whole(copy):
         raise ValueError(
             f"{copy}, the code that was frozen for these points, is gone: cancel them (python -m study cancel), "
@@ -123,7 +123,7 @@ def _copied(folder: StudyFolder, version: CodeVersion) -> CodeVersion:
 def _made(folder: StudyFolder, shelf: Path, version: CodeVersion) -> CodeVersion:
     """Find the copy or make it; return the version that it is of. For the lock's holder."""
     for _ in range(TRIES):
-        copy = place(folder, version.id)
+        copy = snapshot_path(folder, version.id)
         if is_whole(copy):
             with suppress(PermissionError):  # somebody else's, and theirs to remove
                 os.utime(copy / MARKER)

@@ -162,7 +162,7 @@ def _submit_what_fits(
         return _all_wait(folder, services, why, state, sparing)
     gone = {key for key, job in after.items() if not dependencies.lives(job, seen.alive)}
     held = {**held, **dict.fromkeys(gone, "its parent's job has ended")}
-    over = settled(folder, state, seen)
+    over = jobs_to_ignore(folder, state, seen)
     decided = plan(state, seen, held, after=after, sparing=sparing, over=over)
     out, singles, why = 0, 0, decided.why
     remaining = budget.remaining_budget(folder, services.runner) if decided.parts else None
@@ -181,15 +181,15 @@ def _submit_what_fits(
     if out:
         _cancel_late(folder, [key for part in decided.parts for key in part.keys], services)
     if singles:
-        services.say(
+        services.report(
             f"submitted {counted(out, _noun(state))} as {counted(singles, 'single job')}: SLURM takes no arrays here"
         )
     left = len(state.waiting) - out
     _note(folder, services, why, left)
     if left and out:
-        services.say(f"{_waits(state, left)} ({why}): any later command and the jobs themselves submit them")
+        services.report(f"{_waits(state, left)} ({why}): any later command and the jobs themselves submit them")
     elif left and not sparing:
-        services.say(f"{_waits(state, left)}: {why}")
+        services.report(f"{_waits(state, left)}: {why}")
     return out
 
 
@@ -197,7 +197,7 @@ def _all_wait(folder: StudyFolder, services: Services, why: str, state: Ledger, 
     """Write down why nothing goes out, and say it where a person asked; return 0."""
     _note(folder, services, why, len(state.waiting))
     if not sparing:
-        services.say(f"{_waits(state, len(state.waiting))}: {why}")
+        services.report(f"{_waits(state, len(state.waiting))}: {why}")
     return 0
 
 
@@ -218,7 +218,7 @@ def _cancel_late(folder: StudyFolder, keys: Collection[str], services: Services)
     try:
         cancel(known, known.cancelled.intersection(keys), services.runner)
     except SubmitError as error:
-        services.say(f"{error}: they find that they are not wanted as they begin")
+        services.report(f"{error}: they find that they are not wanted as they begin")
 
 
 def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool) -> str:
@@ -233,7 +233,7 @@ def _send(folder: StudyFolder, part: Part, services: Services, *, patient: bool)
     sent = send(folder, request, services, patient=patient)
     if part.array and not sent.full:
         count = counted(len(part.keys), "unit" if part.of_search else "point")
-        services.say(f"submitted {count} as job array {sent.job_id} ({request.name})")
+        services.report(f"submitted {count} as job array {sent.job_id} ({request.name})")
     return sent.full
 
 
@@ -246,7 +246,7 @@ def _waits(state: Ledger, count: int) -> str:
 
 
 def _note(folder: StudyFolder, services: Services, why: str, waiting: int) -> None:
-    write_json(folder.feed, {"time": services.clock(), "why": why, "waiting": waiting})
+    write_json(folder.queue_note, {"time": services.clock(), "why": why, "waiting": waiting})
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class _Alive:
     throttles: int
 
 
-def settled(folder: StudyFolder, state: Ledger, seen: QueueLimits) -> set[str]:
+def jobs_to_ignore(folder: StudyFolder, state: Ledger, seen: QueueLimits) -> set[str]:
     """Return the last jobs of their submissions that live though nothing runs in them any more, to submit others.
 
     Each would wait for the rest. A job that SLURM starts again has attempts that ended, and lives: what counts is how

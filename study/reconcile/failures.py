@@ -21,9 +21,9 @@ from study.failures.retry_policy import (
     ENDED_BADLY,
     Action,
     Change,
-    End,
-    Ended,
-    Rules,
+    EndedPoint,
+    RecordedFailure,
+    RetryRules,
     adapt,
     change,
     due,
@@ -95,20 +95,22 @@ def record_own(folder: StudyFolder, services: Services, failed: FailedAttempt) -
     ends = ends_of(folder, services, known, failed, rules)
     if not ends:
         return False
-    services.say(f"{failed.key}: {ends[0].why}")
+    services.report(f"{failed.key}: {ends[0].why}")
     wanted = Change()
     if ends[0].action != Action.STOP:
         wanted = change(merged_ends(known, ends)[failed.key], nodes_left_out(known, ends, rules, services), rules)
     if ends[0].action in (Action.AGAIN, Action.ELSEWHERE) and wanted == Change() and failed.requeue is not None:
         ledger.append(folder, "ended", **ledger.end_fields(ends[0]))
         if services.executor(known.batches[failed.batch or ""].executor).requeue(failed.requeue):
-            services.say(f"{failed.key}: job {failed.requeue} is requeued")
+            services.report(f"{failed.key}: job {failed.requeue} is requeued")
             return False
         known, ends = ledger.read(folder), []  # that is written down
     return _write(folder, known, [failed], ends, rules=rules, services=services) > 0
 
 
-def ends_of(folder: StudyFolder, services: Services, known: Ledger, failed: FailedAttempt, rules: Rules) -> list[End]:
+def ends_of(
+    folder: StudyFolder, services: Services, known: Ledger, failed: FailedAttempt, rules: RetryRules
+) -> list[RecordedFailure]:
     """Return the end of one attempt and what follows from it; none where the ledger has it."""
     memory = {failed.key: failed.memory_gb} if failed.memory_gb else None
     saved = partial(_saved, folder)
@@ -141,7 +143,7 @@ def record_local(folder: StudyFolder, services: Services, known: Ledger, statuse
     keys = [key for key in due(ours, merged_ends(known, ends)) if _is_wanted(known, key)]
     ledger.extend(folder, [{"event": "ended", **ledger.end_fields(end)} for end in ends])
     for text in _said(ends):
-        services.say(text)
+        services.report(text)
     for name in dict.fromkeys(known.current[key] for key in keys):
         batch = known.batches[name]
         write_batch(folder, [key for key in keys if known.current[key] == name], batch.code, batch.resources)
@@ -149,8 +151,8 @@ def record_local(folder: StudyFolder, services: Services, known: Ledger, statuse
 
 
 def _pending(
-    folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], rules: Rules, services: Services
-) -> list[End] | None:
+    folder: StudyFolder, known: Ledger, statuses: Sequence[PointStatus], rules: RetryRules, services: Services
+) -> list[RecordedFailure] | None:
     """Return the ends to be written down; None where there are none and nothing is due either."""
     ours = [s for s in statuses if s.state in ENDED_BADLY and s.kind and _is_detached(known, s.batch)]
     memory = {s.key: float(gb) for s in ours if (gb := known.batches[s.batch or ""].resources.get("mem_gb"))}
@@ -163,10 +165,10 @@ def _pending(
 def _write(
     folder: StudyFolder,
     known: Ledger,
-    statuses: Iterable[Ended],
-    ends: Sequence[End],
+    statuses: Iterable[EndedPoint],
+    ends: Sequence[RecordedFailure],
     *,
-    rules: Rules,
+    rules: RetryRules,
     services: Services,
 ) -> int:
     """Write ends down, and which points are to be submitted again and how; return how many those are."""
@@ -189,11 +191,11 @@ def _write(
         events.append({"event": "waiting", "name": name, "keys": its, **asked})
     ledger.extend(folder, events)
     for text in _said(ends):
-        services.say(text)
+        services.report(text)
     return len(keys)
 
 
-def _said(ends: Sequence[End]) -> list[str]:
+def _said(ends: Sequence[RecordedFailure]) -> list[str]:
     """Return what follows from these ends, one line a reason: hundreds of points may have ended alike."""
     groups: dict[str, list[str]] = {}
     for end in ends:
@@ -214,7 +216,9 @@ def _base(batch: Batch, known: Ledger) -> JobSpec:
     return replace(shape, exclude=exclude or None, dependency=None)
 
 
-def nodes_left_out(known: Ledger, ends: Sequence[End], rules: Rules, services: Services) -> dict[str, str]:
+def nodes_left_out(
+    known: Ledger, ends: Sequence[RecordedFailure], rules: RetryRules, services: Services
+) -> dict[str, str]:
     """Return the nodes that are not to be used now, with why; asks SLURM for the state of those that were blamed."""
     history = {(end.key, *end.of): end for end in [*known.history, *ends]}
     now = services.clock()
@@ -227,7 +231,7 @@ def nodes_left_out(known: Ledger, ends: Sequence[End], rules: Rules, services: S
     return evidence(history.values(), states, rules, now)
 
 
-def merged_ends(known: Ledger, ends: Iterable[End]) -> dict[str, tuple[End, ...]]:
+def merged_ends(known: Ledger, ends: Iterable[RecordedFailure]) -> dict[str, tuple[RecordedFailure, ...]]:
     """Return the bad ends of every point, these among them; an attempt's newer end replaces its older one."""
     merged = dict(known.ends)
     for end in ends:

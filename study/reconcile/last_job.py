@@ -30,7 +30,7 @@ def pace(folder: StudyFolder, state: Ledger, ended: Collection[str]) -> float:
     return PACE_SECONDS if len(_some_open(folder, state, ended)) > FEW else FEW_PACE_SECONDS
 
 
-def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: Runner | None = None) -> bool:
+def has_live_jobs(folder: StudyFolder, state: Ledger, ended: Collection[str], runner: Runner | None = None) -> bool:
     """Whether a job of the study is left that submits what waits as it ends.
 
     Where files leave only a few points of which that may be true, SLURM is asked: a job that was killed outright, or
@@ -46,7 +46,7 @@ def others_live(folder: StudyFolder, state: Ledger, ended: Collection[str], runn
     return not view.complete or any(job.alive and job.word != "COMPLETING" for job in jobs)
 
 
-def few_left(folder: StudyFolder, ended: Collection[str]) -> bool:
+def is_nearly_done(folder: StudyFolder, ended: Collection[str]) -> bool:
     """Whether some points have not ended as far as files tell, but only a few, and none waits to be submitted."""
     state = ledger.read(folder)
     return not state.waiting and 0 < len(_some_open(folder, state, ended)) <= FEW
@@ -84,7 +84,7 @@ def is_over(folder: StudyFolder, state: Ledger, key: str, batch: ledger.Batch) -
     return bool(last) and last[0].batch == batch.name and last[0].action == Action.STOP
 
 
-def as_the_last(
+def submit_as_last_job(
     folder: StudyFolder,
     services: Services,
     is_last: Callable[[], bool],
@@ -96,10 +96,10 @@ def as_the_last(
     Jobs that end together may each be the last. One of them stays and the others leave: they count as alive until
     they do, and would wait for each other's room. Raises what `send` raised last, at once where that `is_final`.
     """
-    folder.last.touch()  # tells the one that stays that there will be more room in a moment
+    folder.last_job_lock.touch()  # tells the one that stays that there will be more room in a moment
     try:
-        with locked(folder.last, HAND_OVER_SECONDS):
-            left, heard = TRIES, folder.last.stat().st_mtime_ns
+        with locked(folder.last_job_lock, HAND_OVER_SECONDS):
+            left, touched = TRIES, folder.last_job_lock.stat().st_mtime_ns
             while is_last():
                 sent = 0
                 problem: ValueError | None = None
@@ -111,8 +111,8 @@ def as_the_last(
                     if is_final(error):
                         raise
                     problem = error
-                left, before, heard = left - 1, heard, folder.last.stat().st_mtime_ns
-                if heard != before:  # also what came while this one slept
+                left, before, touched = left - 1, touched, folder.last_job_lock.stat().st_mtime_ns
+                if touched != before:  # also what came while this one slept
                     left = TRIES
                 if problem is not None and left <= 0:
                     raise problem

@@ -21,7 +21,7 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
     units.give_up_all(folder, services)  # that were jobs of their own, and would wait for these
     missing = count - _living(folder, services)
     if missing <= 0:
-        services.say(f"{count} workers are queued or running already.")
+        services.report(f"{count} workers are queued or running already.")
         return 0
     shape = job_spec_of(cluster)
     if shape.pack > 1:
@@ -33,7 +33,7 @@ def submit_workers(folder: StudyFolder, services: Services, cluster: ClusterConf
     version = code_snapshot.take(folder, shape.code)
     executor = services.executor(cluster.executor)
     arrays = executor.site(folder.limits, services.clock()).array_limit > 0
-    services.say(_send(folder, shape, version.id, missing, services, executor=executor.name, arrays=arrays))
+    services.report(_send(folder, shape, version.id, missing, services, executor=executor.name, arrays=arrays))
     return missing
 
 

@@ -21,7 +21,7 @@ class Services:
     runner: Runner | None = None
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    say: Callable[[str], None] = _print
+    report: Callable[[str], None] = _print
 
     def executor(self, name: str) -> Executor:
         """Return an executor by its name."""

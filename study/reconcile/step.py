@@ -87,7 +87,7 @@ def _as_asked(study: StudyFolder, services: Services, asked: Submit | Resolve) -
     try:
         with locked(study.submitting, SUBMITTER_SECONDS):
             for left in resolve_unclear(study, services, force=isinstance(asked, Resolve) and asked.force):
-                services.say(f"{left.name}: left as it is: {left.why}")
+                services.report(f"{left.name}: left as it is: {left.why}")
             out = 0
             if isinstance(asked, Submit):
                 from study.reconcile.wanted import queue_points
@@ -104,18 +104,18 @@ def _as_asked(study: StudyFolder, services: Services, asked: Submit | Resolve) -
 def _after_look(study: StudyFolder, services: Services, look: Look) -> Stepped:
     """See to what follows from what was just seen, in passing: nothing stops the command that looks."""
     observer, before = look.observer, look.observer.known
-    aside = replace(services, say=lambda text: None) if look.quiet else services
+    aside = replace(services, report=lambda text: None) if look.quiet else services
     submitted = None
     try:
         submitted = _record_and_submit(study, services, observer, look.statuses)
     except (OSError, ValueError) as error:
-        services.say(str(error))
+        services.report(str(error))
     known = observer.known
     if submitted is None and (known.waiting or known.unclear) and not _asked_lately(study, services, LOOK_SECONDS):
         try:
             submitted = _submit(study, aside)
         except (OSError, ValueError) as error:
-            aside.say(str(error))
+            aside.report(str(error))
     if observer.known is before:
         return Stepped(submitted or 0, look.statuses)
     observer.refresh()
@@ -178,8 +178,8 @@ def _at_end(study: StudyFolder, services: Services, ended: Collection[str]) -> i
     from study.reconcile import last_job
 
     submit = partial(_submit, study, services, sparing=True)
-    if not last_job.others_live(study, state, ended, services.runner):
-        return last_job.as_the_last(study, services, partial(_is_last, study, services, ended), submit)
+    if not last_job.has_live_jobs(study, state, ended, services.runner):
+        return last_job.submit_as_last_job(study, services, partial(_is_last, study, services, ended), submit)
     if not _asked_lately(study, services, last_job.pace(study, state, ended)) or _opens(study, state, ended):
         return submit() or 0
     return 0
@@ -187,10 +187,10 @@ def _at_end(study: StudyFolder, services: Services, ended: Collection[str]) -> i
 
 def _is_last(study: StudyFolder, services: Services, ended: Collection[str]) -> bool:
     """Whether there is something to submit, and no job of the study left that would do it as it ends."""
-    from study.reconcile.last_job import others_live
+    from study.reconcile.last_job import has_live_jobs
 
     known = ledger.read(study)
-    return _is_work_left(known) and not others_live(study, known, ended, services.runner)
+    return _is_work_left(known) and not has_live_jobs(study, known, ended, services.runner)
 
 
 def _is_work_left(known: Ledger) -> bool:
@@ -199,7 +199,7 @@ def _is_work_left(known: Ledger) -> bool:
 
 def _asked_lately(study: StudyFolder, services: Services, seconds: float) -> bool:
     """Whether anybody has asked the scheduler for room within so many seconds."""
-    when = (read_json(study.feed) or {}).get("time")
+    when = (read_json(study.queue_note) or {}).get("time")
     return isinstance(when, int | float) and 0 <= services.clock() - when < seconds
 
 
@@ -255,10 +255,10 @@ def _of_search(study: StudyFolder, services: Services, trigger: Units | UnitEnd 
             out = submit()
             if out or not units.is_last(study):
                 return out
-            from study.reconcile.last_job import as_the_last
+            from study.reconcile.last_job import submit_as_last_job
 
             # SLURM still counts jobs that end together with it, and itself.
-            return as_the_last(study, services, partial(units.is_last, study), submit, is_final=_is_refused)
+            return submit_as_last_job(study, services, partial(units.is_last, study), submit, is_final=_is_refused)
 
 
 def _is_refused(error: ValueError) -> bool:

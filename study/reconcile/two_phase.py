@@ -96,7 +96,7 @@ def resolve_unclear(
     if force:
         for action in left:
             ledger.append(folder, "abandoned", name=action.name, why=f"given up by the user: {action.why}")
-            services.say(f"{action.name}: given up: its points are submitted again")
+            services.report(f"{action.name}: given up: its points are submitted again")
         return []
     return left
 
@@ -110,10 +110,10 @@ def _resolve_once(folder: StudyFolder, services: Services) -> tuple[list[Leave],
     for action in decide((), state, {}, lookups, services.clock()):
         if isinstance(action, Confirm):
             ledger.append(folder, "submitted", name=action.name, job_id=action.job_id)
-            services.say(f"{action.name}: was submitted as job {action.job_id}")
+            services.report(f"{action.name}: was submitted as job {action.job_id}")
         elif isinstance(action, Abandon):
             ledger.append(folder, "abandoned", name=action.name, why=action.why)
-            services.say(f"{action.name}: never reached the scheduler: its points are submitted again")
+            services.report(f"{action.name}: never reached the scheduler: its points are submitted again")
         elif isinstance(action, Leave):
             left.append(action)
     return left, any(lookups[action.name].answer == LookupAnswer.ABSENT for action in left)

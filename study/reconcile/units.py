@@ -15,7 +15,7 @@ from study.executors import job_spec_of, query
 from study.executors.base import QueueView, batch_name
 from study.executors.job_spec import JobSpec
 from study.failures.kinds import Kind
-from study.failures.retry_policy import Action, Rules
+from study.failures.retry_policy import Action, RetryRules
 from study.process import code_snapshot
 from study.reconcile.dispatch import dispatch
 from study.reconcile.services import Services
@@ -65,7 +65,7 @@ def _dispatch(queue: TrialQueue, services: Services) -> int:
             batch = known.batch(unit := name_of(claim))
             if batch is not None and batch.job_id is not None and unit not in before:
                 what = f"trial {claim.unit.trial} to {claim.unit.until:,} tokens"
-                services.say(f"{what}: job {batch.job(batch.task(unit))} ({batch.name})")
+                services.report(f"{what}: job {batch.job(batch.task(unit))} ({batch.name})")
 
 
 def name_of(claim: Claim) -> str:
@@ -117,7 +117,7 @@ def give_up(queue: TrialQueue, services: Services) -> None:
                 if why is not None:
                     began, ended = _lasted(queue.folder, claim)
                     kind = _kind(unit, batch, seen)
-                    queue.lose(claim, why, ended - began, begun=began > 0.0, kind=kind)
+                    queue.give_up(claim, why, ended - began, begun=began > 0.0, kind=kind)
 
 
 def gone(known: Ledger, unit: str, seen: QueueView) -> str | None:
@@ -166,7 +166,7 @@ def shape_of(folder: StudyFolder, key: str, cluster: ClusterConfig, services: Se
     return sized.shape
 
 
-def with_more_memory(shape: JobSpec, rules: Rules, times: int) -> JobSpec:
+def with_more_memory(shape: JobSpec, rules: RetryRules, times: int) -> JobSpec:
     """Return what a job asks for after its trial was short of memory so many times, where the policy is `more`."""
     rule = rules.kinds.get(Kind.HOST_MEMORY)
     if not times or rule is None or rule.action != Action.MORE or shape.mem_gb is None:
@@ -185,7 +185,7 @@ def _queue(queue: TrialQueue, claim: Claim, services: Services) -> None:
             raise ValueError(short)
     except ValueError as error:
         with queue.transaction():
-            queue.lose(claim, str(error), 0.0, begun=False)
+            queue.give_up(claim, str(error), 0.0, begun=False)
         raise
     asked = {"resources": {**shape.record(), UNIT: True}, "code": _code(folder, shape)}
     waiting = {"event": "waiting", "keys": [name_of(claim)], "executor": told.cluster.executor, **asked}

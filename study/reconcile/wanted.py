@@ -46,7 +46,7 @@ def _say_what_stays(folder: StudyFolder, keys: Sequence[str], states: Mapping[st
     if stay:
         said = " and ".join(f"{counts[state]:,} {state}" for state in stay)
         again = f"python -m study retry {reference(folder)} --state {','.join(stay)}"
-        services.say(f"{said}: left as they are; {again} tries them again")
+        services.report(f"{said}: left as they are; {again} tries them again")
 
 
 def _queue(folder: StudyFolder, keys: Sequence[str], cluster: ClusterConfig, services: Services) -> int:

@@ -29,7 +29,7 @@ class Corpus:
 
 
 def corpus_of(run: RunConfig) -> Corpus:
-    """Return the corpus that a settled config reads."""
+    """Return the corpus that a resolved config reads."""
     data = replace(run.data, sequence_length=DataConfig().sequence_length, fingerprint=None)
     return Corpus(data, run.runtime.data_root)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from study.failures.kinds import Kind
-from study.failures.retry_policy import Action, End
+from study.failures.retry_policy import Action, RecordedFailure
 from study.storage.files import locked
 from study.storage.jsonl import Log, compact
 from study.storage.layout import StudyFolder
@@ -70,7 +70,7 @@ class Batch:
         """Return SLURM's name of the job with this array index: `7_3`, or `7` where it is no array."""
         return f"{self.job_id}_{index}" if self.array else str(self.job_id)
 
-    def places(self) -> dict[str, str]:
+    def jobs_by_key(self) -> dict[str, str]:
         """Return SLURM's name of the job of each key."""
         return {key: self.job(index // self.pack) for index, key in enumerate(self.keys)}
 
@@ -107,8 +107,8 @@ class Ledger:
     batches: Mapping[str, Batch] = field(default_factory=dict)
     current: Mapping[str, str] = field(default_factory=dict)
     cancelled: frozenset[str] = frozenset()
-    ends: Mapping[str, tuple[End, ...]] = field(default_factory=dict)
-    history: tuple[End, ...] = ()
+    ends: Mapping[str, tuple[RecordedFailure, ...]] = field(default_factory=dict)
+    history: tuple[RecordedFailure, ...] = ()
     excluded: Mapping[str, str] = field(default_factory=dict)
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     ever_excluded: frozenset[str] = frozenset()
@@ -169,7 +169,7 @@ def fold(events: Iterable[Event]) -> Ledger:
             case "intent":
                 state.intend(event)
             case "submitted" | "abandoned" if event.get("name") in state.batches:
-                state.settle(event)
+                state.confirm(event)
             case "cancelled" | "refused":
                 state.drop(event)
             case "retry":
@@ -193,8 +193,8 @@ class _Folding:
         self.cancelled: set[str] = set()
         self.waiting: dict[str, Waiting] = {}
         self.wanted: dict[str, Waiting] = {}
-        self.ends: dict[str, list[End]] = {}
-        self.history: dict[tuple[str, str, int], End] = {}
+        self.ends: dict[str, list[RecordedFailure]] = {}
+        self.history: dict[tuple[str, str, int], RecordedFailure] = {}
         self.excluded: Mapping[str, str] = {}
         self.ever_excluded: set[str] = set()
         self.code: str | None = None
@@ -227,7 +227,7 @@ class _Folding:
             self.waiting.pop(key, None)
             self.refused.pop(key, None)
 
-    def settle(self, event: Event) -> None:
+    def confirm(self, event: Event) -> None:
         """A batch was submitted, or never will be: then its keys wait again, unless the scheduler refused for good."""
         batch = self.batches[event["name"]]
         if event["event"] == "submitted":
@@ -317,14 +317,14 @@ def _event(line: bytes) -> dict[str, Any]:
     return event
 
 
-def end_fields(end: End) -> dict[str, Any]:
+def end_fields(end: RecordedFailure) -> dict[str, Any]:
     """Return an end as the fields of its event, `ended`."""
     said = {"name": end.batch, "key": end.key, "attempt": end.attempt, "kind": end.kind, "nodes": list(end.nodes)}
     return {**said, "action": end.action, "why": end.why, "memory_gb": end.memory_gb, "saved": end.saved}
 
 
-def _end(event: Event) -> End:
-    return End(
+def _end(event: Event) -> RecordedFailure:
+    return RecordedFailure(
         key=str(event["key"]),
         batch=str(event["name"]),
         attempt=int(event["attempt"]),

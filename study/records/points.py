@@ -16,23 +16,21 @@ from train.spec.config import BudgetConfig, RunConfig
 from train.spec.resolve import resolve
 
 
-def freeze(config: StudyConfig, given: Sequence[str] = (), fingerprints: Mapping[Corpus, str] | None = None) -> Point:
-    """Return the point of a checked config: resolved, with absolute paths and the corpus's fingerprint.
-
-    `given` is the override list that a person would recognise it by. ValueError where values contradict each other.
-    """
-    return to_point(resolve_run(config, given), fingerprints or {}, given)
-
-
 def resolve_run(config: StudyConfig, given: Sequence[str] = ()) -> RunConfig:
-    """Return the run's config with everything but the corpus's fingerprint; ValueError for a contradiction."""
+    """Return the run's config with absolute paths and everything but the corpus's fingerprint.
+
+    `given`: the overrides that a person would recognise it by. ValueError where values contradict each other.
+    """
     if config.data.source == "":
         raise ValueError("data.source has no value yet: give the folder of your text, as data.source=/folder")
     return resolve(absolute(replace(config.run(), budget=one_budget(config.budget, given))))
 
 
 def to_point(run: RunConfig, fingerprints: Mapping[Corpus, str], given: Sequence[str] = ()) -> Point:
-    """Return the point of a settled config, with the fingerprint of its corpus where that is known."""
+    """Return the point of a resolved config, with the fingerprint of its corpus where that is known.
+
+    ValueError where the config asks for another fingerprint.
+    """
     fingerprint = fingerprints.get(corpus_of(run), run.data.fingerprint)
     if run.data.fingerprint not in (None, fingerprint):
         raise ValueError(

@@ -105,7 +105,7 @@ def settings_of(
     space: dict[str, Domain],
     conditions: Mapping[str, Condition] | None = None,
 ) -> Settings:
-    """Return the search that a checked config asks for, `run` being its settled run; ValueError says what is wrong."""
+    """Return the search that a checked config asks for, `run` being its resolved run; ValueError says what is wrong."""
     search = config.search
     if search.sampler not in SAMPLERS:
         raise ValueError(f"search.sampler={search.sampler!r} is not allowed: {', '.join(SAMPLERS)}")
@@ -114,7 +114,7 @@ def settings_of(
             "a search compares trials at equal tokens: give budget.tokens, the full training of one trial [tokens]"
         )
     R = run.budget.tokens
-    assert R is not None, "a settled run has its tokens"
+    assert R is not None, "a resolved run has its tokens"
     if search.eta < 2:
         raise ValueError(
             f"search.eta={search.eta} is not allowed: of eta trials one goes on, so it is 2 or more (3 is usual)"

@@ -53,7 +53,7 @@ def fill(folder: StudyFolder) -> int:
             begun.setdefault(record["trial"], record["time"])
         if "trial" in record:
             over[record["trial"]] = record["time"]
-    wanted = [_frozen(search, trial, begun[number], over[number]) for number, trial in sorted(search.trials.items())]
+    wanted = [_to_optuna(search, trial, begun[number], over[number]) for number, trial in sorted(search.trials.items())]
     with locked(folder.optuna_lock, LOCK_SECONDS), _storage(folder) as storage:
         _bring(storage, folder.name, wanted, search)
     return len(wanted)
@@ -131,7 +131,7 @@ def _forward(storage: Any, stored: optuna.trial.FrozenTrial, target: optuna.tria
         storage.set_trial_state_values(number, target.state, target.values)
 
 
-def _frozen(search: Search, trial: Trial, begun: float, over: float) -> optuna.trial.FrozenTrial:
+def _to_optuna(search: Search, trial: Trial, begun: float, over: float) -> optuna.trial.FrozenTrial:
     """Return a trial as Optuna keeps it: paused ones as running until the search is over, then as pruned."""
     import optuna
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from study.failures.kinds import Kind, by_slurm
-from study.failures.retry_policy import End, is_counted
+from study.failures.retry_policy import RecordedFailure, is_counted
 
 GONE = Kind.NODE_FAILURE
 """What a worker counts as of which nothing was heard any more: it died with its node, or was killed there."""
@@ -18,7 +18,7 @@ def by_job(word: str) -> Kind:
     return GONE if kind is None or kind == Kind.NO_OUTCOME else kind
 
 
-def end_of(record: Mapping[str, Any], key: str) -> End | None:
+def end_of(record: Mapping[str, Any], key: str) -> RecordedFailure | None:
     """Return a unit's bad end as the log has it; None where that is nobody's failure.
 
     Records of an earlier version name no kind: there a worker that was lost with its unit is `silent`.
@@ -29,4 +29,6 @@ def end_of(record: Mapping[str, Any], key: str) -> End | None:
         kind = Kind(why) if why and why == Kind(why) else GONE
     if not is_counted(kind):
         return None
-    return End(key, "", int(record["claim"]), kind, time=float(record["time"]), saved=int(record.get("saved", 0)))
+    return RecordedFailure(
+        key, "", int(record["claim"]), kind, time=float(record["time"]), saved=int(record.get("saved", 0))
+    )

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from study.failures.kinds import Kind
-from study.failures.retry_policy import End
+from study.failures.retry_policy import RecordedFailure
 from study.search import retry
 from study.search.event_log import Record
 from study.search.settings import Settings
-from study.search.usage import Usage
+from study.search.usage import DeviceTime
 from sweeps.history import Config, Ended, Measured, Reported, Setting, Started, Unit
 from sweeps.samplers.base import Tried
 from sweeps.schedulers.asha_auto import AshaAuto
@@ -40,9 +40,9 @@ class Claim:
 class Trial:
     """What is known of a trial: its point, its settings, its values by resource [tokens], how it ended.
 
-    places: where its checkpoint of a resource lies, as `<key>@<tokens>`: in another's run where it copied that one,
-    which `copied` (trial, resource) and `origin` (place) then say. ends: bad ones of its units since it reached one.
-    short_of_memory: how many of all were for want of the node's memory.
+    checkpoint_refs: `<key>@<tokens>` of its checkpoint at each resource; that of another trial's run where it copied
+    one, which `copied` (trial, resource) and `origin` (reference) then name. ends: failures of its units since it last
+    reached a resource. short_of_memory: how many of all its units ran out of the node's memory.
     took: device time of its units, lost ones too; seconds: what it was when a resource was reached [GPU-seconds].
     """
 
@@ -53,10 +53,10 @@ class Trial:
     flops_per_token: float
     values: dict[int, float] = field(default_factory=dict)
     failed: bool = False
-    places: dict[int, str] = field(default_factory=dict)
+    checkpoint_refs: dict[int, str] = field(default_factory=dict)
     copied: tuple[int, int] | None = None
     origin: str | None = None
-    ends: list[End] = field(default_factory=list)
+    ends: list[RecordedFailure] = field(default_factory=list)
     short_of_memory: int = 0
     took: float = 0.0
     seconds: dict[int, float] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Search:
         self.scheduler = settings.make_scheduler()
         self.sampler = settings.make_sampler()
         self.price: Callable[[Unit], float] | None = None
-        self.usage = Usage(settings.gpu_hours, settings.devices, settings.R)
+        self.usage = DeviceTime(settings.gpu_hours, settings.devices, settings.R)
         self.keys: set[str] = set()
         self.trials: dict[int, Trial] = {}
         self.claims: dict[int, Claim] = {}
@@ -154,11 +154,11 @@ class Search:
     def origin(self, parent: tuple[int, int]) -> str:
         """Return the place of the checkpoint that a trial had at a resource, as `schedule.parent` says it."""
         donor, resource = parent
-        return self.trials[donor].places[resource]
+        return self.trials[donor].checkpoint_refs[resource]
 
     def needed(self) -> set[str]:
         """Return the places of the checkpoints that trials may still copy."""
-        return {trial.places[trial.at] for trial in self.trials.values() if trial.at in trial.places}
+        return {trial.checkpoint_refs[trial.at] for trial in self.trials.values() if trial.at in trial.checkpoint_refs}
 
     def is_current(self, number: int, trial: int) -> bool:
         """Say whether a claim still holds: a worker that was given up must not report."""
@@ -203,10 +203,10 @@ class Search:
         assert unit.parent is not None and unit.config is not None
         trial, (number, start) = self.trials[unit.trial], unit.parent
         donor = self.trials[number]
-        trial.origin, trial.copied = donor.places[start], unit.parent
+        trial.origin, trial.copied = donor.checkpoint_refs[start], unit.parent
         trial.key, trial.config, trial.failed = key, unit.config, False
         trial.values = {at: value for at, value in donor.values.items() if at <= start}
-        trial.places = {start: trial.origin}
+        trial.checkpoint_refs = {start: trial.origin}
 
     def _report(self, record: Record) -> None:
         trial = self.trials[record["trial"]]
@@ -214,7 +214,7 @@ class Search:
             return
         value = math.inf if record["value"] is None else float(record["value"])
         trial.values[record["resource"]] = value
-        trial.places[record["resource"]] = f"{trial.key}@{record.get('tokens', record['resource'])}"
+        trial.checkpoint_refs[record["resource"]] = f"{trial.key}@{record.get('tokens', record['resource'])}"
         self.scheduler.apply(Reported(trial.number, record["resource"], value))
 
     def _end(self, record: Record) -> None:

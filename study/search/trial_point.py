@@ -15,7 +15,9 @@ from train.spec.from_mapping import read
 from train.spec.later import filled
 
 
-def frozen(settings: Settings, config: Config, origin: str | None = None, base: StudyConfig | None = None) -> Point:
+def trial_point(
+    settings: Settings, config: Config, origin: str | None = None, base: StudyConfig | None = None
+) -> Point:
     """Return the point of a trial: the search's base config, fingerprint and all, with the trial's settings in it.
 
     origin: `<key>@<tokens>` of the checkpoint that it goes on from; None: it starts from scratch. base: the base

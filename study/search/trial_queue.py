@@ -21,7 +21,7 @@ from study.search.leases import BEATS, lease_time, renew, server_clock
 from study.search.retry import GONE
 from study.search.settings import Settings, load
 from study.search.state import Claim, Search, ended, reported, started
-from study.search.trial_point import frozen
+from study.search.trial_point import trial_point
 from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from sweeps.history import Config, Unit
@@ -46,7 +46,7 @@ class TrialQueue:
     _holds: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
-        self.search.price = lambda unit: self.placed(unit)[2]
+        self.search.price = lambda unit: self.point_of(unit)[2]
 
     @classmethod
     def of(cls, folder: StudyFolder) -> Self:
@@ -63,7 +63,7 @@ class TrialQueue:
         for record in self.log.read():
             self.search.apply(record)
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """Decide once without the lock: what a process imports and reads for its first decision is there then."""
         self.search.decide()
 
@@ -93,11 +93,11 @@ class TrialQueue:
         `lease`: the worker renews it from now on; else who hands the unit on sees to it that it is not lost.
         """
         with self.transaction():
-            self.settle_lost(time.time())
+            self.expire(time.time())
             unit = self.search.decide()
             if unit is None:
                 return None
-            key, new, cost = self.placed(unit)
+            key, new, cost = self.point_of(unit)
             if new is not None:
                 append_points(self.folder, [new], self.search.keys)
             reserved = self.search.reservation(unit, cost)
@@ -109,7 +109,7 @@ class TrialQueue:
             self._append(record)
             return self.search.claims[number]
 
-    def tell(
+    def record_end(
         self,
         claim: Claim,
         how: str,
@@ -146,7 +146,7 @@ class TrialQueue:
             self._append(*({"event": "enqueued", "time": now, "config": dict(point)} for point in new))
         return len(new)
 
-    def say(self, event: str, why: str = "") -> None:
+    def record_control(self, event: str, why: str = "") -> None:
         """Append an event of the user's: "stopped" hands nothing out any more, "resumed" does again."""
         with self.transaction():
             if self.search.stopped != (event == "stopped"):
@@ -158,7 +158,7 @@ class TrialQueue:
         ends = self.search.trials[claim.unit.trial].ends
         return unit_verdict(kind, ends, rules, reached(self.folder.run(claim.key)))
 
-    def placed(self, unit: Unit) -> tuple[str, Point | None, float]:
+    def point_of(self, unit: Unit) -> tuple[str, Point | None, float]:
         """Return the key of a unit's point, the point itself where it is new, and what a token costs it [FLOPs]."""
         if self.search.is_begun(unit):
             trial = self.search.trials[unit.trial]
@@ -166,7 +166,7 @@ class TrialQueue:
         assert unit.config is not None, "a new point has its config"
         origin = None if unit.parent is None else self.search.origin(unit.parent)
         if self._latest is None or self._latest[0] != (unit.config, origin):
-            self._latest = (unit.config, origin), frozen(self.settings, unit.config, origin, self._read_base())
+            self._latest = (unit.config, origin), trial_point(self.settings, unit.config, origin, self._read_base())
         point = self._latest[1]
         run = point.config
         return point.key, point, float(flops_per_token(run.model, run.data.vocab_size, run.data.sequence_length))
@@ -183,15 +183,15 @@ class TrialQueue:
         for record in records:
             self.search.apply(record)
 
-    def settle_lost(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """Give up the claims whose worker has not renewed its lease: the unit goes to whoever asks next."""
         for claim, age, renewed in self._silent(now):
             # It died before its next beat was due, and its trainer with it.
             lived = self.settings.lease / BEATS + (0.0 if renewed is None else max(0.0, renewed - claim.time))
-            self.lose(claim, f"its worker {claim.worker} was silent for {age:.0f} s", lived)
+            self.give_up(claim, f"its worker {claim.worker} was silent for {age:.0f} s", lived)
             (self.folder.leases / str(claim.number)).unlink(missing_ok=True)
 
-    def look(self) -> Self:
+    def note_silent(self) -> Self:
         """Note whose lease has run out, for who only looks: until another worker comes, nobody gives their units up."""
         with suppress(OSError):  # a folder that may only be read has no clock
             self.search.silent = frozenset(claim.number for claim, _, _ in self._silent(time.time()))
@@ -208,7 +208,7 @@ class TrialQueue:
                 found.append((claim, age, renewed))
         return found
 
-    def lose(self, claim: Claim, why: str, seconds: float, begun: bool = True, kind: Kind = GONE) -> None:
+    def give_up(self, claim: Claim, why: str, seconds: float, begun: bool = True, kind: Kind = GONE) -> None:
         """Give up a claim of a worker that is gone, `seconds` after it began. Within a transaction.
 
         A unit that takes one worker after the other with it is given up for good, as the study's policy says of ends of

@@ -17,7 +17,7 @@ LATEST = 32
 ENOUGH = 3
 
 
-class Usage:
+class DeviceTime:
     """Times of units by the records of a log. Times in seconds of one worker, which holds `devices` GPUs."""
 
     def __init__(self, gpu_hours: float | None, devices: int, R: int) -> None:

@@ -39,7 +39,7 @@ class Remembered:
 
         one = cls(folder)
         names = [field.name for field in fields(PointStatus)]
-        loaded = read_json(folder.remembered) or {}
+        loaded = read_json(folder.status_cache) or {}
         if loaded.get("fields") == names:
             lists = [names.index(name) for name in ("overrides", "nodes", "error")]
             state, kind = names.index("state"), names.index("kind")
@@ -58,7 +58,7 @@ class Remembered:
         return found[1]
 
     def add(self, status: PointStatus) -> None:
-        """Remember a settled point."""
+        """Remember a point that can change no more."""
         mark = self._mark(status.key)
         if mark is not None:
             self._known[status.key] = (mark, status)
@@ -71,7 +71,9 @@ class Remembered:
         rows = [[*mark, list(vars(status).values())] for mark, status in self._known.values()]
         names = list(vars(next(iter(self._known.values()))[1]))
         try:
-            write_atomic(self._folder.remembered, json.dumps({"fields": names, "points": rows}, separators=(",", ":")))
+            write_atomic(
+                self._folder.status_cache, json.dumps({"fields": names, "points": rows}, separators=(",", ":"))
+            )
         except OSError:
             return
         self._new = 0

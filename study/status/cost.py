@@ -119,7 +119,7 @@ def measure(
     return [replace(one, problems=problems, idle=None if charged is None else one.idle) for one in found]
 
 
-def quick(folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus]) -> Cost:
+def measure_by_clocks(folder: StudyFolder, points: Mapping[str, Point], statuses: Sequence[PointStatus]) -> Cost:
     """Return the cost by the attempts' clocks alone, for a display: no scheduler, and files only of retried points."""
     known = ledger.read(folder)
     unit = units(known)[0]

@@ -46,7 +46,7 @@ class Observer:
     _ledger: ledger.Ledger = field(default_factory=ledger.Ledger)
     _ledger_size: int = -1
     _names: dict[str, str] = field(default_factory=dict)
-    _settled: dict[str, PointStatus] = field(default_factory=dict)
+    _final: dict[str, PointStatus] = field(default_factory=dict)
     _remembered: Remembered | None = None
 
     @property
@@ -68,11 +68,11 @@ class Observer:
             self._names = _names(self._ledger)
         return self._ledger
 
-    def refresh(self, settled: Collection[str] = ()) -> None:
-        """Ask the scheduler once about every batch that has a point which is not settled, as far as is known here."""
+    def refresh(self, final: Collection[str] = ()) -> None:
+        """Ask the scheduler once about every batch that has a point which is not final, as far as is known here."""
         state = self.known
         self._recall()
-        keys = (key for key in self.points if key not in self._settled and key not in settled)
+        keys = (key for key in self.points if key not in self._final and key not in final)
         names = {state.current[key] for key in keys if key in self._names}
         self.view = self.look([state.batches[name] for name in sorted(names)]) if names else QueueView()
 
@@ -90,7 +90,7 @@ class Observer:
 
     def _no_room(self) -> str:
         """Return why what waits is not submitted, as somebody last saw it."""
-        return str((read_json(self.folder.feed) or {}).get("why") or "") if self.known.waiting else ""
+        return str((read_json(self.folder.queue_note) or {}).get("why") or "") if self.known.waiting else ""
 
     def _seen(self, key: str, no_room: str, *, started: bool) -> Seen:
         state, name = self.known, self._names.get(key, "")
@@ -106,14 +106,14 @@ class Observer:
             for key in self.points:
                 status = self._remembered.get(key, current.get(key))
                 if status is not None:
-                    self._settled[key] = status
+                    self._final[key] = status
         return self._remembered
 
     def _status(self, point: Point, no_room: str, started: bool) -> PointStatus:
         key, state = point.key, self.known
-        batch, settled = state.batch(key), self._settled.get(key)
-        if settled is not None and settled.batch == (batch and batch.name):
-            return settled
+        batch, final = state.batch(key), self._final.get(key)
+        if final is not None and final.batch == (batch and batch.name):
+            return final
         seen = self._seen(key, no_room, started=started)
         job, name = seen.evidence.job, seen.job_name
         status = _describe(point, self.folder, seen.evidence, seen.standing, seen.outcome)
@@ -129,7 +129,7 @@ class Observer:
         if status.state in ENDED_BADLY and (ends := state.ends.get(key)):
             status = replace(status, next=ends[-1].why)
         if status.state in (PointState.COMPLETED, PointState.DIVERGED):
-            self._settled[key] = status
+            self._final[key] = status
             self._recall().add(status)
         return status
 
@@ -149,7 +149,7 @@ def _names(state: ledger.Ledger) -> dict[str, str]:
     found: dict[str, str] = {}
     for batch in submitted(state.batches.values()):
         if not batch.of_search:
-            found |= {key: name for key, name in batch.places().items() if state.current.get(key) == batch.name}
+            found |= {key: name for key, name in batch.jobs_by_key().items() if state.current.get(key) == batch.name}
     return found
 
 
@@ -209,7 +209,7 @@ def _owned(
         return None
     if not queue_complete if job is None else job.state not in (JobState.FAILED, JobState.COMPLETED):
         return None
-    note = read_json(run.held)
+    note = read_json(run.left_to)
     mine = note is not None and note.get("name") == batch.name
     begun_since = note is not None and attempt is not None and float(attempt.job.get("started") or 0.0) > note["time"]
     if begun_since or not (mine or (job is not None and HELD_CODE in job.reason)):
@@ -220,8 +220,8 @@ def _owned(
 def observe(folder: StudyFolder, look: Look = query) -> list[PointStatus]:
     """Return every point's status, after one look at the scheduler where one of them needs it."""
     observer = Observer(folder, look)
-    unsettled = any(not status.ended for status in observer.statuses())
-    if unsettled or any(map(detached, observer.known.batches.values())):
+    open_points = any(not status.ended for status in observer.statuses())
+    if open_points or any(map(detached, observer.known.batches.values())):
         observer.refresh()
     return observer.statuses()
 

@@ -46,7 +46,7 @@ class RunFolder:
         return self.path / "lock"
 
     @property
-    def held(self) -> Path:
+    def left_to(self) -> Path:
         """Which job found last that another attempt still had the run, and left it to that."""
         return self.path / "held.json"
 
@@ -149,22 +149,22 @@ class StudyFolder:
         return self.path / "submit.lock"
 
     @property
-    def last(self) -> Path:
+    def last_job_lock(self) -> Path:
         """Held by the one job that tries for a while to submit what waits, all others of the study having ended."""
         return self.path / "last.lock"
 
     @property
-    def feed(self) -> Path:
+    def queue_note(self) -> Path:
         """When the scheduler was last asked for room, and why points still wait; it may be deleted."""
         return self.path / "feed.json"
 
     @property
-    def looked(self) -> Path:
+    def peers_checked(self) -> Path:
         """Touched when a job of the study last looked after the others as it ended; it may be deleted."""
         return self.path / ".looked"
 
     @property
-    def remembered(self) -> Path:
+    def status_cache(self) -> Path:
         """What earlier looks found of points that can change no more (see study.status.cache); it may be deleted."""
         return self.path / "settled.json"
 
@@ -199,7 +199,7 @@ class StudyFolder:
         return self.path / "search.json"
 
     @property
-    def crews(self) -> Path:
+    def rank_sync(self) -> Path:
         """What the first rank of a search's worker told its other ranks, one file a job."""
         return self.path / "crews"
 

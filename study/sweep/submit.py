@@ -52,18 +52,18 @@ def submit(composed: Sequence[Composed]) -> int:
     at_once = slots(config.cluster, config.run())
     _check_folder(config)
     sites = {name: load(name).site() for name in {one.config.cluster.executor for one in composed}}
-    settled = [resolve_run(one.config, one.overrides) for one in composed]
-    wanted = [(one.config.cluster, run) for one, run in zip(composed, settled, strict=True)]
+    resolved = [resolve_run(one.config, one.overrides) for one in composed]
+    wanted = [(one.config.cluster, run) for one, run in zip(composed, resolved, strict=True)]
     laid_out = [(sizing.layout(cluster, run, sites[cluster.executor]), run) for cluster, run in wanted]
     devices.check(laid_out)
     for cluster, run in laid_out:
         sizing.check_ranks(cluster, run, _world(cluster, run))
-    corpora = gather(settled, console.print, config.dry_run, config.cluster)
-    plan = make_plan(composed, settled, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
+    corpora = gather(resolved, console.print, config.dry_run, config.cluster)
+    plan = make_plan(composed, resolved, {corpus: manifest.fingerprint for corpus, manifest in corpora.items()})
     lineage.check(plan.points, _known(plan))
     _check_weights(plan)
     sized = _sized(plan, sites)
-    _show(plan, at_once, epochs(settled, corpora), console, sites)
+    _show(plan, at_once, epochs(resolved, corpora), console, sites)
     if config.dry_run:
         for name, jobs in sized.items():
             _show_scripts(plan, load(name), jobs, console, sites[name])

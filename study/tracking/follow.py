@@ -71,7 +71,7 @@ class Rhythm:
 
 
 def follow(
-    connect: Callable[[], Syncer], interval: float, parent: int | None, say: Callable[[str], None]
+    connect: Callable[[], Syncer], interval: float, parent: int | None, report: Callable[[str], None]
 ) -> tuple[Synced, str]:
     """Sync every `interval` seconds until told to end, then once more; return what was done and what was not.
 
@@ -92,12 +92,12 @@ def follow(
             cost = time.process_time() - begun
             seconds, rhythm = rhythm.busy() if done.calls else rhythm.idle(cost)
             if trouble:
-                say("the tracking store is back")
+                report("the tracking store is back")
             trouble = ""
         except (StoreAwayError, TimeoutError, OSError) as error:
             text = in_words(error)
             if not trouble:
-                say(f"{text.partition(chr(10))[0]}; trying again until it works, nothing is lost")
+                report(f"{text.partition(chr(10))[0]}; trying again until it works, nothing is lost")
             trouble = text
             # A store that fails now and then still takes what it takes: only one that takes nothing is left in peace.
             vain = syncer is None or syncer.steps == steps

@@ -44,7 +44,7 @@ NAME_LENGTH = 120
 
 
 @dataclass(frozen=True)
-class Card:
+class RunSummary:
     """What a run shall show besides its metrics: tags, status, its end [unix milliseconds]."""
 
     tags: Mapping[str, str]
@@ -78,7 +78,7 @@ def identity_tags(study_id: str, parent: str | None, key: str | None, user: str)
 
 def run_card(
     facts: Facts, cluster: str, code: str, redact: Redact, labels: Mapping[str, str] = MappingProxyType({})
-) -> Card:
+) -> RunSummary:
     """Return what a point's run shall show for these facts; `labels`: what its search says of it."""
     job = facts.job or {}
     code = str(job.get("code") or code)
@@ -97,7 +97,7 @@ def run_card(
         tags["code_changed"] = "true"
     if facts.outcome is not None:
         tags["outcome"] = json.dumps(facts.outcome, separators=(",", ":"))
-    return Card(_tags(tags, redact), _status(facts.state), facts.ended)
+    return RunSummary(_tags(tags, redact), _status(facts.state), facts.ended)
 
 
 def of_search(facts: Facts, verdict: str, end: str) -> Facts:
@@ -116,7 +116,7 @@ def of_search(facts: Facts, verdict: str, end: str) -> Facts:
 
 def study_card(
     states: Sequence[str], pending: int, cluster: str, code: str, redact: Redact, *, search: str | None = None
-) -> Card:
+) -> RunSummary:
     """Return what the study's own run shall show: its points by state, and a status that sums them up.
 
     search: how a search has ended, "over" or "stopped", "" while it goes on; None: the study is none. Trials that were
@@ -138,7 +138,7 @@ def study_card(
     else:
         bad = [STATUS[state] for state in counts if state != PointState.COMPLETED]
         status = "FAILED" if "FAILED" in bad else "KILLED" if bad else "FINISHED"
-    return Card(_tags(tags, redact), status)
+    return RunSummary(_tags(tags, redact), status)
 
 
 def _status(state: str) -> str:

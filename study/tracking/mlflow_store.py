@@ -16,7 +16,7 @@ from study.config import tracking_uri as address
 from study.storage.secrets import Redact
 from study.tracking.metrics_reader import Value
 from study.tracking.sqlite import create_database, tune
-from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError, StoredRun
+from study.tracking.store import RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -97,15 +97,15 @@ class MlflowStore:
             return False
         return bool(found.data.tags.get("study_id") == study_id and found.info.lifecycle_stage == "active")
 
-    def find(self, experiment: str, study_id: str, role: str) -> list[StoredRun]:
+    def find(self, experiment: str, study_id: str, role: str) -> list[TrackedRun]:
         """Return all runs with these tags, oldest first."""
         query = f"tags.study_id = '{study_id}' and tags.role = '{role}'"
-        found: list[StoredRun] = []
+        found: list[TrackedRun] = []
         token: str | None = None
         while True:
             search = partial(self._client.search_runs, [experiment], query, max_results=1000, page_token=token)
             page = self._call(search)
-            found += [StoredRun(r.info.run_id, r.data.tags.get("point_key", ""), r.info.start_time or 0) for r in page]
+            found += [TrackedRun(r.info.run_id, r.data.tags.get("point_key", ""), r.info.start_time or 0) for r in page]
             token = page.token
             if not token:
                 return sorted(found, key=lambda run: (run.started, run.id))

@@ -12,7 +12,7 @@ from study.records.point import Point
 from study.storage.layout import RunFolder
 from study.storage.secrets import Redact
 from study.tracking.facts import Facts
-from study.tracking.mapping import Card, params
+from study.tracking.mapping import RunSummary, params
 from study.tracking.metrics_reader import Position, Record, Value, records
 from study.tracking.state import RunState
 from study.tracking.store import ENTITIES, PARAMS, Store
@@ -36,7 +36,7 @@ class Shipper:
         self.calls = 0
 
     def ship(
-        self, run: RunFolder, before: RunState, point: Point, facts: Facts, card: Card, *, sure: bool = True
+        self, run: RunFolder, before: RunState, point: Point, facts: Facts, card: RunSummary, *, sure: bool = True
     ) -> Iterator[RunState]:
         """Send what is new, yielding after each call what the store then holds.
 

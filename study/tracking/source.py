@@ -36,8 +36,8 @@ class Source:
         """The study's points."""
         return self.observer.points
 
-    def refresh(self, settled: Collection[str]) -> None:
-        """Read what has changed, and ask SLURM about the jobs of runs that are not settled.
+    def refresh(self, final: Collection[str]) -> None:
+        """Read what has changed, and ask SLURM about the jobs of runs that are not final.
 
         Raises ValueError, naming the line, for a file that is damaged.
         """
@@ -45,7 +45,7 @@ class Source:
         if self._changed(self.folder.events) or self._changed(self.folder.search):
             self._labels.refresh()
         if known is not self._known or time.monotonic() - self._asked > LOOK_SECONDS:
-            self.observer.refresh(settled)
+            self.observer.refresh(final)
             self._known, self._asked = known, time.monotonic()
 
     def started(self) -> list[str]:

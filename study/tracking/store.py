@@ -27,7 +27,7 @@ class RunRefusedError(Exception):
     """The store refuses to write this to this run; others are not affected."""
 
 
-class StoredRun(NamedTuple):
+class TrackedRun(NamedTuple):
     """A run found in the store by its tags; `key` is empty for the study's own run."""
 
     id: str
@@ -44,7 +44,7 @@ class Store(Protocol):
     def alive(self, run: str, study_id: str) -> bool:
         """Return whether the run exists and carries this `study_id`."""
 
-    def find(self, experiment: str, study_id: str, role: str) -> list[StoredRun]:
+    def find(self, experiment: str, study_id: str, role: str) -> list[TrackedRun]:
         """Return all runs with these tags, oldest first."""
 
     def create(self, experiment: str, name: str, started: int | None, tags: Mapping[str, str]) -> str:

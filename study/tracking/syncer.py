@@ -21,7 +21,7 @@ from study.storage.layout import StudyFolder
 from study.storage.secrets import Redact, redactor
 from study.tracking import state as memory
 from study.tracking.facts import Facts, read_facts
-from study.tracking.mapping import PARENT, Card, identity_tags, of_search, run_card, run_name, study_card
+from study.tracking.mapping import PARENT, RunSummary, identity_tags, of_search, run_card, run_name, study_card
 from study.tracking.shipping import Shipper
 from study.tracking.source import Source
 from study.tracking.state import RunState, StoreState, TrackingState
@@ -212,7 +212,7 @@ class Syncer:
             self._refused[key] = str(error)
             return 0
 
-    def _ship(self, target: StoreState, point: Point, facts: Facts, card: Card, shipper: Shipper) -> int:
+    def _ship(self, target: StoreState, point: Point, facts: Facts, card: RunSummary, shipper: Shipper) -> int:
         created = self._find_or_create(target, point, facts, card)
         run, sure = self._folder.run(point.key), bool(created) or point.key in self._sure
         for progress in shipper.ship(run, target.runs[point.key], point, facts, card, sure=sure):
@@ -225,7 +225,7 @@ class Syncer:
         self._sure.add(point.key)
         return created
 
-    def _find_or_create(self, target: StoreState, point: Point, facts: Facts, card: Card) -> int:
+    def _find_or_create(self, target: StoreState, point: Point, facts: Facts, card: RunSummary) -> int:
         if point.key not in target.runs and not self._trusted:
             self._discover(target)
         if point.key in target.runs:

@@ -85,7 +85,7 @@ class LocalRunner:
         """A run found its disk full and is not tried again: no other is started."""
 
     def step(
-        self, statuses: Sequence[PointStatus], starting: bool, say: Callable[[str], None] = lambda text: None
+        self, statuses: Sequence[PointStatus], starting: bool, report: Callable[[str], None] = lambda text: None
     ) -> list[PointStatus]:
         """Reap, start what fits, and return the statuses with what only this process knows."""
         for key, code in self.slots.reap().items():
@@ -93,10 +93,10 @@ class LocalRunner:
         seen = [self._amended(status) for status in statuses]
         busy = {s.key for s in seen if s.state == PointState.RUNNING and self._is_local(s)} | self.slots.running
         left = self._left_behind(seen, busy) if starting else []
-        if starting and (again := self._again(left, seen, busy, say)):
+        if starting and (again := self._again(left, seen, busy, report)):
             seen = [replace(s, state=PointState.PENDING) if s.key in again else s for s in seen]
         if not left:  # else what follows from bad ends is asked at the next step
-            self._look_at_disk(seen, busy, say)
+            self._look_at_disk(seen, busy, report)
         free = 0 if self.full else self.slots.count - len(busy)
         held = lineage.waiting(self._observer.points, {s.key for s in seen if s.state == PointState.COMPLETED})
         waiting = [
@@ -135,16 +135,16 @@ class LocalRunner:
         return [s.key for s in seen if s.key in left and s.state == PointState.INTERRUPTED]
 
     def _again(
-        self, left: Sequence[str], seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]
+        self, left: Sequence[str], seen: Sequence[PointStatus], busy: AbstractSet[str], report: Callable[[str], None]
     ) -> Sequence[str]:
         """Have new tries of these runs, or of those that ended badly, written down; return the keys that go on."""
         ended = [s for s in seen if s.key not in busy and s.kind]
         if not (left or ended):
             return []
         trigger = LocalEnds(self._observer.known, ended, left)
-        return step(self._observer.folder, Services(say=say), trigger).again
+        return step(self._observer.folder, Services(report=report), trigger).again
 
-    def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], say: Callable[[str], None]) -> None:
+    def _look_at_disk(self, seen: Sequence[PointStatus], busy: AbstractSet[str], report: Callable[[str], None]) -> None:
         """Start no more runs while one has found its disk full: they would all end so. One that is tried again has not.
 
         Tried again: by the study's policy, or by somebody who has made room meanwhile and given `retry`.
@@ -155,7 +155,7 @@ class LocalRunner:
         before, self.full = self.full, any(self._batches.get(s.key) == s.batch for s in ended)
         if self.full and not before:
             called = reference(self._observer.folder)
-            say(f"no new points are started: the disk was full; make room, then python -m study retry {called}")
+            report(f"no new points are started: the disk was full; make room, then python -m study retry {called}")
 
     def _amended(self, status: PointStatus) -> PointStatus:
         """Return a run as failed whose job ended before it could begin an attempt; it must not be started for ever."""
@@ -242,9 +242,9 @@ def _watch(
         statuses = observer.statuses()
         if poll.note(statuses) or asked:
             look = Look(observer, statuses, quiet=True)
-            statuses = list(step(observer.folder, Services(say=shown.say), look).statuses)
+            statuses = list(step(observer.folder, Services(report=shown.report), look).statuses)
         if controller is not None:
-            statuses = controller.step(statuses, not stop.requests, shown.say)
+            statuses = controller.step(statuses, not stop.requests, shown.report)
         shown.update(statuses)
         stop.at_once = False
         if stop.requests > told:
@@ -253,7 +253,7 @@ def _watch(
             if controller is None or not busy or told > 1:
                 return statuses
             controller.stop(statuses)
-            shown.say(
+            shown.report(
                 f"stopping: waiting for the checkpoints of {counted(busy, 'run')} (Ctrl-C again to leave at once)"
             )
         if stop.requests and controller is not None and not controller.busy(statuses):

@@ -101,7 +101,7 @@ class Display(Protocol):
     def update(self, statuses: Sequence[PointStatus], stage: str = "train") -> None:
         """Show this."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Say something that stays on the screen."""
 
 
@@ -128,16 +128,16 @@ class Lines:
         ended = sum(status.ended for status in statuses)
         if now - self._shown >= self._every or (ended != self._ended and now - self._shown >= 1.0):
             self._shown, self._ended = now, ended
-            self.say(summarise(statuses, self._pace, self._begun, now).line(stage))
+            self.report(summarise(statuses, self._pace, self._begun, now).line(stage))
             # Once, not every ten seconds: the factor in the words changes all the time.
             noted = [status.key for status in statuses if status.slow]
             noted += sorted({s.reason for s in statuses if s.state == PointState.QUEUED and queued_lines([s])})
             if noted != self._noted:
                 self._noted = noted
                 for text in notes_on(statuses):
-                    self.say(text)
+                    self.report(text)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Print a line."""
         terminal.show(text)
 
@@ -172,7 +172,7 @@ class JsonLines:
         slow = {"slow": {status.key: status.slow for status in statuses if status.slow}}
         print(json.dumps(record | more | slow, separators=(",", ":")), flush=True)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Say it on standard error: standard output holds nothing but objects."""
         print(text, file=sys.stderr, flush=True)
 
@@ -206,7 +206,7 @@ class Panel:
             self._drawn = new
             self._live.update(self._draw(summary, statuses, stage, width), refresh=True)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Print a line above the panel."""
         self._live.console.print(text, markup=False, highlight=False)
 

@@ -40,7 +40,7 @@ from study.search import outlook, view
 from study.search.from_overrides import WORKERS, check_first_rung, enqueued, settings_of
 from study.search.settings import Settings, refuse_another, save, with_rungs_of
 from study.search.settings import load as load_settings
-from study.search.trial_point import frozen
+from study.search.trial_point import trial_point
 from study.search.trial_queue import TrialQueue
 from study.storage import locks
 from study.storage.files import locked, write_atomic
@@ -86,7 +86,7 @@ def start(composed: Composed, space: dict[str, Domain], conditions: Mapping[str,
     wanted = with_rungs_of(begun, wanted)
     refuse_another(folder, wanted)
     # What cannot be is said before anything is done.
-    corners = [frozen(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
+    corners = [trial_point(wanted, {name: view.corner(d, high) for name, d in space.items()}) for high in (0, 1)]
     for point in corners:
         _check_ranks(config.cluster, point.config)
     if begun is None:  # one that has begun goes on with its rungs
@@ -148,7 +148,7 @@ def stay(folder: StudyFolder, count: int, mode: str = "live") -> int:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 queue.refresh()
-                terminal.show(view.line(queue.look().search))
+                terminal.show(view.line(queue.note_silent().search))
             time.sleep(TICK_SECONDS)
         queue.refresh()
         outcomes.export(folder)
@@ -178,12 +178,12 @@ def watch(folder: StudyFolder) -> int:
             if time.monotonic() - shown >= LINE_SECONDS:
                 shown = time.monotonic()
                 unit_jobs.advance_quietly(folder)
-                terminal.show(view.line(queue.look().search))
+                terminal.show(view.line(queue.note_silent().search))
                 if noted != (noted := waiting.lines(folder)) and noted:
                     terminal.show("\n".join(noted))
             time.sleep(TICK_SECONDS)
             queue.refresh()
-    terminal.show(view.text(queue.look().search, folder, time.time()))
+    terminal.show(view.text(queue.note_silent().search, folder, time.time()))
     if stop.requests:
         return INTERRUPTED
     return 1 if outlook.nothing_finished(queue.search) else 0
@@ -197,7 +197,7 @@ def cancel(folder: StudyFolder) -> str:
     queue = TrialQueue.of(folder)
     if queue.search.over and not queue.search.stopped:
         return f"{folder.name}: the search is over, there is nothing to stop; jobs that still wait end as they start"
-    queue.say("stopped")
+    queue.record_control("stopped")
     withdraw(folder)
     known = ledger.read(folder)
     batches = submitted(known.batches.values())
@@ -285,7 +285,7 @@ def _begin(folder: StudyFolder, config: StudyConfig, wanted: Settings) -> None:
     _write(folder, config, wanted)
     queue = TrialQueue.of(folder)
     queue.enqueue([enqueued(point, queue.search.space) for point in config.search.enqueue])
-    queue.say("resumed")
+    queue.record_control("resumed")
 
 
 def _outlook(

@@ -37,10 +37,10 @@ class Decision:
 class RankSync:
     """The ranks of one job; restarts of a job do not read each other's decisions."""
 
-    def __init__(self, folder: StudyFolder, place: RankInfo) -> None:
-        self._file: Path = folder.crews / f"{place.job_id}.{place.restart}.json"
+    def __init__(self, folder: StudyFolder, rank_info: RankInfo) -> None:
+        self._file: Path = folder.rank_sync / f"{rank_info.job_id}.{rank_info.restart}.json"
         self._latest = Decision(0)
-        self.alone = place.world == 1
+        self.alone = rank_info.world == 1
 
     def begin(self, key: str, claim: int, until: int | None) -> None:
         """Tell the others what to advance."""

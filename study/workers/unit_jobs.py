@@ -12,7 +12,7 @@ from study.records import ledger
 from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 
-QUIET = Services(say=partial(print, file=sys.stderr, flush=True))
+QUIET = Services(report=partial(print, file=sys.stderr, flush=True))
 """What goes out in passing is said where it disturbs no table and no JSON."""
 
 

@@ -54,5 +54,5 @@ def lines(folder: StudyFolder, look: Look = query) -> list[str]:
 def _units_without_a_job(folder: StudyFolder) -> list[PointStatus]:
     """Return the units that wait to be submitted, as statuses with why there was no room."""
     units = [key for key, asked in ledger.read(folder).waiting.items() if UNIT in asked.resources]
-    why = str((read_json(folder.feed) or {}).get("why") or "") if units else ""
+    why = str((read_json(folder.queue_note) or {}).get("why") or "") if units else ""
     return [PointStatus(key=unit, state=PointState.WAITING, why=why) for unit in units]

@@ -67,17 +67,19 @@ class Worker:
 
     queue: TrialQueue
     batch: ledger.Batch
-    place: RankInfo
+    rank_info: RankInfo
     ranks: RankSync
     signals: Signals
 
     def work(self, key: str, claim: int, until: int | None) -> JobContext:
         """Return what `study.job` advances for a claim."""
-        place = self.place
-        if place.starts_ranks:  # it starts the ranks of a trial itself, as many as that needs
-            place = replace(place, world=local_world(find_point(self.queue.folder, key).raw.get("parallel") or {}, 1))
-        batch = replace(self.batch, executor=place.executor, keys=(key,))
-        return JobContext(self.queue.folder, batch, key, place, until, unit=claim)
+        rank_info = self.rank_info
+        if rank_info.starts_ranks:  # it starts the ranks of a trial itself, as many as that needs
+            rank_info = replace(
+                rank_info, world=local_world(find_point(self.queue.folder, key).raw.get("parallel") or {}, 1)
+            )
+        batch = replace(self.batch, executor=rank_info.executor, keys=(key,))
+        return JobContext(self.queue.folder, batch, key, rank_info, until, unit=claim)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -90,12 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
     signals.install()
     folder = StudyFolder(given.folder.absolute())
     known = ledger.read(folder).batches.get(given.name)
-    place = here(LOCAL if known is None else known.executor)
-    batch = known or ledger.Batch(given.name, place.executor, (), time.time())
-    worker = Worker(TrialQueue.of(folder), batch, place, RankSync(folder, place), signals)
+    rank_info = here(LOCAL if known is None else known.executor)
+    batch = known or ledger.Batch(given.name, rank_info.executor, (), time.time())
+    worker = Worker(TrialQueue.of(folder), batch, rank_info, RankSync(folder, rank_info), signals)
     if UNIT in batch.resources:
         return one(worker)
-    return pool(worker) if place.first else follow(worker)
+    return pool(worker) if rank_info.first else follow(worker)
 
 
 def here(executor: str) -> RankInfo:
@@ -106,9 +108,9 @@ def here(executor: str) -> RankInfo:
 
 def pool(worker: Worker) -> int:
     """Claim and advance units until none is left: the first rank of a worker."""
-    queue, name = worker.queue, f"{worker.batch.name}/{socket.gethostname()}/{worker.place.job_id}"
+    queue, name = worker.queue, f"{worker.batch.name}/{socket.gethostname()}/{worker.rank_info.job_id}"
     claim: Claim | None = None
-    queue.rehearse()
+    queue.warm_up()
     while claim is not None or not worker.signals.received:
         claim = claim or queue.claim(name)
         if claim is not None:
@@ -145,13 +147,13 @@ def one(worker: Worker) -> int:
         return NOT_WANTED
     claim = found[0]
     if queue.search.stopped:  # while this job was on its way, so that nobody could cancel it
-        if worker.place.first:
+        if worker.rank_info.first:
             with queue.transaction():
                 if queue.search.is_current(claim.number, claim.unit.trial):
-                    queue.lose(claim, "the search was stopped", 0.0, begun=False)
+                    queue.give_up(claim, "the search was stopped", 0.0, begun=False)
         print(f"{worker.batch.name}: nothing to do: the search was stopped", file=sys.stderr)
         return NOT_WANTED
-    if not worker.place.first:
+    if not worker.rank_info.first:
         return run_other_rank(worker.work(claim.key, claim.number, _until(queue, claim)), worker.signals)
     advance = Advance(worker, claim)
     advance.run()
@@ -179,7 +181,7 @@ class Advance:
         self._worker, self._claim, self._name = worker, claim, name
         self._queue, self._run = worker.queue, worker.queue.folder.run(claim.key)
         self._next: Claim | None = None
-        self._told = False
+        self._recorded = False
         self._warm = False
         self._trained = _training(self._run) or 0.0
         settings = worker.queue.settings
@@ -197,17 +199,19 @@ class Advance:
         worker.ranks.begin(claim.key, claim.number, until)
         work = worker.work(claim.key, claim.number, until)
         with self._lease:
-            self.code = run_first_rank(replace(work, further=self._further if self._name else None), worker.signals)
-            if not self._told:
-                self._tell(self.code)
+            self.code = run_first_rank(
+                replace(work, next_target=self._next_target if self._name else None), worker.signals
+            )
+            if not self._recorded:
+                self._record_end(self.code)
         worker.ranks.end()
         return self._next
 
-    def _further(self) -> int | None:
+    def _next_target(self) -> int | None:
         """Tell the unit that a trainer has paused at; return how far it goes on, None where its run does not."""
         if self._worker.signals.received or value_at(self._run, self._claim.unit.until) is None:
             return None
-        self._tell(0)
+        self._record_end(0)
         assert self._name is not None
         found = self._queue.claim(self._name)
         if found is None or found.key != self._claim.key:
@@ -216,19 +220,19 @@ class Advance:
                 self._lease.pass_to(found, None)
             return None
         print(f"trial {found.unit.trial} goes on to {found.unit.until:,} tokens", flush=True)
-        self._claim, self._told, self._warm = found, False, True
+        self._claim, self._recorded, self._warm = found, False, True
         self._lease.pass_to(found, self._limit(found))
         return found.unit.until
 
-    def _tell(self, code: int) -> None:
+    def _record_end(self, code: int) -> None:
         """Write down how the present unit ended."""
         worker, queue, claim, lease = self._worker, self._queue, self._claim, self._lease
         end = ending(worker, claim, code, lease.used_up)
         if end.how == "reached" and end.tokens is not None:
             pins.keep(queue.folder, queue.search, claim.key, end.tokens)
         trained = _training(self._run)
-        self._told = True
-        held = queue.tell(
+        self._recorded = True
+        held = queue.record_end(
             claim, end.how, end.why, end.value,
             tokens=end.tokens,
             seconds=lease.seconds,
@@ -237,7 +241,7 @@ class Advance:
             kind=end.kind,
         )  # fmt: skip
         if end.stops:
-            queue.say("stopped", end.why)
+            queue.record_control("stopped", end.why)
             print(f"the search is stopped: {end.why}", file=sys.stderr, flush=True)
         self._trained = trained or 0.0
         if held:

@@ -18,7 +18,7 @@ EXPLORES = ("perturb", "pb2")
 
 
 @dataclass(frozen=True)
-class Rules:
+class PbtRules:
     """How a population is run.
 
     interval: resource between two looks at a member; burn_in: resource before the first; quantile: share at the bottom
@@ -67,7 +67,7 @@ class PopulationBased(Scheduler):
     copied. Draws depend on the seed, the member and its look, not on when the decision is asked.
     """
 
-    def __init__(self, space: Space, members: int, R: int, rules: Rules, seed: int = 0) -> None:
+    def __init__(self, space: Space, members: int, R: int, rules: PbtRules, seed: int = 0) -> None:
         if members < 2:
             raise ValueError(f"members={members} is not allowed: a population has at least 2")
         if rules.interval > R:
@@ -260,5 +260,5 @@ class PopulationBased(Scheduler):
 def make(options: SchedulerOptions) -> PopulationBased:
     """Return the scheduler of a search, which says its members and its space."""
     assert options.space is not None and options.trials is not None
-    rules = Rules(options.r, options.burn_in, options.quantile, options.resample, explore=options.explore)
+    rules = PbtRules(options.r, options.burn_in, options.quantile, options.resample, explore=options.explore)
     return PopulationBased(options.space, options.trials, options.R, rules, options.seed)

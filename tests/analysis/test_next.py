@@ -31,7 +31,7 @@ def test_without_misfit_the_drop_is_that_of_linear_regression() -> None:
     found = posterior(misfit=1e-9)
     theta = found.basins[0].theta
     assert found.root is not None
-    targets, pool = found.place(([1e8], [1e9])), found.place((np.geomspace(1e5, 1e7, 5), np.full(5, 1e8)))
+    targets, pool = found.to_logs(([1e8], [1e9])), found.to_logs((np.geomspace(1e5, 1e7, 5), np.full(5, 1e8)))
     seen = found.form.jacobian(theta[None], found.x)[0]
     aim = found.form.jacobian(theta[None], targets)[0][0]
     precision = seen.T @ seen / found.noise**2 + np.linalg.inv(found.root @ found.root.T)
@@ -45,7 +45,7 @@ def test_without_misfit_the_drop_is_that_of_linear_regression() -> None:
 def test_a_run_at_the_target_tells_most_and_a_batch_stays_within_its_budget() -> None:
     found = posterior()
     params, tokens = np.array([3e5, 1e6, 3e6, 1e7]), np.array([1e8, 3e8, 1e9, 3e9])
-    pool, targets = found.place((params, tokens)), found.place(([1e7], [3e9]))
+    pool, targets = found.to_logs((params, tokens)), found.to_logs(([1e7], [3e9]))
     assert int(np.argmax(design.drops(found, pool, targets))) == 3
     costs = 6 * params * tokens
     for power in (None, 1.0, 0.0):
@@ -70,7 +70,7 @@ def test_basins_that_disagree_are_told_apart_where_they_differ() -> None:
         1e-9,
         found.root,
     )
-    pool, targets = found.place(([1e4, 1e9], [1e5, 1e11])), found.place(([1e10], [1e12]))
+    pool, targets = found.to_logs(([1e4, 1e9], [1e5, 1e11])), found.to_logs(([1e10], [1e12]))
     means = both.means(targets)[:, 0]
     spread = float(np.var(means))
     single = design.drops(found, pool, targets)
@@ -84,7 +84,7 @@ def test_the_choice_beats_random_runs_of_the_same_cost() -> None:
     generator = np.random.default_rng(0)
     flops = 10 ** generator.uniform(11, 13.5, 80)
     params = np.sqrt(flops / 6 / 10 ** generator.uniform(0.3, 2, 80))
-    pool, targets = found.place((params, flops / 6 / params)), found.place(([2e7], [4e8]))
+    pool, targets = found.to_logs((params, flops / 6 / params)), found.to_logs(([2e7], [4e8]))
     budget = 0.1 * flops.sum()
     chosen = design.batch(found, pool, targets, flops, budget=budget, count=80, power=None)
     ends = []

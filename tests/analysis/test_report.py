@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.report import maths
+from analysis.report import formula
 from analysis.report.__main__ import main, parse
 from analysis.report.figures import registry
 from analysis.report.figures.data import Row, read_rows
-from analysis.report.markup import VOID, Html, join, tag
+from analysis.report.html import VOID, Html, join, tag
 from analysis.report.page import page
 from analysis.report.write import figures, write
 from analysis.values import study_result
@@ -173,7 +173,7 @@ def test_errors_stand_beside_the_answer(fit: Fit, rows: tuple[Row, ...]) -> None
 
 
 def hostile(fit: Fit) -> Fit:
-    """The fit with markup in every text that a user or a file can give."""
+    """The fit with html in every text that a user or a file can give."""
     return replace(
         fit,
         study=HOSTILE,
@@ -205,7 +205,7 @@ def test_text_comes_back_as_it_went_in(body: str, value: str) -> None:
 
 
 def test_laws_are_written_as_maths() -> None:
-    text = maths.law("L_inf + a*(C/reference_flops)^-alpha", {"a": "2.02", "alpha": "0.11"}, frozenset({"L_inf"}))
+    text = formula.law("L_inf + a*(C/reference_flops)^-alpha", {"a": "2.02", "alpha": "0.11"}, frozenset({"L_inf"}))
     assert "<sup>−" in text
     assert Page(text).text == "L∞ + 2.02 (C/Cref)−0.11"
     assert 'class="unknown"' in text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from study.failures.kinds import Seen, classify
+from study.failures.kinds import Evidence, classify
 from tests.forked import environments
 from tests.train.faults import BRAKE
 from tests.train.runs import LIMIT_SECONDS, faulty, finish, records, records_so_far, start, with_runtime, write_config
@@ -41,7 +41,7 @@ def test_a_gpu_without_room_is_known_by_the_last_words(tmp_path: Path, tiny: Run
         del taken
         torch.cuda.empty_cache()
     assert process.returncode == run.FAILED, err
-    assert classify(Seen(returncode=process.returncode, stderr=err)).kind == "gpu_memory", err
+    assert classify(Evidence(returncode=process.returncode, stderr=err)).kind == "gpu_memory", err
 
 
 @pair
@@ -52,7 +52,7 @@ def test_a_rank_that_hangs_leaves_stacks_and_the_messages_of_nccl(tmp_path: Path
     said = [process.communicate(timeout=LIMIT_SECONDS)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [run.FAILED, run.FAILED], said
     assert "fault_that_waits" in said[1], "the stack of the rank that hangs"
-    assert classify(Seen(returncode=run.FAILED, stderr=said[0])).kind == "hang"
+    assert classify(Evidence(returncode=run.FAILED, stderr=said[0])).kind == "hang"
     messages = json.loads((folder / "flight-rank-0.json").read_text())["entries"]
     assert any("nccl:" in message["profiling_name"] for message in messages)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.history import Ended, Reported, Setting, Started, Unit
-from sweeps.schedulers.pbt import PopulationBased, Rules
+from sweeps.schedulers.pbt import PbtRules, PopulationBased
 from sweeps.space import Choice, Condition, Integers, Interval, Space, grid
 from tests.sweeps.searches import drive, driven_and_retold, noise
 
@@ -18,7 +18,7 @@ seeds = st.integers(0, 10_000)
 
 
 def population(seed: int = 0, members: int = 10, **rules: Any) -> PopulationBased:
-    return PopulationBased(SPACE, members, 60, Rules(5, **rules), seed)
+    return PopulationBased(SPACE, members, 60, PbtRules(5, **rules), seed)
 
 
 def best_at(past: dict[int, dict[int, float]], bad: set[int], at: int, donor: int, member: int) -> bool:
@@ -109,7 +109,7 @@ def test_the_worst_members_still_copy_the_best_on_any_number_of_workers(workers:
 @pytest.mark.parametrize(("high", "copies"), [(1.0, True), (0.1, False)])
 def test_a_copy_that_could_only_be_identical_to_its_donor_is_none(high: float, copies: bool) -> None:
     """At the end of a range a factor changes nothing, and a range of one value has no other: that member goes on."""
-    scheduler = PopulationBased(Space({"lr": Interval(0.1, high)}), 6, 60, Rules(5), 0)
+    scheduler = PopulationBased(Space({"lr": Interval(0.1, high)}), 6, 60, PbtRules(5), 0)
     config: dict[int, Any] = {}
 
     def value(member: int, resource: int) -> float:
@@ -193,7 +193,7 @@ def test_integers_do_not_get_stuck_inside_their_range(value: int, factor: float,
 def test_a_copy_keeps_its_donors_choice_but_for_the_stated_share() -> None:
     """A setting is drawn anew with probability 0.25; of three values a third of the draws is the donor's own."""
     space = Space({"rule": Choice(("a", "b", "c")), "width": Choice((1, 2, 3, 4), ordered=True)})
-    scheduler = PopulationBased(space, 4, 60, Rules(5), 0)
+    scheduler = PopulationBased(space, 4, 60, PbtRules(5), 0)
     random = np.random.default_rng(0)
     copies = [scheduler._explored(random, {"rule": "a", "width": 2}) for _ in range(4_000)]
     assert np.mean([copy["rule"] == "a" for copy in copies]) == pytest.approx(1 - 0.25 * 2 / 3, abs=0.02)

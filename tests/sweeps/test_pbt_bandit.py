@@ -17,7 +17,7 @@ from sweeps.replay.decisions import decisions
 from sweeps.schedulers import pb2
 from sweeps.schedulers.drifting_gp import GRID, Floats, Kernel, Posterior, likeliest, likelihoods
 from sweeps.schedulers.pb2 import Stretch
-from sweeps.schedulers.pbt import PopulationBased, Rules
+from sweeps.schedulers.pbt import PbtRules, PopulationBased
 from sweeps.space import Choice, Condition, Integers, Interval, Space
 from tests.sweeps.searches import drive, driven_and_retold, noise
 
@@ -36,7 +36,7 @@ seeds = st.integers(0, 10_000)
 
 
 def population(seed: int = 0, members: int = 10, space: Space = SPACE, **rules: Any) -> PopulationBased:
-    return PopulationBased(space, members, 60, Rules(5, **{"explore": "pb2", **rules}), seed)
+    return PopulationBased(space, members, 60, PbtRules(5, **{"explore": "pb2", **rules}), seed)
 
 
 def observed(count: int = 12) -> tuple[Floats, Floats, Floats]:

@@ -10,7 +10,7 @@ import pytest
 
 from sweeps.history import Ended, Reported, Setting, Started, Unit
 from sweeps.schedulers import pb2, pbt
-from sweeps.schedulers.pbt import Copy, PopulationBased, Rules
+from sweeps.schedulers.pbt import Copy, PbtRules, PopulationBased
 from sweeps.space import Choice, Interval, Space
 
 LR = Space({"lr": Interval(0.1, 1.0)})
@@ -18,7 +18,7 @@ R = 60
 
 
 def population(members: int = 5, space: Space = LR, full: int = R, **rules: Any) -> PopulationBased:
-    return PopulationBased(space, members, full, Rules(**{"interval": 5, **rules}), seed=1)
+    return PopulationBased(space, members, full, PbtRules(**{"interval": 5, **rules}), seed=1)
 
 
 def run(scheduler: PopulationBased, trial: int, *reports: tuple[int, float], config: Any = None) -> None:
@@ -36,7 +36,7 @@ def run(scheduler: PopulationBased, trial: int, *reports: tuple[int, float], con
     [{"interval": 1}, {"burn_in": 0}, {"quantile": 0.5}, {"quantile": 1e-9}, {"resample": 0.0}, {"resample": 1.0}],
 )
 def test_rules_at_their_edges(allowed: dict[str, Any]) -> None:
-    assert Rules(**{"interval": 5, **allowed})
+    assert PbtRules(**{"interval": 5, **allowed})
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_rules_at_their_edges(allowed: dict[str, Any]) -> None:
 )
 def test_rules_beyond_them(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Rules(**{"interval": 5, **wrong})
+        PbtRules(**{"interval": 5, **wrong})
 
 
 def test_the_rules_unless_others_are_asked() -> None:
-    assert Rules(7) == Rules(7, 0, 0.2, 0.25, (0.8, 1.2), "perturb")
+    assert PbtRules(7) == PbtRules(7, 0, 0.2, 0.25, (0.8, 1.2), "perturb")
     assert pbt.DRAWS == 16
 
 
 def test_populations_that_can_be_and_not() -> None:
     assert population(2).members == 2
-    assert PopulationBased(LR, 2, R, Rules(5)).seed == 0
+    assert PopulationBased(LR, 2, R, PbtRules(5)).seed == 0
     assert population(full=5).decide() == Unit(
         0, 5, config=population(full=5).space.draw(np.random.default_rng([1, 0]))
     )

@@ -115,7 +115,7 @@ class CheckpointManager:
         """Say whether this very state is saved, once nothing is being written; every rank says the same."""
         if self._saved != (self._state.step, self._state.evaluated):
             return False
-        self._saver.settle()
+        self._saver.join()
         return self._saver.failure is None
 
     def save(self, *, keep: int | None = None, wait: bool = True, obstacle: Exception | None = None) -> None:
@@ -139,9 +139,9 @@ class CheckpointManager:
             self._saver.wait()
         self._at, self._saved = time.perf_counter(), (state.step, state.evaluated)
 
-    def settle(self) -> None:
+    def join(self) -> None:
         """Wait until nothing is being written, whatever became of it."""
-        self._saver.settle()
+        self._saver.join()
 
     def restore(self) -> bool:
         """Go to the run's newest whole checkpoint, else to the one it branches from; False: it starts from scratch.
@@ -169,7 +169,7 @@ class CheckpointManager:
         Later ones are removed, but for those that stay for good: these are marked as of a path that was abandoned.
         A branch that has none of its own goes back to where it began.
         """
-        self._saver.settle()
+        self._saver.join()
         own = self._newest(self._root, before)
         found = self._origin(before) if own is None else own
         if found is None:

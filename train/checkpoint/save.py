@@ -78,7 +78,7 @@ class Saver:
         when it happens and raised by `wait`. `obstacle`: why this rank already knows that there must be no checkpoint;
         the save then fails with it on every rank.
         """
-        self.settle()
+        self.join()
         self._failure = None
         copies = self._staging.copy(state)
         kept = retention or self.retention
@@ -93,7 +93,7 @@ class Saver:
         """Call before weights or moments change: the GPU's copies of them are made first."""
         self._staging.before_update()
 
-    def settle(self) -> None:
+    def join(self) -> None:
         """Wait until nothing is being written, whatever became of it."""
         if self._thread is not None:
             self._thread.join()
@@ -101,7 +101,7 @@ class Saver:
 
     def wait(self) -> None:
         """Wait until nothing is being written; SaveError where the latest save failed."""
-        self.settle()
+        self.join()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise SaveError(str(failure)) from failure

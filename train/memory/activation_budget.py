@@ -77,7 +77,7 @@ class Filler:
         self._use(self.modes)
 
     @property
-    def settled(self) -> bool:
+    def chosen(self) -> bool:
         """Whether the modes are final."""
         return self.steps >= 2
 

@@ -50,11 +50,11 @@ class Slurm(Executor):
 
     def find(self, name: str, since: float) -> Lookup:
         """Look for the name in squeue, then in sacct."""
-        return query.find(name, since, self.runner)
+        return query.find_by_name(name, since, self.runner)
 
     def query(self, ids: Sequence[str]) -> QueueView:
         """Ask squeue and sacct."""
-        return query.look(ids, self.runner)
+        return query.query_jobs(ids, self.runner)
 
     def queue(self, ids: Sequence[str]) -> QueueView:
         """Ask squeue alone."""
@@ -82,13 +82,13 @@ class Slurm(Executor):
         """Ask sinfo, scontrol and sacctmgr."""
         from study.executors.slurm import site
 
-        return site.site(self.runner, memory, now)
+        return site.read_site(self.runner, memory, now)
 
     def limits(self, memory: Path, now: float) -> Limits:
         """Ask squeue, sdiag, scontrol and sacctmgr."""
         from study.executors.slurm import site
 
-        return site.look(self.runner, memory, now)
+        return site.read_limits(self.runner, memory, now)
 
     def rank_info(self, environment: Mapping[str, str], world: int = 1) -> RankInfo:
         """Return what srun's variables say."""

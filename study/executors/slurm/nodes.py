@@ -76,7 +76,7 @@ class Site:
         return min(most, default=None)
 
 
-def site(runner: Runner = query.run) -> Site:
+def read_nodes(runner: Runner = query.run) -> Site:
     """Ask sinfo once. A cluster that cannot be asked is a site of which nothing is known."""
     return read_site(runner(SINFO))
 

@@ -82,7 +82,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def look(ids: Sequence[str], runner: Runner = run) -> QueueView:
+def query_jobs(ids: Sequence[str], runner: Runner = run) -> QueueView:
     """Return the scheduler's view of these jobs (array ids), from one squeue and one sacct.
 
     squeue outranks sacct, whose records may lag; a sacct that is switched off is not a problem. Of a job that ended
@@ -92,14 +92,14 @@ def look(ids: Sequence[str], runner: Runner = run) -> QueueView:
         return QueueView()
     queue = read_squeue(runner(squeue_command(ids)))
     history = read_sacct(runner(["sacct", "-n", "-P", "-X", f"--format={SACCT_FIELDS}", f"--jobs={','.join(ids)}"]))
-    jobs = dict(_settled(history, queue))
+    jobs = dict(_ended_jobs(history, queue))
     known = {i: job.state for i, job in jobs.items()}
     jobs |= {i: job for i, job in queue.jobs.items() if job.alive or known.get(i) != job.state}
     problems = (*queue.problems, *history.problems)
     return QueueView(jobs, queue.complete and history.complete, problems, queue_complete=queue.complete)
 
 
-def find(name: str, since: float, runner: Runner = run) -> Lookup:
+def find_by_name(name: str, since: float, runner: Runner = run) -> Lookup:
     """Look a submission up by its unique name, in squeue and then in sacct from an hour before `since` on."""
     queue = read_squeue(
         runner(["squeue", "--noheader", "--all", "--states=all", f"--name={name}", f"--format={SQUEUE_FIELDS}"])
@@ -233,7 +233,7 @@ def _state(word: str) -> JobState:
     return STATES.get(match[0], JobState.UNKNOWN)
 
 
-def _settled(history: QueueView, queue: QueueView) -> Mapping[str, Job]:
+def _ended_jobs(history: QueueView, queue: QueueView) -> Mapping[str, Job]:
     """Return sacct's jobs; one that it still calls alive while squeue does not know it any more is unknown."""
     if not queue.complete:
         return history.jobs

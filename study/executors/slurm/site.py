@@ -19,12 +19,12 @@ MEMORY_SECONDS = 600.0
 """How long the answers about limits, which administrators set, serve without being asked again."""
 
 
-def site(runner: Runner = run, memory: Path | None = None, now: float | None = None) -> Site:
+def read_site(runner: Runner = run, memory: Path | None = None, now: float | None = None) -> Site:
     """Return what one job may ask here: nodes and partitions, and what associations and QOS allow it.
 
-    memory: as for :func:`look`; None: everything is asked now and nothing is written.
+    memory: as for :func:`read_limits`; None: everything is asked now and nothing is written.
     """
-    found = nodes.site(runner)
+    found = nodes.read_nodes(runner)
     if not found.nodes:
         return found
     ask = _Remembered(runner, memory, time.time() if now is None else now)
@@ -33,7 +33,7 @@ def site(runner: Runner = run, memory: Path | None = None, now: float | None = N
     return seen
 
 
-def look(runner: Runner, memory: Path, now: float, user: str | None = None) -> Limits:
+def read_limits(runner: Runner, memory: Path, now: float, user: str | None = None) -> Limits:
     """Ask the scheduler what it takes: one squeue, one sdiag, one `scontrol show assoc_mgr` where limits are enforced.
 
     What administrators set comes from the file `memory` while that is younger than MEMORY_SECONDS.

@@ -35,7 +35,7 @@ def made(root: Any = None, noise: float = 0.003, misfit: float = 0.02, second: f
 
 def test_places_are_the_forms_logs() -> None:
     found = made()
-    place = found.place(([1e6, 1e7], [2e7, 3e9]))
+    place = found.to_logs(([1e6, 1e7], [2e7, 3e9]))
     np.testing.assert_allclose(place, np.log([[1e6, 1e7], [2e7, 3e9]]) - found.centres[:, None])
     want = studies.loss(studies.LAW, np.array([1e6, 1e7]), np.array([2e7, 3e9]))
     np.testing.assert_allclose(np.exp(found.means(place)[0]), want)
@@ -54,7 +54,7 @@ def test_the_error_of_the_form_is_alike_nearby() -> None:
 def test_covariances_by_conditioning_a_joint_gaussian(wide: bool) -> None:
     root = None if wide else np.diag([0.3, 0.5, 0.4, 0.06, 0.06])
     found = made(root)
-    at = found.place(([1e6, 3e7], [4e7, 1e9]))
+    at = found.to_logs(([1e6, 3e7], [4e7, 1e9]))
     both = np.concatenate((found.x, at), axis=1)
     slopes = SURFACE.jacobian(found.basins[0].theta[None], both)[0]
     prior = 9.0 * np.eye(5) if root is None else root @ root.T
@@ -66,7 +66,7 @@ def test_covariances_by_conditioning_a_joint_gaussian(wide: bool) -> None:
 
 def test_a_forecast_is_that_of_the_mixture() -> None:
     found = made(second=0.3)
-    at = found.place(([1e8, 1e6], [1e9, 1e8]))
+    at = found.to_logs(([1e8, 1e6], [1e9, 1e8]))
     mean, spread = posterior.forecast(found, at)
     means, covariances = found.means(at), found.covariances(at)
     for k in range(2):
@@ -206,7 +206,7 @@ def test_the_batch_that_ends_lowest_is_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_drops_put_targets_before_candidates() -> None:
     found = made(second=0.4)
-    targets, candidates = found.place(([1e8], [1e9])), found.place(([1e5, 1e8], [1e7, 1e9]))
+    targets, candidates = found.to_logs(([1e8], [1e9])), found.to_logs(([1e5, 1e8], [1e7, 1e9]))
     whole = posterior._state(found, candidates, targets)
     assert whole.targets == 1
     assert whole.noise == found.noise

@@ -211,11 +211,11 @@ def test_a_search_that_goes_on_again_stops_gc_before_it_removes(
     (key,) = known_keys(study)
     for step in (10, 20):
         checkpoint(study.run(key), step)
-    TrialQueue.of(study).say("stopped")
+    TrialQueue.of(study).record_control("stopped")
     stored_in = retention.stored
 
     def look_and_let_it_go_on(run: RunFolder) -> list[Checkpoint]:
-        TrialQueue.of(study).say("resumed")
+        TrialQueue.of(study).record_control("resumed")
         return stored_in(run)
 
     monkeypatch.setattr(retention, "stored", look_and_let_it_go_on)

@@ -14,8 +14,8 @@ from study.executors.slurm import limits, parse_limits, site
 from study.executors.slurm.ceilings import beyond
 from study.executors.slurm.limits import Accounts, Asked, Association, Controller, Limits, Partitions, Qos, Queue
 from study.failures.kinds import Kind
-from study.failures.retry_policy import Action, End
-from study.reconcile.dispatch import plan, settled
+from study.failures.retry_policy import Action, RecordedFailure
+from study.reconcile.dispatch import jobs_to_ignore, plan
 from study.records import ledger
 from study.storage.files import write_json
 from study.storage.layout import StudyFolder
@@ -211,14 +211,14 @@ def test_what_administrators_set_is_asked_once_in_ten_minutes(tmp_path: Path) ->
         asked.append(" ".join(list(command)[:3]))
         return Answer(0, "AccountingStorageEnforce = limits\n" if command[:3] == ["scontrol", "show", "config"] else "")
 
-    site.look(runner, tmp_path / "limits.json", 1000.0, "ann")
+    site.read_limits(runner, tmp_path / "limits.json", 1000.0, "ann")
     first = len(asked)
-    site.look(runner, tmp_path / "limits.json", 1500.0, "ann")
+    site.read_limits(runner, tmp_path / "limits.json", 1500.0, "ann")
     assert sorted(asked[first:]) == ["scontrol show assoc_mgr", "squeue --noheader --all"]
-    site.look(runner, tmp_path / "limits.json", 1601.0, "ann")
+    site.read_limits(runner, tmp_path / "limits.json", 1601.0, "ann")
     assert len(asked) == first + 2 + first
     (tmp_path / "limits.json").write_text("[damaged")
-    assert site.look(runner, tmp_path / "limits.json", 1602.0, "ann").controller.enforced
+    assert site.read_limits(runner, tmp_path / "limits.json", 1602.0, "ann").controller.enforced
 
 
 RECORDED_ASSOC_MGR = """Current Association Manager state
@@ -433,11 +433,11 @@ def test_a_job_that_slurm_starts_again_is_not_settled(tmp_path: Path) -> None:
             write_json(attempt.outcome, {"state": "interrupted"})
     write_json(folder.run("completed").outcome, {"state": "completed"})
     for key, action in (("requeued", Action.AGAIN), ("failed", Action.STOP)):
-        end = End(key, key, 1, Kind.KILLED, action=action)
+        end = RecordedFailure(key, key, 1, Kind.KILLED, action=action)
         events.append({"event": "ended", "time": 0.0, **ledger.end_fields(end)})
     events.append({"event": "cancelled", "time": 0.0, "keys": ["cancelled"]})
     seen = Limits(Controller(0), queue=Queue({str(n): 1 for n in range(5)}, 5))
-    assert settled(folder, ledger.fold(events), seen) == {"2", "3", "4"}
+    assert jobs_to_ignore(folder, ledger.fold(events), seen) == {"2", "3", "4"}
 
 
 @pytest.mark.parametrize(("used", "alive", "out"), [(98, 60, 0), (90, 60, 10), (98, 1, 2)])

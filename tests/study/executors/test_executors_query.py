@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.executors.base import Answer, Job, JobState
-from study.executors.slurm.query import compress, expand, find, look, read_sacct, read_squeue, run
+from study.executors.slurm.query import compress, expand, find_by_name, query_jobs, read_sacct, read_squeue, run
 
 SQUEUE = """7|0|RUNNING|None|s.aa
 7|1|PENDING|Resources|s.aa
@@ -98,7 +98,7 @@ def test_an_unknown_word_of_slurm_is_unknown() -> None:
 
 def test_squeue_outranks_sacct_which_fills_in_what_squeue_forgot() -> None:
     scheduler = Scheduler(Answer(0, "7|0|COMPLETED|None|s\n"), Answer(0, SACCT))
-    view = look(["7", "8"], scheduler)
+    view = query_jobs(["7", "8"], scheduler)
     assert view.jobs["7_0"].state == "completed"
     assert view.jobs["7_3"].state == "cancelled"
     assert view.jobs["7_1"].state == "unknown", "accounting says pending, the controller does not know it"
@@ -106,26 +106,28 @@ def test_squeue_outranks_sacct_which_fills_in_what_squeue_forgot() -> None:
 
 
 def test_the_exit_code_of_a_job_that_ended_comes_from_accounting() -> None:
-    view = look(["7"], Scheduler(Answer(0, "7|0|FAILED|NonZeroExitCode|s\n"), Answer(0, "7_0|FAILED|76:0|n1|s\n")))
+    view = query_jobs(
+        ["7"], Scheduler(Answer(0, "7|0|FAILED|NonZeroExitCode|s\n"), Answer(0, "7_0|FAILED|76:0|n1|s\n"))
+    )
     assert view.jobs["7_0"].reason == "exit code 76:0"
 
 
 def test_a_silent_controller_leaves_accounting_as_it_is() -> None:
-    view = look(["7"], Scheduler(DOWN, Answer(0, SACCT)))
+    view = query_jobs(["7"], Scheduler(DOWN, Answer(0, SACCT)))
     assert view.jobs["7_1"].state == "queued"
     assert not view.complete
     assert "Unable to contact" in view.problems[0]
 
 
 def test_accounting_that_is_switched_off_is_no_problem() -> None:
-    view = look(["7"], Scheduler(Answer(0, SQUEUE), OFF))
+    view = query_jobs(["7"], Scheduler(Answer(0, SQUEUE), OFF))
     assert view.complete
     assert view.jobs["7_0"].state == "running"
 
 
 def test_a_job_that_squeue_has_forgotten_is_an_answer() -> None:
     gone = Answer(1, "", "slurm_load_jobs error: Invalid job id specified")
-    assert look(["7"], Scheduler(gone, OFF)).complete
+    assert query_jobs(["7"], Scheduler(gone, OFF)).complete
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_job_that_squeue_has_forgotten_is_an_answer() -> None:
     ],
 )
 def test_find_by_name(squeue: Answer, sacct: Answer, expected: tuple[str, str | None]) -> None:
-    found = find("s.aa", 0.0, Scheduler(squeue, sacct))
+    found = find_by_name("s.aa", 0.0, Scheduler(squeue, sacct))
     assert (found.answer, found.job_id) == expected
 
 

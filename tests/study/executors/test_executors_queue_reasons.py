@@ -3,7 +3,7 @@
 import pytest
 
 from study.executors.base import Answer, Job, JobState, WaitKind
-from study.executors.slurm.query import look
+from study.executors.slurm.query import query_jobs
 from study.executors.slurm.queue_reasons import explain, jobs
 from study.status.overview import queued_lines, stands_still
 from study.status.states import PointState, PointStatus
@@ -56,7 +56,7 @@ def test_reasons_in_words(reason: str, kind: str, word: str) -> None:
 def test_squeue_says_why_a_job_waits_also_where_accounting_knows_it() -> None:
     answers = {"squeue": Answer(0, "7|0|PENDING|JobHeldUser|s\n7|1|REQUEUE_HOLD|None|s\n7|2|RUNNING|None|s\n"),
                "sacct": Answer(0, "7_0|PENDING|0:0||s\n7_1|REQUEUE_HOLD|0:0||s\n7_2|RUNNING|0:0|n1|s\n")}  # fmt: skip
-    found = look(["7"], lambda command: answers[command[0]]).jobs
+    found = query_jobs(["7"], lambda command: answers[command[0]]).jobs
     assert found["7_0"] == Job(JobState.QUEUED, "PENDING", "JobHeldUser", "s")
     assert found["7_1"].reason == "REQUEUE_HOLD"
     assert found["7_2"].reason == "", "not accounting's exit code of a job that runs"

@@ -83,7 +83,7 @@ def test_what_is_submitted_is_found_by_its_name_and_cancelled(executor: Executor
     assert executor.log(folder, batch, "b").parent == folder.jobs
     if executor.detached:
         jobs = executor.query([job_id]).jobs
-        assert set(jobs) == set(batch.places().values())
+        assert set(jobs) == set(batch.jobs_by_key().values())
         assert set(executor.queue([job_id]).jobs) <= set(jobs)
         assert executor.find("other", 0.0).answer == LookupAnswer.ABSENT
         executor.cancel({job_id: (0, 1)})
@@ -128,4 +128,4 @@ def test_a_study_runs_to_its_end_on_an_executor_that_only_the_tests_know(tmp_pat
     assert [found[keys[seed]].state for seed in (1, 2, FAILS)] == ["completed", "completed", "failed"]
     (batch,) = ledger.read(study).batches.values()
     assert (batch.executor, batch.array) == ("detached", True)
-    assert all(status.job_id in batch.places().values() for status in found.values())
+    assert all(status.job_id in batch.jobs_by_key().values() for status in found.values())

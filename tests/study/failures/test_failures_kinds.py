@@ -19,8 +19,8 @@ from study.failures.kinds import (
     SLURM_WORDS,
     AttemptState,
     Ending,
+    Evidence,
     Kind,
-    Seen,
     by_slurm,
     by_words,
     classify,
@@ -129,57 +129,57 @@ def test_the_headline_is_the_line_that_names_the_error() -> None:
 @pytest.mark.parametrize(
     ("seen", "kind", "code"),
     [
-        (Seen(0, outcome="completed"), "completed", 0),
-        (Seen(0, [TERM], outcome="completed"), "completed", 0),
-        (Seen(0, outcome="diverged"), "diverged", 3),
-        (Seen(0), "no_outcome", 1),
-        (Seen(3, outcome="diverged"), "diverged", 3),
-        (Seen(3), "diverged", 3),
-        (Seen(1), "unknown", 1),
-        (Seen(2, stderr="usage: run.py"), "bad_config", 2),
-        (Seen(7, [TERM]), "unknown", 7),
-        (Seen(75, [TERM]), "interrupted", 75),
-        (Seen(75, [TERM], time_left=2000.0), "interrupted", 75),
-        (Seen(75, [TERM], time_left=-1.0), "time_limit", 75),
-        (Seen(75, [TERM], time_left=4.99), "time_limit", 75),
-        (Seen(75, [TERM], time_left=5.0), "interrupted", 75),
-        (Seen(75, [TERM], time_left=None), "interrupted", 75),
-        (Seen(75, [TERM], cancelled=True), "cancelled", 75),
-        (Seen(75), "interrupted", 75),
-        (Seen(75, [USR2], time_left=80.0), "time_limit", 75),
-        (Seen(75, [USR2, TERM]), "time_limit", 75),
-        (Seen(75, [USR2], time_left=3000.0), "preempted", 75),
+        (Evidence(0, outcome="completed"), "completed", 0),
+        (Evidence(0, [TERM], outcome="completed"), "completed", 0),
+        (Evidence(0, outcome="diverged"), "diverged", 3),
+        (Evidence(0), "no_outcome", 1),
+        (Evidence(3, outcome="diverged"), "diverged", 3),
+        (Evidence(3), "diverged", 3),
+        (Evidence(1), "unknown", 1),
+        (Evidence(2, stderr="usage: run.py"), "bad_config", 2),
+        (Evidence(7, [TERM]), "unknown", 7),
+        (Evidence(75, [TERM]), "interrupted", 75),
+        (Evidence(75, [TERM], time_left=2000.0), "interrupted", 75),
+        (Evidence(75, [TERM], time_left=-1.0), "time_limit", 75),
+        (Evidence(75, [TERM], time_left=4.99), "time_limit", 75),
+        (Evidence(75, [TERM], time_left=5.0), "interrupted", 75),
+        (Evidence(75, [TERM], time_left=None), "interrupted", 75),
+        (Evidence(75, [TERM], cancelled=True), "cancelled", 75),
+        (Evidence(75), "interrupted", 75),
+        (Evidence(75, [USR2], time_left=80.0), "time_limit", 75),
+        (Evidence(75, [USR2, TERM]), "time_limit", 75),
+        (Evidence(75, [USR2], time_left=3000.0), "preempted", 75),
         # a job of a minute, warned 15 s before: the first half of it is no time limit's
-        (Seen(75, [USR2], time_left=100.0, notice=15.0), "preempted", 75),
-        (Seen(75, [USR2], time_left=30.0, notice=15.0), "time_limit", 75),
-        (Seen(75, [USR2], time_left=89.9, notice=15.0), "time_limit", 75),
-        (Seen(75, [USR2], time_left=90.0, notice=15.0), "preempted", 75),
-        (Seen(75, [USR2], time_left=164.9), "time_limit", 75),
-        (Seen(75, [USR2], time_left=165.0), "preempted", 75),
-        (Seen(-TERM, [TERM]), "interrupted", 75),
-        (Seen(-TERM, [signal.SIGHUP]), "interrupted", 75),
-        (Seen(-USR2, [USR2], time_left=10.0), "time_limit", 75),
-        (Seen(-KILL), "killed", 137),
+        (Evidence(75, [USR2], time_left=100.0, notice=15.0), "preempted", 75),
+        (Evidence(75, [USR2], time_left=30.0, notice=15.0), "time_limit", 75),
+        (Evidence(75, [USR2], time_left=89.9, notice=15.0), "time_limit", 75),
+        (Evidence(75, [USR2], time_left=90.0, notice=15.0), "preempted", 75),
+        (Evidence(75, [USR2], time_left=164.9), "time_limit", 75),
+        (Evidence(75, [USR2], time_left=165.0), "preempted", 75),
+        (Evidence(-TERM, [TERM]), "interrupted", 75),
+        (Evidence(-TERM, [signal.SIGHUP]), "interrupted", 75),
+        (Evidence(-USR2, [USR2], time_left=10.0), "time_limit", 75),
+        (Evidence(-KILL), "killed", 137),
         # told to end, and too slow for it: whoever told it so killed it, and SLURM knows who that was
-        (Seen(-KILL, [TERM]), "interrupted", 75),
-        (Seen(-KILL, [USR2, TERM], time_left=-3.0), "time_limit", 75),
-        (Seen(-KILL, [TERM], memory_kills=1), "host_memory", 137),
-        (Seen(-KILL, memory_kills=1), "host_memory", 137),
-        (Seen(-KILL, stderr="slurmstepd: error: Detected 1 oom_kill event in StepId=1.0."), "host_memory", 137),
-        (Seen(-KILL, hang="rank 0 has not moved for 700 s"), "hang", 137),
-        (Seen(0, hang="rank 0 has not moved for 700 s", outcome="completed"), "completed", 0),
-        (Seen(-SEGV), "code_error", 139),
-        (Seen(-ABRT, stderr="what():  NCCL error: remote process exited"), "communication", 134),
-        (Seen(-TERM), "killed", 143),
+        (Evidence(-KILL, [TERM]), "interrupted", 75),
+        (Evidence(-KILL, [USR2, TERM], time_left=-3.0), "time_limit", 75),
+        (Evidence(-KILL, [TERM], memory_kills=1), "host_memory", 137),
+        (Evidence(-KILL, memory_kills=1), "host_memory", 137),
+        (Evidence(-KILL, stderr="slurmstepd: error: Detected 1 oom_kill event in StepId=1.0."), "host_memory", 137),
+        (Evidence(-KILL, hang="rank 0 has not moved for 700 s"), "hang", 137),
+        (Evidence(0, hang="rank 0 has not moved for 700 s", outcome="completed"), "completed", 0),
+        (Evidence(-SEGV), "code_error", 139),
+        (Evidence(-ABRT, stderr="what():  NCCL error: remote process exited"), "communication", 134),
+        (Evidence(-TERM), "killed", 143),
     ],
 )
-def test_classify(seen: Seen, kind: str, code: int) -> None:
+def test_classify(seen: Evidence, kind: str, code: int) -> None:
     ending = classify(seen)
     assert (ending.kind, ending.code) == (kind, code)
 
 
 def test_a_death_by_signal_is_named() -> None:
-    assert "signal 9 (SIGKILL, often the kernel or SLURM when memory ran out)" in str(classify(Seen(-9)).why)
+    assert "signal 9 (SIGKILL, often the kernel or SLURM when memory ran out)" in str(classify(Evidence(-9)).why)
 
 
 def test_only_completed_is_success_to_slurm() -> None:
@@ -215,7 +215,7 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause() -> None:
 
 @given(
     st.builds(
-        Seen,
+        Evidence,
         returncode=st.integers(-64, 255),
         received=st.lists(st.integers(1, 64)),
         outcome=st.sampled_from([None, "completed", "diverged", "nonsense"]),
@@ -226,7 +226,7 @@ def test_a_rank_that_lost_its_peer_is_not_the_cause() -> None:
         memory_kills=st.integers(0, 3),
     )
 )
-def test_whatever_was_left_has_a_kind_and_failure_is_never_success(seen: Seen) -> None:
+def test_whatever_was_left_has_a_kind_and_failure_is_never_success(seen: Evidence) -> None:
     ending = classify(seen)
     assert ending.kind in FAILURES
     if ending.code == 0:

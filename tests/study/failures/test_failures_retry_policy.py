@@ -16,9 +16,9 @@ from study.failures.retry_policy import (
     Action,
     Change,
     Counters,
-    End,
+    RecordedFailure,
+    RetryRules,
     Rule,
-    Rules,
     adapt,
     change,
     count,
@@ -34,7 +34,7 @@ from study.records import ledger
 RULES = RetryConfig().rules()
 
 
-def policy(**said: Any) -> Rules:
+def policy(**said: Any) -> RetryRules:
     return RetryConfig(**said).rules()
 
 
@@ -42,7 +42,7 @@ NEVER = policy(preempted="stop", time_limit="stop", hang="stop")
 
 
 @dataclass(frozen=True)
-class Seen:
+class Evidence:
     """A point as status says it."""
 
     key: str = "k"
@@ -53,8 +53,8 @@ class Seen:
     nodes: tuple[str, ...] = ("n1",)
 
 
-def had(*kinds: str) -> list[End]:
-    return [End("k", "b", number, Kind(kind)) for number, kind in enumerate(kinds, 1)]
+def had(*kinds: str) -> list[RecordedFailure]:
+    return [RecordedFailure("k", "b", number, Kind(kind)) for number, kind in enumerate(kinds, 1)]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_verdict(kind: str, before: list[str], action: str) -> None:
 def test_failures_count_while_the_run_gets_no_further(
     kind: str, before: list[tuple[str, int]], saved: int, action: str
 ) -> None:
-    ends = [End("k", "b", number, Kind(of), saved=tokens) for number, (of, tokens) in enumerate(before, 1)]
+    ends = [RecordedFailure("k", "b", number, Kind(of), saved=tokens) for number, (of, tokens) in enumerate(before, 1)]
     assert verdict(Kind(kind), ends, RULES, saved).action == action
 
 
@@ -155,27 +155,41 @@ def test_counters_are_three() -> None:
 @pytest.mark.parametrize(
     ("ends", "states", "left_out"),
     [
-        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0)], {}, []),
-        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0)], {"n1": "idle"}, []),
+        ([RecordedFailure("k", "b", 1, Kind.HANG, ("n1",), 0.0)], {}, []),
+        ([RecordedFailure("k", "b", 1, Kind.HANG, ("n1",), 0.0)], {"n1": "idle"}, []),
         # a node's own state is enough, but only of one that was blamed
-        ([End("k", "b", 1, Kind.NODE_FAILURE, ("n1",), 0.0)], {"n1": "down*", "n2": "down"}, ["n1"]),
-        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0), End("k", "b", 2, Kind.HANG, ("n1", "n2"), 0.0)], {}, ["n1"]),
+        ([RecordedFailure("k", "b", 1, Kind.NODE_FAILURE, ("n1",), 0.0)], {"n1": "down*", "n2": "down"}, ["n1"]),
+        (
+            [
+                RecordedFailure("k", "b", 1, Kind.HANG, ("n1",), 0.0),
+                RecordedFailure("k", "b", 2, Kind.HANG, ("n1", "n2"), 0.0),
+            ],
+            {},
+            ["n1"],
+        ),
         # the same attempt twice is one attempt
-        ([End("k", "b", 1, Kind.HANG, ("n1",), 0.0), End("k", "b", 1, Kind.NODE_FAILURE, ("n1",), 0.0)], {}, []),
+        (
+            [
+                RecordedFailure("k", "b", 1, Kind.HANG, ("n1",), 0.0),
+                RecordedFailure("k", "b", 1, Kind.NODE_FAILURE, ("n1",), 0.0),
+            ],
+            {},
+            [],
+        ),
         # errors of the code are not the node's
-        ([End("k", "b", n, Kind.CODE_ERROR, ("n1",), 0.0) for n in range(9)], {}, []),
-        ([End("k", "b", n, Kind.PREEMPTED, ("n1",), 0.0) for n in range(9)], {}, []),
+        ([RecordedFailure("k", "b", n, Kind.CODE_ERROR, ("n1",), 0.0) for n in range(9)], {}, []),
+        ([RecordedFailure("k", "b", n, Kind.PREEMPTED, ("n1",), 0.0) for n in range(9)], {}, []),
         # old evidence counts no more
-        ([End("k", "b", n, Kind.HANG, ("n1",), -3600.0 * 25) for n in range(9)], {"n1": "down"}, []),
+        ([RecordedFailure("k", "b", n, Kind.HANG, ("n1",), -3600.0 * 25) for n in range(9)], {"n1": "down"}, []),
         # at most so many, the best evidence first
         (
-            [End("k", "b", n, Kind.HANG, tuple(f"n{i}" for i in range(n, 9)), 0.0) for n in range(9)],
+            [RecordedFailure("k", "b", n, Kind.HANG, tuple(f"n{i}" for i in range(n, 9)), 0.0) for n in range(9)],
             {},
             ["n5", "n6", "n7", "n8"],
         ),
     ],
 )
-def test_evidence(ends: list[End], states: dict[str, str], left_out: list[str]) -> None:
+def test_evidence(ends: list[RecordedFailure], states: dict[str, str], left_out: list[str]) -> None:
     assert sorted(evidence(ends, states, RULES, now=0.0)) == left_out
 
 
@@ -197,10 +211,12 @@ def test_a_change_is_made_to_what_is_asked() -> None:
 
 
 def test_memory_stays_once_it_was_found_too_small() -> None:
-    short = [End("k", "b", 1, Kind.HOST_MEMORY, memory_gb=4.0, action=Action.MORE)]
+    short = [RecordedFailure("k", "b", 1, Kind.HOST_MEMORY, memory_gb=4.0, action=Action.MORE)]
     assert change(short, (), RULES) == Change((), 6.0)
-    assert change([*short, End("k", "c", 2, Kind.TIME_LIMIT, action=Action.AGAIN)], (), RULES).memory_gb == 6.0
-    twice = [*short, End("k", "c", 2, Kind.HOST_MEMORY, memory_gb=6.0, action=Action.MORE)]
+    assert (
+        change([*short, RecordedFailure("k", "c", 2, Kind.TIME_LIMIT, action=Action.AGAIN)], (), RULES).memory_gb == 6.0
+    )
+    twice = [*short, RecordedFailure("k", "c", 2, Kind.HOST_MEMORY, memory_gb=6.0, action=Action.MORE)]
     assert change(twice, (), RULES).memory_gb == 9.0
     assert change([replace(short[0], memory_gb=None)], (), RULES).memory_gb is None
 
@@ -211,29 +227,29 @@ ELSEWHERE = ("node_failure", "elsewhere")
 @pytest.mark.parametrize(
     ("seen", "known", "found"),
     [
-        (Seen(), [], [("hang", "elsewhere")]),
-        (Seen(state="time_limit", kind=Kind.TIME_LIMIT), [], [("time_limit", "again")]),
-        (Seen(state="unknown"), [], []),
-        (Seen(state="running"), [], []),
-        (Seen(state="queued"), [], []),
-        (Seen(state="cancelled"), [], []),
-        (Seen(state="waiting", batch=None), [], []),
-        (Seen(batch=None), [], []),
+        (Evidence(), [], [("hang", "elsewhere")]),
+        (Evidence(state="time_limit", kind=Kind.TIME_LIMIT), [], [("time_limit", "again")]),
+        (Evidence(state="unknown"), [], []),
+        (Evidence(state="running"), [], []),
+        (Evidence(state="queued"), [], []),
+        (Evidence(state="cancelled"), [], []),
+        (Evidence(state="waiting", batch=None), [], []),
+        (Evidence(batch=None), [], []),
         # written down already
-        (Seen(), [End("k", "b", 1, Kind.HANG, action=Action.ELSEWHERE)], []),
-        (Seen(kind=Kind.CODE_ERROR), [End("k", "b", 1, Kind.HANG, action=Action.ELSEWHERE)], []),
+        (Evidence(), [RecordedFailure("k", "b", 1, Kind.HANG, action=Action.ELSEWHERE)], []),
+        (Evidence(kind=Kind.CODE_ERROR), [RecordedFailure("k", "b", 1, Kind.HANG, action=Action.ELSEWHERE)], []),
         # SLURM knows better what became of an attempt that only knew that it was killed
         (
-            Seen(kind=Kind.NODE_FAILURE),
-            [End("k", "b", 1, Kind.KILLED, action=Action.AGAIN)],
+            Evidence(kind=Kind.NODE_FAILURE),
+            [RecordedFailure("k", "b", 1, Kind.KILLED, action=Action.AGAIN)],
             [("node_failure", "elsewhere")],
         ),
-        (Seen(attempt=4), [End("k", "b", n, Kind.HANG) for n in (1, 2, 3)], [("hang", "stop")]),
+        (Evidence(attempt=4), [RecordedFailure("k", "b", n, Kind.HANG) for n in (1, 2, 3)], [("hang", "stop")]),
         # a job that ended before its attempt began
-        (Seen(kind=Kind.KILLED, attempt=None), [], [("killed", "again")]),
+        (Evidence(kind=Kind.KILLED, attempt=None), [], [("killed", "again")]),
     ],
 )
-def test_new_ends(seen: Seen, known: list[End], found: list[tuple[str, str]]) -> None:
+def test_new_ends(seen: Evidence, known: list[RecordedFailure], found: list[tuple[str, str]]) -> None:
     ends = new_ends([seen], {"k": known}, RULES, now=5.0)
     assert [(end.kind, end.action) for end in ends] == found
     again = {"k": [*(e for e in known if e.of not in [end.of for end in ends]), *ends]}
@@ -252,20 +268,20 @@ def test_the_ledger_keeps_ends_until_somebody_asks_for_another_try() -> None:
     again = ledger.fold([event(), {"event": "retry", "time": 4.0, "keys": ["k"]}])
     assert not again.ends, "the counters begin anew"
     assert [end.kind for end in again.history] == ["killed"], "what is known of nodes stays"
-    end = End("k", "b", 3, Kind.HOST_MEMORY, ("n1", "n2"), 3.0, Action.MORE, "why", 4.0, 128)
+    end = RecordedFailure("k", "b", 3, Kind.HOST_MEMORY, ("n1", "n2"), 3.0, Action.MORE, "why", 4.0, 128)
     assert ledger.fold([{"event": "ended", "time": 3.0, **ledger.end_fields(end)}]).ends["k"] == (end,)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(FAILURES)), st.booleans()), max_size=300))
 def test_nothing_is_tried_again_for_ever(course: list[tuple[Kind, bool]]) -> None:
-    ends: list[End] = []
+    ends: list[RecordedFailure] = []
     saved = 0
     for number, (kind, further) in enumerate(course):
         saved += further
         said = verdict(kind, ends, RULES, saved)
         if said.action == "stop":
             continue
-        ends.append(End("k", "b", number, kind, action=said.action, saved=saved))
+        ends.append(RecordedFailure("k", "b", number, kind, action=said.action, saved=saved))
     counters = count(ends)
     assert counters.failures <= RULES.failures * (1 + saved), "so many on each checkpoint, of which a run has a number"
     assert counters.preemptions <= RULES.kinds["preempted"].cap

@@ -85,7 +85,7 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch, executor: str) -> tu
     about = {"master_addr": "127.0.0.1"}
     ledger.append(study, "intent", name="b", executor=executor, keys=[key], resources=about)
     ledger.append(study, "submitted", name="b", job_id="7")
-    study.looked.touch()
+    study.peers_checked.touch()
     return study, key
 
 

@@ -115,21 +115,21 @@ def test_a_kill_at_any_point_leaves_no_copy_and_nothing_in_the_way(checkout: Pat
         if child == 0:
             take_and_die(folder, moment)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, moment
-        assert not code_snapshot.is_whole(code_snapshot.place(folder, version.id))
+        assert not code_snapshot.is_whole(code_snapshot.snapshot_path(folder, version.id))
         assert len(shelf(folder)) <= 1, "each removes what those before it left"
         with pytest.raises(ValueError, match="is gone: cancel them"):
             code_snapshot.source(folder, "frozen", version.id)
     assert [one.kept for one in code.collect(folder.path.parent, time.time(), True)] == [""]
     assert shelf(folder) == set()
-    assert texts(code_snapshot.place(folder, code_snapshot.take(folder, "frozen").id)) == SOURCES
+    assert texts(code_snapshot.snapshot_path(folder, code_snapshot.take(folder, "frozen").id)) == SOURCES
     assert shelf(folder) == {version.id}
 
 
 def test_what_a_purge_of_old_files_left_of_a_copy_is_made_whole_again(checkout: Path, folder: StudyFolder) -> None:
-    copy = code_snapshot.place(folder, code_snapshot.take(folder, "frozen").id)
+    copy = code_snapshot.snapshot_path(folder, code_snapshot.take(folder, "frozen").id)
     for path in (copy / code_version.MARKER, copy / "train" / "b.py"):
         path.unlink()
-    assert code_snapshot.place(folder, code_snapshot.take(folder, "frozen").id) == copy
+    assert code_snapshot.snapshot_path(folder, code_snapshot.take(folder, "frozen").id) == copy
     assert texts(copy) == SOURCES
     assert code_snapshot.is_whole(copy)
 
@@ -165,7 +165,7 @@ def test_what_is_edited_meanwhile_is_never_mixed(
     else:
         version = code_snapshot.take(folder, "frozen")
         assert version == code_version.current()
-        assert texts(code_snapshot.place(folder, version.id))["study/a.py"] == "one = 'edit 0'\n"
+        assert texts(code_snapshot.snapshot_path(folder, version.id))["study/a.py"] == "one = 'edit 0'\n"
 
 
 def test_a_source_that_holds_a_secret_is_not_copied(
@@ -199,7 +199,7 @@ def test_a_job_tells_by_the_sources_whether_it_runs_what_was_recorded(
         )
     assert code_snapshot.ran(folder, None, "live") is None
     assert code_snapshot.ran(folder, "abc-clean", "live") is None, "recorded before there were fingerprints"
-    copy = code_snapshot.place(folder, version)
+    copy = code_snapshot.snapshot_path(folder, version)
     monkeypatch.setattr(study, "__file__", str(copy / "study" / "__init__.py"))
     assert code_snapshot.ran(folder, version, "frozen") == "frozen"
     assert code_snapshot.ran(folder, "abc-clean", "frozen") == "other"
@@ -258,7 +258,7 @@ def test_a_copy_is_kept_while_jobs_may_start_from_it(
 ) -> None:
     ended = None if ended_days_ago is None else time.time() - 86400 * ended_days_ago
     changed = time.time() - 86400 * changed_days_ago
-    copy = code_snapshot.place(folder, "v")
+    copy = code_snapshot.snapshot_path(folder, "v")
     copy.mkdir(parents=True)
     write_json(copy / code_version.MARKER, {"id": "v"})
     os.utime(copy / code_version.MARKER, (LONG_AGO, LONG_AGO))

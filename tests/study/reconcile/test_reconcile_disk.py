@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from study.failures.kinds import Kind
-from study.failures.retry_policy import Action, End
+from study.failures.retry_policy import Action, RecordedFailure
 from study.reconcile import dispatch
 from study.reconcile.services import Services
 from study.reconcile.step import step as take_step
@@ -85,7 +85,7 @@ def test_nothing_waiting_is_submitted_before_a_point_that_found_its_disk_full_is
     first, second = keys.values()
     ledger.append(study, "intent", name="s.a", executor="slurm", keys=[first], resources={}, code=None)
     ledger.append(study, "submitted", name="s.a", job_id="7")
-    end = End(first, "s.a", 1, Kind.DISK_FULL, (), 1.0, Action.STOP, "no space left", None, 0)
+    end = RecordedFailure(first, "s.a", 1, Kind.DISK_FULL, (), 1.0, Action.STOP, "no space left", None, 0)
     ledger.append(study, "ended", **end_fields(end))
     ledger.append(study, "waiting", keys=[second], resources={}, code=None, parallel=None)
     asked: list[str] = []
@@ -93,7 +93,7 @@ def test_nothing_waiting_is_submitted_before_a_point_that_found_its_disk_full_is
     def runner(command: object) -> None:
         raise AssertionError(f"SLURM was asked: {command}")
 
-    assert dispatch.dispatch(study, Services(runner=runner, clock=lambda: 5.0, say=asked.append)) == 0  # type: ignore[arg-type]
+    assert dispatch.dispatch(study, Services(runner=runner, clock=lambda: 5.0, report=asked.append)) == 0  # type: ignore[arg-type]
     assert f"the disk was full when {first} ended: make room, then python -m study retry" in asked[0]
     ledger.append(study, "retry", keys=[first])
     with pytest.raises(AssertionError, match="SLURM was asked"):

@@ -17,7 +17,7 @@ from study.executors import query
 from study.executors.base import Answer
 from study.job.__main__ import unwanted
 from study.reconcile import last_job
-from study.reconcile.last_job import TRIES, as_the_last
+from study.reconcile.last_job import TRIES, submit_as_last_job
 from study.reconcile.services import Services
 from study.reconcile.step import step
 from study.reconcile.triggers import JobEnd, Look, Resolve, Submit
@@ -73,7 +73,7 @@ class Slurm:
 
     @property
     def services(self) -> Services:
-        return Services(runner=self, clock=lambda: self.now, sleep=self.sleep, say=lambda text: None)
+        return Services(runner=self, clock=lambda: self.now, sleep=self.sleep, report=lambda text: None)
 
 
 @dataclass
@@ -119,7 +119,7 @@ def test_who_stays_hears_of_one_that_leaves_while_it_sleeps(make: Callable[[int,
     def nap() -> None:
         naps.append(1)
         if len(naps) == TRIES - 1:
-            os.utime(world.study.last, (1, 1))  # the other one leaves, and its process ends a while after
+            os.utime(world.study.last_job_lock, (1, 1))  # the other one leaves, and its process ends a while after
         if len(naps) == TRIES + 1:
             world.slurm.tasks.popitem()
 
@@ -138,16 +138,18 @@ def test_a_last_try_that_fails_is_not_the_last_where_one_leaves_meanwhile(
         if len(tries) == 1:
             raise TimeoutError("another process submits")
         if len(tries) == TRIES and left:
-            os.utime(world.study.last, (1, 1))  # as a touch, also where the clock of the files has not ticked since
+            os.utime(
+                world.study.last_job_lock, (1, 1)
+            )  # as a touch, also where the clock of the files has not ticked since
         if len(tries) <= TRIES:
             raise ValueError("no answer")
         return 1
 
     if left:
-        assert as_the_last(world.study, world.slurm.services, lambda: True, send) == 1
+        assert submit_as_last_job(world.study, world.slurm.services, lambda: True, send) == 1
     else:
         with pytest.raises(ValueError, match="no answer"):
-            as_the_last(world.study, world.slurm.services, lambda: True, send)
+            submit_as_last_job(world.study, world.slurm.services, lambda: True, send)
         assert len(tries) == TRIES
 
 
@@ -176,13 +178,13 @@ def test_a_job_that_ended_without_a_word_does_not_relieve_the_last(
 
     world.slurm.asleep = nap
     assert world.end(second) == 1
-    assert json.loads(world.study.feed.read_text())["waiting"] == 0
+    assert json.loads(world.study.queue_note.read_text())["waiting"] == 0
 
 
 def test_a_queue_that_runs_dry_soon_is_filled_sooner(make: Callable[[int, int], World]) -> None:
     world = make(14, 4)
     out = world.start()
-    began = json.loads(world.study.feed.read_text())["time"]
+    began = json.loads(world.study.queue_note.read_text())["time"]
     world.slurm.tasks.pop("1_0")
     for now, sent in ((began + 9, 0), (began + 11, 1)):
         world.slurm.now = now

@@ -19,7 +19,7 @@ from study.executors.base import Answer, QueueView, RankInfo
 from study.executors.slurm.query import read_squeue
 from study.failures import kinds
 from study.failures.kinds import Ending, Kind
-from study.failures.retry_policy import Action, End
+from study.failures.retry_policy import Action, RecordedFailure
 from study.job import __main__
 from study.job.attempt import JobContext
 from study.job.ending import account_for_restart, after
@@ -68,7 +68,7 @@ class Scheduler:
 
 def services(scheduler: Scheduler, said: list[str] | None = None) -> Services:
     say: Callable[[str], None] = said.append if said is not None else lambda text: None
-    return Services(runner=scheduler, sleep=lambda seconds: None, say=say)
+    return Services(runner=scheduler, sleep=lambda seconds: None, report=say)
 
 
 def submitted(folder: Path, seeds: Sequence[int] = (1,), **resources: Any) -> tuple[StudyFolder, list[str]]:
@@ -251,7 +251,7 @@ def test_a_job_sees_to_its_own_end(
     tmp_path: Path, kind: str, resources: dict[str, Any], requeues: bool, waits: bool
 ) -> None:
     study, (key,) = submitted(tmp_path, **resources)
-    study.looked.touch()
+    study.peers_checked.touch()
     attempt(study, key, ended={"state": Ending(Kind(kind)).state, "kind": kind})
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
     after(work(study, key), 1, Ending(Kind(kind)), {"nodes": ["n1"], "memory_gb": 2.0}, services(scheduler))
@@ -292,7 +292,7 @@ def test_a_run_that_was_held_goes_out_again_once_its_owner_is_gone(
 def test_while_squeue_is_silent_nobody_knows_who_has_a_held_run(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
     attempt(study, key)
-    study.run(key).held.write_text(json.dumps({"name": "b", "job_id": "7_0", "time": time.time()}))
+    study.run(key).left_to.write_text(json.dumps({"name": "b", "job_id": "7_0", "time": time.time()}))
     (seen,) = look(study, Scheduler(squeue=SILENT, sacct=OFF))
     assert seen.state == "unknown"
 
@@ -301,7 +301,7 @@ def test_what_was_decided_and_not_done_is_done_by_the_next_look(tmp_path: Path) 
     """A job was killed between writing down that it goes on and asking SLURM for it."""
     study, (key,) = submitted(tmp_path)
     attempt(study, key, ended={"state": "failed", "kind": "hang"})
-    end = End(key, "b", 1, Kind.HANG, ("n1",), time.time(), Action.ELSEWHERE, "why")
+    end = RecordedFailure(key, "b", 1, Kind.HANG, ("n1",), time.time(), Action.ELSEWHERE, "why")
     ledger.append(study, "ended", **ledger.end_fields(end))
     scheduler = Scheduler(sacct=sacct("7_0|FAILED|137:0|n1|b"))
     follow_up(study, scheduler)
@@ -312,7 +312,7 @@ def test_what_was_decided_and_not_done_is_done_by_the_next_look(tmp_path: Path) 
 def test_a_job_that_may_not_requeue_itself_is_submitted_again(tmp_path: Path) -> None:
     for number, scontrol in enumerate((Answer(1, "", "slurm_requeue error: Access denied"), Answer(None))):
         study, (key,) = submitted(tmp_path / str(number))
-        study.looked.touch()
+        study.peers_checked.touch()
         attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
         scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), scontrol=scontrol)
         after(work(study, key), 1, Ending(Kind.TIME_LIMIT), {"nodes": ["n1"]}, services(scheduler))
@@ -334,7 +334,7 @@ class Meanwhile(Scheduler):
 
 def test_an_end_that_somebody_follows_up_meanwhile_is_not_followed_up_twice(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path, pack=2)  # the job goes on with others, and commands see this end
-    study.looked.touch()
+    study.peers_checked.touch()
     attempt(study, key, ended={"state": "failed", "kind": "hang"})
 
     def submit() -> None:
@@ -351,7 +351,7 @@ def test_an_end_that_somebody_follows_up_meanwhile_is_not_followed_up_twice(tmp_
 
 def test_a_job_whose_point_is_no_longer_its_own_leaves_it_alone(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
-    study.looked.touch()
+    study.peers_checked.touch()
     ledger.append(study, "retry", keys=[key])
     scheduler = Scheduler()
     after(work(study, key), 1, Ending(Kind.TIME_LIMIT), {}, services(scheduler))
@@ -363,7 +363,7 @@ def test_one_of_the_last_jobs_looks_after_the_others_however_lately_that_was_don
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, (mine, other) = submitted(tmp_path, (1, 2))
-    study.looked.touch()
+    study.peers_checked.touch()
     attempt(study, mine, ended={"state": "completed"})
     attempt(study, other, job_id="7_1")
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"), sacct=sacct("7_1|NODE_FAIL|0:0|n1|b"))
@@ -418,7 +418,7 @@ def test_accounting_that_lags_is_asked_again(tmp_path: Path) -> None:
     attempt(study, key, 2, restart=1)
     told = ["", "RUNNING|1\n", "RUNNING|1\nRUNNING|2\n", "PREEMPTED|1\nRUNNING|2\n"]
     slept: list[float] = []
-    world = Services(runner=lambda command: Answer(0, told.pop(0)), sleep=slept.append, say=lambda text: None)
+    world = Services(runner=lambda command: Answer(0, told.pop(0)), sleep=slept.append, report=lambda text: None)
     assert account_for_restart(work(study, key, 1), 2, world) is None
     assert [e["kind"] for e in events(study, "ended")] == ["preempted"]
     assert (slept[0], sorted(slept), told) == (0, slept, [])
@@ -438,7 +438,7 @@ def test_slurm_may_requeue_a_job_only_so_often(tmp_path: Path) -> None:
 
 def test_a_job_says_what_follows_from_its_end(tmp_path: Path) -> None:
     study, (key,) = submitted(tmp_path)
-    study.looked.touch()
+    study.peers_checked.touch()
     attempt(study, key, ended={"state": "time_limit", "kind": "time_limit"})
     said: list[str] = []
     scheduler = Scheduler(squeue=Answer(0, "7|0|RUNNING|None|b\n"))
@@ -482,7 +482,7 @@ def test_only_a_bad_end_or_a_job_that_never_began_is_followed_up_in_passing(
 
     monkeypatch.setattr(failures, "record", fails)
     statuses = [PointStatus("other", PointState.QUEUED), status]
-    assert step(study, Services(say=said.append), Look(Observer(study), statuses)).statuses is statuses
+    assert step(study, Services(report=said.append), Look(Observer(study), statuses)).statuses is statuses
     assert len(followed) == looks and said == ["the disk is away"] * looks
 
 
@@ -510,6 +510,6 @@ def test_where_nothing_of_ours_ended_badly_nothing_is_tried_again_here(tmp_path:
 
 
 def test_ends_are_said_once_for_each_reason() -> None:
-    ends = [End(f"k{n}", "b", 1, Kind.HANG, (), 0.0, Action.AGAIN, "one") for n in range(5)]
+    ends = [RecordedFailure(f"k{n}", "b", 1, Kind.HANG, (), 0.0, Action.AGAIN, "one") for n in range(5)]
     assert failures._said(ends[:3]) == ["k0 k1 k2: one"]
     assert failures._said([*ends, replace(ends[0], key="x", why="two")]) == ["k0 k1 k2 and 2 more: one", "x: two"]

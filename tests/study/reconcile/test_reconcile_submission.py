@@ -85,7 +85,7 @@ class Clock:
 
 def services(said: list[str]) -> Services:
     clock = Clock(time.time())
-    return Services(clock=lambda: clock.now, sleep=clock.sleep, say=said.append)
+    return Services(clock=lambda: clock.now, sleep=clock.sleep, report=said.append)
 
 
 def submit(study: StudyFolder, keys: dict[int, str], said: list[str] | None = None) -> None:
@@ -376,5 +376,5 @@ def test_a_scheduler_that_answers_is_not_asked_more_than_needed(tmp_path: Path) 
         asked.append(next(iter(command)))  # type: ignore[call-overload]
         return Answer(0, "")
 
-    step(study, Services(runner=runner, say=lambda text: None), Submit(list(keys.values()), CLUSTER))
+    step(study, Services(runner=runner, report=lambda text: None), Submit(list(keys.values()), CLUSTER))
     assert asked == ["squeue", "sacct"], "one of each for thirty arrays"

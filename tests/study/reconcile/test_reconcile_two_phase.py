@@ -227,5 +227,5 @@ def test_each_unclear_submission_is_settled_for_itself(study: StudyFolder) -> No
 
 def test_what_is_said_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     outside: Any = Services()
-    outside.say("words")
+    outside.report("words")
     assert capsys.readouterr().out == "words\n"

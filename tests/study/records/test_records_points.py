@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from study.config.schema import StudyConfig
 from study.records.corpus import corpus_of
 from study.records.point import Point, key_of
-from study.records.points import append_points, freeze, known_keys, load_points, one_budget, resolve_run
+from study.records.points import append_points, known_keys, load_points, one_budget, resolve_run, to_point
 from study.storage.layout import StudyFolder
 from train.spec.config import BudgetConfig, DataConfig, ModelConfig, RuntimeConfig
 
@@ -19,8 +19,12 @@ def config(**changes: object) -> StudyConfig:
     return replace(StudyConfig(budget=BudgetConfig(tokens=12800)), **changes)  # type: ignore[arg-type]
 
 
+def point(**changes: object) -> Point:
+    return to_point(resolve_run(config(**changes)), {})
+
+
 def points(count: int) -> list[Point]:
-    return [freeze(config(seed=seed), (f"seed={seed}",)) for seed in range(count)]
+    return [to_point(resolve_run(config(seed=seed)), {}, (f"seed={seed}",)) for seed in range(count)]
 
 
 def test_frozen_config_has_no_derived_value_left_and_absolute_paths(
@@ -28,24 +32,24 @@ def test_frozen_config_has_no_derived_value_left_and_absolute_paths(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = DataConfig(source="text")
-    run = freeze(config(data=data, runtime=RuntimeConfig(data_root="prepared"))).config
+    run = point(data=data, runtime=RuntimeConfig(data_root="prepared")).config
     assert run.optim.lr and run.batch.tokens and run.model.kv_heads and run.model.mlp_width
     assert run.data.source == str(tmp_path / "text")
     assert run.runtime.data_root == str(tmp_path / "prepared")
 
 
 def test_key_is_the_science_not_where_it_runs() -> None:
-    one = freeze(config())
-    other = freeze(config(runtime=RuntimeConfig(threads=7, data_root="/elsewhere"), wait=True))
+    one = point()
+    other = point(runtime=RuntimeConfig(threads=7, data_root="/elsewhere"), wait=True)
     assert one.key == other.key == key_of(asdict(one.config))
-    assert freeze(config(seed=1)).key != one.key
+    assert point(seed=1).key != one.key
 
 
 def test_fingerprint_of_the_corpus_is_part_of_the_key() -> None:
-    settled = resolve_run(config())
-    frozen = freeze(config(), (), {corpus_of(settled): "0123456789ab"})
-    assert frozen.config.data.fingerprint == "0123456789ab"
-    assert frozen.key != freeze(config()).key
+    run = resolve_run(config())
+    prepared = to_point(run, {corpus_of(run): "0123456789ab"})
+    assert prepared.config.data.fingerprint == "0123456789ab"
+    assert prepared.key != point().key
 
 
 def test_the_sequence_length_does_not_make_another_corpus() -> None:
@@ -56,7 +60,7 @@ def test_the_sequence_length_does_not_make_another_corpus() -> None:
 def test_another_fingerprint_than_asked_for_is_refused() -> None:
     asked = config(data=DataConfig(fingerprint="aaaaaaaaaaaa"))
     with pytest.raises(ValueError, match=r"data\.fingerprint=aaaaaaaaaaaa was asked for"):
-        freeze(asked, (), {corpus_of(resolve_run(config())): "bbbbbbbbbbbb"})
+        to_point(resolve_run(asked), {corpus_of(resolve_run(config())): "bbbbbbbbbbbb"})
 
 
 def test_the_budget_on_the_command_line_replaces_the_presets() -> None:

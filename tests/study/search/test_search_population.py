@@ -106,17 +106,17 @@ def test_a_member_that_copied_and_has_not_moved_is_copied_from_where_its_weights
     first = [queue.claim(f"w{number}") for number in range(3)]
     for value, claim in zip((1.0, 3.0, 2.0), first, strict=True):
         assert claim is not None
-        assert queue.tell(claim, "reached", value=value, tokens=5_120)
+        assert queue.record_end(claim, "reached", value=value, tokens=5_120)
     moved = queue.claim("w")  # the best goes on
     copy = queue.claim("w")  # the worst copies it
     assert moved is not None and copy is not None
     assert (moved.unit.trial, moved.unit.until, moved.unit.parent) == (0, 10_000, None)
     assert (copy.unit.trial, copy.unit.parent) == (1, (0, 5_000))
     assert load_points(study)[copy.key].config.schedule.parent == f"{moved.key}@5120"
-    assert queue.search.trials[1].places == {5_000: f"{moved.key}@5120"}
+    assert queue.search.trials[1].checkpoint_refs == {5_000: f"{moved.key}@5120"}
     assert f"{moved.key}@5120" in queue.search.needed()
-    assert queue.tell(copy, "lost")
-    assert queue.tell(moved, "reached", value=0.9)
+    assert queue.record_end(copy, "lost")
+    assert queue.record_end(moved, "reached", value=0.9)
     assert f"{moved.key}@5120" in queue.search.needed()  # its donor is further, the copy is still to come
     again = queue.claim("other")
     assert again is not None and (again.key, again.unit) == (copy.key, copy.unit)

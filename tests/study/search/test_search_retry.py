@@ -12,7 +12,7 @@ from study.config.schema import RetryConfig
 from study.executors.base import QueueView
 from study.executors.job_spec import JobSpec
 from study.failures.kinds import Kind
-from study.failures.retry_policy import End, Rules, unit_verdict
+from study.failures.retry_policy import RecordedFailure, RetryRules, unit_verdict
 from study.reconcile import units
 from study.search import retry, view
 from study.search.state import Search, ended, started
@@ -23,12 +23,12 @@ from tests.study.support.searches import make_search, run_worker, search_setting
 ONE = {"trials": 1, "scheduler": "random"}
 
 
-def policy(**said: Any) -> Rules:
+def policy(**said: Any) -> RetryRules:
     return RetryConfig(**said).rules()
 
 
-def ends(*kinds: str, saved: int = 0) -> list[End]:
-    return [End("k", "", number, Kind(kind), saved=saved) for number, kind in enumerate(kinds)]
+def ends(*kinds: str, saved: int = 0) -> list[RecordedFailure]:
+    return [RecordedFailure("k", "", number, Kind(kind), saved=saved) for number, kind in enumerate(kinds)]
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ def dead_worker(folder: Path) -> StudyFolder:
 def test_a_worker_that_is_gone_does_not_count_as_running_once_its_lease_has_run_out(tmp_path: Path) -> None:
     study = dead_worker(tmp_path / "s")
     before = study.events.read_bytes()
-    search = TrialQueue.of(study).look().search
+    search = TrialQueue.of(study).note_silent().search
     assert [view.verdict(search, trial) for trial in search.trials.values()] == ["silent", "running"]
     assert "1 running, 1 silent" in view.line(search)
     assert "1 worker silent for longer than a lease: the next worker takes the unit over" in view.text(search, study)
     os.utime(study.leases / "1", (0, 0))
-    search = TrialQueue.of(study).look().search
+    search = TrialQueue.of(study).note_silent().search
     assert "no worker is advancing a trial: give the study's command again" in view.text(search, study)
     assert study.events.read_bytes() == before  # who looks decides nothing
 

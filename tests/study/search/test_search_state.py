@@ -13,7 +13,7 @@ from study.search import view
 from study.search.event_log import Record
 from study.search.settings import load, save
 from study.search.state import Search, ended, reported, started
-from study.search.trial_point import frozen
+from study.search.trial_point import trial_point
 from study.search.trial_queue import TrialQueue
 from study.storage.layout import StudyFolder
 from sweeps.history import Unit
@@ -62,7 +62,7 @@ def make_folder() -> StudyFolder:
 def test_a_rehearsal_leaves_nothing_behind_and_is_what_is_claimed_then(tmp_path: Path) -> None:
     study = make_search(tmp_path / "s")
     queue = TrialQueue.of(study)
-    queue.rehearse()
+    queue.warm_up()
     assert not study.events.exists()
     assert study.points.read_text() == ""
     claim, other = queue.claim("w"), TrialQueue.of(make_search(tmp_path / "t")).claim("w")
@@ -176,18 +176,18 @@ def test_stopping_hands_nothing_out_until_resumed() -> None:
 
 def test_a_trials_point_is_what_the_same_overrides_would_freeze() -> None:
     settings = search_settings()
-    point = frozen(settings, {"optim.lr": 0.01, "model.layers": 2})
+    point = trial_point(settings, {"optim.lr": 0.01, "model.layers": 2})
     assert (point.config.optim.lr, point.config.model.layers, point.config.budget.tokens) == (0.01, 2, 27_008)
     assert point.overrides == ("optim.lr=0.01", "model.layers=2")
-    assert point.key == frozen(settings, {"model.layers": 2, "optim.lr": 0.01}).key
+    assert point.key == trial_point(settings, {"model.layers": 2, "optim.lr": 0.01}).key
     base = check(dict(settings.base))
     for origin in (None, "0123456789ab@1024"):  # reading only what changed comes to the same point
-        whole = frozen(settings, {"optim.lr": 1, "schedule.warmup_fraction": 0.1}, origin)
-        assert frozen(settings, {"optim.lr": 1, "schedule.warmup_fraction": 0.1}, origin, base) == whole
+        whole = trial_point(settings, {"optim.lr": 1, "schedule.warmup_fraction": 0.1}, origin)
+        assert trial_point(settings, {"optim.lr": 1, "schedule.warmup_fraction": 0.1}, origin, base) == whole
     with pytest.raises(ValueError, match=r"optim\.lr"):
-        frozen(settings, {"optim.lr": "fast"}, None, base)
+        trial_point(settings, {"optim.lr": "fast"}, None, base)
     with pytest.raises(ValueError, match="optim"):
-        frozen(settings, {"optim.lr": "fast"})
+        trial_point(settings, {"optim.lr": "fast"})
 
 
 def test_another_search_in_the_same_study_is_refused_and_more_trials_are_not(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_silent_workers_unit_goes_to_the_next(tmp_path: Path) -> None:
     again = second.claim("second")
     assert again is not None
     assert (again.unit, again.key) == (claim.unit, claim.key)
-    assert not first.tell(claim, "reached", value=1.0)
-    assert second.tell(again, "reached", value=2.0)
+    assert not first.record_end(claim, "reached", value=1.0)
+    assert second.record_end(again, "reached", value=2.0)
     first.refresh()
     assert first.search.trials[claim.unit.trial].value == 2.0
 

@@ -9,7 +9,7 @@ from study.search import view
 from study.search.event_log import Record
 from study.search.state import Search, ended, reported, started
 from study.search.trial_queue import TrialQueue
-from study.search.usage import FIRST_SHARE, SAFETY, Usage
+from study.search.usage import FIRST_SHARE, SAFETY, DeviceTime
 from study.storage.layout import StudyFolder
 from tests.study.support.searches import make_search, run_worker, search_settings
 
@@ -70,7 +70,7 @@ def make_search_folder() -> StudyFolder:
 
 
 def test_before_anything_was_timed_a_unit_gets_a_share_and_then_what_it_takes() -> None:
-    usage = Usage(100 * HOURS, devices=1, R=1000)
+    usage = DeviceTime(100 * HOURS, devices=1, R=1000)
     assert usage.reservation(0, 50.0) == pytest.approx(100 * FIRST_SHARE)
     usage.start(0, 100 * FIRST_SHARE)
     usage.end(0, 0, 50.0, end(seconds=6.0, training=4.0))
@@ -81,7 +81,7 @@ def test_before_anything_was_timed_a_unit_gets_a_share_and_then_what_it_takes() 
 
 
 def test_a_unit_that_ran_into_its_limit_gets_more() -> None:
-    usage = Usage(1000 * HOURS, devices=1, R=1000)
+    usage = DeviceTime(1000 * HOURS, devices=1, R=1000)
     usage.end(0, 0, 10.0, end(seconds=10.0))
     before = usage.reservation(3, 10.0)
     usage.end(1, 3, 10.0, end("lost", 5.0, limited=True))
@@ -91,7 +91,7 @@ def test_a_unit_that_ran_into_its_limit_gets_more() -> None:
 
 
 def test_start_up_is_measured_where_a_trainer_was_started() -> None:
-    usage = Usage(None, devices=1, R=1000)
+    usage = DeviceTime(None, devices=1, R=1000)
     for seconds in (5.0, 6.0, 9.0):
         assert usage.start_up is None
         usage.end(0, 0, 100.0, end(seconds=seconds + 2.0, training=2.0))
@@ -112,7 +112,7 @@ def test_a_search_ends_with_its_device_time_and_the_best_so_far(tmp_path: Path) 
     for _ in range(3):
         claim = queue.claim("w")
         assert claim is not None
-        assert queue.tell(claim, "reached", value=9.0, seconds=20.0, training=20.0)
+        assert queue.record_end(claim, "reached", value=9.0, seconds=20.0, training=20.0)
     run_worker(study, seconds=0.2)
     queue.refresh()
     search = queue.search

@@ -121,7 +121,7 @@ def test_quick_adds_earlier_attempts_to_what_the_status_knows(tmp_path: Path) ->
     attempt(made, ("a", 1, "7_0"), 0, 600, "failed")
     attempt(made, ("a", 2, "7_0"), 1200, 3000, "completed")
     status = PointStatus(key="a", state=PointState.COMPLETED, batch="s.b", attempt=2, seconds=3000.0)
-    one = cost.quick(made, {}, [status])
+    one = cost.measure_by_clocks(made, {}, [status])
     assert one.used == pytest.approx(2 * 3600 / 3600)
     assert one.lost == pytest.approx(2 * 600 / 3600)
 

@@ -172,7 +172,7 @@ def test_lines_for_machines_name_what_changed(capsys: pytest.CaptureFixture[str]
         shown.update([status("a", "running"), status("b", "queued")])
         shown.update([status("a", "running"), status("b", "queued")])
         shown.update([status("a", "completed"), status("b", "queued")])
-        shown.say("not an object")
+        shown.report("not an object")
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["changed"] for record in records] == [{"a": "running", "b": "queued"}, {"a": "completed"}]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from study.tracking.metrics_reader import Value
-from study.tracking.store import ENTITIES, PARAMS, RunGoneError, RunRefusedError, StoreAwayError, StoredRun
+from study.tracking.store import ENTITIES, PARAMS, RunGoneError, RunRefusedError, StoreAwayError, TrackedRun
 
 T = TypeVar("T")
 
@@ -49,10 +49,10 @@ class FakeStore:
 
         return self._call(look)
 
-    def find(self, experiment: str, study_id: str, role: str) -> list[StoredRun]:
-        def search() -> list[StoredRun]:
+    def find(self, experiment: str, study_id: str, role: str) -> list[TrackedRun]:
+        def search() -> list[TrackedRun]:
             found = [
-                StoredRun(name, run.tags.get("point_key", ""), run.started)
+                TrackedRun(name, run.tags.get("point_key", ""), run.started)
                 for name, run in self.runs.items()
                 if not run.deleted and run.tags["study_id"] == study_id and run.tags["role"] == role
             ]

@@ -8,7 +8,7 @@ from rich.console import Console
 from study.config.schema import ClusterConfig, StudyConfig
 from study.planning.estimate import RowState, Speed, rows, slots, speed
 from study.records.point import Point
-from study.records.points import freeze
+from study.records.points import resolve_run, to_point
 from study.storage.layout import StudyFolder
 from study.sweep.table import FULL_ROWS, table
 from study.text import estimate, human
@@ -19,10 +19,8 @@ ASSUMED = Speed((), 1e10, "assuming")
 
 
 def points(count: int, budget: float = 1e11) -> list[Point]:
-    return [
-        freeze(StudyConfig(seed=seed, budget=BudgetConfig(flops=budget)), (f"seed={seed}", "study=x"))
-        for seed in range(count)
-    ]
+    configs = [StudyConfig(seed=seed, budget=BudgetConfig(flops=budget)) for seed in range(count)]
+    return [to_point(resolve_run(one), {}, (f"seed={one.seed}", "study=x")) for one in configs]
 
 
 def text(shown: object, width: int = 160) -> str:
@@ -60,7 +58,7 @@ def test_every_point_is_shown_with_what_tells_it_apart() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_the_table_has_whole_keys_and_states_where_it_is_narrow(width: int) -> None:
-    made = [freeze(StudyConfig(budget=BudgetConfig(flops=1e11)))]
+    made = [to_point(resolve_run(StudyConfig(budget=BudgetConfig(flops=1e11))), {})]
     shown = text(table(rows(made, {made[0].key: RowState.COMPLETED}), ASSUMED, 2, "Study x", width), width=width)
     assert made[0].key in shown
     assert "completed" in shown
@@ -123,7 +121,7 @@ def test_speed_is_measured_by_finished_runs_of_that_device(tmp_path: Path) -> No
 def test_the_runs_nearest_in_size_tell_the_time() -> None:
     measured = tuple((size, rate) for size, rate in ((10**3, 1e9), (10**6, 5e9), (2 * 10**6, 6e9), (3 * 10**6, 7e9)))
     config = StudyConfig(model=ModelConfig(width=128, layers=4), budget=BudgetConfig(flops=6e11))
-    (row,) = rows([freeze(config)], {})
+    (row,) = rows([to_point(resolve_run(config), {})], {})
     assert Speed(measured, 0.0, "").seconds(row) == pytest.approx(row.flops / 6e9)
 
 

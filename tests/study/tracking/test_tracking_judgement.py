@@ -44,7 +44,7 @@ def test_both_judge_alike(tmp_path: Path, view: str, end: str | None, held: bool
     if end is not None:
         write_json(attempt.outcome, {"state": end, "ended": time.time(), "seconds": 1.0, "error": None})
     if held:
-        run.held.write_text(json.dumps({"name": "s.a", "job_id": "7_0", "time": time.time() + 5}))
+        run.left_to.write_text(json.dumps({"name": "s.a", "job_id": "7_0", "time": time.time() + 5}))
     observer = Observer(study, lambda ids: VIEWS[view])
     observer.refresh()
     lock = RunLock(run.lock)
@@ -79,7 +79,7 @@ def test_both_say_why_a_run_that_is_tried_again_waits(tmp_path: Path) -> None:
     write_json(attempt.job, {"name": "s.a", "executor": "slurm", "job_id": "7_0", "started": time.time()})
     write_json(attempt.outcome, {"state": "time_limit", "ended": time.time(), "seconds": 1.0, "error": None})
     ledger.append(study, "waiting", keys=[key], resources={}, code=None, parallel=None)
-    write_json(study.feed, {"time": 0.0, "why": "MaxJobCount is used up", "waiting": 1})
+    write_json(study.queue_note, {"time": 0.0, "why": "MaxJobCount is used up", "waiting": 1})
     observer = Observer(study)
     facts, (shown,) = read_facts(observer, key), observer.statuses()
     assert facts is not None and (facts.state, facts.why) == (shown.state, shown.why)

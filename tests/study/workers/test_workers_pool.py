@@ -107,5 +107,5 @@ def test_a_search_that_is_over_is_not_stopped(tmp_path: Path) -> None:
     before = study.events.read_bytes()
     assert "s: the search is over" in pool.cancel(study)
     assert study.events.read_bytes() == before
-    TrialQueue.of(study).say("stopped")
+    TrialQueue.of(study).record_control("stopped")
     assert "s: stopped; " in pool.cancel(study), "one that was stopped may have workers left to tell"

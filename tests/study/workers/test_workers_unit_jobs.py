@@ -74,14 +74,14 @@ class World:
 
     def services(self, said: list[str] | None = None) -> Services:
         say: Callable[[str], None] = said.append if said is not None else lambda _: None
-        return Services(runner=self.cluster, sleep=lambda _: None, say=say)
+        return Services(runner=self.cluster, sleep=lambda _: None, report=say)
 
     def claims(self) -> list[Claim]:
         return list(TrialQueue.of(self.study).search.claims.values())
 
     def tell(self, number: int, how: str, value: float | None = None) -> None:
         queue = TrialQueue.of(self.study)
-        assert queue.tell(queue.search.claims[number], how, value=value)
+        assert queue.record_end(queue.search.claims[number], how, value=value)
 
     def state(self, claim: Claim, state: str) -> None:
         unit, known = units.name_of(claim), ledger.read(self.study)
@@ -247,10 +247,10 @@ def test_of_jobs_that_end_together_and_fill_the_scheduler_the_last_tries_until_t
         if len(naps) == 2:
             world.cluster.refuse = ""
 
-    unit_jobs.advance_at_end(world.study, Services(runner=world.cluster, sleep=nap, say=lambda _: None))
+    unit_jobs.advance_at_end(world.study, Services(runner=world.cluster, sleep=nap, report=lambda _: None))
     assert len(world.claims()) == 3
     assert len(naps) == 2
-    unit_jobs.advance_at_end(world.study, Services(runner=world.cluster, sleep=nap, say=lambda _: None))
+    unit_jobs.advance_at_end(world.study, Services(runner=world.cluster, sleep=nap, report=lambda _: None))
     assert len(naps) == 2, "others are there to do it"
 
 
@@ -275,7 +275,7 @@ def test_a_job_whose_unit_was_given_up_does_nothing(world: World) -> None:
 def test_a_job_that_was_on_its_way_when_the_search_was_stopped_does_nothing(world: World) -> None:
     world.advance()
     claim = world.claims()[0]
-    TrialQueue.of(world.study).say("stopped")
+    TrialQueue.of(world.study).record_control("stopped")
     done = _run(world, claim)
     assert done.returncode == 77, done.stderr
     assert not (world.study.run(claim.key).path / "diary").exists()

@@ -139,7 +139,7 @@ def test_status_says_that_slurm_refuses_a_units_job_and_does_not_try_it_again(
     sbatch.write_text(PARTITION)
     (tmp_path / "bin" / "squeue").write_text("#!/bin/bash\n")
     with pytest.raises(ValueError, match=r"cluster\.partition=none"):
-        step(folder, Services(say=lambda _: None), Units())
+        step(folder, Services(report=lambda _: None), Units())
     capsys.readouterr()
     for _ in range(2):
         main(["status", str(folder.path)])
@@ -147,4 +147,4 @@ def test_status_says_that_slurm_refuses_a_units_job_and_does_not_try_it_again(
         assert "refused by SLURM" in shown.out and "cluster.partition=none" in shown.out and not shown.err
     assert len(ledger.read(folder).batches) == 1
     sbatch.write_text("")
-    assert step(folder, Services(say=lambda _: None), Units()).submitted == 2
+    assert step(folder, Services(report=lambda _: None), Units()).submitted == 2

@@ -122,7 +122,7 @@ def test_the_second_step_measures_what_each_mode_keeps() -> None:
 @pytest.mark.parametrize(("limit", "mode"), [(0, FULL), (1 << 50, NONE)])
 def test_the_limit_decides(limit: int, mode: str) -> None:
     filler = filled(limit)
-    assert filler.settled
+    assert filler.chosen
     assert filler.modes == [mode] * 4
 
 

@@ -59,7 +59,7 @@ class Workers:
             return map(work, tasks)
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_settle)
+            self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_end_with_the_parent)
         return _named(self._pool.map(work, tasks))
 
 
@@ -73,7 +73,7 @@ def _named(results: Iterator[Result]) -> Iterator[Result]:
         ) from None
 
 
-def _settle() -> None:
+def _end_with_the_parent() -> None:
     """Leave Ctrl-C to the parent, and end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

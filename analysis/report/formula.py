@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from analysis.report.markup import Html, join, tag
+from analysis.report.html import Html, join, tag
 from analysis.text import numbers
 from analysis.values.blocks import Block
 

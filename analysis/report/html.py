@@ -8,7 +8,7 @@ VOID = frozenset({"meta", "link", "br", "hr", "img", "col"})
 
 
 class Html(str):
-    """Text that is markup already and is not escaped again."""
+    """Text that is html already and is not escaped again."""
 
     __slots__ = ()
 
