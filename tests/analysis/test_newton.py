@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.estimation.newton import settle
+from analysis.estimation.newton import refine
 from analysis.estimation.optimizer import Array, Index, Minimum
 
 CENTRES = np.array([[1.0, -2.0], [0.5, 3.0], [0.0, 0.0]])
@@ -34,7 +34,7 @@ def settled(theta: Array, curvature: float = 2.0, fourth: float = 0.0) -> Minimu
         outer = away[:, :, None] * away[:, None, :]
         return np.asarray((curvature + 4 * fourth * square) * np.eye(2) + 8 * fourth * outer)
 
-    return settle(restrict, hessian, found(theta))
+    return refine(restrict, hessian, found(theta))
 
 
 @pytest.mark.parametrize("fourth", [0.0, 0.5])
@@ -60,7 +60,7 @@ def test_a_row_that_cannot_be_evaluated_stays() -> None:
 
         return evaluate
 
-    ended = settle(restrict, lambda index, x: np.tile(np.eye(2), (len(index), 1, 1)), found(np.ones((3, 2))))
+    ended = refine(restrict, lambda index, x: np.tile(np.eye(2), (len(index), 1, 1)), found(np.ones((3, 2))))
     np.testing.assert_array_equal(ended.theta, [[0, 0], [1, 1], [0, 0]])
 
 
@@ -75,5 +75,5 @@ def test_nothing_moves_uphill_from_a_maximum_or_along_what_is_flat() -> None:
         made[:, 0, 0] = -np.cos(x[:, 0])
         return made
 
-    ended = settle(restrict, hessian, found(np.array([[0.5, 7.0], [3.0, -1.0], [2.0, 0.0]])))
+    ended = refine(restrict, hessian, found(np.array([[0.5, 7.0], [3.0, -1.0], [2.0, 0.0]])))
     np.testing.assert_allclose(ended.theta, [[np.pi, 7.0], [np.pi, -1.0], [np.pi, 0.0]], atol=1e-9)

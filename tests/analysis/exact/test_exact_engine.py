@@ -520,7 +520,7 @@ def shared(monkeypatch: pytest.MonkeyPatch, value: Any, gradient: Any, loss: Los
     monkeypatch.setattr(multistart, "starts_of", lambda p, count: None)
     monkeypatch.setattr(multistart, "solve", lambda p, starts: minimum(value, gradient=gradient))
     monkeypatch.setattr(multistart, "polished", lambda p, found: found)
-    monkeypatch.setattr(multistart, "settled", lambda p, found: found)
+    monkeypatch.setattr(multistart, "refined", lambda p, found: found)
     monkeypatch.setattr(multistart, "lone", lambda p, found: found)
     x = np.array([-1.0, 0.0, 1.0, 2.0])
     return multistart.fit_point(line(x, x, loss or Huber(0.02)))
@@ -599,7 +599,7 @@ def test_threads_are_asked_for_two_workers_on(monkeypatch: pytest.MonkeyPatch) -
 def test_the_objective_that_is_given_back_is_without_what_decides_among_equals() -> None:
     p, theta = made(Huber(1e-3))
     on = fit_problem.decided(p)
-    found = multistart.settled(on, multistart.solve(on, theta))
+    found = multistart.refined(on, multistart.solve(on, theta))
     alone = multistart.lone(p, found)
     np.testing.assert_allclose(alone.value, fit_problem.evaluate(p, found.theta)[0])
     assert (alone.value < found.value).all()

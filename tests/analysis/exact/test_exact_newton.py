@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.estimation.newton import _Row, _steps, _taken, settle
+from analysis.estimation.newton import _Row, _steps, _taken, refine
 from analysis.estimation.optimizer import Array, Evaluate, Index, Minimum
 
 
@@ -152,7 +152,7 @@ def test_rounds_are_no_more_than_needed() -> None:
         return np.tile(2 * np.eye(2), (len(x), 1, 1))
 
     start = Minimum(np.zeros((3, 2)), np.zeros(3), np.full(3, 9.0), np.zeros((3, 2, 2)), 5)
-    found = settle(restrict, hessian, start)
+    found = refine(restrict, hessian, start)
     assert counts == [3, 2] + [1] * 10
     np.testing.assert_allclose(found.theta, [[0.5, -0.25], [0.0, 0.0], [24.0, 0.0]])
     np.testing.assert_allclose(found.gradient, [0.0, 0.0, 12.0])
@@ -160,7 +160,7 @@ def test_rounds_are_no_more_than_needed() -> None:
     assert found.rounds == 5
     np.testing.assert_array_equal(start.theta, 0.0)
     counts.clear()
-    settle(restrict, hessian, Minimum(np.zeros((2, 2)), np.zeros(2), np.zeros(2), np.zeros((2, 2, 2)), 0))
+    refine(restrict, hessian, Minimum(np.zeros((2, 2)), np.zeros(2), np.zeros(2), np.zeros((2, 2, 2)), 0))
     assert counts == [2, 1]
 
 
@@ -175,6 +175,6 @@ def test_a_last_step_too_short_to_count_is_the_last() -> None:
         counts.append(len(index))
         return (1.0 + x)[:, :, None]
 
-    found = settle(restrict, hessian, Minimum(np.full((1, 1), 1e-3), np.zeros(1), np.zeros(1), np.zeros((1, 1, 1)), 0))
+    found = refine(restrict, hessian, Minimum(np.full((1, 1), 1e-3), np.zeros(1), np.zeros(1), np.zeros((1, 1, 1)), 0))
     assert counts == [1, 1, 1]
     assert abs(found.theta[0, 0]) < 1e-18

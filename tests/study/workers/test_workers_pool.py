@@ -28,7 +28,7 @@ SLURM = ClusterConfig(executor="slurm")
 
 @pytest.fixture
 def no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "site", lambda *_: Site(allowed=Limits(Controller(max_array=0))))
+    monkeypatch.setattr(site, "read_site", lambda *_: Site(allowed=Limits(Controller(max_array=0))))
 
 
 def tools(folder: Path, most: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_a_dry_run_shows_the_jobs_that_would_be_submitted(
     said = capsys.readouterr().out
     assert "SLURM takes no arrays here: once for each of 3 workers." in said
     assert "--array=" not in said
-    monkeypatch.setattr(site, "site", Site)
+    monkeypatch.setattr(site, "read_site", Site)
     assert main(words) == 0
     assert "#SBATCH --array=0-2%3" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
