@@ -88,12 +88,13 @@ def linear_cross_entropy(
     plan = Plan(extra, shard, triton)
     mode = "none" if reduction == "none" else ("recompute" if recompute else "forward")
     flat, flat_target = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
-    total, token_losses, lse = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+    total, token_losses, lse, plain = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         flat, weight, flat_target, plan, hidden_gradient if shard.group else "partial", dtype, mode, reduction == "mean"
     )
     loss = token_losses.view(target.shape) if reduction == "none" else total
     if details:
-        return Details(loss, token_losses.detach().view(target.shape), lse.view(target.shape))
+        plain = plain if extra.penalised else token_losses.detach()
+        return Details(loss, plain.view(target.shape), lse.view(target.shape))
     result: Tensor = loss
     return result
 
@@ -127,7 +128,7 @@ def _check(hidden: Tensor, weight: Tensor, target: Tensor, reduction: str, hidde
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """(summed or mean loss, losses of tokens, lse); keeps gradients or, in the modes that recompute, the inputs."""
+    """(total loss, losses of tokens, lse, `Rows.plain`); keeps gradients or, in modes that recompute, the inputs."""
 
     @staticmethod
     def forward(
@@ -140,10 +141,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
         mode: str,
         mean: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wants = any(ctx.needs_input_grad[:2])
         x, head = hidden.to(dtype), weight.to(dtype)
-        token_losses, largest, log_sum, grad_hidden, grad_weight = _forward(
+        token_losses, largest, log_sum, plain, grad_hidden, grad_weight = _forward(
             x, head, target, wants and mode == "forward", hidden_gradient, *plan.values()
         )
         total = token_losses.sum(dtype=torch.float64)
@@ -159,9 +160,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             ctx.plan, ctx.hidden_gradient, ctx.mode = plan, hidden_gradient, mode
             ctx.dtypes = hidden.dtype, weight.dtype
         lse = largest + log_sum
-        ctx.mark_non_differentiable(lse, *([token_losses] if mode != "none" else [total]))
+        ctx.mark_non_differentiable(lse, plain, *([token_losses] if mode != "none" else [total]))
         ctx.set_materialize_grads(False)
-        return total, token_losses, lse
+        return total, token_losses, lse, plain
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -307,35 +308,35 @@ def _rows_of(engine: Engine, logits: Tensor, target: Tensor, plan: Plan, gradien
 
 @define(
     "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor target, bool gradients, str hidden_gradient,"
-    f" {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    f" {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 def _forward(
     hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, hidden_gradient: str, *values: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     plan = Plan.of(*values)
     engine = plan.engine()
     check_targets(target, plan.options, plan.shard.vocabulary)
     with torch.autocast(hidden.device.type, enabled=False):
         x = _all_hidden(hidden, plan, hidden_gradient)
         keep = _empty_gradients(x, weight) if gradients else None
-        kept = [target.new_empty(len(target), dtype=exact(hidden.dtype)) for _ in Rows._fields]
+        kept = Rows.room(target, exact(hidden.dtype), plan.options)
         chunks = _Chunks(x, weight, plan, hidden_gradient, keep)
         for part, logits in chunks:
             for whole_column, column in zip(kept, _rows_of(engine, logits, target[part], plan, gradients), strict=True):
-                whole_column[part] = column
+                whole_column[part] = column  # of an empty column an empty part
         grad_hidden = chunks.finish()
     if keep is None or grad_hidden is None:
-        return *kept, hidden.new_empty(0), hidden.new_empty(0)  # type: ignore[return-value]
-    return *kept, grad_hidden, keep[1]  # type: ignore[return-value]
+        return *kept, hidden.new_empty(0), hidden.new_empty(0)
+    return *kept, grad_hidden, keep[1]
 
 
 @fake(_forward)
 def _(
-    hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, hidden_gradient: str, *_: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    kept = [target.new_empty(len(target), dtype=exact(hidden.dtype)) for _ in Rows._fields]
+    hidden: Tensor, weight: Tensor, target: Tensor, gradients: bool, hidden_gradient: str, *values: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    kept = Rows.room(target, exact(hidden.dtype), Plan.of(*values).options)
     grads = _empty_gradients(hidden, weight) if gradients else (hidden.new_empty(0), hidden.new_empty(0))
-    return *kept, *grads  # type: ignore[return-value]
+    return *kept, *grads
 
 
 @define(
@@ -359,7 +360,7 @@ def _backward(
         keep = _empty_gradients(x, weight)
         chunks = _Chunks(x, weight, plan, hidden_gradient, keep)
         for part, logits in chunks:
-            rows = Rows(largest[part], largest[part], log_sum[part])
+            rows = Rows(largest[part], largest[part], log_sum[part], largest[part])
             engine.gradient(logits, target[part], rows, factors[part], plan.options, plan.shard, logits)
         grad_hidden = chunks.finish()
     assert grad_hidden is not None

@@ -21,10 +21,13 @@ from kernels.scale.api import scale_
 
 
 class Details(NamedTuple):
-    """What `details=True` returns: the loss, and without gradients each token's loss and log-sum-exp."""
+    """What `details=True` returns: the loss, and without gradients of each token two numbers.
+
+    They are its cross-entropy, to which the loss may add z-loss and label smoothing, and its log-sum-exp.
+    """
 
     loss: Tensor
-    token_losses: Tensor
+    cross_entropy: Tensor
     lse: Tensor
 
 
@@ -67,17 +70,18 @@ def cross_entropy(
     flat, flat_target = logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
     if in_place and flat.data_ptr() != logits.data_ptr():
         raise ValueError("in_place=True: needs logits that can be seen as (tokens, vocabulary) without a copy")
-    total, token_losses, lse = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+    total, token_losses, lse, plain = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
         flat, flat_target, Plan(options, shard, triton), reduction, in_place
     )
     loss: Tensor = token_losses.view(target.shape) if reduction == "none" else total
     if details:
-        return Details(loss, token_losses.detach().view(target.shape), lse.view(target.shape))
+        plain = plain if options.penalised else token_losses.detach()
+        return Details(loss, plain.view(target.shape), lse.view(target.shape))
     return loss
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """(summed or mean loss, losses of tokens, lse); keeps the gradient of the logits, or for "none" the logits."""
+    """(total loss, losses of tokens, lse, `Rows.plain`); keeps the gradient of the logits, or for "none" the logits."""
 
     @staticmethod
     def forward(
@@ -87,7 +91,7 @@ class _CrossEntropy(torch.autograd.Function):
         plan: Plan,
         reduction: str,
         in_place: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wants = ctx.needs_input_grad[0]
         scale = None
         if reduction == "mean":
@@ -96,11 +100,11 @@ class _CrossEntropy(torch.autograd.Function):
         factor = None if scale is None else scale.to(exact(logits.dtype))
         values = plan.values()
         if now and in_place:
-            token_losses, largest, log_sum = _forward_in_place(logits, target, factor, *values)
+            token_losses, largest, log_sum, plain = _forward_in_place(logits, target, factor, *values)
             torch.autograd.graph.increment_version(logits)
             gradient = logits.detach()
         else:
-            token_losses, largest, log_sum, gradient = _forward(logits, target, factor, now, *values)
+            token_losses, largest, log_sum, plain, gradient = _forward(logits, target, factor, now, *values)
         total = token_losses.sum(dtype=torch.float64)
         total = total if scale is None else total * scale
         ctx.plan, ctx.in_place, ctx.reduction = plan, in_place, reduction
@@ -111,9 +115,9 @@ class _CrossEntropy(torch.autograd.Function):
         elif wants:
             ctx.save_for_backward(logits, target, largest, log_sum)
         lse = largest + log_sum
-        ctx.mark_non_differentiable(lse, total if reduction == "none" else token_losses)
+        ctx.mark_non_differentiable(lse, plain, total if reduction == "none" else token_losses)
         ctx.set_materialize_grads(False)
-        return total, token_losses, lse
+        return total, token_losses, lse, plain
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -160,11 +164,11 @@ def _rows(logits: Tensor, target: Tensor, factor: Tensor | None, out: Tensor | N
 
 @define(
     f"cross_entropy(Tensor logits, Tensor target, Tensor? factor, bool gradients, {SCHEMA})"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 def _forward(
     logits: Tensor, target: Tensor, factor: Tensor | None, gradients: bool, *values: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     out = logits.new_empty(logits.shape) if gradients else None
     rows = _rows(logits, target, factor, out, Plan.of(*values))
     return *rows, logits.new_empty(0) if out is None else out
@@ -172,22 +176,24 @@ def _forward(
 
 @fake(_forward)
 def _(
-    logits: Tensor, target: Tensor, factor: Tensor | None, gradients: bool, *_: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows = [target.new_empty(target.shape, dtype=exact(logits.dtype)) for _ in Rows._fields]
-    return *rows, logits.new_empty(logits.shape if gradients else (0,))  # type: ignore[return-value]
+    logits: Tensor, target: Tensor, factor: Tensor | None, gradients: bool, *values: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rows = Rows.room(target, exact(logits.dtype), Plan.of(*values).options)
+    return *rows, logits.new_empty(logits.shape if gradients else (0,))
 
 
-@define(f"cross_entropy_(Tensor(a!) logits, Tensor target, Tensor? factor, {SCHEMA}) -> (Tensor, Tensor, Tensor)")
+@define(
+    f"cross_entropy_(Tensor(a!) logits, Tensor target, Tensor? factor, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 def _forward_in_place(
     logits: Tensor, target: Tensor, factor: Tensor | None, *values: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _rows(logits, target, factor, logits, Plan.of(*values))
 
 
 @fake(_forward_in_place)
-def _(logits: Tensor, target: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return tuple(target.new_empty(target.shape, dtype=exact(logits.dtype)) for _ in Rows._fields)
+def _(logits: Tensor, target: Tensor, factor: Tensor | None, *values: Any) -> tuple[Tensor, ...]:
+    return Rows.room(target, exact(logits.dtype), Plan.of(*values).options)
 
 
 def _gradient(logits: Tensor, target: Tensor, rows: Rows, factors: Tensor, out: Tensor, plan: Plan) -> None:
@@ -202,7 +208,7 @@ def _backward(
     logits: Tensor, target: Tensor, largest: Tensor, log_sum: Tensor, factors: Tensor, *values: Any
 ) -> Tensor:
     out = logits.new_empty(logits.shape)
-    _gradient(logits, target, Rows(largest, largest, log_sum), factors, out, Plan.of(*values))
+    _gradient(logits, target, Rows(largest, largest, log_sum, largest), factors, out, Plan.of(*values))
     return out
 
 
@@ -218,7 +224,7 @@ def _(logits: Tensor, *_: Any) -> Tensor:
 def _backward_in_place(
     logits: Tensor, target: Tensor, largest: Tensor, log_sum: Tensor, factors: Tensor, *values: Any
 ) -> None:
-    _gradient(logits, target, Rows(largest, largest, log_sum), factors, logits, Plan.of(*values))
+    _gradient(logits, target, Rows(largest, largest, log_sum, largest), factors, logits, Plan.of(*values))
 
 
 @fake(_backward_in_place)

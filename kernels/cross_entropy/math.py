@@ -42,7 +42,12 @@ class Options:
     @property
     def plain(self) -> bool:
         """Whether this is cross-entropy and nothing else."""
-        return self.z_loss == self.label_smoothing == self.softcap == 0.0 and self.logit_scale == 1.0
+        return not self.penalised and self.softcap == 0.0 and self.logit_scale == 1.0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the loss is another number than the cross-entropy of the target."""
+        return self.z_loss > 0 or self.label_smoothing > 0
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,21 @@ class Shard:
 
 
 class Rows(NamedTuple):
-    """One number a token, fp32 or fp64: the loss [nats] (0 where ignored), the largest t and log Σ exp(t - largest)."""
+    """One number a token, fp32 or fp64: the loss [nats] (0 where ignored), the largest t and log Σ exp(t - largest).
+
+    plain: the loss without z-loss and label smoothing; without numbers (0,) where the options have neither.
+    """
 
     loss: Tensor
     largest: Tensor
     log_sum: Tensor
+    plain: Tensor
+
+    @classmethod
+    def room(cls, target: Tensor, dtype: torch.dtype, options: Options) -> Rows:
+        """Return memory for the rows of these targets (tokens,)."""
+        loss, largest, log_sum = (target.new_empty(len(target), dtype=dtype) for _ in range(3))
+        return cls(loss, largest, log_sum, target.new_empty(len(target) if options.penalised else 0, dtype=dtype))
 
 
 class Engine(Protocol):
@@ -150,14 +165,18 @@ def losses(statistics: Tensor, target: Tensor, options: Options, vocabulary: int
     """
     largest, total, wanted, summed = statistics
     log_sum = total.log()
-    loss = log_sum + (largest - wanted)
+    plain = loss = log_sum + (largest - wanted)
     if options.label_smoothing:
         spread = log_sum + (largest - summed / vocabulary)
         loss = (1 - options.label_smoothing) * loss + options.label_smoothing * spread
     if options.z_loss:
         loss = loss + options.z_loss * (largest + log_sum).square()
-    loss = torch.where((target < 0) | (target >= vocabulary), torch.nan, loss)
-    return Rows(torch.where(target == options.ignore_index, 0.0, loss), largest, log_sum)
+
+    def counted(values: Tensor) -> Tensor:
+        values = torch.where((target < 0) | (target >= vocabulary), torch.nan, values)
+        return torch.where(target == options.ignore_index, 0.0, values)
+
+    return Rows(counted(loss), largest, log_sum, counted(plain) if options.penalised else loss.new_empty(0))
 
 
 def check_targets(target: Tensor, options: Options, vocabulary: int) -> None:
@@ -268,4 +287,4 @@ def _softmax_in_place(logits: Tensor, target: Tensor, options: Options) -> Rows:
     if some:
         loss = torch.where(ignored, 0.0, loss)
         logits.masked_fill_(ignored[:, None], 0.0)
-    return Rows(loss, largest, log_sum)
+    return Rows(loss, largest, log_sum, loss.new_empty(0))

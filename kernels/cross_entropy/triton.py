@@ -215,10 +215,10 @@ def gradient_kernel(
 
 @triton.jit
 def fused_kernel(
-    logits, target, factor, loss, largest_out, log_sum_out, out, logits_stride, out_stride, columns, ignore_index,
-    scale, softcap, smoothing, share, z_loss,
-    SCALED: tl.constexpr, CAPPED: tl.constexpr, SMOOTHED: tl.constexpr, FACTOR: tl.constexpr, WRITE: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    logits, target, factor, loss, largest_out, log_sum_out, plain_out, out, logits_stride, out_stride, columns,
+    ignore_index, scale, softcap, smoothing, share, z_loss,
+    SCALED: tl.constexpr, CAPPED: tl.constexpr, SMOOTHED: tl.constexpr, PENALISED: tl.constexpr,
+    FACTOR: tl.constexpr, WRITE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write one row's loss, largest t and log Σ exp(t - largest) and, if WRITE, its gradient, maybe over the logits."""
     scale, softcap, smoothing = fp32(scale), fp32(softcap), fp32(smoothing)
@@ -232,10 +232,12 @@ def fused_kernel(
     largest, total, summed = _row_statistics(row, columns, scale, softcap, SCALED, CAPPED, SMOOTHED, BLOCK, STAGES)
     log_sum = tl.log(total)
     value = log_sum + (largest - chosen)
+    keep = token != ignore_index
+    if PENALISED:
+        tl.store(plain_out + number, tl.where(keep, value, 0.0))
     if SMOOTHED:
         value = (1.0 - smoothing) * value + smoothing * (log_sum + (largest - summed / columns))
     value += z_loss * (largest + log_sum) * (largest + log_sum)
-    keep = token != ignore_index
     tl.store(loss + number, tl.where(keep, value, 0.0))
     tl.store(largest_out + number, largest)
     tl.store(log_sum_out + number, log_sum)
@@ -292,15 +294,15 @@ class Kernels:
         """See Engine."""
         logits = _rows_dense(logits)
         rows, columns = logits.shape
-        result = Rows(*(logits.new_empty(rows, dtype=torch.float32) for _ in Rows._fields))
+        result = Rows.room(target, torch.float32, options)
         smoothing = float(options.label_smoothing)
         written = logits if out is None else out
         launch.launch(
             fused_kernel, (rows,), logits, target, target if factor is None else factor, *result, written,
             logits.stride(0), written.stride(0), columns, options.ignore_index,
             float(options.logit_scale), float(options.softcap or 1.0), smoothing, smoothing / columns,
-            float(options.z_loss), **_flags(options), SMOOTHED=smoothing > 0, FACTOR=factor is not None,
-            WRITE=out is not None, **_meta(columns, options),
+            float(options.z_loss), **_flags(options), SMOOTHED=smoothing > 0, PENALISED=options.penalised,
+            FACTOR=factor is not None, WRITE=out is not None, **_meta(columns, options),
         )  # fmt: skip
         return result
 

@@ -47,11 +47,15 @@ def linear(rank: int, dtype: torch.dtype, vocabulary: int) -> None:
         block = slice(rank * tokens // RANKS, (rank + 1) * tokens // RANKS) if way == "reduce_scatter" else slice(None)
         part = hidden.detach()[block].clone().requires_grad_()
         held = weight.detach()[mine].clone().requires_grad_()
-        loss: Any = kernels.linear_cross_entropy(
+        details: Any = kernels.linear_cross_entropy(
             part, held, target, reduction=reduction, group=dist.group.WORLD, vocabulary=(mine.start, vocabulary),
-            hidden_gradient=way, recompute=again, **options,
+            hidden_gradient=way, recompute=again, details=True, **options,
         )  # fmt: skip
+        loss = details.loss
         close(loss, whole, dtype)
+        shape = {name: value for name, value in options.items() if name in {"softcap", "logit_scale"}}
+        bare = cross_entropy(hidden @ weight.t(), target, reduction="none", **shape)
+        close(details.cross_entropy, bare, dtype)
         grad_hidden, grad_weight = torch.autograd.grad(loss, (part, held), up.to(loss.dtype))
         if way == "partial":
             dist.all_reduce(grad_hidden)

@@ -32,7 +32,7 @@ def room(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 
 def losses(columns: int, options: Options) -> None:
     logits, target, numbers = room(ROWS, columns), torch.zeros(ROWS, dtype=torch.int64), room(ROWS, dtype=FP32)
-    engine, rows = Kernels(), Rows(numbers, numbers, numbers)
+    engine, rows = Kernels(), Rows(numbers, numbers, numbers, numbers)
     engine.fused(logits, target, options, logits, torch.ones(()))
     engine.statistics(logits, target, options, whole(columns))
     engine.gradient(logits, target, rows, numbers, options, whole(columns), logits)

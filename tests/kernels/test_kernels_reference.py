@@ -158,6 +158,25 @@ def test_gradients_of_the_losses_are_those_of_finite_differences(options: dict[s
     assert torch.autograd.gradcheck(direct, ((hidden @ weight.t()).detach().requires_grad_(),))
 
 
+@pytest.mark.parametrize("options", oracle.OPTIONS, ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_details_have_the_cross_entropy_without_what_the_loss_adds(options: dict[str, Any], reduction: Any) -> None:
+    hidden, weight, target = inputs()
+    logits = (hidden @ weight.t()).detach().requires_grad_()
+    shape = {name: value for name, value in options.items() if name in {"softcap", "logit_scale"}}
+    wanted = oracle.cross_entropy(logits, target, reduction="none", **shape)
+    given = {"reduction": reduction, "details": True, **options}
+    for details in (
+        *(kernels.linear_cross_entropy(hidden, weight, target, recompute=again, **given) for again in (False, True)),
+        *(kernels.cross_entropy(logits * 1, target, in_place=there, **given) for there in (False, True)),
+    ):
+        assert isinstance(details, kernels.Details)
+        torch.testing.assert_close(details.cross_entropy, wanted)
+        assert not details.cross_entropy.requires_grad
+        loss = oracle.cross_entropy(logits, target, reduction=reduction, **options)
+        torch.testing.assert_close(details.loss, loss)
+
+
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_gradients_of_the_layers_are_those_of_finite_differences(interleaved: bool) -> None:
     x, other, weight = (torch.randn(3, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.rope.api import rope
@@ -13,8 +16,11 @@ from train.model.attention.gqa import Attention
 from train.model.init import initialise
 from train.model.rope import rotations
 from train.model.transformer import Transformer
-from train.spec.config import ModelConfig
+from train.runtime.distributed import World
+from train.spec.config import ModelConfig, OptimConfig, RunConfig
 from train.spec.counts import head_dim
+from train.spec.labels import IGNORED
+from train.trainer import Trainer
 
 
 def plain_attention(layer: Attention, x: Tensor, config: ModelConfig) -> Tensor:
@@ -77,6 +83,47 @@ def test_rope_keeps_lengths_and_sees_only_distances() -> None:
         diagonal = scores.diagonal(distance)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-5)
     assert scores.std() > 1e-3
+
+
+@pytest.mark.parametrize(("z_loss", "smoothing"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.2), (0.1, 0.2)])
+def test_gradients_are_those_of_the_objective_and_the_loss_is_the_cross_entropy(
+    z_loss: float, smoothing: float
+) -> None:
+    config = ModelConfig(width=16, layers=1, head_dim=8, logit_softcap=3.0, mup_base_width=4, mup_base_head_dim=8)
+    model = Transformer(config, 30, 6).double()
+    initialise(model, 4)
+    model.penalise(OptimConfig(z_loss=z_loss, label_smoothing=smoothing))
+    tokens, targets = torch.randint(0, 30, (3, 6)), torch.randint(0, 30, (3, 6))
+    targets[0, :4] = IGNORED
+    logits = model(tokens).flatten(0, 1)
+    counted = targets.flatten() != IGNORED
+    plain = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    objective = F.cross_entropy(
+        logits, targets.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+    )
+    objective = objective + z_loss * logits[counted].logsumexp(-1).square().sum()
+    loss = model(tokens, targets)
+    torch.testing.assert_close(loss, plain, rtol=1e-12, atol=0)
+    weights = list(model.parameters())
+    for ours, theirs in zip(torch.autograd.grad(loss, weights), torch.autograd.grad(objective, weights), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens, targets), plain, rtol=1e-12, atol=0)
+        model.each = True
+        each = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none")
+        torch.testing.assert_close(model(tokens, targets).flatten(), each, rtol=1e-12, atol=1e-15)
+
+
+def test_the_config_says_what_is_trained_on_besides_the_cross_entropy(tiny: RunConfig, tmp_path: Path) -> None:
+    def first(**penalties: float) -> list[float]:
+        config = replace(tiny, optim=replace(tiny.optim, **penalties))  # type: ignore[arg-type]
+        return [float(found) for found in Trainer(config, tmp_path, World(), torch.device("cpu")).train_step()]
+
+    loss, norm = first()
+    for penalties in ({"z_loss": 0.1}, {"label_smoothing": 0.3}):
+        same, other = first(**penalties)
+        assert same == pytest.approx(loss, rel=1e-6)
+        assert other != pytest.approx(norm, rel=1e-2)
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -69,6 +69,7 @@ def _run(config: ModelConfig, optim: OptimConfig, steps: int, seed: int) -> dict
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     model = Transformer(config, VOCABULARY, LENGTH)
     model.materialise(torch.device("cpu"))
+    model.penalise(optim)
     initialise(model, seed)
     optimizer = make_optimizer(model.named_parameters(), model.specs, config, optim)
     before = _outputs(model, inputs)

@@ -21,7 +21,7 @@ from train.model.params import ParamSpec, parameter, same_tensor, specs_of
 from train.model.rope import rotations
 from train.precision.product import shaped
 from train.spec import mup
-from train.spec.config import ModelConfig
+from train.spec.config import ModelConfig, OptimConfig
 from train.spec.counts import window_of
 from train.spec.labels import IGNORED
 
@@ -78,6 +78,8 @@ class LMHead(nn.Module):
         self.scale, self.softcap = mup.output_scale(config), config.logit_softcap
         self.group: Any = None
         """The process group over which the vocabulary is cut, if it is; set by train.parallel.tensor."""
+        self.z_loss = self.label_smoothing = 0.0
+        """What is trained on besides the cross-entropy; see `Transformer.penalise`."""
 
     def logits(self, hidden: Tensor, tied: Tensor | None) -> Tensor:
         """Return the logits (batch, length, vocab_size) of hidden (batch, length, width), where the weight is whole."""
@@ -89,8 +91,9 @@ class LMHead(nn.Module):
     def loss(self, hidden: Tensor, targets: Tensor, tied: Tensor | None, each: bool = False) -> Tensor:
         """Return the summed cross-entropy [nats] of hidden (batch, length, width) against targets (batch, length).
 
-        An fp64 scalar, or with `each` every token's own, fp32 (batch, length), for use without gradients. The logits,
-        the largest tensor of a small model, never exist as a whole.
+        An fp64 scalar, or with `each` every token's own, fp32 (batch, length), for use without gradients. With z-loss
+        or label smoothing the number is the cross-entropy still, its gradient that of the objective with both. The
+        logits, the largest tensor of a small model, never exist as a whole.
         """
         loss: Tensor = self(self._scaled(hidden), targets, tied, each)
         return loss
@@ -102,18 +105,24 @@ class LMHead(nn.Module):
         """Return `loss` of hidden states that have their factor: what sharding hooks to sees them so."""
         weight = self.weight if tied is None else tied
         assert weight is not None
+        penalised = torch.is_grad_enabled() and (self.z_loss > 0 or self.label_smoothing > 0)
         loss = linear_cross_entropy(
             hidden,
             shaped(weight, -1, hidden.shape[-1]),
             targets,
             reduction="none" if each else "sum",
             ignore_index=IGNORED,
+            z_loss=self.z_loss if penalised else 0.0,
+            label_smoothing=self.label_smoothing if penalised else 0.0,
             softcap=self.softcap or None,
             group=self.group,
             hidden_gradient="partial",
+            details=penalised,
         )
-        assert isinstance(loss, Tensor)
-        return loss
+        if isinstance(loss, Tensor):
+            return loss
+        # The gradient of one, the number of the other.
+        return loss.cross_entropy.sum(dtype=torch.float64) + (loss.loss - loss.loss.detach())
 
 
 class Block(nn.Module):
@@ -211,6 +220,11 @@ class Transformer(nn.Module):
         x = self.norm(x)
         tied = self._embedding.weight if self.output.weight is None else None
         return self.output.logits(x, tied) if targets is None else self.output.loss(x, targets, tied, self.each)
+
+    def penalise(self, optim: OptimConfig) -> None:
+        """Add z-loss and label smoothing to what is trained on, where this part has the head."""
+        if self.output is not None:
+            self.output.z_loss, self.output.label_smoothing = optim.z_loss, optim.label_smoothing
 
     def materialise(self, device: torch.device) -> None:
         """Give a module made on the meta device memory on `device`, and its rotations; weights are left undefined."""

@@ -47,6 +47,7 @@ def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.dev
     In this order: tensor parallelism shards weights; context parallelism, fp8, checkpointing and compile change how
     blocks run; data parallelism wraps. FSDP2 shards weights on the meta device, so no rank ever holds a whole model.
     """
+    module.penalise(config.optim)
     if mesh.axes.tp > 1:
         from train.parallel.tensor import shard
 

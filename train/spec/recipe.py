@@ -41,11 +41,11 @@ def _rule(config: RunConfig, counts: Params, tokens: int) -> float:
 def _check_optimizer(optim: OptimConfig) -> None:
     for name in ("lr_scale", "embedding_lr_scale", "head_lr_scale", "norm_lr_scale", "eps"):
         _positive(f"optim.{name}", getattr(optim, name))
-    for name in ("weight_decay", "head_decay", "embedding_decay", "norm_decay", "grad_clip"):
+    for name in ("weight_decay", "head_decay", "embedding_decay", "norm_decay", "z_loss", "grad_clip"):
         value = getattr(optim, name)
         if value is not None and value < 0:
             raise ValueError(f"optim.{name}={value} is not allowed: it is 0 (off) or positive")
-    for name in ("beta1", "beta2", "momentum"):
+    for name in ("beta1", "beta2", "momentum", "label_smoothing"):
         value = getattr(optim, name)
         if not 0 <= value < 1:
             raise ValueError(f"optim.{name}={value} is not allowed: it is at least 0 and below 1")

@@ -59,6 +59,16 @@ def test_options(options: dict[str, Any], reduction: Any) -> None:
     compare(ours, theirs, [logits], ulps=16, factor=2.0, rest=[target])
 
 
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_cross_entropy_beside_the_loss(options: dict[str, Any]) -> None:
+    logits, target = drawn("random", 5, 300, torch.float32)
+    shape = {name: value for name, value in options.items() if name in {"softcap", "logit_scale"}}
+    details = kernels.cross_entropy(logits.to(DEVICE), target.to(DEVICE), details=True, **options)
+    assert isinstance(details, kernels.Details)
+    plain, exact = (oracle.cross_entropy(x, target, reduction="none", **shape) for x in (logits, logits.double()))
+    check(details.cross_entropy, plain, exact, ulps=16, factor=2.0)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 127), (2, 4097), (2, 9000), (0, 17)])
 def test_ragged_sizes(rows: int, columns: int) -> None:
     logits, target = drawn("random", max(rows, 1), columns, torch.float32)

@@ -19,7 +19,7 @@ class Cell:
     """One layout and what has to hold for it over `steps` steps of up to `sequences` sequences; the last one is short.
 
     masked: a good part of the targets is not trained on, more of some sequences than of others. documents: attention
-    stays within documents of a few tokens. gradient: bound on the
+    stays within documents of a few tokens. penalised: z-loss and label smoothing are on. gradient: bound on the
     relative error of each weight's gradient in the first step, and of the gradient norm in every step. loss: bound on
     the absolute error of each step's loss [nats/token]. overflows: some steps are skipped, the same ones by all ranks
     and the reference. bitwise: losses and first gradients are the same bit for bit; then reference_micro is the
@@ -31,6 +31,7 @@ class Cell:
     model: ModelConfig = MODEL
     sequences: int = 8
     masked: bool = False
+    penalised: bool = False
     documents: bool = False
     clip: float = 1.0
     compile: CompileConfig = field(default_factory=CompileConfig)
@@ -88,6 +89,7 @@ EAGER = (
         ),
         Cell("tp 2 x 2 copies", parallel(tp=2, dp_replicate=2), masked=True),
         Cell("cp 2 x fsdp 2", parallel(cp=2, dp_shard=2), masked=True),
+        Cell("tp 2 x fsdp 2, tied, z-loss", parallel(tp=2, dp_shard=2), TIED, masked=True, penalised=True),
         Cell("cp 2 x ddp 2", parallel(cp=2, dp_replicate=2, strategy="ddp"), TIED),
         Cell("one process, accumulated", parallel(dp_replicate=1, micro_batch_sequences=3), masked=True),
     ),

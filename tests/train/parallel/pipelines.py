@@ -62,6 +62,13 @@ ALL = (
         ),
         Cell("pp 2 x tp 2, interleaved", parallel(pp=2, tp=2, pp_schedule="interleaved", **FEW), SHALLOW, clip=0.05),
         Cell("pp 2 x tp 2, zbv", parallel(pp=2, tp=2, pp_schedule="zbv", **FEW), SHALLOW),
+        Cell(
+            "pp 2 x tp 2, zbv, z-loss",
+            parallel(pp=2, tp=2, pp_schedule="zbv", **FEW),
+            SHALLOW,
+            masked=True,
+            penalised=True,
+        ),
         Cell("pp 2 x cp 2, 1f1b", parallel(pp=2, cp=2, **FEW), SHALLOW, masked=True),
     ),
 )

@@ -102,7 +102,9 @@ def config_of(cell: Cell, data_root: Path, layout: ParallelConfig, device: str) 
             ),
             # Small enough that rounding does not grow into another trajectory within the run: its losses stay at a
             # fifth of their bound or less, as other processors take sums in another order.
-            optim=OptimConfig(lr=2e-4, grad_clip=cell.clip),
+            optim=OptimConfig(
+                lr=2e-4, grad_clip=cell.clip, z_loss=1e-2 * cell.penalised, label_smoothing=0.1 * cell.penalised
+            ),
             batch=BatchConfig(tokens=batch * LENGTH),
             budget=BudgetConfig(tokens=((cell.steps - 1) * batch + 3) * LENGTH),
             precision=cell.precision,

@@ -34,6 +34,7 @@ TINY = 1e-12
 POSITIVE = "it must be positive"
 NOT_NEGATIVE = "it is 0 or positive"
 SHARE = "it is a share between 0 and 1"
+BELOW_ONE = ("beta1", "beta2", "momentum", "label_smoothing")
 MUP = {"model": {"mup_base_width": 32, "mup_base_head_dim": 4, "head_dim": 32}}
 LIMITS: list[tuple[str, Any, Any, str]] = [
     ("optim.lr", TINY, 0.0, POSITIVE),
@@ -46,9 +47,10 @@ LIMITS: list[tuple[str, Any, Any, str]] = [
     ("optim.head_decay", 0.0, -TINY, "it is 0 (off) or positive"),
     ("optim.embedding_decay", 0.0, -TINY, "it is 0 (off) or positive"),
     ("optim.norm_decay", 0.0, -TINY, "it is 0 (off) or positive"),
+    ("optim.z_loss", 0.0, -TINY, "it is 0 (off) or positive"),
     ("optim.grad_clip", 0.0, -TINY, "it is 0 (off) or positive"),
-    *[(f"optim.{name}", 0.0, -TINY, "at least 0 and below 1") for name in ("beta1", "beta2", "momentum")],
-    *[(f"optim.{name}", 1 - TINY, 1.0, "at least 0 and below 1") for name in ("beta1", "beta2", "momentum")],
+    *[(f"optim.{name}", 0.0, -TINY, "at least 0 and below 1") for name in BELOW_ONE],
+    *[(f"optim.{name}", 1 - TINY, 1.0, "at least 0 and below 1") for name in BELOW_ONE],
     ("optim.muon_iterations", 1, 0, POSITIVE),
     ("optim.nonfinite_limit", 1, 0, POSITIVE),
     *[(f"schedule.{name}_fraction", 0.0, -TINY, SHARE) for name in ("warmup", "decay", "final_lr")],
