@@ -1,7 +1,8 @@
 """Casts to the 8-bit float formats, with scales by row or for the whole tensor, as `torch._scaled_mm` takes them.
 
     scale = max |x| / largest number of the format,  values = x / scale,  so that values · scale ≈ x
-(Micikevicius et al. 2022, "FP8 formats for deep learning"). The transposed copy is what the product for the weight's
+(Micikevicius et al. 2022, "FP8 formats for deep learning"). Rows are divided by their scales, a whole tensor is
+multiplied by the inverse of its one. The transposed copy is what the product for the weight's
 gradient needs: by row it has scales of its own, one for each of its rows, which are columns of x.
 """
 
@@ -78,23 +79,20 @@ def _reference(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     wide, most = x.float(), torch.finfo(dtype).max
 
-    def cast(inverse: Tensor) -> Tensor:
-        return (wide * inverse).clamp(-most, most).to(dtype)
-
-    def size_of(axis: int) -> Tensor:
-        return wide.abs().amax(axis, keepdim=True).clamp(min=LEAST)
+    def by(axis: int) -> tuple[Tensor, Tensor]:
+        # On a GPU torch makes of a division by a number the product that `scale_of` is, on a CPU it divides.
+        scale = wide.abs().amax(axis, keepdim=True).clamp(min=LEAST) / most
+        return (wide / scale).clamp(-most, most).to(dtype), scale
 
     nothing = x.new_empty((0, 0), dtype=dtype), x.new_empty((0, 0), dtype=torch.float32)
     if by_row:
-        size = size_of(1)
-        values = cast(_inverse(size, dtype))
         if not transposed:
-            return values, scale_of(size, dtype), *nothing
-        other = size_of(0)
-        copy = cast(_inverse(other, dtype)).t().contiguous()
-        return values, scale_of(size, dtype), copy, scale_of(other, dtype).t().contiguous()
+            return *by(1), *nothing
+        copy, copy_scale = by(0)
+        return *by(1), copy.t().contiguous(), copy_scale.t().contiguous()
     size = wide.abs().amax().clamp(min=LEAST) if largest is None else _given(largest)
-    values, found = cast(_inverse(size, dtype)), scale_of(size, dtype)
+    values = (wide * _inverse(size, dtype)).clamp(-most, most).to(dtype)
+    found = scale_of(size, dtype)
     return (values, found, values.t().contiguous(), found.clone()) if transposed else (values, found, *nothing)
 
 
@@ -114,12 +112,11 @@ def _by_triton(
         return values, scales, copy, copy_scale
     goal = copy if transposed else None
     if by_row:
-        by_rows, by_columns = (size.clamp_(min=LEAST) for size in triton.sizes(x, transposed))
-        scales.view(-1).copy_(scale_of(by_rows, dtype))
-        others = _inverse(by_columns, dtype) if transposed else None
-        triton.tiles(x, _inverse(by_rows, dtype), others, values, goal)
+        by_rows, by_columns = (scale_of(size.clamp_(min=LEAST), dtype) for size in triton.sizes(x, transposed))
+        triton.tiles(x, by_rows, by_columns if transposed else None, values, goal)
+        scales.view(-1).copy_(by_rows)
         if transposed:
-            copy_scale.view(-1).copy_(scale_of(by_columns, dtype))
+            copy_scale.view(-1).copy_(by_columns)
         return values, scales, copy, copy_scale
     size = triton.sizes(x, False)[0].amax().clamp_(min=LEAST) if largest is None else _given(largest)
     scales.copy_(scale_of(size, dtype))

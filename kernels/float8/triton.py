@@ -17,9 +17,9 @@ from kernels.core.launch_table import launch_of
 
 
 @triton.jit
-def _cast(x, inverse, most, out):
-    """Return x · inverse, held within ±most, in out's format."""
-    value = tl.minimum(tl.maximum(x * inverse, -most), most)
+def _cast(x, scaled, most, out):
+    """Return x as `scaled`, held within ±most, in out's format."""
+    value = tl.minimum(tl.maximum(scaled, -most), most)
     unlike = x != x  # noqa: PLR0124 - NaN, which stays
     return tl.where(unlike, x, value).to(out.dtype.element_ty)
 
@@ -33,8 +33,9 @@ def rowwise_kernel(x, out, scale_out, x_stride, columns, most, least, BLOCK: tl.
     inside = column < columns
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     size = tl.maximum(tl.max(tl.abs(value), 0), least)
-    tl.store(scale_out + row, size * tl.div_rn(fp32(1.0), most))
-    tl.store(out + row * columns + column, _cast(value, tl.div_rn(fp32(1.0), size) * most, most, out), mask=inside)
+    scale = size * tl.div_rn(fp32(1.0), most)
+    tl.store(scale_out + row, scale)
+    tl.store(out + row * columns + column, _cast(value, tl.div_rn(value, scale), most, out), mask=inside)
 
 
 @triton.jit
@@ -63,21 +64,25 @@ def sizes_kernel(
 
 @triton.jit
 def tiles_kernel(
-    x, row_inverse, column_inverse, out, transposed, x_stride, rows, columns, most,
+    x, factor, column_scale, out, transposed, x_stride, rows, columns, most,
     BY_ROW: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write one tile of x times its inverse scale to out and, with COPY, to the transposed copy with its own scale."""
+    """Write one tile of x to out, times `factor` or BY_ROW over its row's, and with COPY to the transposed copy."""
     most = fp32(most)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     held = (row < rows)[:, None] & (column < columns)[None, :]
     value = tl.load(x + row[:, None] * x_stride + column[None, :], mask=held, other=0.0).to(tl.float32)
-    inverse = tl.load(row_inverse + (row if BY_ROW else row * 0), mask=row < rows, other=1.0)[:, None]
-    tl.store(out + row[:, None] * columns + column[None, :], _cast(value, inverse, most, out), mask=held)
+    scaled = value
+    if BY_ROW:
+        scaled = tl.div_rn(value, tl.load(factor + row, mask=row < rows, other=1.0)[:, None])
+    else:
+        scaled = value * tl.load(factor)
+    tl.store(out + row[:, None] * columns + column[None, :], _cast(value, scaled, most, out), mask=held)
     if COPY:
         if BY_ROW:
-            inverse = tl.load(column_inverse + column, mask=column < columns, other=1.0)[None, :]
-        cast = _cast(value, inverse, most, out)
+            scaled = tl.div_rn(value, tl.load(column_scale + column, mask=column < columns, other=1.0)[None, :])
+        cast = _cast(value, scaled, most, out)
         place = transposed + column.to(tl.int64)[:, None] * rows + row[None, :]
         tl.store(place, tl.trans(cast), mask=tl.trans(held))
 
@@ -103,14 +108,14 @@ def sizes(x: Tensor, by_column: bool) -> tuple[Tensor, Tensor]:
     return by_rows.amax(0), by_columns.amax(0)
 
 
-def tiles(x: Tensor, inverse: Tensor, column_inverse: Tensor | None, out: Tensor, transposed: Tensor | None) -> None:
-    """Fill out and maybe the transposed copy from x and the inverse scales, () or (rows,) and (columns,)."""
+def tiles(x: Tensor, factor: Tensor, column_scale: Tensor | None, out: Tensor, transposed: Tensor | None) -> None:
+    """Fill out and maybe the transposed copy from x and its inverse scale (), or the scales (rows,) and (columns,)."""
     rows, columns = x.shape
     grid, meta = _grid(rows, columns, transposed is not None)
     launch.launch(
-        tiles_kernel, grid, x, inverse, inverse if column_inverse is None else column_inverse, out,
+        tiles_kernel, grid, x, factor, factor if column_scale is None else column_scale, out,
         out if transposed is None else transposed, x.stride(0), rows, columns, torch.finfo(out.dtype).max,
-        BY_ROW=inverse.dim() == 1, COPY=transposed is not None, **meta,
+        BY_ROW=factor.dim() == 1, COPY=transposed is not None, **meta,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 import kernels
 from tests.kernels.oracle import DTYPES, check, digest
 from tests.kernels.oracle import cross_entropy as plain_cross_entropy
+from train.precision.float8 import rowwise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -221,6 +222,28 @@ def test_adamw_past_32_bits() -> None:
     numbers: dict[str, Any] = {"lr": 0.25, "betas": (0.9, 0.99), "eps": 0.0, "weight_decay": 0.0}
     kernels.adamw_step([weight], [grad], [mean], [square], step=1, **numbers)
     assert bool((weight == 0.75).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(48, 64), (33, 70), (1000, 4096), (16, 40_000)])
+def test_fp8_by_row_is_torchs_expression_to_the_bit(rows: int, columns: int, dtype: torch.dtype) -> None:
+    x = (drawn(rows, columns) * torch.linspace(-8, 8, rows, device="cuda").exp()[:, None]).to(dtype)
+    x[3] = 0.0
+    factor = x.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / 448.0
+    values = (x.float() / factor).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+    with kernels.use("triton"):
+        ours = kernels.cast_fp8(x)
+    assert digest([ours.values, ours.scale]) == digest([values, factor])
+
+
+def test_the_trainers_rowwise_product_is_the_same_through_the_kernel_and_without() -> None:
+    found = []
+    for mode in ("triton", "reference"):
+        x, weight = (drawn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate([(256, 512), (128, 512)]))
+        with kernels.use(mode):
+            y = rowwise(x, weight)
+            found.append(digest([y, *torch.autograd.grad(y, (x, weight), drawn(256, 128, seed=2))]))
+    assert found[0] == found[1]
 
 
 def test_fp8_feeds_the_scaled_product() -> None:

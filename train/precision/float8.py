@@ -25,20 +25,8 @@ from train.precision.product import Product
 from train.spec.config import PrecisionConfig
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-_TINY = 1e-12
 Narrowed: TypeAlias = tuple[Tensor, Tensor]
 """Numbers in fp8 and the fp32 factor that brings them back."""
-
-
-def narrowed(x: Tensor, dtype: torch.dtype, dim: int | None = None) -> Narrowed:
-    """Return x in fp8 and the fp32 factor that brings it back: of all of x, or one per row along `dim` (kept).
-
-    The factor is the largest magnitude over the format's largest number; zeros stay zeros.
-    """
-    largest = x.abs().amax() if dim is None else x.abs().amax(dim=dim, keepdim=True)
-    limit = torch.finfo(dtype).max
-    factor = largest.float().clamp(min=_TINY) / limit
-    return (x.float() / factor).clamp(-limit, limit).to(dtype), factor
 
 
 def convert(blocks: Mapping[int, nn.Module], layers: int, config: PrecisionConfig) -> int:
@@ -244,18 +232,16 @@ class _Rowwise(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         weight = weight.to(x.dtype)
         ctx.save_for_backward(x, weight)
-        x8, x_factor = narrowed(x, FORWARD, dim=1)
-        w8, w_factor = narrowed(weight, FORWARD, dim=1)
-        return _product((x8, x_factor), (w8.t(), w_factor.t()), x.dtype, fast=True)
+        x8, w8 = cast_fp8(x, dtype=FORWARD), cast_fp8(weight, dtype=FORWARD)
+        return _product((x8.values, x8.scale), (w8.values.t(), w8.scale.t()), x.dtype, fast=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            g8, g_factor = narrowed(grads[0], FORWARD, dim=1)
-            w8, w_factor = narrowed(weight, FORWARD, dim=0)
-            grad_x = _product((g8, g_factor), (_columns_first(w8), w_factor), x.dtype, fast=False)
+            g8, w8 = cast_fp8(grads[0], dtype=FORWARD), cast_fp8(weight.t().contiguous(), dtype=FORWARD)
+            grad_x = _product((g8.values, g8.scale), (w8.values.t(), w8.scale.t()), x.dtype, fast=False)
         if ctx.needs_input_grad[1]:
             grad_weight = grads[0].t() @ x
         return grad_x, grad_weight

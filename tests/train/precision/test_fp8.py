@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from kernels.float8.api import cast_fp8
 from train.parallel.float8_all_gather import Float8Shard
-from train.precision.float8 import BACKWARD, FORWARD, Received, convert, narrowed, rowwise, tensorwise
+from train.precision.float8 import BACKWARD, FORWARD, Received, convert, rowwise, tensorwise
 from train.precision.product import Product
 from train.spec.config import PrecisionConfig
 
@@ -59,15 +60,26 @@ def test_under_autocast_the_product_comes_out_in_its_format() -> None:
     assert weight.grad is not None and weight.grad.dtype is torch.float32
 
 
+@pytest.mark.parametrize("by", ["row", "tensor"])
 @pytest.mark.parametrize("dtype", [FORWARD, BACKWARD])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_the_largest_magnitude_fills_the_format(dtype: torch.dtype, scale: float) -> None:
-    x = torch.tensor([-3.0, 1.5, 0.0]) * scale
-    values, factor = narrowed(x, dtype)
+def test_the_largest_magnitude_fills_the_format(by: Any, dtype: torch.dtype, scale: float) -> None:
+    x = torch.tensor([[-3.0, 1.5, 0.0]]) * scale
+    values, factor, _, _ = cast_fp8(x, dtype=dtype, by=by)
     if scale > 1e-20:  # below, the factor ends at its smallest so that zeros do not divide by zero
         assert float(values.float().abs().max()) == torch.finfo(dtype).max
-        assert (values.float() * factor).tolist() == pytest.approx(x.tolist(), rel=1e-6)
+        torch.testing.assert_close(values.float() * factor, x, rtol=1e-6, atol=0)
     assert torch.isfinite(values.float()).all()
+
+
+def test_rows_are_narrowed_by_the_expression_that_runs_began_with() -> None:
+    x = torch.randn(50, 96, generator=torch.Generator().manual_seed(5)) * torch.logspace(-6, 6, 50)[:, None]
+    for given in (x, x.bfloat16(), x.t().contiguous()):
+        factor = given.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / 448.0
+        values = (given.float() / factor).clamp(-448.0, 448.0).to(FORWARD)
+        ours = cast_fp8(given)
+        assert torch.equal(ours.scale, factor)
+        assert torch.equal(ours.values.view(torch.uint8), values.view(torch.uint8))
 
 
 def test_zeros_stay_zeros() -> None:
