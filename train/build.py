@@ -20,9 +20,9 @@ from train.optim.build import make_optimizer
 from train.optim.optimizer import Optimizer
 from train.parallel.context import cut_batch
 from train.parallel.mesh import Mesh, make_mesh
-from train.parallel.model_part import Stage
+from train.parallel.model_part import ModelPart
 from train.parallel.parallel_model import ParallelModel
-from train.parallel.parallelize import Fill, make_stages
+from train.parallel.parallelize import Fill, make_parts
 from train.precision import policy
 from train.precision.policy import formats
 from train.runtime import sdpa_backends
@@ -86,24 +86,24 @@ def build_model(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill 
     use_cache(config.compile.cache)
     sdpa_backends.prefer(device)
     torch.manual_seed(config.seed * 1_000_003 + mesh.world.rank)
-    stages = make_stages(config, mesh, device, fill or _fill(config))
+    parts = make_parts(config, mesh, device, fill or _fill(config))
     length = config.data.sequence_length
     micro = config.parallel.micro_batch_sequences or micro_batch_sequences(config.model, length, device.type)
     assert config.batch.tokens is not None
     micro = even(mesh.most(config.batch.tokens // length), micro)
     return ParallelModel(
-        stages,
+        parts,
         mesh,
         device,
         micro,
         formats(config.precision),
-        pipeline=_pipeline(config, mesh, stages, device, micro) if mesh.axes.pp > 1 else None,
-        filler=_filler(config, mesh, stages, device) if config.memory.checkpointing == "budget" else None,
+        pipeline=_pipeline(config, mesh, parts, device, micro) if mesh.axes.pp > 1 else None,
+        filler=_filler(config, mesh, parts, device) if config.memory.checkpointing == "budget" else None,
     )
 
 
 def build_optimizer(config: RunConfig, model: ParallelModel) -> Optimizer:
-    """Return one optimizer over the weights of all stages here."""
+    """Return one optimizer over the weights of all parts here."""
     optimizer = make_optimizer(
         list(model.named_parameters()),
         {name: spec for module in model.modules for name, spec in module.specs.items()},
@@ -127,9 +127,9 @@ def _fill(config: RunConfig) -> Fill:
     return lambda module: load_initial_weights(module, Path(place))
 
 
-def _filler(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: torch.device) -> Filler:
+def _filler(config: RunConfig, mesh: Mesh, parts: tuple[ModelPart, ...], device: torch.device) -> Filler:
     """Return what fills the device with activations; ranks choose alike, by the fullest of them."""
-    blocks = [block for stage in stages for block in stage.module.blocks.values()]
+    blocks = [block for part in parts for block in part.module.blocks.values()]
     limit = config.memory.budget_gib
 
     def use(chosen: list[str]) -> None:
@@ -139,14 +139,16 @@ def _filler(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: to
     return Filler(blocks, device, None if limit is None else int(limit * 2**30), mesh.world.least_, use)
 
 
-def _pipeline(config: RunConfig, mesh: Mesh, stages: tuple[Stage, ...], device: torch.device, micro: int) -> Pipeline:
+def _pipeline(
+    config: RunConfig, mesh: Mesh, parts: tuple[ModelPart, ...], device: torch.device, micro: int
+) -> Pipeline:
     from train.parallel.pipeline import Pipeline
 
     used = formats(config.precision)
     return Pipeline(
         config.parallel,
         mesh,
-        stages,
+        parts,
         device,
         micro=micro,
         width=config.model.width,

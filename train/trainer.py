@@ -219,17 +219,17 @@ class Trainer:
             with clock.phase("forward_backward"):
                 return model.pipeline.step(batch, valid, self.scaler.scale if self.scaler.enabled else 1.0)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        (stage,) = model.stages
+        (part,) = model.parts
         micros = batch.split(model.micro)
         for i, micro in enumerate(micros):
-            stage.last_micro(i == len(micros) - 1)
+            part.last_micro(i == len(micros) - 1)
             with clock.phase("forward"), model.autocast:
-                loss = stage.call(micro.inputs, micro.targets, micro.positions, micro.documents) / valid
+                loss = part.call(micro.inputs, micro.targets, micro.positions, micro.documents) / valid
             with clock.phase("backward"):
-                scaled = self.scaler.scaled(loss * stage.loss_factor if stage.loss_factor != 1.0 else loss)
+                scaled = self.scaler.scaled(loss * part.loss_factor if part.loss_factor != 1.0 else loss)
                 torch.autograd.backward(scaled)
             total += loss.detach()
-        stage.finish()
+        part.finish()
         return total
 
     def _logged_step(self) -> None:

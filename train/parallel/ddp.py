@@ -11,11 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train.model.transformer import Transformer
 from train.parallel.mesh import Mesh
-from train.parallel.model_part import Stage
+from train.parallel.model_part import ModelPart
 
 
-def replicate(module: Transformer, mesh: Mesh, device: torch.device) -> Stage:
-    """Return the stage of a whole model on each rank, its weights on the device already."""
+def replicate(module: Transformer, mesh: Mesh, device: torch.device) -> ModelPart:
+    """Return the part that is a whole model on each rank, its weights on the device already."""
     group = mesh.group("tokens")
     wrapped = DistributedDataParallel(
         module,
@@ -32,7 +32,7 @@ def replicate(module: Transformer, mesh: Mesh, device: torch.device) -> Stage:
     def last_micro(last: bool) -> None:
         wrapped.require_backward_grad_sync = last
 
-    return Stage(module, wrapped, last_micro)
+    return ModelPart(module, wrapped, last_micro)
 
 
 def _summed(group, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations, which are text here

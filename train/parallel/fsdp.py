@@ -21,13 +21,13 @@ from torch.distributed.tensor import DTensor, Shard
 
 from train.model.transformer import Transformer
 from train.parallel.mesh import Mesh
-from train.parallel.model_part import Stage
+from train.parallel.model_part import ModelPart
 from train.precision.policy import formats
 from train.spec.config import RunConfig
 from train.spec.shard_shapes import stored_shape
 
 
-def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
+def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> ModelPart:
     """Shard a module's weights over the ranks; on the meta device, so that no rank ever holds them whole."""
     view = _view(mesh)
     placements = _store_evenly(module, mesh.axes.fsdp)
@@ -57,7 +57,7 @@ def shard(module: Transformer, config: RunConfig, mesh: Mesh) -> Stage:
             part.set_force_sum_reduction_for_comms(True)
     # FSDP2 keeps what copies have not added up yet in the reduce format: in bf16 many micro-batches would be lost.
     late = mesh.axes.dp_replicate > 1 and formats(config.precision).reduce is torch.float32
-    return Stage(module, module, _last_micro(module, config.parallel.zero, late))
+    return ModelPart(module, module, _last_micro(module, config.parallel.zero, late))
 
 
 def _last_micro(module: FSDPModule, zero: int, copies_late: bool) -> Any:

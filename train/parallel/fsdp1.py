@@ -19,7 +19,7 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 from train.model.transformer import Block, Transformer
 from train.parallel.mesh import Mesh
-from train.parallel.model_part import Stage
+from train.parallel.model_part import ModelPart
 from train.precision.policy import formats
 from train.spec.config import RunConfig
 
@@ -31,8 +31,8 @@ _STRATEGIES = {
 }
 
 
-def shard_flat(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device) -> Stage:
-    """Return the stage of a model whose weights, on the device already, are cut over ranks."""
+def shard_flat(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device) -> ModelPart:
+    """Return the part that is a model whose weights, on the device already, are cut over ranks."""
     assert mesh.weights is not None
     copies = mesh.axes.dp_replicate > 1
     chosen = formats(config.precision)
@@ -50,4 +50,4 @@ def shard_flat(module: Transformer, config: RunConfig, mesh: Mesh, device: torch
         )
     for weight in module.parameters():
         weight.flat_over = mesh.axes.fsdp  # type: ignore[attr-defined]  # for train.parallel.grad_norm: no DTensor says it
-    return Stage(module, wrapped, loss_factor=float(mesh.axes.data * mesh.axes.cp))
+    return ModelPart(module, wrapped, loss_factor=float(mesh.axes.data * mesh.axes.cp))

@@ -13,7 +13,7 @@ from train.model.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class Stage:
+class ModelPart:
     """`module` owns the weights, under their names in the whole model; `call` runs it (a wrapper around it, or itself).
 
     `last_micro(last)` says before a micro-batch's forward pass whether it is the step's last: strategies that sum
@@ -29,6 +29,6 @@ class Stage:
     loss_factor: float = 1.0
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the weights, or this rank's parts of them, by their names in the whole model."""
+        """Yield the weights, or this rank's shards of them, by their names in the whole model."""
         for name, weight in self.module.named_parameters():
             yield plain_name(name), weight

@@ -1,4 +1,4 @@
-"""The model as this rank runs it: its stages, and how a batch goes through them."""
+"""The model as this rank runs it: its parts, and how a batch goes through them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train.data.batch import Batch
 from train.memory.activation_budget import Filler
 from train.model.transformer import Transformer
 from train.parallel.mesh import Mesh
-from train.parallel.model_part import Stage
+from train.parallel.model_part import ModelPart
 from train.precision.policy import Formats
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParallelModel:
-    """This rank's stages, one unless there is a pipeline, which runs them.
+    """This rank's parts, one unless there is a pipeline, whose stages they are then.
 
     micro: most sequences of a micro-batch. formats: which number format is used where. filler: chooses in the first
     steps what is kept for the backward pass.
     """
 
-    stages: tuple[Stage, ...]
+    parts: tuple[ModelPart, ...]
     mesh: Mesh
     device: torch.device
     micro: int
@@ -40,18 +40,18 @@ class ParallelModel:
     @property
     def whole(self) -> Transformer:
         """The model, where this rank holds it as one piece."""
-        assert len(self.stages) == 1
-        return self.stages[0].module
+        assert len(self.parts) == 1
+        return self.parts[0].module
 
     @property
     def modules(self) -> tuple[Transformer, ...]:
         """The parts of the model that this rank holds."""
-        return tuple(stage.module for stage in self.stages)
+        return tuple(part.module for part in self.parts)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the weights of all stages here, or this rank's parts of them, by their names in the whole model."""
-        for stage in self.stages:
-            yield from stage.named_parameters()
+        """Yield the weights of all parts here, or this rank's shards of them, by their names in the whole model."""
+        for part in self.parts:
+            yield from part.named_parameters()
 
     @property
     def autocast(self) -> torch.autocast:
@@ -63,9 +63,9 @@ class ParallelModel:
         """Return the summed loss [nats] of a batch on the device, an fp64 scalar; in `each_token` see there."""
         if self.pipeline is not None:
             return self.pipeline.evaluate(batch)
-        (stage,) = self.stages
+        (part,) = self.parts
         with self.autocast:
-            loss: Tensor = stage.call(batch.inputs, batch.targets, batch.positions, batch.documents)
+            loss: Tensor = part.call(batch.inputs, batch.targets, batch.positions, batch.documents)
         return loss
 
     @contextmanager

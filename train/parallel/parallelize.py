@@ -1,4 +1,4 @@
-"""From empty modules to stages: every strategy of the config, in the one order in which they compose."""
+"""From empty modules to parts that run: every strategy of the config, in the one order in which they compose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from train.memory.activation_checkpointing import modes, wrap
 from train.model.transformer import Part, Transformer
 from train.parallel.mesh import Mesh
-from train.parallel.model_part import Stage
+from train.parallel.model_part import ModelPart
 from train.precision.float8 import convert
 from train.precision.policy import formats
 from train.runtime.compile import compile_blocks
@@ -22,14 +22,14 @@ Fill = Callable[[Transformer], None]
 """Gives a module whose weights have memory their initial values."""
 
 
-def make_stages(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> tuple[Stage, ...]:
-    """Return this rank's stages, their weights on the device and filled: one, or several of a pipeline."""
+def make_parts(config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> tuple[ModelPart, ...]:
+    """Return this rank's parts, their weights on the device and filled: one, or the stages of a pipeline."""
     with torch.device("meta"):
         modules = [
             Transformer(config.model, config.data.vocab_size, config.data.sequence_length, part)
             for part in parts(config, mesh)
         ]
-    return tuple(_stage(module, config, mesh, device, fill) for module in modules)
+    return tuple(_part(module, config, mesh, device, fill) for module in modules)
 
 
 def parts(config: RunConfig, mesh: Mesh) -> tuple[Part, ...]:
@@ -41,8 +41,8 @@ def parts(config: RunConfig, mesh: Mesh) -> tuple[Part, ...]:
     return parts_of(config, mesh.rank("pp"))
 
 
-def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> Stage:
-    """Return the stage of one module on the meta device.
+def _part(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> ModelPart:
+    """Return the part that runs one module on the meta device.
 
     In this order: tensor parallelism shards weights; context parallelism, fp8, checkpointing and compile change how
     blocks run; data parallelism wraps. FSDP2 shards weights on the meta device, so no rank ever holds a whole model.
@@ -57,12 +57,12 @@ def _stage(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.dev
 
         share_sequences(module, mesh)
     _change_blocks(module, config)
-    stage = _data_parallel(module, config, mesh, device, fill)
+    part = _data_parallel(module, config, mesh, device, fill)
     if mesh.axes.tp == 1:
-        return stage
+        return part
     from train.parallel.tensor import finish
 
-    return replace(stage, finish=partial(finish, module, mesh))
+    return replace(part, finish=partial(finish, module, mesh))
 
 
 def _change_blocks(module: Transformer, config: RunConfig) -> None:
@@ -76,19 +76,19 @@ def _change_blocks(module: Transformer, config: RunConfig) -> None:
     compile_blocks(list(blocks.values()), config.compile)
 
 
-def _data_parallel(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> Stage:
-    """Return the stage with its weights on the device, held in the way that the config's strategy says."""
+def _data_parallel(module: Transformer, config: RunConfig, mesh: Mesh, device: torch.device, fill: Fill) -> ModelPart:
+    """Return the part with its weights on the device, held in the way that the config's strategy says."""
     how = strategy(config.parallel, mesh.axes)
     if how == "fsdp":
         from train.parallel.fsdp import shard
 
-        stage = shard(module, config, mesh)
+        part = shard(module, config, mesh)
         _filled(module, device, fill)
         if config.precision.fp8_gather:
             from train.parallel.float8_all_gather import gather_in_fp8
 
             gather_in_fp8(module, mesh.group("fsdp"), formats(config.precision).compute)
-        return stage
+        return part
     _filled(module, device, fill)
     if how == "fsdp1":
         from train.parallel.fsdp1 import shard_flat
@@ -98,7 +98,7 @@ def _data_parallel(module: Transformer, config: RunConfig, mesh: Mesh, device: t
         from train.parallel.ddp import replicate as copies
 
         return copies(module, mesh, device)
-    return Stage(module, module)
+    return ModelPart(module, module)
 
 
 def _filled(module: Transformer, device: torch.device, fill: Fill) -> None:

@@ -21,7 +21,7 @@ from train.data.batch import Batch, even_parts
 from train.model.transformer import Part
 from train.parallel.grad_norm import local_gradient
 from train.parallel.mesh import Mesh
-from train.parallel.model_part import Stage
+from train.parallel.model_part import ModelPart
 from train.spec.config import ParallelConfig, RunConfig
 from train.spec.pipeline_layout import SCHEDULES, layers_of, micro_batches, rank_of, stages_of, stages_per_rank
 
@@ -49,15 +49,15 @@ def parts_of(config: RunConfig, rank: int) -> tuple[Part, ...]:
 class Pipeline:
     """The stages of this rank and the schedules that run them.
 
-    stages: in the model's order. micro: most sequences of one micro-batch. width and dtype: those of the residual
-    stream. forward: the context of forward passes (autocast).
+    parts: in the model's order, a stage each. micro: most sequences of one micro-batch. width and dtype: those of the
+    residual stream. forward: the context of forward passes (autocast).
     """
 
     def __init__(
         self,
         parallel: ParallelConfig,
         mesh: Mesh,
-        stages: Sequence[Stage],
+        parts: Sequence[ModelPart],
         device: torch.device,
         *,
         micro: int,
@@ -66,7 +66,7 @@ class Pipeline:
         forward: Context,
         tied: bool,
     ) -> None:
-        self._parallel, self._mesh, self._stages, self._device = parallel, mesh, tuple(stages), device
+        self._parallel, self._mesh, self._parts, self._device = parallel, mesh, tuple(parts), device
         self._micro, self._width, self._dtype, self._forward = micro, width, dtype, forward
         self._group = mesh.group("pp")
         self._numbers = stages_of(parallel, mesh.rank("pp"))
@@ -74,7 +74,7 @@ class Pipeline:
         self._schedules: dict[tuple[int, int, int], Any] = {}
         self._divisor = torch.ones((), dtype=torch.float64, device=device)
         self._losses: list[Tensor] = []
-        self._copies = _tied_copies(self._stages) if tied else []
+        self._copies = _tied_copies(self._parts) if tied else []
         self._copies_group = _ends_group(mesh, rank_of(parallel, self._count - 1)) if tied else None
         # The first message of a group makes its communicator, for which all of its ranks have to be there.
         dist.all_reduce(torch.zeros(1, device=device), group=self._group)
@@ -99,9 +99,9 @@ class Pipeline:
             chunk = batch.part(start, min(start + count * size, len(batch)))
             start += count * size
             self._pass(chunk, size, micro_batches(self._parallel, count))
-        for stage in self._stages:
-            _make_contiguous(stage.module)
-            stage.finish()
+        for part in self._parts:
+            _make_contiguous(part.module)
+            part.finish()
         self._sum_tied()
         return torch.stack(self._losses).sum() / valid if self._losses else self._zero()
 
@@ -118,8 +118,8 @@ class Pipeline:
         for i in range(count):
             micro = padded.part(i * size, (i + 1) * size)
             hidden: Tensor | None = None
-            for number, stage in zip(self._numbers, self._stages, strict=True):
-                out = self._forward_stage(number, stage, micro, hidden)
+            for number, part in zip(self._numbers, self._parts, strict=True):
+                out = self._forward_part(number, part, micro, hidden)
                 hidden = None
                 if number == self._count - 1:
                     found.append(out)
@@ -127,18 +127,18 @@ class Pipeline:
                     hidden = out
                 else:
                     dist.send(out.contiguous(), self._peer(number + 1), group=self._group)
-        if not self._stages[0].module.each:
+        if not self._parts[0].module.each:
             return torch.stack(found).sum() if found else self._zero()
         tokens = torch.zeros(batch.inputs.shape, dtype=torch.float32, device=self._device)
         return torch.cat(found)[: len(batch)] if found else tokens
 
-    def _forward_stage(self, number: int, stage: Stage, micro: Batch, hidden: Tensor | None) -> Tensor:
+    def _forward_part(self, number: int, part: ModelPart, micro: Batch, hidden: Tensor | None) -> Tensor:
         x = micro.inputs if number == 0 else hidden
         if x is None:
             x = torch.empty(self._shape(micro), dtype=self._dtype, device=self._device)
             dist.recv(x, self._peer(number - 1), group=self._group)
         with self._forward():
-            out: Tensor = stage.call(x, micro.targets, micro.positions, **_documents(micro))
+            out: Tensor = part.call(x, micro.targets, micro.positions, **_documents(micro))
         return out
 
     def _pass(self, chunk: Batch, size: int, count: int) -> None:
@@ -161,7 +161,7 @@ class Pipeline:
         loss = torch.empty((), dtype=torch.float64, device="meta", requires_grad=True)
         made = [
             _Stage(
-                stage.module,
+                part.module,
                 number,
                 self._count,
                 self._device,
@@ -169,7 +169,7 @@ class Pipeline:
                 output_args=(loss if number == self._count - 1 else stream,),
                 group=self._group,
             )
-            for number, stage in zip(self._numbers, self._stages, strict=True)
+            for number, part in zip(self._numbers, self._parts, strict=True)
         ]
         for one in made:
             one.forward_context = self._forward
@@ -180,7 +180,7 @@ class Pipeline:
     def _scaled(self, loss: Tensor, target: Tensor) -> Tensor:
         """Return what a micro-batch's backward pass starts from; the loss itself is remembered."""
         self._losses.append(loss.detach())
-        return loss * (self._stages[-1].loss_factor / self._divisor)
+        return loss * (self._parts[-1].loss_factor / self._divisor)
 
     def _micro_batches(self, sequences: int) -> tuple[int, int]:
         """Return size and number of the micro-batches of a batch; fewer, larger ones would leave stages idle."""
@@ -233,9 +233,9 @@ def _make_contiguous(module: nn.Module) -> None:
             weight.grad = weight.grad.contiguous()
 
 
-def _tied_copies(stages: Sequence[Stage]) -> list[nn.Parameter]:
+def _tied_copies(parts: Sequence[ModelPart]) -> list[nn.Parameter]:
     """Return this rank's copies of the tied embedding, marked as being in two stages each."""
-    copies = [stage.module.embedding.weight for stage in stages if stage.module.embedding is not None]
+    copies = [part.module.embedding.weight for part in parts if part.module.embedding is not None]
     for copy in copies:
         copy.in_stages = 2  # type: ignore[attr-defined]  # read by train.parallel.grad_norm
     return copies

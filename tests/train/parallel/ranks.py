@@ -137,7 +137,7 @@ def whole_gradients(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
             grad = weight.grad
             assert grad is not None, name
             whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
-            shape = next(stage.module.specs[name].shape for stage in trainer.model.stages if name in stage.module.specs)
+            shape = next(part.module.specs[name].shape for part in trainer.model.parts if name in part.module.specs)
             yield name, whole.detach().cpu().clone().view(shape)
 
 
@@ -146,7 +146,7 @@ def summoned(trainer: Trainer) -> Iterator[None]:
     """Put together what FSDP1 keeps flat, which has no other way of showing it."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    wrapped = trainer.model.stages[0].call
+    wrapped = trainer.model.parts[0].call
     if not isinstance(wrapped, FullyShardedDataParallel):
         yield
         return

@@ -109,15 +109,15 @@ def watched(zero: int, folder: Path, precision: PrecisionConfig = FP32, **axes: 
                 )
 
             loss_layer.register_forward_hook(lambda *_: found.within.append(kept()))
-            (stage,) = trainer.model.stages
-            true = stage.last_micro
+            (part,) = trainer.model.parts
+            true = part.last_micro
 
             def between(last: bool) -> None:
                 if found.within:
                     found.after.append(kept())
                 true(last)
 
-            object.__setattr__(stage, "last_micro", between)
+            object.__setattr__(part, "last_micro", between)
             trainer.forward_backward(trainer.data.loader.batch(0, cell.sequences))
             found.after.append(kept())
         found.messages = messages.sent
