@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -184,21 +185,26 @@ class Estimate:
 
     def profile(self, name: str, alpha: float | None = None) -> Profile:
         """Return the profile likelihood of a constant or of a (or b): values, deviance, where it rejects."""
-        level = 1.0 - self.confidence if alpha is None else alpha
-        if level == 1.0 - self.confidence and name in self.profiles:
-            return self.profiles[name]
-        return profile(self.problem, self.point, name, level, self.spread(name))
+        own = 1.0 - self.confidence
+        level = own if alpha is None else alpha
+        if level != own:
+            return profile(self.problem, self.point, name, level, self.spread(name))
+        if name not in self._profiles:
+            self._profiles[name] = profile(self.problem, self.point, name, own, self.spread(name))
+        return self._profiles[name]
+
+    @cached_property
+    def _profiles(self) -> dict[str, Profile]:
+        """Those of the fit's own confidence that were asked for."""
+        return {}
 
     @cached_property
     def profiles(self) -> Mapping[str, Profile]:
         """The profiles of all constants that have one, at the fit's own confidence."""
         found = {}
         for name in self.form.names:
-            try:
-                spread = self.spread(name)
-                found[name] = profile(self.problem, self.point, name, 1.0 - self.confidence, spread)
-            except ValueError:  # held by a constraint, or not held by the law as it is
-                continue
+            with suppress(ValueError):  # held by a constraint, or not held by the law as it is
+                found[name] = self.profile(name)
         return found
 
     def predict(self, runs: Any) -> Array:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,23 +32,45 @@ FLOOR = 1e-3
 """An irreducible loss below this share of the lowest target is on its bound 0."""
 
 
-def verdicts(fit: Estimate) -> dict[str, Identified]:
-    """Return a verdict on every constant and derived quantity of a fit."""
-    found: dict[str, Identified] = {}
-    for name in fit.form.names:
+class Verdicts(Mapping[str, Identified]):
+    """A verdict on every constant and derived quantity of a fit, found when it is asked for: profiles take long."""
+
+    def __init__(self, fit: Estimate) -> None:
+        self._fit = fit
+        self._found: dict[str, Identified] = {}
+
+    def __getitem__(self, name: str) -> Identified:
+        if name not in self._found:
+            fit = self._fit
+            if name not in fit.names:
+                raise KeyError(name)
+            value = fit.params[name] if name in fit.form.names else fit.derived[name]
+            self._found[name] = _limited(self._judged(name), float(value))
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fit.names)
+
+    def __len__(self) -> int:
+        return len(self._fit.names)
+
+    def _judged(self, name: str) -> Identified:
+        fit = self._fit
+        if name in self._needless:
+            return self._needless[name]
         if name in fit.held:
-            found[name] = Identified(True, "held at a value")
-            continue
-        verdict = fit.profiles[name].identified if name in fit.profiles else Identified(True)
-        found[name] = _resampled(fit, name, _on_bound(fit, name, verdict))
-    needless = _needless(fit)
-    found |= needless
-    for name in fit.form.derived(fit.point.constants):
-        found[name] = _derived(fit, name)
-        if needless:
-            found[name] = Identified(False, next(iter(needless.values())).reason)
-    values = {**fit.params.to_dict(), **fit.derived.to_dict()}
-    return {name: _limited(verdict, float(values[name])) for name, verdict in found.items()}
+            return Identified(True, "held at a value")
+        if name not in fit.form.names:
+            useless = next(iter(self._needless.values()), None)
+            return _derived(fit, name) if useless is None else Identified(False, useless.reason)
+        verdict = Identified(True)
+        with suppress(ValueError):  # it has no profile
+            verdict = fit.profile(name).identified
+        return _resampled(fit, name, _on_bound(fit, name, verdict))
+
+    @cached_property
+    def _needless(self) -> dict[str, Identified]:
+        return _needless(self._fit)
 
 
 def _limited(verdict: Identified, value: float) -> Identified:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.inference.estimate import Estimate
-from analysis.inference.identifiability import verdicts
+from analysis.inference.identifiability import Verdicts
 from analysis.inference.intervals import METHODS
 from analysis.values.blocks import Identified, Interval
 
@@ -27,7 +27,7 @@ class InferredLaw(Estimate):
     @cached_property
     def identified(self) -> Mapping[str, Identified]:
         """A verdict on every constant and derived quantity: see analysis.inference.identifiability."""
-        return verdicts(self)
+        return Verdicts(self)
 
     @property
     def interval_method(self) -> str:

@@ -120,24 +120,43 @@ def from_frame(
     where the form gives no loss of N and D, an input of it is not told, or the rows are too few; UnansweredError where
     no law qualifies.
     """
+    from analysis.inputs.frame import used
+
+    asked = _Asked(frame, used(frame), resamples, seed, label, beside)
+    return _rested(asked, form, _further(form, at or {}), strict)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What bases are asked for, whichever law they rest on; `squared` are the fits beside it that were made so far."""
+
+    frame: pd.DataFrame
+    rows: Rows
+    resamples: int
+    seed: int
+    label: str
+    beside: Sequence[str]
+    squared: dict[str, tuple[LawFit, str] | None] = dataclasses.field(default_factory=dict)
+
+
+def _rested(asked: _Asked, form: str, further: Mapping[str, float], strict: bool) -> Basis:
+    """Return the basis that rests on one law, or on what takes its place."""
     from analysis.approaches.cost import cost
     from analysis.approaches.loss_laws import size_column
     from analysis.diagnostics import qualify
-    from analysis.inputs.frame import used
     from analysis.laws.registry import FORMS
 
-    rows = used(frame)
-    further = _further(form, at or {})
+    frame, rows = asked.frame, asked.rows
     sized = dataclasses.replace(rows, params=rows.column(size_column(FORMS[form])))
     price = cost(sized)
     if form == "chinchilla":
-        law, found = _closed(rows, resamples, seed)
+        law, found = _closed(rows, asked.resamples, asked.seed)
     else:
-        law, found = _fitted(rows, form, price, further, resamples=resamples, seed=seed)
-    others = _beside(rows, price, form, beside)
+        law, found = _fitted(rows, form, price, further, resamples=asked.resamples, seed=asked.seed)
+    others = _beside(asked, price, form)
     lacks = qualify.lacking(found, rows)
     if lacks and strict:
-        return _instead(frame, form, lacks, others, resamples=resamples, seed=seed, label=label, beside=beside)
+        return _instead(asked, form, lacks, others)
     unknown = [n for n, verdict in found.identified.items() if not verdict.identified]
     notes = [f"no advice: {form} does not qualify for a plan: {lacks}"] if lacks else []
     notes += [f"the runs do not identify {', '.join(unknown)}: intervals are lower bounds"] if unknown else []
@@ -149,22 +168,12 @@ def from_frame(
     point = {str(name): float(value) for name, value in found.params.items()}
     return Basis(
         law, form, point, _text(form, point), price, sizes, float(rows.flops.max()), kinds,
-        label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
+        asked.label or str(first["study"]), float(speed) if math.isfinite(speed) else None, tuple(notes),
         others, qualify.tested(found, rows),
     )  # fmt: skip
 
 
-def _instead(
-    frame: pd.DataFrame,
-    form: str,
-    lacks: str,
-    others: Sequence[Beside],
-    *,
-    resamples: int,
-    seed: int,
-    label: str,
-    beside: Sequence[str],
-) -> Basis:
+def _instead(asked: _Asked, form: str, lacks: str, others: Sequence[Beside]) -> Basis:
     """Return the basis of the best law that qualifies in place of `form`; UnansweredError says why none does."""
     from analysis.approaches.loss_laws import further
     from analysis.laws.registry import FORMS
@@ -176,9 +185,7 @@ def _instead(
         if one.lacking or further(FORMS[one.form]):
             said[one.form] = one.lacking
             continue
-        basis = from_frame(
-            frame, form=one.form, resamples=resamples, seed=seed, label=label, beside=beside, strict=False
-        )
+        basis = _rested(asked, one.form, {}, strict=False)
         if not basis.notes or not basis.notes[0].startswith("no advice"):
             note = f"{form} does not qualify for a plan ({lacks}): this one rests on {one.form}"
             return dataclasses.replace(basis, notes=(note, *basis.notes))
@@ -219,33 +226,42 @@ def _fitted(
     return Fitted(FORMS[form], theta, fit.problem.centres, price, further), fit
 
 
-def _beside(rows: Rows, price: Cost, form: str, names: Sequence[str]) -> tuple[Beside, ...]:
+def _beside(asked: _Asked, price: Cost, form: str) -> tuple[Beside, ...]:
     """Return other laws of N and D alone by least squares of the logs, with their AICc behind the best's."""
     from analysis.approaches.loss_laws import Fitted
+    from analysis.inference.akaike import behind
+
+    fits = {}
+    for name in dict.fromkeys((form, *asked.beside)) if asked.beside else ():
+        if name not in asked.squared:
+            asked.squared[name] = _squared(asked.rows, name)
+        found = asked.squared[name]
+        if found is not None:
+            fits[name] = found
+    gaps = behind([fit.aicc for fit, _ in fits.values()]) if fits else ()
+    return tuple(
+        Beside(name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), float(gap), lacks)
+        for (name, (fit, lacks)), gap in zip(fits.items(), gaps, strict=True)
+        if not any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs)
+    )
+
+
+def _squared(rows: Rows, form: str) -> tuple[LawFit, str] | None:
+    """Return a law by least squares of the logs and why no plan rests on it; None where the rows are not for it."""
     from analysis.diagnostics import qualify
     from analysis.estimation import observations
-    from analysis.inference.akaike import behind
     from analysis.inference.fit_law import fit_law
     from analysis.inference.refusals import refuse
     from analysis.laws.registry import FORMS
 
-    fits = {}
-    for name in dict.fromkeys((form, *names)) if names else ():
-        try:
-            refuse(FORMS[name], observations.read(rows, FORMS[name]))
-            if len(rows) >= len(FORMS[name].names) + 3:
-                fits[name] = fit_law(rows, name, loss="squared", resamples=0)
-        except ValueError:
-            continue
-    gaps = behind([fit.aicc for fit in fits.values()]) if fits else ()
-    return tuple(
-        Beside(
-            name, Fitted(fit.form, fit.point.theta[None], fit.problem.centres, price, {}), float(gap),
-            qualify.lacking(fit, rows),
-        )
-        for (name, fit), gap in zip(fits.items(), gaps, strict=True)
-        if not any(n not in ("params", "tokens", "flops", "unique_tokens") for n in fit.form.inputs)
-    )  # fmt: skip
+    try:
+        refuse(FORMS[form], observations.read(rows, FORMS[form]))
+        if len(rows) < len(FORMS[form].names) + 3:
+            return None
+        fit = fit_law(rows, form, loss="squared", resamples=0)
+    except ValueError:
+        return None
+    return fit, qualify.lacking(fit, rows)
 
 
 def _further(form: str, at: Mapping[str, float]) -> dict[str, float]:

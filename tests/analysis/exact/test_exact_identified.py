@@ -175,8 +175,8 @@ def test_a_term_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert (
         identifiability._needless(fit_law(flat, "compute", loss="squared", resamples=0, starts=2)) == {}
     )  # its only one
-    monkeypatch.setitem(vars(fit), "profiles", {name: SimpleNamespace(identified=KNOWN) for name in fit.form.names})
-    verdicts = identifiability.verdicts(fit)
+    monkeypatch.setitem(vars(fit), "_profiles", {name: SimpleNamespace(identified=KNOWN) for name in fit.form.names})
+    verdicts = identifiability.Verdicts(fit)
     for name in ("B", "beta", "a", "b"):
         assert verdicts[name].reason == needless["B"].reason
         assert not verdicts[name].identified
@@ -211,7 +211,7 @@ def test_a_term_is_needed_where_it_gains_more_than_the_cut(monkeypatch: pytest.M
 
 def test_what_is_held_is_not_judged() -> None:
     fit = fit_law(studies.isoflop(1, noise=0.002), loss="squared", resamples=0, fix={"E": 1.9})
-    found = identifiability.verdicts(fit)
+    found = identifiability.Verdicts(fit)
     assert list(found) == ["E", "A", "B", "alpha", "beta", "a", "b"]
     assert found["E"] == Identified(True, "held at a value")
     assert all(verdict.identified for verdict in found.values())
@@ -225,4 +225,4 @@ def test_laws_that_hold_no_constant_as_it_is_have_no_profile() -> None:
     fit = fit_law(x, "farseer", loss="squared", resamples=0, starts=2, fix={"q": 0.1, "b": 0.1, "a": 0.1})
     with pytest.raises(ValueError, match="has no profile"):
         profile(fit.problem, fit.point, "s")
-    assert identifiability.verdicts(fit)["s"] == Identified(True)
+    assert identifiability.Verdicts(fit)["s"] == Identified(True)
