@@ -90,7 +90,8 @@ def evaluate(
         total, psi = _summed(p, log_value, p.y if y is None else y, weights)
         gradient = held.pull(pull(psi))
     bad = ~(np.isfinite(total) & np.isfinite(gradient).all(axis=1))
-    total[bad], gradient[bad] = np.inf, 0.0
+    if bad.any():
+        total[bad], gradient[bad] = np.inf, 0.0
     return total, gradient
 
 

@@ -121,8 +121,9 @@ def _advance(state: _State, evaluate: Evaluate) -> None:
 def _update(state: _State, rows: Index, s: Array, y: Array) -> None:
     """Update the inverse Hessians where the step met positive curvature."""
     curvature = np.einsum("ri,ri->r", s, y)
-    good = curvature > 1e-14 * np.linalg.norm(s, axis=1) * np.linalg.norm(y, axis=1)
-    rows, s, y, curvature = rows[good], s[good], y[good], curvature[good]
+    good = curvature > 1e-14 * np.sqrt((s * s).sum(axis=1)) * np.sqrt((y * y).sum(axis=1))
+    if not good.all():
+        rows, s, y, curvature = rows[good], s[good], y[good], curvature[good]
     metric = state.metric[rows]
     my = np.einsum("rij,rj->ri", metric, y)
     factor = (1.0 + np.einsum("ri,ri->r", y, my) / curvature) / curvature

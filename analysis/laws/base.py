@@ -169,7 +169,7 @@ class Expression(Linked):
         def pull(weights: Array) -> Array:
             out = np.zeros(theta.shape)
             for i, slope in slopes.items():
-                wide = np.broadcast_to(slope, weights.shape)
+                wide = slope if slope.shape == weights.shape else np.broadcast_to(slope, weights.shape)
                 out[:, i] = np.einsum("rn,rn->r", weights, wide)
             return out
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+ONE: Array = np.ones((1, 1))
 
 
 class Dual:
@@ -23,7 +24,7 @@ class Dual:
     @staticmethod
     def variable(value: Array, number: int) -> Dual:
         """Return constant `number` itself, whose derivative by itself is 1."""
-        return Dual(value, {number: np.ones_like(value)})
+        return Dual(value, {number: ONE})
 
     def through(self, value: Array, slope: Array) -> Dual:
         """Return f(self) of this `value` and derivative."""
@@ -114,9 +115,10 @@ def _joined(
     x: Dual, y: Dual | Array | float, operation: Callable[..., Array], by_x: Array | float, by_y: Array | float
 ) -> Dual:
     """Return operation(x, y), whose derivatives by x and y are given."""
+    kept = isinstance(by_x, float) and by_x == 1.0
+    slopes = dict(x.slopes) if kept else {i: s * by_x for i, s in x.slopes.items()}
     if not isinstance(y, Dual):
-        return Dual(operation(x.value, y), {i: s * by_x for i, s in x.slopes.items()})
-    slopes = {i: s * by_x for i, s in x.slopes.items()}
+        return Dual(operation(x.value, y), slopes)
     for i, s in y.slopes.items():
         slopes[i] = slopes[i] + s * by_y if i in slopes else s * by_y
     return Dual(operation(x.value, y.value), slopes)
