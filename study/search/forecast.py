@@ -6,13 +6,12 @@ import copy
 import heapq
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Literal
 
 from study.search.state import Search
 from sweeps.history import Ended, Reported, Started, Unit
-from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import domain_size
 
 MOST = 4_000
@@ -62,9 +61,7 @@ class _Ahead:
 
     def __init__(self, search: Search) -> None:
         self.claims, self.silent = search.claims, search.silent
-        self.scheduler, self.usage = copy.deepcopy(search.scheduler), copy.deepcopy(search.usage)
-        if isinstance(self.scheduler, PopulationBased):  # which settings its copies get takes no time here
-            self.scheduler.rules = replace(self.scheduler.rules, explore="perturb")
+        self.scheduler, self.usage = search.scheduler.for_forecast(), copy.deepcopy(search.usage)
         self.budget, self.spent = search.settings.budget, search.spent
         self.devices = search.settings.devices
         self.price = {number: trial.flops_per_token for number, trial in search.trials.items()}

@@ -22,7 +22,6 @@ from study.storage.files import locked
 from study.storage.layout import StudyFolder
 from sweeps.history import Config
 from sweeps.samplers.optuna_models import distribution
-from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import Choice, Domain
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _attributes(search: Search, trial: Trial) -> dict[str, Any]:
         "tokens": trial.at,
         "device seconds": round(trial.took, 3),
     }
-    if isinstance(search.scheduler, PopulationBased):
+    if search.scheduler.population is not None:
         said["schedule"] = json.dumps([{"tokens": at, "config": dict(c)} for at, c in _schedule(search, trial)])
     return said
 
@@ -188,9 +187,10 @@ def _schedule(search: Search, trial: Trial) -> list[tuple[int, Config]]:
     In a population they are those of the members that it goes back to, and the last ones are what Optuna calls its
     parameters: those that it began with may have nothing to do with its loss.
     """
-    if not isinstance(search.scheduler, PopulationBased):
+    population = search.scheduler.population
+    if population is None:
         return [(0, search.first[trial.number])]
-    whole = search.scheduler.schedule(trial.number)
+    whole = population.schedule(trial.number)
     return [step for step in whole if step[0] < trial.at] or whole[:1]
 
 

@@ -18,9 +18,6 @@ from study.search.state import Search
 from study.text import counted, estimate, percent
 from sweeps.history import Ended, Reported, Started, Unit
 from sweeps.rungs import always_enough
-from sweeps.schedulers import SCHEDULERS
-from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.pbt import PopulationBased
 from sweeps.space import domain_size
 
 REHEARSALS = 20
@@ -71,7 +68,7 @@ def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) 
         courses.append(course(settings, middling, workers, by_chance(settings.seed + len(courses)), MOST_UNITS))
         units += courses[-1].units
     lucky = course(settings, low, 1, ever_better(), MOST_UNITS)
-    enough = replace(settings, trials=_always(settings)) if _pauses(settings) else settings
+    enough = replace(settings, trials=_always(settings)) if settings.pauses else settings
     free = course(replace(enough, budget=None), middling, workers, by_chance(settings.seed), MOST_UNITS)
     return Outlook(
         started=fmean(one.started for one in courses),
@@ -87,9 +84,7 @@ def outlook(settings: Settings, flops_per_token: Sequence[float], workers: int) 
 
 def course(settings: Settings, flops_per_token: float, workers: int, value: Value, most: int) -> Course:
     """Run a search's scheduler to its end, or until it has handed out `most` units."""
-    scheduler = settings.make_scheduler()
-    if isinstance(scheduler, PopulationBased):  # which settings its copies get takes no time here
-        scheduler.rules = replace(scheduler.rules, explore="perturb")
+    scheduler = settings.make_scheduler().for_forecast()
     most_trials = math.prod(domain_size(domain) for domain in settings.make_space().domains.values())
     at: dict[int, int] = {}
     busy: list[tuple[float, int, Unit]] = []
@@ -165,7 +160,7 @@ def lines(settings: Settings, found: Outlook, rate: float, how: str) -> list[str
         f"  about {found.finished:.2g} of {counted(round(found.started), 'trial')} trained to the end",
     ]
     if found.none > 0:
-        does = what_is_enough(settings) if _pauses(settings) else f"{found.enough:.2e} FLOPs would do"
+        does = what_is_enough(settings) if settings.pauses else f"{found.enough:.2e} FLOPs would do"
         said.append(f"  in {percent(found.none)} of rehearsals with losses made by chance there was none: {does}")
     return said
 
@@ -187,7 +182,7 @@ def nothing_finished(search: Search) -> str:
     if next(iter(search.scheduler.candidates()), None) is not None and (settings.budget or settings.gpu_hours):
         return f"{said}: the budget bears no more{_missing(search)}"
     went = "none was among the best of enough at each rung" if best is not None else "none came to a loss"
-    enough = what_is_enough(settings) if _pauses(settings) else "more search.trials carry it on"
+    enough = what_is_enough(settings) if settings.pauses else "more search.trials carry it on"
     return f"{said}: {went}: {enough}"
 
 
@@ -208,15 +203,10 @@ def _missing(search: Search) -> str:
     )
 
 
-def _pauses(settings: Settings) -> bool:
-    return SCHEDULERS[settings.scheduler].pauses
-
-
 def _always(settings: Settings) -> int:
     return max(settings.trials, always_enough(_rungs(settings), settings.eta))
 
 
 def _rungs(settings: Settings) -> int:
     """Return how many rungs there are, the full resource among them; 1 where nothing is selected."""
-    scheduler = settings.make_scheduler()
-    return len(scheduler.levels) if isinstance(scheduler, AshaPromotion) else 1
+    return len(settings.make_scheduler().rungs) or 1 if settings.pauses else 1

@@ -7,19 +7,18 @@ from collections.abc import Iterable
 from study.records import checkpoints
 from study.search.state import Claim, Search
 from study.storage.layout import StudyFolder
-from sweeps.schedulers.pbt import PopulationBased
 from train.spec.lineage import parse
 
 
 def keep(folder: StudyFolder, search: Search, key: str, tokens: int) -> None:
     """Keep the checkpoint of a value that is about to be told: from then on others may go on from it."""
-    if isinstance(search.scheduler, PopulationBased) and not checkpoints.pin(folder.run(key), tokens):
+    if search.scheduler.population is not None and not checkpoints.pin(folder.run(key), tokens):
         print(f"{key}: no checkpoint at {tokens:,} tokens to keep for others", flush=True)
 
 
 def release(folder: StudyFolder, search: Search, claim: Claim) -> None:
     """Let go what a unit's end has made useless: of its own run, and of the one that it was copied from."""
-    if isinstance(search.scheduler, PopulationBased):
+    if search.scheduler.population is not None:
         trial = search.trials[claim.unit.trial]
         donor = parse(trial.origin)
         _release(folder, search, {claim.key, trial.key, *([donor.key] if donor else [])})
@@ -27,7 +26,7 @@ def release(folder: StudyFolder, search: Search, claim: Claim) -> None:
 
 def release_all(folder: StudyFolder, search: Search) -> None:
     """Let go all that nobody can copy any more, also what killed workers left."""
-    if isinstance(search.scheduler, PopulationBased):
+    if search.scheduler.population is not None:
         _release(folder, search, search.keys)
 
 
@@ -36,7 +35,7 @@ def needed(folder: StudyFolder) -> set[tuple[str, int]]:
     from study.search.trial_queue import TrialQueue
 
     search = TrialQueue.of(folder).search
-    if not isinstance(search.scheduler, PopulationBased):
+    if search.scheduler.population is None:
         return set()
     return {(place.key, place.tokens) for text in search.needed() if (place := parse(text)) is not None}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from study.search.state import Search, Trial
 from sweeps.history import Config
-from sweeps.schedulers.pbt import PopulationBased
+from sweeps.schedulers.base import Population
 from sweeps.space import Integers, Interval
 
 DOTS = 150
@@ -22,8 +23,8 @@ QUIET = "#9a9a9a"
 def draw(search: Search, out: Path) -> list[Path]:
     """Draw what there is to draw of a search as PNG files in `out`; return them. Needs no display."""
     pictures: dict[str, Callable[[Any, Search], None]] = {"curves": _curves, "settings": _settings}
-    if isinstance(search.scheduler, PopulationBased):
-        pictures |= {"lineage": _lineage, "schedule": _schedule}
+    if (population := search.scheduler.population) is not None:
+        pictures |= {"lineage": partial(_lineage, population), "schedule": partial(_schedule, population)}
     else:
         pictures["survival"] = _survival
     out.mkdir(parents=True, exist_ok=True)
@@ -137,14 +138,13 @@ def _settings(figure: Any, search: Search) -> None:
     figure.suptitle("Settings (large and light: came far; line: the best)")
 
 
-def _lineage(figure: Any, search: Search) -> None:
+def _lineage(population: Population, figure: Any, search: Search) -> None:
     """Members over tokens: a line is training, an arrow a copy of weights; red is what led to the best."""
-    assert isinstance(search.scheduler, PopulationBased)
     axes = figure.subplots()
-    path = _way_to_best(search)
+    path = _way_to_best(population, search)
     for trial in search.trials.values():
         axes.plot([0, trial.at], [trial.number] * 2, color="#d0d0d0", lw=1.5, zorder=1)
-    for copy in search.scheduler.lineage:
+    for copy in population.lineage:
         axes.annotate(
             "",
             xy=(copy.resource, copy.member),
@@ -155,26 +155,23 @@ def _lineage(figure: Any, search: Search) -> None:
         axes.plot([begin, end], [member, member], color=INCUMBENT, lw=2.4, zorder=3)
         if follower != member:
             axes.plot([end, end], [member, follower], color=INCUMBENT, lw=2.4, zorder=3)
-    axes.set(
-        xlabel="tokens", ylabel="member", title=f"{len(search.scheduler.lineage)} copies; red: what led to the best"
-    )
+    axes.set(xlabel="tokens", ylabel="member", title=f"{len(population.lineage)} copies; red: what led to the best")
     axes.set_yticks(sorted(search.trials))
     _bare(axes)
 
 
-def _schedule(figure: Any, search: Search) -> None:
+def _schedule(population: Population, figure: Any, search: Search) -> None:
     """The settings that led to the best member, over tokens; grey: all members'."""
-    scheduler, best = search.scheduler, search.incumbent
-    assert isinstance(scheduler, PopulationBased)
+    best = search.incumbent
     names = [n for n, d in search.space.domains.items() if isinstance(d, Interval | Integers)] or list(
         search.space.domains
     )
     axes = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
     for panel, name in zip(axes, names, strict=True):
         for trial in search.trials.values():
-            _steps(panel, scheduler.schedule(trial.number), trial.at, name, color="#cccccc", lw=1)
+            _steps(panel, population.schedule(trial.number), trial.at, name, color="#cccccc", lw=1)
         if best is not None:
-            _steps(panel, scheduler.schedule(best.number), best.at, name, color=INCUMBENT, lw=2.2)
+            _steps(panel, population.schedule(best.number), best.at, name, color=INCUMBENT, lw=2.2)
         domain = search.space.domains[name]
         if isinstance(domain, Interval | Integers) and domain.log:
             panel.set_yscale("log")
@@ -190,19 +187,18 @@ def _steps(panel: Any, steps: Sequence[tuple[int, Config]], end: int, name: str,
         panel.step([*(at for at, _ in known), end], [*(v for _, v in known), known[-1][1]], where="post", **style)
 
 
-def _way_to_best(search: Search) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _way_to_best(population: Population, search: Search) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return the pieces of training that led to the best: from (tokens, member) to (tokens, who went on with it)."""
-    assert isinstance(search.scheduler, PopulationBased)
     best = search.incumbent
     if best is None:
         return []
     pieces: list[tuple[tuple[int, int], tuple[int, int]]] = []
-    member, end, follower, last = best.number, best.at, best.number, len(search.scheduler.lineage)
+    member, end, follower, last = best.number, best.at, best.number, len(population.lineage)
     while True:
-        place = next((k for k in reversed(range(last)) if search.scheduler.lineage[k].member == member), None)
+        place = next((k for k in reversed(range(last)) if population.lineage[k].member == member), None)
         if place is None:
             return [((0, member), (end, follower)), *pieces]
-        copy = search.scheduler.lineage[place]
+        copy = population.lineage[place]
         pieces.insert(0, ((copy.resource, member), (end, follower)))
         follower, member, end, last = member, copy.donor, copy.resource, place
 

@@ -55,6 +55,11 @@ class Settings:
     stake: float = STAKE
 
     @property
+    def pauses(self) -> bool:
+        """Whether trials pause at rungs."""
+        return SCHEDULERS[self.scheduler].pauses
+
+    @property
     def compares(self) -> Compares:
         """When the scheduler compares trials."""
         return SCHEDULERS[self.scheduler].compares

@@ -17,8 +17,6 @@ from study.search.settings import Settings
 from study.search.usage import DeviceTime
 from sweeps.history import Config, Ended, Measured, Reported, Setting, Started, Unit
 from sweeps.samplers.base import Tried
-from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_promotion import AshaPromotion
 
 
 @dataclass(frozen=True)
@@ -237,7 +235,7 @@ class Search:
         trial.ends = [] if record["how"] == "reached" else [*trial.ends, *([end] if end is not None else [])]
         trial.failed = trial.failed or record["how"] == "failed"
         self.scheduler.apply(Ended(trial.number, record["how"]))
-        if isinstance(self.scheduler, AshaAuto) and (share := self.start_share()) is not None:
+        if (share := self.start_share()) is not None:
             self.scheduler.apply(Measured(share))
 
     @property
@@ -267,7 +265,7 @@ class Search:
 
     def _sampled(self, trial: int) -> Config | None:
         tried = [self._as_tried(self.trials[number]) for number in sorted(self.trials)]
-        rungs = self.scheduler.rungs if isinstance(self.scheduler, AshaPromotion) else ()
+        rungs = self.scheduler.rungs if self.settings.pauses else ()
         return self.sampler.propose(trial, tried, rungs)
 
     def _as_tried(self, trial: Trial) -> Tried:

@@ -17,12 +17,9 @@ from study.storage.layout import StudyFolder
 from study.text import aligned, counted, duration, percent
 from sweeps.history import Setting
 from sweeps.rank_correlation import spearman
-from sweeps.rungs import Rung, levels
+from sweeps.rungs import levels
 from sweeps.schedulers import Compares
-from sweeps.schedulers.asha_auto import AshaAuto
-from sweeps.schedulers.asha_guarded import AshaGuarded
-from sweeps.schedulers.hyperband import Hyperband
-from sweeps.schedulers.pbt import PopulationBased
+from sweeps.schedulers.base import Evidence
 from sweeps.space import Choice, Domain, Integers, Interval
 
 TRUST = 0.5
@@ -75,7 +72,7 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
     state = "stopped" if search.stopped else "over" if search.over else "going on"
     lines = [f"{folder.name}: {search.settings.scheduler}, {state}: {line(search)}"]
     population = population_lines(search)
-    lines += [] if isinstance(search.scheduler, PopulationBased) else ["", *_rungs(search)]
+    lines += ["", *_rungs(search)] if search.scheduler.population is None else []
     lines += ["", *_best(search)]
     lines += _front(search)
     lines += ["", *population] if population else []
@@ -98,7 +95,7 @@ def text(search: Search, folder: StudyFolder, now: float | None = None) -> str:
 
 def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> dict[str, Any]:
     """Return the search for machines; losses in nats per token, resource in tokens, what is left as in `Forecast`."""
-    best, rest = search.incumbent, forecast(search, now)
+    best, rest, evidence = search.incumbent, forecast(search, now), search.scheduler.evidence()
     return {
         "study": folder.name,
         "folder": str(folder.path),
@@ -112,7 +109,7 @@ def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> di
         "start_up_seconds": search.usage.start_up,
         "start_up_share": search.start_share(),
         "lost_units": search.lost_units,
-        "evidence": asdict(search.scheduler.evidence()) if isinstance(search.scheduler, AshaGuarded) else None,
+        "evidence": None if evidence is None else asdict(evidence),
         "incumbent": None if best is None else best.key,
         "left": None if rest is None else asdict(rest),
         "front": [
@@ -121,7 +118,7 @@ def as_json(search: Search, folder: StudyFolder, now: float | None = None) -> di
             if best is not None
         ],
         "rungs": [
-            {"tokens": r.level, "trials": len(r.entries), "promoted": len(r.promoted)} for r in _all_rungs(search)
+            {"tokens": r.level, "trials": len(r.entries), "promoted": len(r.promoted)} for r in search.scheduler.rungs
         ],
         "trials": [
             {
@@ -180,18 +177,11 @@ def corner(domain: Domain, high: int) -> Setting:
     raise AssertionError(domain)
 
 
-def _all_rungs(search: Search) -> list[Rung]:
-    scheduler = search.scheduler
-    if isinstance(scheduler, Hyperband):
-        return [rung for bracket in scheduler.brackets for rung in bracket.rungs]
-    return list(getattr(scheduler, "rungs", []))
-
-
 def _rungs(search: Search) -> list[str]:
     """Return a row for each rung, with how far its losses tell the final ones among the trials that went on."""
     rows = [("rung [tokens]", "trials", "went on", "best loss", "rank correlation with the final loss")]
     doubtful: list[int] = []
-    for rung in _all_rungs(search):
+    for rung in search.scheduler.rungs:
         done = [t for t in search.trials.values() if t.at >= search.settings.R and rung.level in t.values]
         found = spearman([t.values[rung.level] for t in done], [t.value for t in done])
         last = rung.level >= search.settings.R
@@ -206,14 +196,13 @@ def _rungs(search: Search) -> list[str]:
             f"losses at {', '.join(f'{level:,}' for level in doubtful)} tokens say little about the final ones: raise "
             "search.min_tokens, or take search=asha_guarded in a new study"
         )
-    if isinstance(search.scheduler, AshaGuarded):
-        lines.append(_guard(search.scheduler))
+    if (evidence := search.scheduler.evidence()) is not None:
+        lines.append(_guard(evidence))
     return lines
 
 
-def _guard(guard: AshaGuarded) -> str:
+def _guard(seen: Evidence) -> str:
     """Return what the guard's next decision rests on."""
-    seen = guard.evidence()
     why = f"the odds are below {seen.needed:g}" if seen.share == 0 else f"nothing below odds of {seen.needed:g}"
     return (
         f"odds that early places tell the final order: {seen.odds:.3g} to 1, by {counted(seen.finished, 'trial')} "
@@ -289,7 +278,7 @@ def _start_up(search: Search) -> list[str]:
         return []
     said = f"starting or resuming a unit takes {seconds:.1f} s, {percent(share, 1)} of a full training"
     scheduler = search.scheduler
-    if isinstance(scheduler, AshaAuto):
+    if scheduler.break_even is not None:
         does = "trials go straight on or stop" if scheduler.stopping else "trials pause at every rung"
         return [f"{said}: {does} (it changes at {percent(scheduler.break_even, 1)})"]
     return [said]
@@ -304,10 +293,10 @@ SHOWN_COPIES = 12
 
 def population_lines(search: Search) -> list[str]:
     """Return the latest copies and the incumbent's schedule; nothing for a search that is no population."""
-    scheduler = search.scheduler
-    if not isinstance(scheduler, PopulationBased):
+    population = search.scheduler.population
+    if population is None:
         return []
-    copies = scheduler.lineage
+    copies = population.lineage
     shown = [
         f"member {copy.member} copied {copy.donor} at {copy.resource:,} tokens (it stood at {copy.own:,}): "
         + _settings(copy.config)
@@ -318,25 +307,25 @@ def population_lines(search: Search) -> list[str]:
     best = search.incumbent
     if best is not None:
         shown += ["", f"settings that led to the best, member {best.number}:"]
-        steps = scheduler.schedule(best.number)
+        steps = population.schedule(best.number)
         shown += [f"  from {since:>13,} tokens  {_settings(config)}" for since, config in steps]
     return shown
 
 
 def population_as_json(search: Search) -> dict[str, Any]:
     """Return lineage (copies in order) and schedule of the incumbent; resources in tokens."""
-    scheduler = search.scheduler
-    if not isinstance(scheduler, PopulationBased):
+    population = search.scheduler.population
+    if population is None:
         return {}
     best = search.incumbent
-    schedule = [] if best is None else scheduler.schedule(best.number)
+    schedule = [] if best is None else population.schedule(best.number)
     return {
         "lineage": [
             {"member": c.member, "donor": c.donor, "own_tokens": c.own, "tokens": c.resource, "config": dict(c.config)}
-            for c in scheduler.lineage
+            for c in population.lineage
         ],
         "schedule": [{"tokens": since, "config": dict(config)} for since, config in schedule],
-        "tokens_trained": scheduler.used,
+        "tokens_trained": population.used,
     }
 
 

@@ -26,7 +26,7 @@ class AshaAuto(AshaPromotion):
         self, r: int, R: int, eta: int = 3, *, limit: int | None = None, break_even: float = BREAK_EVEN
     ) -> None:
         super().__init__(r, R, eta, limit=limit)
-        self.break_even = break_even
+        self.break_even: float = break_even
         self.share: float | None = None
         self.going: dict[int, Unit] = {}
 

@@ -9,37 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from sweeps.history import Event, Reported, Started, Unit
 from sweeps.rungs import Rung, crossed
 from sweeps.schedulers import STAKE
 from sweeps.schedulers.asha_promotion import AshaPromotion
-from sweeps.schedulers.base import SchedulerOptions
+from sweeps.schedulers.base import Evidence, SchedulerOptions
 from sweeps.schedulers.evidence import Odds
 
 DOUBT = 1.0
 """Odds below which trials speak against early places: then selection gets nothing until they rise again."""
 ROUNDING = 1e-9
 """What sums and products of shares may be off by."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a guard's next decision rests on.
-
-    odds: of early places telling the final order against not, by `finished` trials, `probes` of which nobody selected;
-    needed: odds below which selection gets nothing; share: of all resource that selection gets now; given, allowed:
-    what selection was given, and what the probes have earned for it [resource].
-    """
-
-    odds: float
-    needed: float
-    finished: int
-    probes: int
-    share: float
-    given: int
-    allowed: float
 
 
 class AshaGuarded(AshaPromotion):

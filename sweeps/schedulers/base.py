@@ -2,20 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
-from sweeps.history import Ended, Event, Reported, Started, Unit
+from sweeps.history import Config, Ended, Event, Reported, Started, Unit
 from sweeps.schedulers import SCHEDULERS, STAKE
 
 if TYPE_CHECKING:
+    from sweeps.rungs import Rung
     from sweeps.space import Space
 
 
+@dataclass(frozen=True)
+class Copy:
+    """An exploit: `member` went on from `donor`'s checkpoint at `resource` with `config`."""
+
+    member: int
+    donor: int
+    own: int
+    resource: int
+    config: Config
+
+
+class Population(Protocol):
+    """Trials that copy each other; used: what they have been trained, all together [resource]."""
+
+    used: int
+
+    @property
+    def lineage(self) -> Sequence[Copy]:
+        """Their copies so far."""
+
+    def schedule(self, member: int) -> list[tuple[int, Config]]:
+        """Return the hyper-parameters that led to a member's weights: from which resource on which config."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a guard's next decision rests on.
+
+    odds: of early places telling the final order against not, by `finished` trials, `probes` of which nobody selected;
+    needed: odds below which selection gets nothing; share: of all resource that selection gets now; given, allowed:
+    what selection was given, and what the probes have earned for it [resource].
+    """
+
+    odds: float
+    needed: float
+    finished: int
+    probes: int
+    share: float
+    given: int
+    allowed: float
+
+
 class Scheduler(Protocol):
-    """Decides from the events so far; two that were given the same events decide the same."""
+    """Decides from the events so far; two that were given the same events decide the same.
+
+    rungs: where it has compared trials. break_even: share of a full training above which starting a unit makes trials
+    go straight on or stop instead of pausing; None: it decides the same whatever a start takes.
+    """
+
+    rungs: Sequence[Rung] = ()
+    break_even: float | None = None
+
+    @property
+    def population(self) -> Population | None:
+        """The members that its trials are; None where trials copy nobody."""
+        return None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether trials go straight on or stop now, as starting them takes more than `break_even`."""
+        return False
+
+    def evidence(self) -> Evidence | None:
+        """Return what a guard's next decision rests on; None where nothing guards it."""
+        return None
+
+    def for_forecast(self) -> Self:
+        """Return a copy to go on with in thought, which may choose settings in a cheaper way."""
+        return copy.deepcopy(self)
 
     def apply(self, event: Event) -> None:
         """Take notice of an event; events come in the order in which they were logged."""

@@ -20,6 +20,7 @@ class Hyperband(Scheduler):
 
     def __init__(self, r: int, R: int, eta: int = 3, *, limit: int | None = None) -> None:
         self.brackets = [AshaPromotion(r, R, eta, skip=skip) for skip in range(brackets(r, R, eta))]
+        self.rungs = [rung for bracket in self.brackets for rung in bracket.rungs]
         self.given = [0] * len(self.brackets)
         self.trials = Trials(limit)
         self.place: dict[int, tuple[int, int]] = {}

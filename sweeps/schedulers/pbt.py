@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from sweeps.history import Config, Ended, Event, Reported, Setting, Started, Unit, rank_value
 from sweeps.schedulers import pb2
-from sweeps.schedulers.base import Scheduler, SchedulerOptions, Trials
+from sweeps.schedulers.base import Copy, Population, Scheduler, SchedulerOptions, Trials
 from sweeps.space import Space
 
 DRAWS = 16
@@ -44,17 +45,6 @@ class PbtRules:
             )
         if self.explore not in EXPLORES:
             raise ValueError(f"explore={self.explore!r} is not allowed: {', '.join(EXPLORES)}")
-
-
-@dataclass(frozen=True)
-class Copy:
-    """An exploit: `member` went on from `donor`'s checkpoint at `resource` with `config`."""
-
-    member: int
-    donor: int
-    own: int
-    resource: int
-    config: Config
 
 
 class PopulationBased(Scheduler):
@@ -125,6 +115,17 @@ class PopulationBased(Scheduler):
                 yield Unit(member, self._next(start), parent=(donor, start), config=config)
             elif self.value.get(member, 0.0) < math.inf:
                 yield Unit(member, self._next(self.at[member]))
+
+    @property
+    def population(self) -> Population:
+        """Its members."""
+        return self
+
+    def for_forecast(self) -> Self:
+        """Return a copy that varies settings by chance: a model of their gains takes long."""
+        found = super().for_forecast()
+        found.rules = replace(found.rules, explore="perturb")
+        return found
 
     def pinned(self) -> set[tuple[int, int]]:
         """Return the checkpoints (member, resource) that a copy under way, or lost on its way, still has to read."""

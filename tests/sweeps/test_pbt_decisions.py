@@ -10,7 +10,8 @@ import pytest
 
 from sweeps.history import Ended, Reported, Setting, Started, Unit
 from sweeps.schedulers import pb2, pbt
-from sweeps.schedulers.pbt import Copy, PbtRules, PopulationBased
+from sweeps.schedulers.base import Copy
+from sweeps.schedulers.pbt import PbtRules, PopulationBased
 from sweeps.space import Choice, Interval, Space
 
 LR = Space({"lr": Interval(0.1, 1.0)})
