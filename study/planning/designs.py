@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from study.config.schema import StudyConfig
 from study.records import lineage
 from study.text import scientific
 from sweeps.designs import DESIGNS
-from sweeps.designs.isoflop import Assignment, Shape, by_ratio, crossed, size
+from sweeps.designs.isoflop import Assignment, Shape, by_ratio, crossed, size, usable
 from sweeps.designs.ladder import Rung, ladder, nearest
 from sweeps.designs.random_nd import random_nd
 from sweeps.designs.trunk_and_branch import Part, trunk_and_branch
@@ -66,7 +67,12 @@ def isoflop(config: StudyConfig, given: Sequence[str]) -> list[tuple[str, ...]]:
     elif search.shapes:
         design = crossed(budgets, [_explicit(config, shape) for shape in search.shapes])
     else:
-        design = by_ratio(budgets, search.ratios, family(config, layers))
+        usable("search.budgets", budgets)
+        usable("search.ratios", search.ratios)
+        # At 6 N FLOPs a token or more this N is at the smallest ratio or below it, and of sizes there no ratio takes
+        # one that is larger than as many others as there are ratios.
+        smallest = math.sqrt(max(budgets) / 6 / min(search.ratios))
+        design = by_ratio(budgets, search.ratios, family(config, layers, smallest, len(search.ratios)))
     return [_overrides(run) for run in design]
 
 
@@ -175,10 +181,10 @@ def _keys(given: Sequence[str]) -> set[str]:
     return {line.partition("=")[0].lstrip("+") for line in given}
 
 
-def family(config: StudyConfig, layers: int | None = None, largest: float | None = None) -> list[Shape]:
+def family(config: StudyConfig, layers: int | None = None, largest: float | None = None, count: int = 1) -> list[Shape]:
     """Return the shapes that the search may pick: multiples of the width step, depth by aspect ratio.
 
-    `largest`: no more are needed once a shape has this many matmul parameters.
+    `largest`: no more are needed once so many shapes (`count`) have this many matmul parameters.
     """
     step, head = config.search.width_step, config.model.head_dim
     if head is None:
@@ -194,7 +200,7 @@ def family(config: StudyConfig, layers: int | None = None, largest: float | None
     shapes: list[Shape] = []
     for width in widths:
         shapes.append(_shape(config, width, layers))
-        if largest is not None and shapes[-1].params >= largest:
+        if largest is not None and len(shapes) >= count and shapes[-count].params >= largest:
             break
     return shapes
 
