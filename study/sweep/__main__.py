@@ -162,7 +162,7 @@ def _drive(argv: Sequence[str], task: Any) -> int:
 
     GlobalHydra.instance().clear()
     run = hydra.main(config_path=str(conf_folder()), config_name="config", version_base="1.3")(application)
-    with _as_command_line(argv):
+    with _as_command_line(argv), _mode_by_options():
         try:
             run()
         except SystemExit as end:
@@ -184,6 +184,19 @@ def _as_command_line(argv: Sequence[str]) -> Iterator[None]:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = full
+
+
+@contextmanager
+def _mode_by_options() -> Iterator[None]:
+    """Keep Hydra from composing the config once more, only to see whether that says `hydra.mode`: options say it."""
+    from hydra._internal.hydra import Hydra
+
+    before = Hydra.get_mode
+    Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Hydra.get_mode = before  # type: ignore[method-assign]
 
 
 def _never(config: Any) -> None:

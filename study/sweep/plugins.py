@@ -100,6 +100,8 @@ class StudySweeper(Sweeper):
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+        assert isinstance(self._launcher, StudyLauncher)
+        self._launcher.composer = self._composer  # what was composed for one is not composed again for the other
 
     def sweep(self, arguments: list[str]) -> Any:
         """Make the override lists of all points and launch them as one batch."""
@@ -150,19 +152,19 @@ class StudyLauncher(Launcher):
     """Freezes and submits points; a job that was submitted counts as completed for Hydra, its value is None."""
 
     def __init__(self) -> None:
-        self._composer: Composer | None = None
+        self.composer: Composer | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Take what Hydra hands to every launcher; the task function is not called here, but in the jobs."""
         del task_function
         check_sweeper(config)
-        self._composer = Composer(HydraSource(hydra_context.config_loader, config))
+        self.composer = Composer(HydraSource(hydra_context.config_loader, config))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Submit one point per override list. Raises SystemExit with the study's exit code where that is not 0."""
-        assert self._composer is not None, "Hydra calls setup before launch"
+        assert self.composer is not None, "Hydra calls setup before launch"
         del initial_job_idx
-        code = submit([self._composer.compose(overrides) for overrides in job_overrides])
+        code = submit([self.composer.compose(overrides) for overrides in job_overrides])
         if code != 0:
             raise SystemExit(code)
         return [JobReturn(overrides=list(o), status=JobStatus.COMPLETED) for o in job_overrides]
